@@ -20,6 +20,7 @@ from benchmarks.peers.steps import STEPS
 from benchmarks.problem import Contestant, Problem, draw, named, trained
 from benchmarks.workloads.custom_cells import find_cell
 from benchmarks.workloads.weight_residency import stepped
+from elman import PlanOptions
 
 BUILT_IN: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "rnn": (nn.RNN, elman.nn.RNN),
@@ -31,10 +32,10 @@ MODULES: dict[str, dict[str, Any]] = {  # elman's, by their options
     OURS: {},
     CHECKPOINT: {},
     **{f"{OURS}-{e}": {"engine": e} for e in ("c", "aten", "deer", "scan-backward")},
-    f"{OURS}-unmerged": {"engine": "c", "without": ("merging",)},
-    f"{OURS}-apart": {"engine": "c", "without": ("merging", "hoisting")},
-    f"{OURS}-save": {"engine": "c", "tape": "save"},
-    f"{OURS}-recompute": {"engine": "c", "tape": "recompute"},
+    f"{OURS}-unmerged": {"engine": "c", "plan": PlanOptions(without="merging")},
+    f"{OURS}-apart": {"engine": "c", "plan": PlanOptions(without=("merging", "hoisting"))},
+    f"{OURS}-save": {"engine": "c", "plan": PlanOptions("save")},
+    f"{OURS}-recompute": {"engine": "c", "plan": PlanOptions("recompute")},
 }
 Call = Callable[[Tensor], tuple[Tensor, Any]]
 
@@ -94,8 +95,10 @@ def module_of(name: str, problem: Problem) -> nn.Module | str:
     if name == "torch":
         module = _torch_layer(case)
     else:
-        spacing = {"checkpoint": case.checkpoint} if isinstance(case, KeptCase) else {}
-        module = _elman(case, **MODULES[name], **(spacing if name == CHECKPOINT else {}))
+        options = MODULES[name]
+        if name == CHECKPOINT and isinstance(case, KeptCase):
+            options = {"plan": PlanOptions(checkpoint=case.checkpoint)}
+        module = _elman(case, **options)
     module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
     return module
 

@@ -274,7 +274,7 @@ def decoder_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
     """Decoder and loss, forward and backward (s), and the memory that they take at most (bytes)."""
     torch.manual_seed(0)
     dtype = getattr(torch, case.dtype)
-    decoder = elman.LinearCrossEntropy(case.H, case.T, device=device, dtype=dtype)
+    decoder = elman.LinearCrossEntropyLoss(case.H, case.T, bias=True, device=device, dtype=dtype)
     x = torch.randn(case.B, case.H, device=device, dtype=dtype, requires_grad=True)
     targets = torch.randint(case.T, (case.B,), device=device)
     leaves = [x, *decoder.parameters()]

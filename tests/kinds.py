@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import elman
-from elman import cells
+from elman import PlanOptions, cells
 from elman.nn.call.plan import CallPlan
 from elman.nn.modules.sequence import SequenceModule
 from helpers import assert_close, forced
@@ -120,7 +120,7 @@ CHANGES = {
     "time first": attribute("batch_first", False),
     "engine": attribute("engine", "reference"),
     "engine c": attribute("engine", "c"),
-    "checkpoint": attribute("checkpoint", 1),
+    "checkpoint": attribute("plan", PlanOptions(checkpoint=1)),
     "weight_dropout": attribute("weight_dropout", 0.5),
     "no weight_dropout": attribute("weight_dropout", 0.0),
     "dropout": attribute("dropout", 0.5),

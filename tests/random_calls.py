@@ -124,8 +124,8 @@ def arguments(text: str) -> tuple[Argument, ...]:
 
 
 _OPTIONS = """engine?="reference"|"c"|"auto"|"aten"|"deer"|"scan-backward"; heads?=2;
-tape?="save"|"auto"|"recompute"; residual?=True; without?="tiling"|["simd", "fusion"];
-checkpoint?=2; memory_budget?="1MiB"|4096; clip_gradient?=1.0; learn_initial?=True;
+plan?=elman.PlanOptions("save", ["simd", "fusion"], 2)|elman.PlanOptions(without="tiling");
+residual?=True; clip_gradient?=1.0; learn_initial?=True;
 zoneout?=0.1|{"h": 0.1}; recurrent_dropout?=0.1; recurrent_dropout_per?="step"|"sequence";
 weight_dropout?=0.1; device?="cpu"; dtype?=torch.float32|torch.float64; bidirectional?=True;
 batch_first?=True; num_layers?=2; dropout?=0.1"""
@@ -143,9 +143,8 @@ elman.GRU(3, 4, zoneout=0.1)|elman.LSTM(3, 4, proj_size=2)|elman.GRU(3, 4, learn
 elman.Recurrent(elman.cells.mgu, 3, 4)|elman.Recurrent(elman.cells.lstm, 3, 4, 2)
 elman.Recurrent([elman.cells.gru, elman.cells.lstm], 3, [6, 4])|elman.Recurrent(fixed, 3, 4, S=2)
 elman.Recurrent(two, 3, 4)|elman.Recurrent(elman.cells.gru, 3, 4, heads=2, bidirectional=True)
-elman.Recurrent(elman.cells.gru, 3, 4, checkpoint=2)|elman.Recurrent(scalar, 3, 4)""".replace(
-    "\n", "|"
-)
+elman.Recurrent(elman.cells.gru, 3, 4, plan=elman.PlanOptions(checkpoint=2))
+elman.Recurrent(scalar, 3, 4)""".replace("\n", "|")
 _NET = f"net = {_NETS}"
 _SIZES = "hidden_size?=4; input_size?=3"
 _CELLS = "elman.cells.gru|elman.cells.lstm|elman.cells.mgu|fixed|two|scalar|optional"
@@ -247,15 +246,18 @@ def _targets() -> tuple[Target, ...]:
         Target("elman.linear_scan", (), "elman.linear_scan",
                arguments("a=torch.ones(5, 2, 3)|torch.ones(5, 2, 3, 3); b=torch.ones(5, 2, 3); "
                          "y0?=torch.ones(2, 3)")),
-        Target("LinearCrossEntropy", (), "elman.LinearCrossEntropy",
-               arguments("hidden=4; vocabulary=7; bias?=False; tie?=torch.nn.Embedding(7, 4); "
+        Target("LinearCrossEntropyLoss", (), "elman.LinearCrossEntropyLoss",
+               arguments("in_features=4; num_classes=7; bias?=True; "
+                         "tie?=torch.nn.Embedding(7, 4); weight?=torch.ones(7); "
                          'ignore_index?=-1; label_smoothing?=0.1; reduction?="sum"|"none"; '
-                         'device?="cpu"; dtype?=torch.float32'),
+                         'device?="cpu"; dtype?=torch.float32; out_features?=()'),
                ("repr(made); made(torch.ones(5, 2, 4), torch.ones(5, 2).long())",)),
-        Target("LinearCrossEntropy.forward", ("net = elman.LinearCrossEntropy(4, 7)",), "net",
-               arguments("x=torch.ones(5, 2, 4); targets=torch.ones(5, 2).long()")),
-        Target("LinearCrossEntropy.logits", ("net = elman.LinearCrossEntropy(4, 7)",),
-               "net.logits", arguments("x=torch.ones(5, 2, 4)")),
+        Target("LinearCrossEntropyLoss.forward",
+               ("net = elman.LinearCrossEntropyLoss(4, 7)",), "net",
+               arguments("input=torch.ones(5, 2, 4); target=torch.ones(5, 2).long()")),
+        Target("LinearCrossEntropyLoss.logits",
+               ("net = elman.LinearCrossEntropyLoss(4, 7)",), "net.logits",
+               arguments("x=torch.ones(5, 2, 4)")),
         Target("elman.measure", (), "elman.measure",
                arguments(f"cell={_CELLS}; input_size?=3; hidden_size?=4; steps=5; batch=2; "
                          'dtype?="float64"; training?=False; engine?="reference"|"c"; '

@@ -87,11 +87,11 @@ def test_the_tape_is_filled():
     assert filled("recompute") == []
     assert sorted(filled("auto")) == ["tanh", "σ", "σ", "σ"]
     assert sorted(filled("save")) == ["tanh", "tanh", "σ", "σ", "σ"]
-    text = draw(cells.lstm, tape="recompute").svg
+    text = draw(cells.lstm, plan=PlanOptions("recompute")).svg
     assert 'class="shape needed"' in text
     assert 'class="shape taped needed"' not in text
-    net = elman.Recurrent(cells.lstm, 3, 5, tape="recompute")
-    assert draw(net).svg == draw(cells.lstm, input_size=3, hidden_size=5, tape="recompute").svg
+    net = elman.Recurrent(cells.lstm, 3, 5, plan=PlanOptions("recompute"))
+    assert draw(net).svg == draw(cells.lstm, input_size=3, hidden_size=5, plan=net.plan).svg
 
 
 def test_what_is_there_anyway_is_not_filled():

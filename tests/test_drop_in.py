@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import elman
 import elman.nn
-from elman import cells
+from elman import PlanOptions, cells
 from elman.compiler import job
 from elman.engines import registry
 from elman.errors import EngineError, InputError
@@ -410,15 +410,13 @@ def test_arguments_have_torchs_names(kind):
 
 
 def test_options_of_every_module():
-    """tape, residual and output_size are on all; torch's own words for what does not exist."""
-    net = elman.LSTM(5, 5, 2, tape="recompute", residual=True, bidirectional=False)
+    """plan, residual and output_size are on all; torch's own words for what does not exist."""
+    net = elman.LSTM(5, 5, 2, plan=PlanOptions("recompute"), residual=True, bidirectional=False)
     assert net.output_size == 5
     assert elman.GRU(3, 5, bidirectional=True).output_size == 10
     assert elman.LSTM(3, 5, proj_size=2).output_size == 2
-    assert "tape='recompute', residual=True" in repr(net)
-    same = elman.Recurrent(
-        cells.lstm, 5, 5, 2, residual=True, tape="recompute", dtype=torch.float64
-    )
+    assert "plan=PlanOptions(tape='recompute'), residual=True" in repr(net)
+    same = elman.Recurrent(cells.lstm, 5, 5, 2, residual=True, plan=net.plan, dtype=torch.float64)
     net = net.double()
     with torch.no_grad():
         for k in range(2):
@@ -433,11 +431,11 @@ def test_options_of_every_module():
     with pytest.raises(TypeError, match="unexpected keyword argument 'tapes'"):
         elman.GRU(4, 5, tapes="save")
     with pytest.raises(InputError, match='tape must be "save", "auto" or "recompute"'):
-        elman.GRU(4, 5, tape="some")
+        PlanOptions("some")
     with pytest.raises(InputError, match="no optimization 'loops' to leave out"):
-        elman.GRU(4, 5, without=["loops"])
+        PlanOptions(without=["loops"])
     with pytest.raises(EngineError, match="cannot leave out merging"):
-        elman.GRU(4, 5, engine="aten", without=["merging"])(torch.zeros(3, 2, 4))
+        elman.GRU(4, 5, engine="aten", plan=PlanOptions(without="merging"))(torch.zeros(3, 2, 4))
 
 
 def test_batch_first_set_later():

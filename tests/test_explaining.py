@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import elman
-from elman import cells
+from elman import PlanOptions, cells
 from elman.errors import EngineError, InputError
 from elman.explaining import WHY, Explanation, Layer, explain
 from elman.plan.spec import Spec
@@ -59,7 +59,9 @@ def test_work_of_the_formula_and_work_done(of):
     """Products that are computed again are work done, and none of the formula."""
     T, B, H = 7, 3, 8
     kept, again = (
-        explain(of, hidden_size=H, steps=T, batch=B, measure=False, engine="c", tape=tape)
+        explain(
+            of, hidden_size=H, steps=T, batch=B, measure=False, engine="c", plan=PlanOptions(tape)
+        )
         for tape in ("save", "recompute")
     )
     gates = 3 if of is cells.gru else 4
@@ -71,9 +73,9 @@ def test_work_of_the_formula_and_work_done(of):
 
 
 def test_the_second_forward_is_work_done():
-    """Of ``checkpoint=``; and none without a backward."""
+    """Of checkpoints in time; and none without a backward."""
     x, forward = torch.randn(6, 2, 3), 6 * 2 * 2 * 3 * 5 * (3 + 5)
-    net = elman.GRU(3, 5, engine="c", checkpoint=2, tape="save")
+    net = elman.GRU(3, 5, engine="c", plan=PlanOptions("save", checkpoint=2))
     found = elman.explain(net, x.requires_grad_(), measure=False)
     assert (found.flops, found.executed_flops) == (3 * forward, 4 * forward)
     with torch.no_grad():

@@ -60,7 +60,7 @@ WRONG = {  # kind of mistake -> a call that has it, and what the error says
     "layers without end": (lambda: gru(num_layers=2**63), "num_layers must be at most 10000, got"),
     "layers beyond memory": (lambda: mgu(2**63), "num_layers must be at most 10000, got"),
     "units beyond memory": (lambda: mgu(2**63), "must be at most"),
-    "without of a number": (lambda: gru(without=3), "without must be words, got 3"),
+    "without of a number": (lambda: elman.PlanOptions(without=3), "without must be words, got 3"),
     "a flag that is none": (lambda: mgu(residual=torch.ones(2)), "residual must be True or False"),
     "an array for a word": (lambda: mgu()(X, outputs=numpy.ones(2)), "outputs must be None or"),
     "an array for an engine": (lambda: gru(engine=numpy.ones(2)), "no engine a ndarray"),
@@ -170,7 +170,7 @@ def test_no_size_is_allocated_before_it_is_refused():
             lambda size: elman.Recurrent(elman.cells.gru, size, 4),
             lambda size: elman.Recurrent(elman.cells.gru, 3, size),
             lambda size: elman.cells.gru.bind(3, size),
-            lambda size: elman.LinearCrossEntropy(size, 4),
+            lambda size: elman.LinearCrossEntropyLoss(size, 4),
             lambda size: elman.cells.gru.with_heads(size),
             lambda size: gru(zoneout=0.1).draws(size, 2),
         ):

@@ -73,11 +73,13 @@ def _torch_chunks(problem: Problem, weights: dict[str, Tensor]) -> Loss | str:
 
 def _elman(problem: Problem, weights: dict[str, Tensor], engine: str = "auto") -> Loss:
     """elman's, in its kernel or in torch's operations."""
-    decoder = elman.nn.LinearCrossEntropy(problem.case.H, problem.case.I, dtype=problem.x.dtype)
+    case = problem.case
+    decoder = elman.nn.LinearCrossEntropyLoss(case.H, case.I, bias=True, dtype=problem.x.dtype)
+    parameters = {f"linear.{name}": value for name, value in weights.items()}
 
     def loss(x: Tensor, targets: Tensor) -> Tensor:
         with elman.nn.using(engine=engine):
-            return torch.func.functional_call(decoder, weights, (x, targets))
+            return torch.func.functional_call(decoder, parameters, (x, targets))
 
     return loss
 

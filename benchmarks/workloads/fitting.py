@@ -91,7 +91,7 @@ def _module(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> nn.
         case.input_size,
         case.H,
         engine=engine,
-        without=without,
+        plan=elman.PlanOptions(without=without),
         dtype=problem.x.dtype,
     )
     module.load_state_dict(dict(problem.weights))

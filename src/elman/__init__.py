@@ -14,7 +14,7 @@ from elman.nn import (
     GRU,
     LSTM,
     RNN,
-    LinearCrossEntropy,
+    LinearCrossEntropyLoss,
     Recurrent,
     Stream,
     accelerate,
@@ -26,6 +26,7 @@ from elman.nn.explain import explain
 from elman.nn.modules.saving import NAMED as _NAMED
 from elman.nn.modules.saving import safe_globals
 from elman.nn.tune import tune
+from elman.plan.spec import PlanOptions
 from elman.version import __version__
 
 if _TYPE_CHECKING:
@@ -57,7 +58,8 @@ __all__ = [
     "restore",
     "GRU",
     "LSTM",
-    "LinearCrossEntropy",
+    "LinearCrossEntropyLoss",
+    "PlanOptions",
     "RNN",
     "Recurrent",
     "Stream",

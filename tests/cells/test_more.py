@@ -51,7 +51,7 @@ LOOPS: dict[str, tuple[Cell, Any, Sizes]] = {
 LOOPS["ligru"] = (cells.ligru, ligru, Sizes(T=6, B=4, I=10, H=5))
 for own, loop in ((cells.lif, lif), (cells.rlif, rlif), (cells.synaptic, synaptic)):
     for reset in ("zero", "zero_before", "none"):
-        variant = own.with_options(reset=reset)
+        variant = own.with_options(reset_mechanism=reset)
         LOOPS[f"{own.name} {reset}"] = (variant, with_option(loop, reset=reset), SMALL)
 LOOPS["cfc no_gate"] = (
     cells.cfc.with_options(mode="no_gate"),
@@ -238,9 +238,9 @@ def test_cells_of_any_depth_are_pickled_by_name():
 
 def test_modes_and_resets_that_are_not_there():
     with pytest.raises(
-        TraceError, match="reset must be one of subtract, zero, zero_before, none, not"
+        TraceError, match="reset_mechanism must be one of subtract, zero, zero_before, none, not"
     ):
-        _ = cells.lif.with_options(reset="half").graph
+        _ = cells.lif.with_options(reset_mechanism="half").graph
     with pytest.raises(TraceError, match="mode must be default or no_gate, not 'pure'"):
         _ = cells.cfc.with_options(mode="pure").graph
     with pytest.raises(TraceError, match="forget must be sigmoid or exp, not 'relu'"):

@@ -24,7 +24,7 @@ from conformance.formulas import (
     spiking,
 )
 from conformance.judge import Formula, judged
-from elman import cells
+from elman import PlanOptions, cells
 from elman.frontend.cell import Cell
 
 F64 = torch.float64
@@ -122,7 +122,9 @@ ROWS: dict[str, Row] = {
     "recurrent_dropout per step": row(
         "RNN", {"recurrent_dropout": 0.4, "recurrent_dropout_per": "step"}, per=("step",)
     ),
-    "draws": row(noisy, {"tape": "save"}, per=("step", "sequence"), explained="uniform"),
+    "draws": row(
+        noisy, {"plan": PlanOptions("save")}, per=("step", "sequence"), explained="uniform"
+    ),
     "draws, zoneout, mask": row(
         "GRU", {"zoneout": 0.3, "recurrent_dropout": 0.4}, {"mask": FLAGS, "reset": FLAGS},
         per=("step", "sequence"),
@@ -136,7 +138,7 @@ ROWS: dict[str, Row] = {
     ),
     "residual": Row("LSTM", {"num_layers": 2, "residual": True}, shown="residual=True"),
     "heads": row("GRU", {"heads": 2}, shown="heads=2"),
-    "checkpoint": Row("LSTM", {"checkpoint": 2}, shown="checkpoint=2"),
+    "checkpoint": Row("LSTM", {"plan": PlanOptions(checkpoint=2)}, shown="checkpoint=2"),
     "layers of their own": row(
         (cells.gru, cells.lstm), {"heads": 2}, explained="l1, lstm:", shown="[gru, lstm], 4, [6, 8]"
     ),
@@ -146,9 +148,9 @@ ROWS: dict[str, Row] = {
     ),
     "rich": row(rich, call={"outputs": "states"}, explained="once per sequence"),
     "rich, reset, mask": row(
-        rich, {"checkpoint": 3}, {"reset": FLAGS, "mask": FLAGS}, has_state=False
+        rich, {"plan": PlanOptions(checkpoint=3)}, {"reset": FLAGS, "mask": FLAGS}, has_state=False
     ),
-    "rich, recomputed": row(rich, {"tape": "recompute"}),
+    "rich, recomputed": row(rich, {"plan": PlanOptions("recompute")}),
     "rich, mask": row(rich, call={"mask": FLAGS, "masked_output": "zeros", "outputs": "states"}),
     "spikes": row(spiking, refuses=NOT_ATEN | {"deer": NOT_LINEAR}, explained="spike"),
     "together": row(
@@ -156,7 +158,7 @@ ROWS: dict[str, Row] = {
         {
             "num_layers": 2, "heads": 2, "residual": True, "zoneout": {"c": 0.3},
             "recurrent_dropout": 0.2, "weight_dropout": 0.2, "clip_gradient": 0.5,
-            "learn_initial": True, "checkpoint": 4, "dropout": 0.2,
+            "learn_initial": True, "plan": PlanOptions(checkpoint=4), "dropout": 0.2,
         },
         {"reset": FLAGS, "mask": FLAGS, "outputs": "states"}, per=("step", "sequence"),
         refuses=NOT_ATEN | {"deer": NOT_LINEAR},

@@ -42,7 +42,7 @@ def test_every_cell(cell):
     """Resets, steps that do not count and a tape that is cut, all at once on engine c."""
     need_engine("c")
     torch.manual_seed(0)
-    net = elman.Recurrent(cell, 5, 5, engine="c", dtype=F64, checkpoint=3)
+    net = elman.Recurrent(cell, 5, 5, engine="c", dtype=F64, plan=elman.PlanOptions(checkpoint=3))
     x = torch.randn(7, 4, 5, dtype=F64, requires_grad=True)
     reset, mask = torch.rand(7, 4) < 0.3, torch.rand(7, 4) < 0.7
     with torch.no_grad():
@@ -79,7 +79,7 @@ def test_any_sizes(of, T, B, layers, two, steps, to, mask, engine, seed):
     need_engine(engine)
     call = {} if to is None else {"reset": FLAGS, "reset_to": to}
     row = Row(of, {"num_layers": layers}, call | ({"mask": FLAGS} if mask else {}))
-    net = row.make(engine, bidirectional=two, checkpoint=steps)
+    net = row.make(engine, bidirectional=two, plan=elman.PlanOptions(checkpoint=steps))
     made = given_of(row, net, T, B, seed)
     compare(called(net, row, made), wanted(net, row, made), leaves_of(net, made))
 

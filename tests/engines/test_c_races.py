@@ -97,7 +97,7 @@ with threads.oversubscription.ignored():
                   torch.randn(23, batch, 8))
     spikes = (torch.rand(30, 40, 260) < 0.1).float()
     learn(elman.Recurrent(cells.rlif, 260, 260, num_layers=2, engine="c"), spikes)
-    decoder = elman.LinearCrossEntropy(40, 700)
+    decoder = elman.LinearCrossEntropyLoss(40, 700, bias=True)
     decoder(torch.randn(150, 40), torch.randint(700, (150,))).backward()
 print("as they should be")
 """

@@ -155,7 +155,9 @@ def test_modules_leave_out_what_they_are_told(lengths):
     torch.manual_seed(0)
     usual = elman.Recurrent(cells.gru, 5, 19, engine="reference", **sizes)
     out = sorted(ENGINE.leaves_out)
-    plain = elman.Recurrent(cells.gru, 5, 19, engine="c", without=out, **sizes)
+    plain = elman.Recurrent(
+        cells.gru, 5, 19, engine="c", plan=elman.PlanOptions(without=out), **sizes
+    )
     plain.load_state_dict(usual.state_dict())
     x, found = torch.randn(6, 3, 5), []
     for net in (plain, usual):

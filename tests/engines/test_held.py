@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import elman
-from elman import compiler
+from elman import PlanOptions, compiler
 from elman.engines.c.kernel import CKernel
 from elman.plan.spec import Spec
 from elman.tuning.kernels import kernel_of
@@ -16,6 +16,7 @@ from helpers import assert_close, need_engine
 from unseen import HOLDING, epilogue, half, holding
 
 F64 = torch.float64
+PLANS = PlanOptions("save"), PlanOptions("recompute"), PlanOptions(checkpoint=3)
 
 
 def results(net: Any, x: torch.Tensor, state: Any, **more: Any) -> list[torch.Tensor]:
@@ -35,7 +36,7 @@ def test_agreement(of, engine):
     need_engine(engine)
     more = {"P": 3} if of is epilogue else {}
     judge = elman.Recurrent(of, 4, 14, engine="reference", dtype=F64, **more)
-    options = [{"tape": "save"}, {"tape": "recompute"}, {"checkpoint": 3}, {"num_layers": 2}]
+    options = [{"plan": plan} for plan in PLANS] + [{"num_layers": 2}]
     for chosen in options if engine == "c" else [{}]:
         torch.manual_seed(0)
         net = elman.Recurrent(of, 4, 14, engine=engine, dtype=F64, **more, **chosen)

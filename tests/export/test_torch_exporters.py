@@ -76,7 +76,7 @@ def test_what_torchs_exporter_cannot_write_is_told(layer, tmp_path):
 
 
 def test_a_loss_is_exported_in_torchs_operations(monkeypatch):
-    decoder = elman.LinearCrossEntropy(4, 7)
+    decoder = elman.LinearCrossEntropyLoss(4, 7, bias=True)
     x, targets = torch.randn(5, 4), torch.randint(7, (5,))
     expected = decoder(x, targets)
     monkeypatch.setattr("torch.onnx.is_in_onnx_export", lambda: True)

@@ -667,7 +667,7 @@ def with_unknown_option(x, h, W, R, b):
 
 
 def with_wrong_option(x, h, W, R, b):
-    return cells.lif(h, h, R, h, reset="never")[1]  # wrong option
+    return cells.lif(h, h, R, h, reset_mechanism="never")[1]  # wrong option
 
 
 def with_wrong_shape(x, h, W, R, b):
@@ -678,7 +678,7 @@ INLINED = {
     with_too_few: ("gru(…): missing a required", "too few", "gru(x, h, W, R, b, c)"),
     with_too_many: ("rnn(…): too many positional", "too many", "rnn(x, h, W, R, b"),
     with_unknown_option: ("lif(…): got an unexpected", "unknown option", "lif(x, m, W, b, beta,"),
-    with_wrong_option: ("reset must be one of subtract,", "wrong option", 'reset="subtract"'),
+    with_wrong_option: ("reset_mechanism must be one of", "wrong option", 'reset_mechanism="sub'),
     with_wrong_shape: ("cannot add [3H] and [H]", "wrong shape", "split the wide operand"),
 }
 
@@ -696,10 +696,11 @@ def test_cells_of_the_library_inside_others(step):
 def test_options_of_cells_of_the_library():
     """A wrong one is told where the module is made, or the cell is asked for its formula."""
     with pytest.raises(TraceError) as caught:
-        elman.Recurrent(cells.lif, 3, 4, reset="never")  # module
-    told(caught.value, "reset must be one of", "module", 'reset="subtract"')
+        elman.Recurrent(cells.lif, 3, 4, reset_mechanism="never")  # module
+    told(caught.value, "reset_mechanism must be one of", "module", 'reset_mechanism="subtract"')
     made = cells.slstm.with_options(forget="never")
     with pytest.raises(TraceError) as caught:
         _ = made.graph  # formula
     told(caught.value, "forget must be sigmoid or exp", "formula", 'forget="sigmoid"')
-    assert elman.Recurrent(cells.lif, 3, 4, reset="zero").cell.options["reset"] == "zero"
+    net = elman.Recurrent(cells.lif, 3, 4, reset_mechanism="zero")
+    assert net.cell.options["reset_mechanism"] == "zero"

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import elman
 import elman.nn
-from elman import cells
+from elman import PlanOptions, cells
 from elman.errors import EngineError, InputError
 from elman.plan.checkpoint import Checkpoint, Sizes, checked, fitting, held, least
 from helpers import assert_close, forced, need_engine
@@ -64,12 +64,12 @@ def x_of(T: int, B: int, dtype: torch.dtype = F64) -> torch.Tensor:
 
 def agree(net: Any, T: int = 7, B: int = 3, **call: Any) -> None:
     """With checkpoints as made, against engine reference with everything kept."""
-    x, states, steps = x_of(T, B), states_of(net, B), net.checkpoint
+    x, states, plan = x_of(T, B), states_of(net, B), net.plan
     got = step(net, x, states, **call)
-    net.checkpoint = None
+    net.plan = PlanOptions()
     with forced("reference"):
         want = step(net, x, states, **call)
-    net.checkpoint = steps
+    net.plan = plan
     assert got.keys() == want.keys()
     for name, value in want.items():
         assert_close(got[name], value, msg=lambda text, name=name: f"{name}: {text}")
@@ -96,12 +96,12 @@ def test_what_needs_no_gradient():
     need_engine("c")
     x = x_of(7, 3).detach()
     for options in STACKS[:3]:
-        net = elman.GRU(5, 5, engine="c", dtype=F64, checkpoint=2, **options)
+        net = elman.GRU(5, 5, engine="c", dtype=F64, plan=PlanOptions(checkpoint=2), **options)
         frozen = "reverse" if "bidirectional" in options else "l0"
         for name, weight in net.named_parameters():
             weight.requires_grad_(frozen not in name)
         got = trained(net, x)
-        net.checkpoint = None
+        net.plan = PlanOptions()
         want = trained(net, x)
         assert got.keys() == want.keys() != set()
         for name, value in want.items():
@@ -113,8 +113,8 @@ def test_what_needs_no_gradient():
 def test_an_empty_batch():
     """Nothing is kept of it by anybody."""
     need_engine("c")
-    own = elman.Recurrent(cells.gru, 5, 4, engine="c", checkpoint=2)
-    for net in (elman.GRU(5, 4, checkpoint=2), own):
+    own = elman.Recurrent(cells.gru, 5, 4, engine="c", plan=PlanOptions(checkpoint=2))
+    for net in (elman.GRU(5, 4, plan=PlanOptions(checkpoint=2)), own):
         out, _ = net(torch.zeros(3, 0, 5, requires_grad=True))
         assert out.shape == (3, 0, 4)
         out.sum().backward()
@@ -132,13 +132,13 @@ def test_the_tape_is_not_kept():
     Without checkpoints the tape is there, so the count would show it."""
     need_engine("c")
     T, B, H, steps = 60, 2, 5, 7
-    net = elman.LSTM(5, H, engine="c", checkpoint=steps)
+    net = elman.LSTM(5, H, engine="c", plan=PlanOptions(checkpoint=steps))
     x = x_of(T, B, torch.float32)
     arguments = 4 * (x.numel() + sum(w.numel() for w in net.parameters()) + 2 * B * H)
     with kept() as sizes:
         net(x)
     assert sum(sizes) == arguments + 4 * 2 * B * H * -(-T // steps)
-    net.checkpoint = None
+    net.plan = PlanOptions()
     with kept() as sizes:
         net(x)
     assert sum(sizes) > arguments + 4 * 5 * T * B * H
@@ -149,7 +149,8 @@ def test_backward_twice(engine):
     """``retain_graph``: the second backward gives the same bits."""
     if engine == "c":
         need_engine("c")
-    net, x = elman.GRU(5, 5, engine=engine, dtype=F64, checkpoint=3), x_of(8, 2)
+    net = elman.GRU(5, 5, engine=engine, dtype=F64, plan=PlanOptions(checkpoint=3))
+    x = x_of(8, 2)
     out, _ = net(x)
     first, second = (
         torch.autograd.grad(out.sin().sum(), [x, *net.parameters()], retain_graph=True)
@@ -161,9 +162,12 @@ def test_backward_twice(engine):
 def test_autocast():
     """Results have autocast's type; gradients are those without checkpoints."""
     need_engine("c")
-    net, found = elman.GRU(5, 5, checkpoint=3), []
+    net, found = elman.GRU(5, 5), []
     for steps in (3, None):
-        net.checkpoint, net.residual = steps, steps is None  # so that torch does not run it
+        net.plan, net.residual = (
+            PlanOptions(checkpoint=steps),
+            steps is None,
+        )  # so that torch does not run it
         with torch.autocast("cpu", torch.bfloat16):
             out, _ = net(x_of(7, 2, torch.float32))
         assert out.dtype is torch.bfloat16
@@ -209,20 +213,20 @@ def test_auto():
     """Within the budget as explain tells it; everything is kept where that fits."""
     need_engine("c")
     x = x_of(400, 2)
-    net = elman.GRU(5, 5, dtype=F64, checkpoint="auto", memory_budget="1GiB")
+    net = elman.GRU(5, 5, dtype=F64, plan=within("1GiB"))
     kept, whole = told(net, x)
     assert kept == whole
-    net.memory_budget = whole // 4
+    net.plan = within(whole // 4)
     kept, most = told(net, x)
-    assert kept < most <= net.memory_budget
+    assert kept < most <= whole // 4
     assert "without checkpoint" in elman.explain(net, x, measure=False).stages["cost"]
     agree(net, 40)
-    net.memory_budget = 1
+    net.plan = within(1)
     with pytest.raises(
         InputError, match=r"400 steps cannot be run in it\n  least .*checkpoint="
     ) as no:
         net(x)
-    net.memory_budget = int(str(no.value).rpartition("=")[2])
+    net.plan = within(int(str(no.value).rpartition("=")[2]))
     net(x)[0].sum().backward()
 
 
@@ -230,10 +234,11 @@ def test_auto():
 def test_auto_shares_the_budget(options):
     """Of all layers, whether they run together or one after another."""
     need_engine("c")
-    net = elman.GRU(5, 5, dtype=F64, checkpoint=400, **options)
+    net = elman.GRU(5, 5, dtype=F64, plan=PlanOptions(checkpoint=400), **options)
     x = x_of(400, 2)
-    net.checkpoint, net.memory_budget = "auto", told(net, x)[1] // 3
-    assert told(net, x)[1] <= net.memory_budget
+    budget = told(net, x)[1] // 3
+    net.plan = within(budget)
+    assert told(net, x)[1] <= budget
     agree(net, 400)
 
 
@@ -241,7 +246,7 @@ def test_engines_that_do_not_tell():
     """``auto`` with a named engine that does not know its bytes is refused, with a way out."""
     x = x_of(7, 2)
     for engine in ("aten", "deer", "reference"):
-        net = elman.GRU(5, 5, dtype=F64, engine=engine, checkpoint="auto", memory_budget=1000)
+        net = elman.GRU(5, 5, dtype=F64, engine=engine, plan=within(1000))
         with pytest.raises(
             EngineError, match=rf"engine {engine} does not say(.|\n)*checkpoint=100"
         ):
@@ -254,7 +259,7 @@ def test_half_precision():
     """Torch's own layer has no checkpoints: where it would run, elman's steps do."""
     net, x = elman.GRU(5, 5, dtype=torch.float16), x_of(7, 2, torch.float16)
     want = net(x)[0]
-    net.checkpoint = 3
+    net.plan = PlanOptions(checkpoint=3)
     with pytest.warns(UserWarning, match="step by step on engine reference"):
         found = net(x)[0]
     torch.testing.assert_close(found, want, rtol=0.01, atol=0.01)
@@ -282,9 +287,44 @@ def test_half_precision():
 )
 def test_mistakes(options, text):
     with pytest.raises(InputError, match=text):
-        elman.GRU(3, 4, **options)
-    with pytest.raises(InputError, match=text):
-        elman.Recurrent(cells.gru, 3, 4, **options)
+        PlanOptions(**options)
+
+
+def test_no_plan():
+    """A plan has a type of its own, given to a constructor or set later."""
+    for made in (lambda: elman.GRU(3, 4, plan="save"), lambda: gru(plan={"checkpoint": 2})):
+        with pytest.raises(
+            InputError, match=r"plan must be an elman.PlanOptions(.|\n)*checkpoint="
+        ):
+            made()
+    net = elman.GRU(3, 4)
+    net.plan = 3
+    with pytest.raises(InputError, match=r"plan must be an elman.PlanOptions, got 3"):
+        net(torch.zeros(2, 1, 3))
+
+
+def test_a_plan_that_is_set_later():
+    """Its tape is what runs from then on; kernels that were chosen stay where it is the same."""
+    need_engine("c")
+    net, x = gru(engine="c"), torch.randn(6, 2, 3)
+    first = net(x)[0]
+    runners = net.runners
+    net.plan = PlanOptions(checkpoint=2)
+    assert torch.equal(net(x)[0], first)
+    assert net.runners is runners
+    net.plan = PlanOptions("recompute")
+    assert torch.equal(net(x)[0], first)
+    assert "tape recompute" in elman.explain(net, x, measure=False).stages["program"]
+    assert elman.Recurrent(cells.gru, 3, 4, plan=net.plan).plan == net.plan
+
+
+def gru(**options: Any) -> Any:
+    return elman.Recurrent(cells.gru, 3, 4, **options)
+
+
+def within(budget: int | str) -> PlanOptions:
+    """As few spans as fit into a number of bytes."""
+    return PlanOptions(checkpoint="auto", memory_budget=budget)
 
 
 def test_units_of_a_memory_budget():
@@ -295,6 +335,6 @@ def test_units_of_a_memory_budget():
 
 
 def test_repr_shows_checkpoint_options():
-    net = elman.GRU(3, 4, checkpoint="auto", memory_budget="1KiB")
-    assert "checkpoint='auto', memory_budget=1024" in repr(net)
-    assert "checkpoint=5" in repr(elman.Recurrent(cells.gru, 3, 4, checkpoint=5))
+    net = elman.GRU(3, 4, plan=within("1KiB"))
+    assert "plan=PlanOptions(checkpoint='auto', memory_budget=1024)" in repr(net)
+    assert "checkpoint=5" in repr(gru(plan=PlanOptions(checkpoint=5)))

@@ -14,12 +14,12 @@ SLOW = "ignore:.* runs step by step on engine reference"
 NEAR = 3e-2  # of values below 1, after five steps of eight bits
 OPTIONS: list[tuple[type, dict[str, Any], dict[str, Any]]] = [
     (elman.RNN, {"learn_initial": True}, {}),
-    (elman.RNN, {"checkpoint": 2}, {}),
+    (elman.RNN, {"plan": elman.PlanOptions(checkpoint=2)}, {}),
     (elman.GRU, {"heads": 2}, {}),
     (elman.GRU, {"residual": True, "num_layers": 2}, {}),
     (elman.GRU, {"clip_gradient": 0.5}, {}),
     (elman.GRU, {}, {"reset": torch.eye(5)[:, :3]}),
-    (elman.LSTM, {"without": ("merging",)}, {}),
+    (elman.LSTM, {"plan": elman.PlanOptions(without="merging")}, {}),
     (elman.LSTM, {}, {"outputs": "states"}),
     (elman.LSTM, {"zoneout": 0.3}, {}),  # in training drawn, and computed in float32
 ]

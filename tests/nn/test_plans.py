@@ -115,7 +115,7 @@ PLANNED: dict[str, tuple[Any, Any]] = {  # a module, and the options of a call o
     "two directions": (lambda: elman.GRU(*SIZES, 2, bidirectional=True), lambda net: {}),
     "learned states": (lambda: elman.RNN(*SIZES, learn_initial=True), lambda net: {}),
     "weight dropout": (lambda: elman.RNN(*SIZES, weight_dropout=0.5), lambda net: {}),
-    "checkpoint": (lambda: elman.GRU(*SIZES, checkpoint=2), lambda net: {}),
+    "checkpoint": (lambda: elman.GRU(*SIZES, plan=elman.PlanOptions(checkpoint=2)), lambda net: {}),
     "draws": (lambda: elman.GRU(*SIZES, zoneout=0.5), lambda net: {"draws": net.draws(3, 2)}),
 }
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 import elman
-from elman import cell, ops
+from elman import PlanOptions, cell, ops
 from elman.errors import EngineError, InputError, ShapeError
 from elman.ir.types import names_in
 from helpers import assert_close, need_engine
@@ -28,14 +28,17 @@ OPTIONS = st.fixed_dictionaries(
         "batch_first": st.booleans(),
         "heads": st.sampled_from([1, 1, 2]),
         "residual": st.booleans(),
-        "checkpoint": st.sampled_from([None, None, 2]),
         "clip_gradient": st.sampled_from([None, None, 0.05]),
         "learn_initial": st.booleans(),
         "zoneout": st.sampled_from([0.0, {"h": 0.4}]),
         "recurrent_dropout": st.sampled_from([0.0, 0.0, 0.0, 0.3]),
         "recurrent_dropout_per": st.sampled_from(["sequence", "step"]),
         "weight_dropout": st.sampled_from([0.0, 0.4]),
-        "tape": st.sampled_from(["auto", "save", "recompute"]),
+        "plan": st.builds(
+            PlanOptions,
+            tape=st.sampled_from(["auto", "save", "recompute"]),
+            checkpoint=st.sampled_from([None, None, 2]),
+        ),
     }
 )
 CALLS = st.fixed_dictionaries(
@@ -153,7 +156,9 @@ def unread(x, k, h, W):
 
 @pytest.mark.parametrize("engine", ["c", "deer", "scan-backward"])
 @pytest.mark.parametrize(
-    "options", [{}, {"num_layers": 3}, {"bidirectional": True}, {"checkpoint": 2}], ids=str
+    "options",
+    [{}, {"num_layers": 3}, {"bidirectional": True}, {"plan": PlanOptions(checkpoint=2)}],
+    ids=str,
 )
 @pytest.mark.parametrize("lengths", [False, True])
 @pytest.mark.parametrize("of", [forgetful, unread], ids=["forgetful", "unread"])
@@ -250,7 +255,7 @@ def test_the_largest_is_found_again(tape, one, options):
     """In backwards of first and second order, though products may be computed anew there."""
     need_engine("c")
     torch.manual_seed(0)
-    net = elman.Recurrent(one, 6, 18, dtype=F64, tape=tape, **options)
+    net = elman.Recurrent(one, 6, 18, dtype=F64, plan=PlanOptions(tape), **options)
     x = torch.randn(4, 3, 6, dtype=F64, requires_grad=True)
     leaves, found = [x, *net.parameters()], []
     for net.engine in ("c", "reference"):

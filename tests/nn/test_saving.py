@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils import parametrize, prune
 
 import elman
-from elman import cells, ops
+from elman import PlanOptions, cells, ops
 from elman.errors import PickleError
 from elman.frontend.cell import cell
 from elman.nn.compile import names
@@ -64,10 +64,14 @@ MADE = {
     "GRU aten": lambda: elman.GRU(3, 4, engine="aten"),
     "LSTM": lambda: ours("LSTM", 3, 4, proj_size=2, bidirectional=True),
     "LSTM cut": lambda: cut(elman.LSTM(3, 4, 2)),
-    "one state": lambda: recurrent(cells.gru, 3, 4, batch_first=True, tape="recompute"),
-    "two states": lambda: recurrent(cells.lstm, 3, 4, 2, bidirectional=True, tape="save"),
-    "checkpoint": lambda: recurrent(cells.gru, 3, 4, 2, checkpoint=2),
-    "budget": lambda: elman.GRU(3, 4, checkpoint="auto", memory_budget="1MiB"),
+    "one state": lambda: recurrent(
+        cells.gru, 3, 4, batch_first=True, plan=PlanOptions("recompute")
+    ),
+    "two states": lambda: recurrent(
+        cells.lstm, 3, 4, 2, bidirectional=True, plan=PlanOptions("save")
+    ),
+    "checkpoint": lambda: recurrent(cells.gru, 3, 4, 2, plan=PlanOptions(checkpoint=2)),
+    "budget": lambda: elman.GRU(3, 4, plan=PlanOptions(checkpoint="auto", memory_budget="1MiB")),
     "dropout": lambda: recurrent(cells.mgu, 3, 4, 3, dropout=0.5),
     "residual": lambda: recurrent(cells.lem, 3, 3, 2, residual=True),
     "heads": lambda: recurrent(cells.rnn, 3, 4, heads=2, activation=ops.relu),
@@ -182,7 +186,7 @@ def test_nothing_private_in_a_pickle(kind):
 def test_files_name_public_classes_alone():
     """Layers in place of torch's name their class alone; a Recurrent its cell and its options."""
     assert names_in(elman.LSTM(3, 4, heads=2), 2) == {"elman.LSTM"}
-    assert names_in(MADE["two states"](), 2) == {"elman.Recurrent", "elman.cells.lstm.lstm"}
+    assert names_in(MADE["dropout"](), 2) == {"elman.Recurrent", "elman.cells.mgu.mgu"}
     options = {"elman.Recurrent", "elman.bound_cell", "elman.cells.rnn.rnn", "elman.ops.relu"}
     assert names_in(MADE["heads"](), 2) == options
 

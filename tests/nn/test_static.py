@@ -43,7 +43,7 @@ def nets(engine: str, **options: Any) -> tuple[Any, Any]:
     """A module with static inputs, and the judge: the same with inputs that do not change."""
     torch.manual_seed(1)
     net = elman.Recurrent(once, 4, 5, engine=engine, dtype=F64, **SIZES, **options)
-    options.pop("checkpoint", None)
+    options.pop("plan", None)
     judge = elman.Recurrent(repeated, 4, 5, engine="reference", dtype=F64, **SIZES, **options)
     judge.load_state_dict(net.state_dict())
     return net, judge

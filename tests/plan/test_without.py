@@ -73,7 +73,9 @@ def test_each_is_left_out_of_some_cell():
     """Every optimization changes a program, so that leaving it out measures something."""
     for name in OPTIMIZATIONS:
         assert (
-            elman.explain(cells.gru, measure=False, without=[name]).stages["program"]
+            elman.explain(cells.gru, measure=False, plan=PlanOptions(without=name)).stages[
+                "program"
+            ]
             != (elman.explain(cells.gru, measure=False).stages["program"])
         )
 
@@ -115,7 +117,7 @@ def test_modules_leave_out_too():
     """From a module to the program that runs: an engine that cannot do without is refused."""
     x = torch.randn(7, 2, 3)
     torch.manual_seed(0)
-    net = elman.GRU(3, 5, engine="c", without=["merging", "fusion"])
+    net = elman.GRU(3, 5, engine="c", plan=PlanOptions(without=["merging", "fusion"]))
     like = elman.GRU(3, 5, engine="reference")
     like.load_state_dict(net.state_dict())
     torch.testing.assert_close(net(x)[0], like(x)[0])
@@ -123,12 +125,11 @@ def test_modules_leave_out_too():
     assert "without fusion, without merging" in told["program"]
     assert "aten" not in [one.name for one in elman.explain(net, x).engines if not one.refusal]
     with pytest.raises(EngineError, match="cannot leave out merging"):
-        elman.Recurrent(cells.gru, 3, 5, engine="aten", without=["merging"])(x)
+        elman.Recurrent(cells.gru, 3, 5, engine="aten", plan=PlanOptions(without="merging"))(x)
 
 
 def test_unknown_and_single_names():
     """What there is to leave out is listed; a name by itself is a list of one."""
     with pytest.raises(InputError, match=r"there is no optimization 'speed'(.|\n)*merging"):
-        elman.explain(cells.gru, measure=False, without=["speed"])
-    assert elman.GRU(3, 5, without="merging").without == ("merging",)
-    assert PlanOptions.of("auto", "merging") == PlanOptions.of("auto", ["merging"])
+        PlanOptions(without=["speed"])
+    assert PlanOptions(without="merging") == PlanOptions(without=["merging"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +13,7 @@ from elman.cli._terminal import say
 from elman.drawing import draw as drawn
 from elman.drawing import draw_ops
 from elman.errors import RunError
+from elman.plan.spec import PlanOptions
 from elman.train.loop.layers import find_cell
 
 
@@ -45,8 +46,10 @@ def draw(
         else:
             found = find_cell(cell or "")
             input_size, hidden_size, dims = sized(found, hidden, inputs, dim)
-            options: dict[str, Any] = {"tape": str(tape), **dims}
-            made = drawn(found, path, hidden_size=hidden_size, input_size=input_size, **options)
+            plan = PlanOptions(tape.value)
+            made = drawn(
+                found, path, hidden_size=hidden_size, input_size=input_size, plan=plan, **dims
+            )
     except OSError as error:
         raise RunError("cannot write the picture", error=error) from error
     say(Console(), str(made.path))

@@ -24,7 +24,7 @@ from elman.cli._options import (
 )
 from elman.cli._terminal import say, wide_console
 from elman.nn.explain import explain as explained
-from elman.plan.spec import OPTIMIZATIONS
+from elman.plan.spec import OPTIMIZATIONS, PlanOptions
 from elman.train.loop.layers import find_cell
 
 
@@ -64,8 +64,7 @@ def explain(
         batch=batch,
         dtype=str(dtype),
         device=measurable(device) if measure else str(device),
-        tape=str(tape),
-        without=without or [],
+        plan=PlanOptions(tape.value, without or ()),
         engine=engine,
         training=training,
         measure=measure,

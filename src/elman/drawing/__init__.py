@@ -18,7 +18,7 @@ from elman.frontend.cell import Cell
 from elman.passes.names import step_names
 from elman.plan.build import program
 from elman.plan.printer import program_names
-from elman.plan.spec import USUAL, PlanOptions, Spec, Tape
+from elman.plan.spec import USUAL, PlanOptions, Spec
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def draw(
     *,
     input_size: int | None = None,
     hidden_size: int = 128,
-    tape: Tape | None = None,
+    plan: PlanOptions | None = None,
     layer: int = 0,
     **dims: int,
 ) -> Drawing:
@@ -60,8 +60,7 @@ def draw(
         what: a cell, or a module of elman's.
         path: where to write it: ``.svg``, or ``.dot`` or ``.gv`` for graphviz' language.
         input_size, hidden_size: of a cell; they decide what is taped and what is hoisted.
-        tape: how much is kept, ``"save"``, ``"auto"`` or ``"recompute"``; None: as the module does,
-            or ``"auto"``.
+        plan: how much is kept (``tape``), and what is left out; None: the module's.
         layer: which of a module's layers, from 0 on.
         dims: sizes of a cell's other dims.
 
@@ -74,7 +73,7 @@ def draw(
     check_size("layer", layer, 0)
     cell, sizes, own = _subject(what, input_size, hidden_size, dims, layer)
     target = _target(path, ".svg", ".dot", ".gv")
-    made = _picture(cell, sizes, PlanOptions(own if tape is None else tape))
+    made = _picture(cell, sizes, own if plan is None else plan.compiled)
     found = Drawing(svg(made, layout(made)), dot_text(made, columns(made)), target)
     if target is not None:
         target.write_text(found.svg if target.suffix == ".svg" else found.dot, encoding="utf-8")
@@ -115,17 +114,17 @@ def _target(path: str | Path | None, *suffixes: str) -> Path | None:
 
 def _subject(
     what: Any, input_size: int | None, hidden_size: int, dims: dict[str, int], layer: int
-) -> tuple[Cell, dict[str, int], Tape]:
-    """The cell, its sizes and its tape; a module has all in its ``runners``."""
+) -> tuple[Cell, dict[str, int], PlanOptions]:
+    """The cell, its sizes and its plan; a module has all in its ``runners``."""
     if isinstance(what, Cell):
         inputs = hidden_size if input_size is None else input_size
-        return what, what.bind(inputs, hidden_size, **dims), "auto"
+        return what, what.bind(inputs, hidden_size, **dims), USUAL
     runners = getattr(what, "runners", None)
     if isinstance(runners, dict) and runners:
         shown = runners.get(f"l{layer}")
         if shown is None:
             raise InputError(f"the module has no layer {layer}", has=", ".join(runners))
-        return shown.cell, dict(shown.dims), shown.options.tape
+        return shown.cell, dict(shown.dims), shown.options
     raise InputError(
         f"draw takes a cell or a module of elman's, not {type(what).__name__}",
         'elman.draw(elman.cells.gru, "gru.svg")',

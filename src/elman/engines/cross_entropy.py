@@ -195,14 +195,14 @@ def verify(engine: str, found: CrossEntropy, like: Tensor, most: float) -> None:
     expected = in_torch(exact, scale.double().cpu(), wants)
     got = found(rows, scale, wants)
     if got is None:
-        raise DisagreementError(engine, "LinearCrossEntropy", "it computes nothing")
+        raise DisagreementError(engine, "LinearCrossEntropyLoss", "it computes nothing")
     for name, value, want in zip(Found._fields, got, expected, strict=True):
         assert value is not None
         assert want is not None
         off = float((value.double().cpu() - want).norm() / want.norm())
         if not off <= most:
             message = f"{name} of a decoder's loss is off by {off:.1e}"
-            raise DisagreementError(engine, "LinearCrossEntropy", message)
+            raise DisagreementError(engine, "LinearCrossEntropyLoss", message)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ from elman.passes.names import step_names
 from elman.plan.cost import ITEM_BYTES
 from elman.plan.printer import program_names, show_program
 from elman.plan.program import Program
-from elman.plan.spec import PlanOptions, Spec, Tape
+from elman.plan.spec import USUAL, PlanOptions, Spec
 from elman.tuning.choose import Choice
 
 __all__ = ["WHY", "Candidate", "Explanation", "Layer", "explain", "step_bytes"]
@@ -99,8 +99,7 @@ def explain(
     dtype: str = "float32",
     device: str = "cpu",
     training: bool = True,
-    tape: Tape = "auto",
-    without: Collection[str] = (),
+    plan: PlanOptions = USUAL,
     engine: str = "auto",
     measure: bool = True,
     **dims: int,
@@ -112,15 +111,14 @@ def explain(
         x: nothing here: the example input of a module, whose layers are known by now.
         input_size, hidden_size: of a cell; input_size is hidden_size if omitted.
         steps, batch: T and B for a cell.
-        dtype, device, training, tape: of a cell; all gradients are wanted in training.
-        without: of a cell, optimizations that are left out (``plan.spec.OPTIMIZATIONS``).
+        dtype, device, training: of a cell; all gradients are wanted in training.
+        plan: of a cell; its checkpoint is a number of steps.
         engine: for a cell, a name or ``auto``.
         measure: whether engines are timed (and compiled) where the choice is not known yet.
         dims: sizes of a cell's other dims.
 
     Raises:
-        InputError: ``what`` is nothing that can be explained, or ``without`` names something
-            that is not an optimization.
+        InputError: ``what`` is nothing that can be explained, or a cell's plan has a budget.
         EngineError: an engine asked for by name cannot run this; the text says why.
     """
     check_flag("measure", measure)
@@ -132,10 +130,14 @@ def explain(
         check_flag("training", training)
         sizes = what.bind(hidden_size if input_size is None else input_size, hidden_size, **dims)
         wants = what.differentiated if training else frozenset[str]()
-        options = PlanOptions.of(tape, without)
-        spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, options)
+        if plan.checkpoint == "auto":
+            hint = "elman.explain(elman.Recurrent(cell, I, H, plan=plan), x)"
+            raise InputError("a memory budget is a module's, for all of its layers", hint)
+        kept = plan.checkpoint or 0 if training else 0
+        spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, plan.compiled)
         rules = compiler.training_rules(what) if training else ()
-        layers: Sequence[Layer] = [Layer(what.name, what, spec, steps, batch, engine, rules=rules)]
+        asked = Layer(what.name, what, spec, steps, batch, engine, checkpoint=kept, rules=rules)
+        layers: Sequence[Layer] = [asked]
     elif isinstance(what, Sequence) and what and all(isinstance(layer, Layer) for layer in what):
         layers = what
     else:

@@ -283,7 +283,7 @@ def _products(pairing: Pairing, dtype: str) -> int:
     cell, training = pairing.cell, pairing.training
     wants = cell.differentiated if training else frozenset[str]()
     sizes = tuple(sorted(pairing.dims.items()))
-    spec = Spec(sizes, dtype, "cpu", wants, training, PlanOptions.of("save", ()))
+    spec = Spec(sizes, dtype, "cpu", wants, training, PlanOptions("save"))
     planned = program(compiler.pair_of(cell), spec)
     return forward_work(planned).products + backward_work(planned).products
 

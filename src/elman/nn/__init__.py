@@ -1,7 +1,7 @@
 """The torch side: modules, the one autograd function, and what swaps torch's layers for ours."""
 
 from elman.nn.engine_choice import using as using
-from elman.nn.modules.linear_cross_entropy import LinearCrossEntropy as LinearCrossEntropy
+from elman.nn.modules.linear_cross_entropy import LinearCrossEntropyLoss as LinearCrossEntropyLoss
 from elman.nn.modules.recurrent import Recurrent as Recurrent
 from elman.nn.modules.stream import Stream as Stream
 from elman.nn.modules.swap import accelerate as accelerate

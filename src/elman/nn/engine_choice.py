@@ -108,16 +108,16 @@ def wanted(argument: str) -> str:
     return argument if _environment is None else checked(_environment, f"{_VARIABLE}: ")
 
 
-def unsuitable(input: Any, engine: str, more: bool) -> str | None:
-    """Why torch's own layers compute this, or None; ``more``: they could not do all of it."""
+def unsuitable(input: Any, engine: str, beyond_torch: bool) -> str | None:
+    """Why torch's own layers compute this, or None; ``beyond_torch``: they cannot do all of it."""
     data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
     if tracing_state() is not None or torch.compiler.is_compiling():
         return "torch.compile or torch.jit.trace"
     if autocast_enabled():
         half = autocast_type(data.device.type)
         if half is not None:
-            return None if more or serves(data.device.type, half) else "autocast"
-    if engine == "reference" or (more and engine == "auto" and data.dtype in HALVES):
+            return None if beyond_torch or serves(data.device.type, half) else "autocast"
+    if engine == "reference" or (beyond_torch and engine == "auto" and data.dtype in HALVES):
         return None  # as cells that torch has no layer for
     return unserved(data)
 
@@ -139,11 +139,11 @@ def check_export(module: str) -> None:
         InputError: torch.onnx.export looks at it.
     """
     if exports_onnx():
-        what = f"torch.onnx.export has no operator for this {module}"
+        problem = f"torch.onnx.export has no operator for this {module}"
         hint = (
             "elman.export.to_onnx(net, path) writes the recurrent part; export the rest around it"
         )
-        raise InputError(diagnostic(what, [], hint))
+        raise InputError(diagnostic(problem, [], hint))
 
 
 def check_trace(module: str) -> None:

@@ -22,7 +22,7 @@ from elman.nn.options.registry import NAMES, CallOptions, given_options
 from elman.plan.checkpoint import EVERYTHING
 
 
-def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
+def explain(subject: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
     """Show every stage: formula, canonical and backward step, program, engines, memory and work.
 
     ``print(elman.explain(net, x))``. Nothing is run on x itself: it gives sizes, dtype, device and
@@ -30,10 +30,10 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
     does.
 
     Args:
-        what: a cell, or one of elman's modules.
+        subject: a cell, or one of elman's modules.
         x: an example input of the module, as its ``forward`` takes it.
         options: for a cell ``input_size``, ``hidden_size``, ``steps``, ``batch``, ``dtype``,
-            ``device``, ``training``, ``tape``, ``without``, ``engine``, its dims; for a module what
+            ``device``, ``training``, ``plan``, ``engine``, its dims; for a module what
             its ``forward`` takes beside x: ``state``, ``lengths``, ``reset``, ``reset_to``,
             ``mask``, ``masked_output``, ``draws``, ``static``, ``outputs``; for both
             ``measure=False``.
@@ -53,13 +53,15 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
         >>> "taped" in explanation.stages["program"]
         True
     """
-    if isinstance(what, Cell):
+    if isinstance(subject, Cell):
         if x is not None:
-            meant = f"elman.explain(elman.Recurrent({what.name}, I, H), x), or steps=…, batch=…"
-            raise InputError(diagnostic("explain takes no x of a cell", [], meant))
+            suggestion = (
+                f"elman.explain(elman.Recurrent({subject.name}, I, H), x), or steps=…, batch=…"
+            )
+            raise InputError(diagnostic("explain takes no x of a cell", [], suggestion))
         options["engine"] = wanted(checked(options.get("engine", "auto")))
-        return explaining.explain(what, **options)
-    if isinstance(what, nn.Module):
+        return explaining.explain(subject, **options)
+    if isinstance(subject, nn.Module):
         arguments = ("state", *NAMES)
         call = {name: options.pop(name) for name in arguments if name in options}
         unknown = sorted(options.keys() - {"measure"})
@@ -68,8 +70,8 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
                 f"a module has its own {', '.join(unknown)}: explain takes x and what else forward "
                 "takes"
             )
-        return explaining.explain(layers_of(what, x, **call), **options)
-    return explaining.explain(what, x, **options)
+        return explaining.explain(layers_of(subject, x, **call), **options)
+    return explaining.explain(subject, x, **options)
 
 
 def layers_of(
@@ -87,8 +89,8 @@ def layers_of(
     """
     if not isinstance(module, SequenceModule):
         raise InputError(_no_layers(module))
-    parts = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else [x]
-    if not parts or not all(isinstance(part, (Tensor, PackedSequence)) for part in parts):
+    inputs = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else [x]
+    if not inputs or not all(isinstance(part, (Tensor, PackedSequence)) for part in inputs):
         raise InputError(
             diagnostic(
                 f"explain needs an example input of this {type(module).__name__}",
@@ -96,20 +98,20 @@ def layers_of(
                 "elman.explain(net, x), x being what net(x) takes",
             )
         )
-    engine, given = wanted(module.engine), given_options(options)
-    elsewhere = _elsewhere(module, x, engine, given)
-    planned = plan_call(module, x, state, given, engine)
+    engine, call_options = wanted(module.engine), given_options(options)
+    elsewhere = _elsewhere(module, x, engine, call_options)
+    planned = plan_call(module, x, state, call_options, engine)
     settings, call = planned.plan.settings, planned.enter(module, no_keys)
     if elsewhere:
         settings = settings._replace(checkpoint=EVERYTHING)
     names, layers = [*module.runners], list[Layer]()
-    for number, asked in enumerate(module.stack.ask(call, settings)):
-        sizes = sizes_for_choosing(asked.calls[0])
-        for runner, request in zip(asked.group.runners, asked.requests.members, strict=True):
+    for number, question in enumerate(module.stack.ask(call, settings)):
+        sizes = sizes_for_choosing(question.calls[0])
+        for runner, request in zip(question.group.runners, question.requests.members, strict=True):
             spec = request.spec(runner.dims, runner.names(request.rules), runner.options)
             choice = None if elsewhere else runner.chosen(request)
             where = (names[len(layers)], runner.cell, spec, *sizes, request.engine)
-            between = asked.requests.between
+            between = question.requests.between
             layers.append(Layer(*where, elsewhere, choice, between, number, request.rules))
     return layers
 
@@ -131,7 +133,7 @@ def _elsewhere(
     """Why torch's own layers run a module whatever its engines could do, or None."""
     if not isinstance(module, TorchLayers):
         return None
-    more = module._asked_beyond_torch(engine, options)
-    if engine == "aten" and not more:
+    reasons = module._asked_beyond_torch(engine, options)
+    if engine == "aten" and not reasons:
         return "engine aten, asked for by name"
-    return unsuitable(x, engine, bool(more))
+    return unsuitable(x, engine, bool(reasons))

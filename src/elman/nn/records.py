@@ -18,8 +18,8 @@ from elman.nn.modules.sequence import SequenceModule
 def _runners(model: nn.Module) -> Iterator[tuple[str, Runner | Group]]:
     for name, module in model.named_modules():
         if isinstance(module, SequenceModule):
-            parts: dict[str, Runner | Group] = {**module.stack.groups, **module.runners}
-            for suffix, runner in parts.items():
+            sources: dict[str, Runner | Group] = {**module.stack.groups, **module.runners}
+            for suffix, runner in sources.items():
                 yield f"{name}.{suffix}" if name else suffix, runner
 
 
@@ -33,12 +33,12 @@ def choices(model: nn.Module) -> dict[str, Any]:
         have an entry of their own for whether they do.
     """
     check_model("elman.nn.choices", model)
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for name, runner in _runners(model):
         awaited = runner.awaited if isinstance(runner, Group) else {}
         if isinstance(runner, Group) and not runner.choices and not awaited:
             continue  # there was nothing to choose
-        found[name] = {bucket: dict(record) for bucket, record in awaited.items()} | {
+        by_name[name] = {bucket: dict(record) for bucket, record in awaited.items()} | {
             bucket: {
                 **choice.kernel.describe(),
                 "engine": choice.engine,
@@ -46,7 +46,7 @@ def choices(model: nn.Module) -> dict[str, Any]:
             }
             for bucket, choice in runner.choices.items()
         }
-    return found
+    return by_name
 
 
 def counters(model: nn.Module) -> dict[str, int]:
@@ -84,8 +84,8 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
     """
     check_model("elman.nn.pin", model)
     if not isinstance(choices, Mapping):
-        what = f"pin takes the records of a model's layers, not {shown(choices)}"
-        raise InputError(diagnostic(what, [], "elman.nn.pin(model, elman.nn.choices(model))"))
+        problem = f"pin takes the records of a model's layers, not {shown(choices)}"
+        raise InputError(diagnostic(problem, [], "elman.nn.pin(model, elman.nn.choices(model))"))
     for module in model.modules():
         if isinstance(module, SequenceModule):
             module.parts.plans.clear()

@@ -33,6 +33,11 @@ class Checkpoint(NamedTuple):
     def __bool__(self) -> bool:
         return bool(self.steps or self.budget)
 
+    @staticmethod
+    def of(steps: Steps, budget: int | None) -> Checkpoint:
+        """``checkpoint`` and ``memory_budget`` of :class:`elman.PlanOptions`."""
+        return Checkpoint(steps if isinstance(steps, int) else 0, budget or 0)
+
 
 EVERYTHING = Checkpoint()  # is kept
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from elman.checks import check_names, shown
 from elman.errors import InputError, diagnostic
+from elman.plan.checkpoint import Steps, checked
 
 Tape = Literal["save", "auto", "recompute"]
 # What `without=` can leave out, to measure what it gains: name -> what it does.
@@ -22,48 +23,81 @@ OPTIMIZATIONS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False)
 class PlanOptions:
-    """What a user may decide about how a cell is compiled; no result depends on it but by rounding.
+    """How a cell is compiled and what a forward keeps; results depend on it by rounding alone.
 
-    Attributes:
-        tape: how much the forward keeps for the backward.
-        without: optimizations that are left out, of :data:`OPTIMIZATIONS`.
+    ``elman.GRU(64, 128, plan=elman.PlanOptions(checkpoint=300))``; of any module, and of
+    ``elman.explain`` and ``elman.draw`` for a cell.
+
+    Args:
+        tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``,
+            ``"recompute"``.
+        without: optimizations that are left out, to measure what they gain: names of
+            ``elman.plan.spec.OPTIMIZATIONS``, or one name.
+        checkpoint: the forward keeps the states of every so many steps and no tape, which the
+            backward computes again: about one more forward, as long as so many steps of all
+            samples are more rows than a weight has. ``"auto"``: the fewest spans that fit into
+            the budget, or none if the whole tape fits.
+        memory_budget: bytes, or as ``"2GiB"``, that states and tapes of all layers may take in a
+            training step, beside inputs, outputs and gradients; with ``checkpoint="auto"``.
 
     Raises:
-        InputError: one cannot be so.
+        InputError: a field has no such value, or budget and checkpoint do not go together.
+
+    Example:
+        >>> elman.PlanOptions(without="merging", checkpoint="auto", memory_budget="2KiB")
+        PlanOptions(without=['merging'], checkpoint='auto', memory_budget=2048)
     """
 
-    tape: Tape = "auto"
-    without: frozenset[str] = frozenset()
+    tape: Tape
+    without: frozenset[str]
+    checkpoint: Steps
+    memory_budget: int | None
 
-    def __post_init__(self) -> None:
-        tape: Any = self.tape
-        if not isinstance(tape, str) or tape not in get_args(Tape):
-            raise InputError(f'tape must be "save", "auto" or "recompute", got {shown(tape)}')
-        if unknown := self.without - {*OPTIMIZATIONS}:
+    def __init__(
+        self,
+        tape: Tape = "auto",
+        without: str | Collection[str] = (),
+        checkpoint: Steps = None,
+        memory_budget: int | str | None = None,
+    ) -> None:
+        mode: Any = tape
+        if not isinstance(mode, str) or mode not in get_args(Tape):
+            raise InputError(f'tape must be "save", "auto" or "recompute", got {shown(mode)}')
+        names = check_names("without", without, 'without=["fusion", "simd"]')
+        if unknown := names - {*OPTIMIZATIONS}:
             raise InputError(
                 diagnostic(
                     f"there is no optimization {min(unknown)!r} to leave out",
                     [(name, what) for name, what in OPTIMIZATIONS.items()],
                 )
             )
+        steps, budget = checked(checkpoint, memory_budget)
+        fields = {"tape": mode, "without": names, "checkpoint": steps, "memory_budget": budget}
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
-    @classmethod
-    def of(cls, tape: Tape, without: Collection[str]) -> Self:
-        """As modules and ``explain`` take them: one name is as good as a list of it. Raises
-        InputError: one cannot be so."""
-        return cls(tape, check_names("without", without, 'without=["fusion", "simd"]'))
+    def __reduce__(self) -> Any:
+        """By its arguments, which ``torch.load(weights_only=True)`` reads."""
+        return PlanOptions, (self.tape, sorted(self.without), self.checkpoint, self.memory_budget)
+
+    def __repr__(self) -> str:
+        """The fields that are not the default."""
+        usual: dict[str, Any] = {"tape": "auto", "without": []}
+        fields = [f"{k}={v!r}" for k, v in self.to_json().items() if usual.get(k) != v]
+        return f"PlanOptions({', '.join(fields)})"
+
+    @property
+    def compiled(self) -> PlanOptions:
+        """The options that a kernel depends on: without ``checkpoint``, which cuts calls."""
+        return PlanOptions(self.tape, self.without)
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, JSON-able."""
-        return {**asdict(self), "without": sorted(self.without)}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """The options that :meth:`to_json` wrote."""
-        values: dict[str, Any] = {**fields, "without": frozenset(fields["without"])}
-        return cls(**values)
+        """The arguments, JSON-able; those of checkpoints only where there are any."""
+        fields: dict[str, Any] = {"tape": self.tape, "without": sorted(self.without)}
+        kept = {"checkpoint": self.checkpoint, "memory_budget": self.memory_budget}
+        return fields | {name: value for name, value in kept.items() if value is not None}
 
 
 USUAL = PlanOptions()
@@ -80,7 +114,7 @@ class Spec:
         device: torch's device type, ``"cpu"`` or ``"cuda"``.
         wants: names of the inputs and weights that need a gradient (initial states always get one).
         training: whether a backward can follow; without it nothing is taped.
-        options: what a user has decided.
+        options: what a user has decided, as of :attr:`PlanOptions.compiled`.
     """
 
     dims: tuple[tuple[str, int], ...]

@@ -90,7 +90,7 @@ def test_extremes(device):
 def test_modules_take_it(device, monkeypatch):
     """A decoder on the engine by name, and what it computes is compared before it is used."""
     torch.manual_seed(0)
-    decoder = elman.LinearCrossEntropy(5, 31).to(device)
+    decoder = elman.LinearCrossEntropyLoss(5, 31, bias=True).to(device)
     x = torch.randn(7, 5, device=device, requires_grad=True)
     targets = torch.randint(31, (7,)).to(device)
     with elman.using(engine="triton"):

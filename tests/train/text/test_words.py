@@ -107,7 +107,7 @@ def test_tied_weights_are_one(words, tie):
     data = prepare(config)
     for baseline in (False, True):
         model = build_model(config, data, baseline=baseline)
-        assert (model.readout.weight is model.embedding.weight) == tie
+        assert (model.readout.linear.weight is model.embedding.weight) == tie
         batch = next(data.held_out())
         loss, _ = model(batch.inputs, None, batch.targets)
         loss.backward()

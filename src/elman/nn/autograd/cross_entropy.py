@@ -17,7 +17,6 @@ from elman.errors import (
     DisagreementError,
     EngineError,
     InputError,
-    diagnostic,
     warn_once,
 )
 from elman.nn.autograd.function import through_torch_ops
@@ -58,14 +57,7 @@ class Decoding:
 
     def plain(self) -> Tensor:
         """The loss by torch's own two operations, with all logits in memory."""
-        logits = F.linear(self.x, self.weight, self.bias)
-        return F.cross_entropy(
-            logits.to(accumulated(logits.dtype)),
-            self.targets,
-            ignore_index=self.rule.ignore_index,
-            label_smoothing=self.rule.label_smoothing,
-            reduction=self.rule.reduction,
-        )
+        return plain_loss(F.linear(self.x, self.weight, self.bias), self.targets, self.rule)
 
     def computed(self, wants: Wants, cotangents: Tensor | None = None) -> tuple[Tensor, Gradients]:
         """Loss and gradients, without autograd. Rows that are ignored take no part.
@@ -76,20 +68,20 @@ class Decoding:
         """
         x, targets, rule = self.x, self.targets, self.rule
         counted = targets != rule.ignore_index
-        there = None if bool(counted.all()) else counted.nonzero().squeeze(1)
-        if there is not None:
-            x, targets = x[there], targets[there]
-            cotangents = None if cotangents is None else cotangents[there]
+        indices = None if bool(counted.all()) else counted.nonzero().squeeze(1)
+        if indices is not None:
+            x, targets = x[indices], targets[indices]
+            cotangents = None if cotangents is None else cotangents[indices]
         wide, count = accumulated(x.dtype), len(targets)
         if cotangents is None:
             share = 1 / max(count, 1) if rule.reduction == "mean" else 1.0
             cotangents = x.new_full((count,), share, dtype=wide)
         losses, *gradients = self._found(x, targets, cotangents.to(wide), wants)
-        if there is not None and gradients[0] is not None:
-            gradients[0] = torch.zeros_like(self.x).index_copy_(0, there, gradients[0])
+        if indices is not None and gradients[0] is not None:
+            gradients[0] = torch.zeros_like(self.x).index_copy_(0, indices, gradients[0])
         if rule.reduction == "none":
-            if there is not None:
-                losses = losses.new_zeros(len(self.x)).index_copy_(0, there, losses)
+            if indices is not None:
+                losses = losses.new_zeros(len(self.x)).index_copy_(0, indices, losses)
         else:
             losses = losses.sum() if rule.reduction == "sum" else losses.mean()
         d_x, d_weight, d_bias = gradients
@@ -108,8 +100,26 @@ class Decoding:
         except (BuildError, DisagreementError) as error:
             if self.named:
                 raise
-            warn_once(f"elman.LinearCrossEntropy runs in torch's operations: {error}")
+            warn_once(f"elman.LinearCrossEntropyLoss runs in torch's operations: {error}")
             return None
+
+
+def plain_loss(logits: Tensor, targets: Tensor, rule: Rule, weight: Tensor | None = None) -> Tensor:
+    """torch's cross entropy, in the type that sums are made in.
+
+    Args:
+        logits [N, C, …], targets [N, …]: classes; or [N, C, …], their probabilities.
+        weight [C]: factors of the classes' losses.
+    """
+    wide = accumulated(logits.dtype)
+    return F.cross_entropy(
+        logits.to(wide),
+        targets.to(wide) if targets.is_floating_point() else targets,
+        weight=None if weight is None else weight.to(wide),
+        ignore_index=rule.ignore_index,
+        label_smoothing=rule.label_smoothing,
+        reduction=rule.reduction,
+    )
 
 
 class Decoded(Function):
@@ -119,9 +129,9 @@ class Decoded(Function):
     def forward(ctx: Any, decoding: Decoding, *tensors: Tensor | None) -> Tensor:
         """The loss; with the gradients, unless each row has a cotangent of its own."""
         wants = Wants(*ctx.needs_input_grad[1:])
-        own = decoding.rule.reduction == "none"
-        loss, gradients = decoding.computed(Wants() if own else wants)
-        ctx.gradients = None if own else gradients
+        per_row = decoding.rule.reduction == "none"
+        loss, gradients = decoding.computed(Wants() if per_row else wants)
+        ctx.gradients = None if per_row else gradients
         ctx.wants, ctx.how = wants, (decoding.rule, decoding.engine, decoding.named)
         ctx.save_for_backward(decoding.targets, *tensors)
         return loss
@@ -137,13 +147,13 @@ class Decoded(Function):
         late = late_cotangents((d_loss,))
         if late or torch.is_grad_enabled():
             tensors = (x, weight) if bias is None else (x, weight, bias)
-            found = through_torch_ops(
+            gradients_of_leaves = through_torch_ops(
                 lambda *leaves: (decoding(*leaves).plain().to(d_loss.dtype),),
                 tensors,
                 (d_loss,),
                 late,
             )
-            return (None, *found, *([None] if bias is None else []))
+            return (None, *gradients_of_leaves, *([None] if bias is None else []))
         if ctx.gradients is None:
             return (None, *decoding(x, weight, bias).computed(ctx.wants, d_loss)[1])
         gradients = ctx.gradients
@@ -162,7 +172,7 @@ def scaled(gradients: Gradients, by: Tensor) -> Gradients:
 
 
 def decoding_of(
-    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rule: Rule, asked: str
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rule: Rule, engine_name: str
 ) -> Decoding:
     """A call on the engine that is asked for, or on the best there is (``auto``).
 
@@ -174,13 +184,13 @@ def decoding_of(
         EngineError: that engine has a kernel for it, but not for this type or device.
     """
     kind = x.device.type
-    if asked == "auto":
+    if engine_name == "auto":
         return Decoding(x, weight, bias, targets, rule, registry.cross_entropy(kind))
-    engine = registry.find(asked)
+    engine = registry.find(engine_name)
     run = engine.cross_entropy()
     lacks = engine.lacks(kind, str(x.dtype).removeprefix("torch.")) if run is not None else None
     if lacks is not None:
-        raise EngineError(f"engine {asked!r} cannot run LinearCrossEntropy: {lacks}")
+        raise EngineError(f"engine {engine_name!r} cannot run LinearCrossEntropyLoss: {lacks}")
     return Decoding(x, weight, bias, targets, rule, run, True)
 
 
@@ -195,8 +205,8 @@ def check_targets(targets: Tensor, vocabulary: int, ignored: int) -> None:
     wrong = ((targets < 0) | (targets >= vocabulary)) & (targets != ignored)
     if bool(wrong.any()):
         place = wrong.nonzero()[0].tolist()
-        hint = f"LinearCrossEntropy(…, ignore_index={int(targets[tuple(place)])}) leaves such out"
-        message = (
-            f"targets{place or ''} is {int(targets[tuple(place)])}, not one of 0 … {vocabulary - 1}"
+        value = int(targets[tuple(place)])
+        raise InputError(
+            f"target{place or ''} is {value}, not one of 0 … {vocabulary - 1}",
+            f"LinearCrossEntropyLoss(…, ignore_index={value}) leaves such out",
         )
-        raise InputError(diagnostic(message, [], hint))

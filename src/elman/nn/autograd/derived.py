@@ -104,16 +104,16 @@ class Derived:
         training = any(wants)
         names = self.wanted(wants)
         key = (like.dtype, like.device.type, names if self.order <= COMPILED else wants, training)
-        found = self._kernels.get(key)
-        if found is None:
+        kernel = self._kernels.get(key)
+        if kernel is None:
             engine = self.engine(like)
             assert engine is not None, "asked for before"
             if self.order > COMPILED:
-                found = TorchOps(self.graph, dict(self.dims), wants)
+                kernel = TorchOps(self.graph, dict(self.dims), wants)
             else:
-                found = verified(self.job(like, names, training), engine)
-            self._kernels[key] = found
-        return found
+                kernel = verified(self.job(like, names, training), engine)
+            self._kernels[key] = kernel
+        return kernel
 
     def wanted(self, wants: Sequence[bool]) -> frozenset[str]:
         """Names of the inputs and weights among some arguments."""
@@ -135,20 +135,20 @@ class Derived:
 
     def tangent(self, moving: tuple[bool, ...]) -> Derived:
         """The step that moves with this one if some arguments do; all states do."""
-        found = self._tangents.get(moving)
-        if found is None:
+        derivative = self._tangents.get(moving)
+        if derivative is None:
             first, second = self.counts
-            made = tangent(
+            graph = tangent(
                 self.graph,
                 frozenset(self.names[k] for k in range(first) if moving[k]),
                 frozenset(
                     self.names[k] for k in range(first + second, len(self.names)) if moving[k]
                 ),
             )
-            found = self._tangents[moving] = Derived(
-                f"{self.name}_dot", made, self.dims, self.order + 1
+            derivative = self._tangents[moving] = Derived(
+                f"{self.name}_dot", graph, self.dims, self.order + 1
             )
-        return found
+        return derivative
 
 
 @lru_cache(maxsize=256)
@@ -221,11 +221,11 @@ class Pass:
 
     def saved(self, tensors: Sequence[Tensor]) -> tuple[Kernel, tuple[Tensor, ...]]:
         """A kernel for the backward of plain tensors, and what its forward saved."""
-        kept = self.kept.get(self._place(tensors))
-        if kept is None:
+        saved_call = self.kept.get(self._place(tensors))
+        if saved_call is None:
             kernel, result = self._forward(tensors)
-            kept = kernel, result.saved
-        return kept
+            saved_call = kernel, result.saved
+        return saved_call
 
     def _forward(self, tensors: Sequence[Tensor]) -> tuple[Kernel, Result]:
         if self.by_sample:

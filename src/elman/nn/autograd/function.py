@@ -97,15 +97,15 @@ def _in_func(
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
     """The same inside torch.func, which has a pullback of its own."""
-    wanted = [k for k, need in enumerate(needs) if need]
+    differentiable = [k for k, need in enumerate(needs) if need]
 
     def of_wanted(*leaves: Tensor) -> tuple[Tensor, ...]:
         every = list(tensors)
-        for k, value in zip(wanted, leaves, strict=True):
+        for k, value in zip(differentiable, leaves, strict=True):
             every[k] = value
         return run(*every)
 
-    pullback: Any = torch.func.vjp(of_wanted, *(tensors[k].detach() for k in wanted))
+    pullback: Any = torch.func.vjp(of_wanted, *(tensors[k].detach() for k in differentiable))
     values, pull = pullback[0], pullback[1]
     grads = pull(
         tuple(
@@ -114,7 +114,7 @@ def _in_func(
         )
     )
     gradients: list[Tensor | None] = [None] * len(tensors)
-    for k, grad in zip(wanted, grads, strict=True):
+    for k, grad in zip(differentiable, grads, strict=True):
         gradients[k] = grad
     return gradients
 

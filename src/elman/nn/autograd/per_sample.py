@@ -40,14 +40,14 @@ class PerSampleKernel(Kernel):
         targets = self._weights.targets
         self._sums: list[Sum] = [term for term in job.pair.sums if term.target in targets]
         self._handed: dict[Node, int] = {}
-        taken = {leaf.name for leaf in job.graph.leaves}
+        leaf_names = {leaf.name for leaf in job.graph.leaves}
         fresh: list[str] = []
         for term in self._sums:
             for value in (term.left, term.right):
                 if value is not None and value not in step.inputs and value not in self._handed:
                     self._handed[value] = len(self._handed)
                     name = f"row{len(fresh)}"
-                    while name in taken:
+                    while name in leaf_names:
                         name += "_"
                     fresh.append(name)
         self._count = len(job.graph.inputs)
@@ -70,11 +70,11 @@ class PerSampleKernel(Kernel):
         shapes = [value.shape for value in self._handed]
         leaves = [node("input", (), (n, 0), s) for n, s in zip(names, shapes, strict=True)]
         step = pair.step
-        more = Step(
+        extended_step = Step(
             (*step.inputs, *leaves), step.states, step.weights, step.next_states, step.outputs
         )
-        made = Pair(
-            more,
+        extended_pair = Pair(
+            extended_step,
             pair.d_outputs,
             pair.d_next,
             pair.d_states,
@@ -91,14 +91,14 @@ class PerSampleKernel(Kernel):
             graph.next_states,
             graph.outputs,
         )
-        return Job(f"{self.job.name}_rows", wider, verified_pair(made), spec)
+        return Job(f"{self.job.name}_rows", wider, verified_pair(extended_pair), spec)
 
     def _wider(self, call: Call) -> Call:
         """The call of the kernel inside."""
         first = call.inputs[0]
         lead = first.shape[:2]
-        more = (first.new_zeros(shape).expand(*lead, *shape) for shape in self._shapes)
-        return call._replace(inputs=(*call.inputs, *more))
+        zeros = (first.new_zeros(shape).expand(*lead, *shape) for shape in self._shapes)
+        return call._replace(inputs=(*call.inputs, *zeros))
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
@@ -124,18 +124,18 @@ class PerSampleKernel(Kernel):
         graph, step = self.job.graph, self.job.pair.step
         named = {leaf.name: x for leaf, x in zip(graph.inputs, call.inputs, strict=True)}
         factors = self._views.gate_blocks(step.inputs, named)
-        handed = d_all[self._count :]
-        factors.update((v, d) for v, d in zip(self._handed, handed, strict=True) if d is not None)
+        d_rows = d_all[self._count :]
+        factors.update((v, d) for v, d in zip(self._handed, d_rows, strict=True) if d is not None)
         sums = self._totals(factors, samples)
         d_weights = self._weights.gradients(sums, call.weights, samples)
         return Gradients(d_all[: self._count], d_states, tuple(d_weights))
 
     def _totals(self, factors: dict[Node, Tensor], samples: int) -> dict[Node, Tensor]:
         """The sums of each sample, by what they are gradients of: [samples, ...]."""
-        found: dict[Node, Tensor] = {}
+        totals: dict[Node, Tensor] = {}
 
         def add(target: Node, part: Tensor) -> None:
-            found[target] = part if target not in found else found[target] + part
+            totals[target] = part if target not in totals else totals[target] + part
 
         by_right: dict[Node, list[Sum]] = {}
         by_left: dict[Node, Tensor] = {}
@@ -148,13 +148,13 @@ class PerSampleKernel(Kernel):
             add(term.target, by_left[term.left])
         for right, terms in by_right.items():
             lefts = list(dict.fromkeys(term.left for term in terms))
-            whole = _by_sample(torch.cat([factors[left] for left in lefts], -1), samples)
-            made = whole.transpose(1, 2) @ _by_sample(factors[right], samples)
-            widths = [factors[left].shape[-1] for left in lefts]
-            split = dict(zip(lefts, made.split(widths, 1), strict=True))
+            rows_of_left = _by_sample(torch.cat([factors[factor] for factor in lefts], -1), samples)
+            products = rows_of_left.transpose(1, 2) @ _by_sample(factors[right], samples)
+            widths = [factors[factor].shape[-1] for factor in lefts]
+            split = dict(zip(lefts, products.split(widths, 1), strict=True))
             for term in terms:
                 add(term.target, split[term.left])
-        return found
+        return totals
 
 
 def _by_sample(rows: Tensor, samples: int) -> Tensor:

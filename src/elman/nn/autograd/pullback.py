@@ -41,7 +41,7 @@ class Pullback:
         """The forward's arguments, and a cotangent or None for each of its results."""
         count = len(self.primal.wants)
         rest = iter(flat[count:])
-        return flat[:count], [next(rest) if given else None for given in self.given]
+        return flat[:count], [next(rest) if flag else None for flag in self.given]
 
     def axes(self) -> list[int | None]:
         """The batch axis of each argument; the weights have none."""
@@ -51,7 +51,7 @@ class Pullback:
             *(1 for _ in range(first)),
             *(0 for _ in range(second)),
             *(None for _ in range(len(self.primal.wants) - first - second)),
-            *(axis for axis, given in zip(results, self.given, strict=True) if given),
+            *(axis for axis, flag in zip(results, self.given, strict=True) if flag),
         ]
 
     def separate(self, dims: Sequence[int | None]) -> bool:
@@ -61,28 +61,28 @@ class Pullback:
             dims: the axis of slices of each argument.
         """
         pairs = zip(self.axes(), dims, strict=True)
-        own = any(axis is None and dim is not None for axis, dim in pairs)
-        return own or self.primal.packed is not None
+        separate_weights = any(axis is None and dim is not None for axis, dim in pairs)
+        return separate_weights or self.primal.packed is not None
 
     def filled(
-        self, tensors: Sequence[Tensor], found: Some, samples: int = 0
+        self, tensors: Sequence[Tensor], gradients: Some, samples: int = 0
     ) -> tuple[Tensor, ...]:
         """The gradients that are wanted; zeros where none flows.
 
         Args:
             tensors: the forward's arguments.
-            found: a gradient or None for each of them.
+            gradients: a gradient or None for each of them.
             samples: length of the leading axis of the weights' gradients; 0: they have none.
         """
         axes = self.axes()
-        made: list[Tensor] = []
+        values: list[Tensor] = []
         for k in self.wanted:
-            value, like = found[k], tensors[k]
+            value, like = gradients[k], tensors[k]
             if value is None:
                 lead = (samples,) if samples and axes[k] is None else ()
                 value = like.new_zeros(*lead, *like.shape)
-            made.append(value)
-        return tuple(made)
+            values.append(value)
+        return tuple(values)
 
     def unfolded(
         self, made: Sequence[Tensor], batch: tuple[int, int], weights: tuple[int, int] | None

@@ -52,15 +52,15 @@ class Differentiable(DifferentiableKernel):
         """See :meth:`Kernel.forward`."""
         tensors, like = call.tensors, call.states[0]
         reason = transformed(tensors)
-        ours = reason in (None, FUNC, DUAL)
-        engine = self._of.engine(like) if ours and not self._of.graph.clips else None
+        derivable = reason in (None, FUNC, DUAL)
+        engine = self._of.engine(like) if derivable and not self._of.graph.clips else None
         if engine is None:
-            if ours:
-                what = f"{like.dtype} on {like.device.type}"
+            if derivable:
+                subject = f"{like.dtype} on {like.device.type}"
                 if self._of.graph.clips:
-                    what = f"{self._of.name}, which clips gradients,"
+                    subject = f"{self._of.name}, which clips gradients,"
                 warn_once(
-                    f"transforms and second derivatives of {what} "
+                    f"transforms and second derivatives of {subject} "
                     f"run through engine reference, step by step"
                 )
             return for_layout(self._reference, call.packed).forward(call)
@@ -75,13 +75,13 @@ def _flags(tensors: Sequence[Tensor]) -> tuple[bool, ...]:
 
 def gradients(primal: Pass, tensors: Sequence[Tensor], d: Some) -> list[Tensor | None]:
     """Gradients of the arguments that a forward wants, from the cotangents of its results."""
-    found: list[Tensor | None] = [None] * len(tensors)
-    back = Pullback(primal, tuple([one is not None for one in d]))
+    by_argument: list[Tensor | None] = [None] * len(tensors)
+    back = Pullback(primal, tuple([d_value is not None for d_value in d]))
     if any(back.given) and back.wanted:
-        made = Backward.apply(back, *tensors, *(one for one in d if one is not None))
-        for k, value in zip(back.wanted, made, strict=True):
-            found[k] = value
-    return found
+        results = Backward.apply(back, *tensors, *(d_value for d_value in d if d_value is not None))
+        for k, value in zip(back.wanted, results, strict=True):
+            by_argument[k] = value
+    return by_argument
 
 
 def _moving(primal: Pass, tensors: Sequence[Tensor], d: Some) -> tuple[Pass, list[Tensor]]:
@@ -89,21 +89,21 @@ def _moving(primal: Pass, tensors: Sequence[Tensor], d: Some) -> tuple[Pass, lis
     first, second = primal.of.counts
     states = range(first, first + second)
     moves = [
-        torch.zeros_like(tensor) if one is None and k in states else one
-        for k, (tensor, one) in enumerate(zip(tensors, d, strict=True))
+        torch.zeros_like(tensor) if d_value is None and k in states else d_value
+        for k, (tensor, d_value) in enumerate(zip(tensors, d, strict=True))
     ]
-    of = primal.of.tangent(tuple([one is not None for one in moves]))
-    found: list[Tensor] = []
+    of = primal.of.tangent(tuple([d_value is not None for d_value in moves]))
+    arguments: list[Tensor] = []
     for kind in (slice(first), slice(first, first + second), slice(first + second, None)):
-        found += tensors[kind]
-        found += [one for one in moves[kind] if one is not None]
-    return Pass(of, primal.packed, _flags(found)), found
+        arguments += tensors[kind]
+        arguments += [d_value for d_value in moves[kind] if d_value is not None]
+    return Pass(of, primal.packed, _flags(arguments)), arguments
 
 
-def _still(primal: Pass, moving: Pass, values: Sequence[Any], other: Any) -> list[Any]:
-    """Values of a forward's arguments as values of its tangent's; ``other`` for what moves."""
-    taken = dict(zip(primal.of.names, values, strict=True))
-    return [taken.get(name, other) for name in moving.of.names]
+def _still(primal: Pass, moving: Pass, values: Sequence[Any], default: Any) -> list[Any]:
+    """Values of a forward's arguments as values of its tangent's; ``default`` for what moves."""
+    by_name = dict(zip(primal.of.names, values, strict=True))
+    return [by_name.get(name, default) for name in moving.of.names]
 
 
 class Forward(Function):
@@ -147,8 +147,11 @@ class Forward(Function):
             return stacked(each)
         primal = replace(primal, by_sample=primal.sampled and primal.of.order <= COMPILED)
         output, *last = Forward.apply(primal, *folded(tensors, dims, axes, count))
-        made = (output.unflatten(1, (count, -1)), *(end.unflatten(0, (count, -1)) for end in last))
-        return made, (1, *(0 for _ in last))
+        results = (
+            output.unflatten(1, (count, -1)),
+            *(end.unflatten(0, (count, -1)) for end in last),
+        )
+        return results, (1, *(0 for _ in last))
 
 
 class Backward(Function):
@@ -179,13 +182,13 @@ class Backward(Function):
         tensors, d = back.cut(ctx.saved_tensors)
         needs = ctx.needs_input_grad[1:]
         count = len(tensors)
-        if all(one is None for one in v):
+        if all(d_value is None for d_value in v):
             return (None, *(None for _ in needs))
         if batched(v):
             return (None, *second_derivatives_by_torch_ops(back, ctx.saved_tensors, v, needs))
         directions: list[Tensor | None] = [None] * count
-        for k, one in zip(back.wanted, v, strict=True):
-            directions[k] = one
+        for k, d_value in zip(back.wanted, v, strict=True):
+            directions[k] = d_value
         moving, own = _moving(back.primal, tensors, directions)
         wants = tuple(_still(back.primal, moving, needs[:count], False))
         moving = replace(moving, wants=wants)
@@ -193,12 +196,12 @@ class Backward(Function):
         if any(needs[count:]):
             output, *last = Forward.apply(moving, *own)
             d_cotangents = [output, *last[len(last) // 2 :]]
-        found = gradients(moving, own, _of_tangent(d))
-        by_name = dict(zip(moving.of.names, found, strict=True))
+        arguments = gradients(moving, own, _of_tangent(d))
+        by_name = dict(zip(moving.of.names, arguments, strict=True))
         return (
             None,
             *(by_name[name] for name in back.primal.of.names),
-            *(one for one, given in zip(d_cotangents, back.given, strict=True) if given),
+            *(d_value for d_value, flag in zip(d_cotangents, back.given, strict=True) if flag),
         )
 
     @staticmethod
@@ -211,13 +214,13 @@ class Backward(Function):
         if any(move is not None for move in moves[:count]):
             moving, own = _moving(back.primal, tensors, moves[:count])
             wants = tuple(_still(back.primal, moving, back.primal.wants, False))
-            found = gradients(replace(moving, wants=wants), own, _of_tangent(d))
-            by_name = dict(zip(moving.of.names, found, strict=True))
+            arguments = gradients(replace(moving, wants=wants), own, _of_tangent(d))
+            by_name = dict(zip(moving.of.names, arguments, strict=True))
             total = [by_name[name] for name in back.primal.of.names]
         rest = iter(moves[count:])
-        d_moves = [next(rest) if given else None for given in back.given]
-        more = gradients(back.primal, tensors, d_moves)
-        return tuple(_sum(total[k], more[k], tensors[k]) for k in back.wanted)
+        d_moves = [next(rest) if flag else None for flag in back.given]
+        further = gradients(back.primal, tensors, d_moves)
+        return tuple(_sum(total[k], further[k], tensors[k]) for k in back.wanted)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], back: Pullback, *flat: Tensor) -> Any:
@@ -229,10 +232,10 @@ class Backward(Function):
             return stacked(each)
         batch = folded(flat, dims, axes, count)
         if any(axes[k] is None for k in back.wanted):
-            made = PerSample.apply(back, count, *batch)
+            results = PerSample.apply(back, count, *batch)
         else:
-            made = Backward.apply(back, *batch)
-        return back.unfolded(made, (count, -1), None)
+            results = Backward.apply(back, *batch)
+        return back.unfolded(results, (count, -1), None)
 
 
 class PerSample(Function):
@@ -263,12 +266,13 @@ class PerSample(Function):
         def run(*flat: Tensor) -> tuple[Tensor, ...]:
             back, samples = ctx.back, ctx.samples
             axes = back.axes()
-            parts = [
+            slices = [
                 [flat[k]] * samples if axis is None else flat[k].chunk(samples, axis)
                 for k, axis in enumerate(axes)
             ]
             each = [
-                Backward.apply(back.part(k), *own) for k, own in enumerate(zip(*parts, strict=True))
+                Backward.apply(back.part(k), *arguments)
+                for k, arguments in enumerate(zip(*slices, strict=True))
             ]
             return tuple(
                 torch.stack(values) if axes[k] is None else torch.cat(values, axes[k])
@@ -295,11 +299,11 @@ class PerSample(Function):
                 "per-sample gradients do not support nested forward mode; engine reference does: "
                 'net.engine = "reference"'
             )
-        given = tuple(
+        flag = tuple(
             torch.zeros_like(value) if move is None else move
             for value, move in zip(ctx.saved_tensors, moves, strict=True)
         )
-        return torch.func.jvp(PerSample._apart(ctx), tuple(ctx.saved_tensors), given)[1]
+        return torch.func.jvp(PerSample._apart(ctx), tuple(ctx.saved_tensors), flag)[1]
 
     @staticmethod
     def vmap(
@@ -312,8 +316,8 @@ class PerSample(Function):
                 PerSample.apply(back.part(k), samples, *picked(flat, dims, k)) for k in range(count)
             ]
             return stacked(each)
-        made = PerSample.apply(back, count * samples, *folded(flat, dims, axes, count))
-        return back.unfolded(made, (count, -1), (count, samples))
+        results = PerSample.apply(back, count * samples, *folded(flat, dims, axes, count))
+        return back.unfolded(results, (count, -1), (count, samples))
 
 
 def _of_tangent(d: Some) -> list[Tensor | None]:

@@ -32,10 +32,10 @@ def gradients_by_torch_ops(primal: Pass, tensors: Sequence[Tensor], d: Some, nee
         d: a cotangent or None for each of its results.
         needs: which arguments get a gradient.
     """
-    own = own_leaves(tensors, needs)
+    leaves = own_leaves(tensors, needs)
     with torch.enable_grad():
-        values = _reference(primal, own)
-    return vjp(values, own, d, needs, torch.is_grad_enabled())
+        values = _reference(primal, leaves)
+    return vjp(values, leaves, d, needs, torch.is_grad_enabled())
 
 
 def second_derivatives_by_torch_ops(
@@ -49,16 +49,22 @@ def second_derivatives_by_torch_ops(
         v: a cotangent or None for each of its results.
         needs: which arguments get a gradient.
     """
-    own = own_leaves(flat, needs)
-    tensors, d = back.cut(own)
+    leaves = own_leaves(flat, needs)
+    tensors, d = back.cut(leaves)
     with torch.enable_grad():
         wants = back.primal.wants
         ready = [
             t if t.requires_grad else t.detach().requires_grad_(want)
             for t, want in zip(tensors, wants, strict=True)
         ]
-        made = vjp(_reference(back.primal, ready), ready, d, wants, True)
-    pairs = [(made[k], one) for k, one in zip(back.wanted, v, strict=True)]
-    there = [(value, one) for value, one in pairs if value is not None]
-    values = [value for value, _ in there]
-    return vjp(values, own, [one for _, one in there], needs, torch.is_grad_enabled())
+        first = vjp(_reference(back.primal, ready), ready, d, wants, True)
+    pairs = [(first[k], direction) for k, direction in zip(back.wanted, v, strict=True)]
+    reached = [(value, direction) for value, direction in pairs if value is not None]
+    values = [value for value, _ in reached]
+    return vjp(
+        values,
+        leaves,
+        [direction for _, direction in reached],
+        needs,
+        torch.is_grad_enabled(),
+    )

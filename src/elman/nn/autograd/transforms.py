@@ -28,9 +28,9 @@ _alone: ContextVar[bool] = ContextVar("elman_torch_ops", default=False)
 
 
 @contextmanager
-def torch_ops_alone(asked: bool = True) -> Iterator[None]:
+def torch_ops_alone(enabled: bool = True) -> Iterator[None]:
     """Inside, :func:`transformed` says that only torch ops may run."""
-    token = _alone.set(asked or _alone.get())
+    token = _alone.set(enabled or _alone.get())
     try:
         yield
     finally:

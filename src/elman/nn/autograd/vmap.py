@@ -18,8 +18,8 @@ def picked(tensors: Sequence[Tensor], dims: Sequence[int | None], index: int) ->
 
 def stacked(each: Sequence[tuple[Tensor, ...]]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Results of all slices along a new axis, and where it lies."""
-    made = tuple(torch.stack(values) for values in zip(*each, strict=True))
-    return made, (0,) * len(made)
+    results = tuple(torch.stack(values) for values in zip(*each, strict=True))
+    return results, (0,) * len(results)
 
 
 def folded(
@@ -29,7 +29,7 @@ def folded(
     count: int,
 ) -> list[Tensor]:
     """Tensors whose batch holds all slices, one after another."""
-    found: list[Tensor] = []
+    slices: list[Tensor] = []
     for tensor, dim, axis in zip(tensors, dims, axes, strict=True):
         if axis is not None:
             if dim is None:
@@ -38,5 +38,5 @@ def folded(
             else:
                 tensor = tensor.movedim(dim, axis)
             tensor = tensor.flatten(axis, axis + 1)
-        found.append(tensor)
-    return found
+        slices.append(tensor)
+    return slices

@@ -81,8 +81,8 @@ class CallCache:
                 form.append(_describe(x, tensors))
             if state is not None:
                 form.append(_describe(state, tensors))
-            buffers, own = module._buffers, module._parameters
-            weights = self._weights({**buffers, **own} if buffers else own)
+            buffers, parameters = module._buffers, module._parameters
+            weights = self._weights({**buffers, **parameters} if buffers else parameters)
             tensors += weights
             count = len(tensors)
             for name, value in options.items():
@@ -99,6 +99,7 @@ class CallCache:
                 *form,
             )
             guards = [
+                module.plan,
                 *map(type, tensors),
                 *map(_dtype, tensors),
                 *map(_shape, tensors),

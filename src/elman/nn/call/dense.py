@@ -17,7 +17,7 @@ def is_dense(value: Tensor) -> bool:
     return value.layout is torch.strided and not value.is_nested
 
 
-def check_dense(value: Tensor, what: str, of: str = "") -> None:
+def check_dense(value: Tensor, subject: str, of: str = "") -> None:
     """Check one argument of a module.
 
     Args:
@@ -28,11 +28,11 @@ def check_dense(value: Tensor, what: str, of: str = "") -> None:
     """
     if is_dense(value):
         return
-    what = f"{what} of {of}" if of else what
+    subject = f"{subject} of {of}" if of else subject
     if value.is_nested:
         hint = "torch.nested.to_padded_tensor(x, 0.0), and lengths=[…] of the sequences"
-        raise InputError(diagnostic(f"{what} is a nested tensor", [], hint))
-    raise InputError(diagnostic(f"{what} is {value.layout}, not dense", [], "give x.to_dense()"))
+        raise InputError(diagnostic(f"{subject} is a nested tensor", [], hint))
+    raise InputError(diagnostic(f"{subject} is {value.layout}, not dense", [], "give x.to_dense()"))
 
 
 _TRAINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -46,19 +46,25 @@ def check_factory(device: Any, dtype: Any) -> None:
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in _TRAINED):
         got = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
-        known = ", ".join(map(str, _TRAINED))
-        raise InputError(f"dtype must be a type that weights are trained in ({known}), got {got}")
+        type_names = ", ".join(map(str, _TRAINED))
+        raise InputError(
+            f"dtype must be a type that weights are trained in ({type_names}), got {got}"
+        )
     if device is None:
         return
-    what = f"device={device!r}" if isinstance(device, torch.device) else f"device={shown(device)}"
+    subject = (
+        f"device={device!r}" if isinstance(device, torch.device) else f"device={shown(device)}"
+    )
     try:
         if isinstance(device, bool):
             raise TypeError("it is a bool")
         torch.empty(0, device=device)
     except (TypeError, ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
-        said = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         hint = 'device="cpu"; torch.cuda.is_available() says whether there is a GPU'
-        raise InputError(diagnostic(f"{what} holds no tensors", [("torch", said)], hint)) from None
+        raise InputError(
+            diagnostic(f"{subject} holds no tensors", [("torch", reason)], hint)
+        ) from None
 
 
 def check_model(function: str, model: Any) -> None:
@@ -71,8 +77,8 @@ def check_model(function: str, model: Any) -> None:
         InputError: it is none.
     """
     if not isinstance(model, nn.Module):
-        what = f"{function} takes a torch.nn.Module, not {shown(model)}"
-        raise InputError(diagnostic(what, [], f"{function}(model)"))
+        subject = f"{function} takes a torch.nn.Module, not {shown(model)}"
+        raise InputError(diagnostic(subject, [], f"{function}(model)"))
 
 
 def check_sequence(module: str, x: Any) -> None:
@@ -85,8 +91,8 @@ def check_sequence(module: str, x: Any) -> None:
         InputError: it is neither.
     """
     if not isinstance(x, Tensor | PackedSequence):
-        what = f"input of {module} must be a tensor or a PackedSequence, got {shown(x)}"
-        raise InputError(diagnostic(what, [], as_tensor(x, "x")))
+        subject = f"input of {module} must be a tensor or a PackedSequence, got {shown(x)}"
+        raise InputError(diagnostic(subject, [], as_tensor(x, "x")))
 
 
 def check_states(module: str, state: Any, two: bool) -> None:
@@ -104,13 +110,13 @@ def check_states(module: str, state: Any, two: bool) -> None:
         return
     if not two:
         if not isinstance(state, Tensor):
-            what = f"state of {module} must be a tensor, got {shown(state)}"
-            raise InputError(diagnostic(what, [], as_tensor(state, "state")))
+            subject = f"state of {module} must be a tensor, got {shown(state)}"
+            raise InputError(diagnostic(subject, [], as_tensor(state, "state")))
         return
     pair = isinstance(state, tuple | list) and len(state) == 2
     if not pair or not all(isinstance(part, Tensor) for part in state):
-        what = f"state of {module} must be two tensors, (h, c), got {shown(state)}"
-        raise InputError(diagnostic(what, [], "out, (h, c) = net(x); net(x, (h, c))"))
+        subject = f"state of {module} must be two tensors, (h, c), got {shown(state)}"
+        raise InputError(diagnostic(subject, [], "out, (h, c) = net(x); net(x, (h, c))"))
 
 
 def as_tensor(value: Any, name: str) -> str:

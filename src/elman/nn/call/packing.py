@@ -21,10 +21,10 @@ class _Picked(Function):
     """Rows of a sequence, each at most once, and its transpose: rows put where they came from."""
 
     @staticmethod
-    def forward(ctx: Any, whole: Tensor, index: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, index: Tensor) -> Tensor:
         ctx.save_for_backward(index)
-        ctx.rows = len(whole)
-        return whole.index_select(0, index)
+        ctx.rows = len(rows)
+        return rows.index_select(0, index)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
@@ -112,10 +112,10 @@ class Rows:
         return _put(rows, self.index, sizes[0] * sizes[1]).unflatten(0, sizes)
 
 
-def _picked(whole: Tensor, index: Tensor) -> Tensor:
-    if transformed((whole,)) is not None:
-        return whole.index_select(0, index)
-    return _Picked.apply(whole, index)
+def _picked(rows: Tensor, index: Tensor) -> Tensor:
+    if transformed((rows,)) is not None:
+        return rows.index_select(0, index)
+    return _Picked.apply(rows, index)
 
 
 def _put(rows: Tensor, index: Tensor, count: int) -> Tensor:
@@ -136,8 +136,10 @@ def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
     try:
         counts = torch.as_tensor(lengths).cpu()
     except (TypeError, ValueError, RuntimeError, OverflowError, NotImplementedError):
-        what = f"lengths must be whole numbers, one per sequence, got {shown(lengths)}"
-        raise InputError(diagnostic(what, [], "lengths=[5, 3, 8], or a tensor of them")) from None
+        problem = f"lengths must be whole numbers, one per sequence, got {shown(lengths)}"
+        raise InputError(
+            diagnostic(problem, [], "lengths=[5, 3, 8], or a tensor of them")
+        ) from None
     check_dense(counts, "lengths")
     if counts.is_meta:
         raise InputError("lengths are on meta, where they have no values")

@@ -8,6 +8,7 @@ from elman.nn.call.cache import CallCache
 from elman.nn.call.signature import Signature
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack
+from elman.plan.spec import USUAL, PlanOptions
 
 PARTS = "_parts"  # the attribute that no copy and no pickle has
 
@@ -27,6 +28,7 @@ class Parts(NamedTuple):
         plans: of calls that came before.
         recurrent: of each weight of each, whether it is a matrix that multiplies what depends on a
             state.
+        plan: of the module when this was made; runners have :attr:`PlanOptions.compiled` of it.
         begins: whether a sequence that is given no state may begin with something else than zeros:
             with what is learned, or with what cells say (``init=``).
     """
@@ -41,3 +43,4 @@ class Parts(NamedTuple):
     recurrent: list[list[bool]]
     draws: tuple[str, ...] = ()
     begins: bool = False
+    plan: PlanOptions = USUAL

@@ -34,7 +34,7 @@ from elman.nn.options.mask import masked_outputs
 from elman.nn.options.outputs import Outputs, RunSettings
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.nn.options.step_values import check_step_values
-from elman.plan.checkpoint import EVERYTHING
+from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.torch_internals import autocast_enabled
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ class CallPlan:
         weights: Weights,
         engine: str,
     ) -> None:
-        parts = self.parts = module.parts
+        runtime = self.parts = module.parts
         self.training, self.directions = module.training, 1 + bool(module.bidirectional)
         like = weights[0][0] if weights[0] else None
         self.traced = torch.compiler.is_compiling()
         outputs: Outputs = options.get("outputs")
-        lengths, signature = "lengths" in options, parts.signature
+        lengths, signature = "lengths" in options, runtime.signature
         self.layout = signature.check(
             x, state, options.get("static"), like, module.batch_first, lengths and not self.traced
         )
@@ -79,23 +79,26 @@ class CallPlan:
             raise InputError("lengths= is for padded tensors: a PackedSequence has its own lengths")
         for name, option in STEP_OPTIONS.items():
             if name in options:
-                sizes = option.sizes(parts, self.training)
+                sizes = option.sizes(runtime, self.training)
                 check_step_values(name, options[name], parts_of(x)[0], self.layout, sizes)
         self.traced = self.traced and not self.layout.packed
         self.number_type = signature.number_type(x, like)
-        self.draws = bool(parts.draws) and self.training
+        self.draws = bool(runtime.draws) and self.training
         # a half of a key has 24 bits, so calls that draw are computed in float32 at least
         self.wide = self.draws and self.number_type in HALVES
         self.weight_dropout = module.weight_dropout if self.training else 0.0
         share = module.dropout if self.training else 0.0
-        self.settings = RunSettings(engine, share, module.residual, module._checkpoint, outputs)
-        self.output_layout = parts.stack.output_layout(outputs)
+        checkpoint = Checkpoint.of(module.plan.checkpoint, module.plan.memory_budget)
+        self.settings = RunSettings(engine, share, module.residual, checkpoint, outputs)
+        self.output_layout = runtime.stack.output_layout(outputs)
         self._bound: Bound = {}
-        one = len(signature.inputs) == len(self.output_layout.shapes) == 1 and not signature.static
+        single = (
+            len(signature.inputs) == len(self.output_layout.shapes) == 1 and not signature.static
+        )
         self._usual = (  # x [T, B, n] alone goes in, and nothing happens to it on its way
-            one
+            single
             and signature.form.alike
-            and not (options or self.layout.packed or parts.begins or self.draws)
+            and not (options or self.layout.packed or runtime.begins or self.draws)
             and not (self.weight_dropout or self.settings.between)
         )
         self._direct: Any = _UNKNOWN
@@ -118,7 +121,7 @@ class CallPlan:
         Raises:
             ShapeError, InputError: lengths do not go with x.
         """
-        parts, layout = self.parts, self.layout
+        runtime, layout = self.parts, self.layout
         lengths, sequences, static = options.get("lengths"), parts_of(x), options.get("static")
         rows = layout.rows(sequences[0], lengths)
         kind = self.number_type
@@ -130,21 +133,21 @@ class CallPlan:
         if self.wide:
             inputs, weights = cast_to((inputs, weights), torch.float32)
         initial: tuple[Tensor, ...] | None = None
-        if parts.begins:
+        if runtime.begins:
             dtype = inputs[0].dtype
             initial = tuple([value.unsqueeze(1).to(dtype) for value in module._initial()])
         if state is not None:
-            given = parts.signature.form.arrays(state)
-            states = tuple([as_number(layout.enter_state(v, rows), kind) for v in given])
+            arrays = runtime.signature.form.arrays(state)
+            states = tuple([as_number(layout.enter_state(v, rows), kind) for v in arrays])
             states = cast_to(states, torch.float32) if self.wide else states
         elif initial is not None:
             states = tuple([v.expand(v.shape[0], batch, *v.shape[2:]) for v in initial])
         else:
-            states = parts.signature.zeros(batch, inputs[0])
+            states = runtime.signature.zeros(batch, inputs[0])
         if self.weight_dropout:
             weights = self._drop_weights(weights)
         call = BoundCall(
-            parts,
+            runtime,
             self.training,
             self.directions,
             layout,
@@ -185,8 +188,8 @@ class CallPlan:
         draw = draw_traced_keys if self.traced else draw_keys
         call = self.enter(module, x, state, options, weights, draw)
         if self.traced:
-            made, last = trace_layers(call, self.settings)
-            return self.leave(call, made, last)
+            output, last = trace_layers(call, self.settings)
+            return self.leave(call, output, last)
         settings = self.settings
         every = (*call.inputs, *call.states, *[w for layer in call.weights for w in layer])
         if transformed(every) is not None:  # kernels that every transform goes through
@@ -217,8 +220,8 @@ class CallPlan:
 
     def _run(self, call: BoundCall, settings: RunSettings) -> tuple[Any, ...]:
         """Run all layers eagerly."""
-        made, last = self.parts.stack.run(call, settings, self._bound)
-        return self.leave(call, made, last)
+        output, last = self.parts.stack.run(call, settings, self._bound)
+        return self.leave(call, output, last)
 
     def _find_direct(self, x: Tensor, state: Any, weights: Sequence[Tensor]) -> DirectCall | None:
         """What runs usual calls of this kind without further layouts: the engine's direct call
@@ -274,21 +277,21 @@ class CallPlan:
         return output, last[0] if len(last) == 1 else tuple(last)
 
     def leave(
-        self, call: BoundCall, made: Sequence[Tensor], last: Sequence[Tensor]
+        self, call: BoundCall, output: Sequence[Tensor], last: Sequence[Tensor]
     ) -> tuple[Any, ...]:
         """Results as the caller has them.
 
         Args:
             call: that has been run.
-            made: every value that the last layer hands out, in the inner layout.
+            output: every value that the last layer hands out, in the inner layout.
             last: the last states.
         """
         layout, rows, options = self.layout, call.rows, call.options
-        whole = [layout.leave_steps(value, rows) for value in made]
+        rows_of_all = [layout.leave_steps(value, rows) for value in output]
         last = layout.leave_states(last, rows)
         if self.wide:
-            whole, last = cast_to((whole, last), self.number_type)
-        values, states = self.output_layout.picked(whole)
+            rows_of_all, last = cast_to((rows_of_all, last), self.number_type)
+        values, states = self.output_layout.picked(rows_of_all)
         if options.get("masked_output") == "zeros":
             values = [masked_outputs(value, options["mask"]) for value in values]
         out, end = one_or_all(values), self.parts.signature.form.closed(last)
@@ -301,9 +304,9 @@ class CallPlan:
         return [
             [
                 torch.dropout(value, share, True) if some else value
-                for some, value in zip(which, own)
+                for some, value in zip(which, layer_weights)
             ]
-            for which, own in zip(self.parts.recurrent, weights, strict=True)
+            for which, layer_weights in zip(self.parts.recurrent, weights, strict=True)
         ]
 
 
@@ -349,12 +352,13 @@ def plan_call(
     Raises:
         ShapeError, InputError: an argument is not what the module takes.
     """
+    module.follow_plan()
     weights = module._weights()
     device = device_type(weights[0] or x)
     half = autocast_type(device) if autocast_enabled() else None
     if half is not None:
-        drawn = module.training and module.parts.draws
-        keeps = bool(weights[0]) and (drawn or not serves(device, half))
+        draws_numbers = module.training and module.parts.draws
+        keeps = bool(weights[0]) and (draws_numbers or not serves(device, half))
         computed = weights[0][0].dtype if keeps else half
         x, state, weights = [cast_to(value, computed) for value in (x, state, weights)]
         if "static" in options:

@@ -51,18 +51,18 @@ class Signature:
         each = [[_sized(group, dims) for group in (cell.inputs, cell.static, cell.states)]
                 for cell, dims in layers.values()]  # fmt: skip
         first = each[0][0][0]
-        further = tuple(dict.fromkeys([value for own, *_ in each for value in own[1:]]))
-        static = tuple(dict.fromkeys([value for _, own, _ in each for value in own]))
+        further = tuple(dict.fromkeys([value for entries, *_ in each for value in entries[1:]]))
+        static = tuple(dict.fromkeys([value for _, entries, _ in each for value in entries]))
         takes = [
-            (0, *[1 + further.index(value) for value in own[1:]],
+            (0, *[1 + further.index(value) for value in entries[1:]],
              *[1 + len(further) + static.index(value) for value in fixed])
-            for own, fixed, _ in each
+            for entries, fixed, _ in each
         ]  # fmt: skip
-        form, states = StateForm.of([own for *_, own in each]), each[0][2]
+        form, states = StateForm.of([entries for *_, entries in each]), each[0][2]
         if not form.alike:
             states = tuple(
-                [(f"{name}_{suffix}", sizes) for suffix, (*_, own) in zip(layers, each)
-                 for name, sizes in own]
+                [(f"{name}_{suffix}", sizes) for suffix, (*_, entries) in zip(layers, each)
+                 for name, sizes in entries]
             )  # fmt: skip
         names = "/".join(dict.fromkeys([cell.name for cell, _ in layers.values()]))
         lead = len(layers) if form.alike else 1
@@ -109,8 +109,8 @@ class Signature:
         if like is not None:
             return like.dtype
         values = [part.data if isinstance(part, PackedSequence) else part for part in parts_of(x)]
-        others = (value.dtype for value in values if value.dtype is not torch.bool)
-        return next(others, torch.get_default_dtype())
+        dtypes = (value.dtype for value in values if value.dtype is not torch.bool)
+        return next(dtypes, torch.get_default_dtype())
 
     def zeros(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         """States [lead, B, n] of zeros."""
@@ -129,31 +129,31 @@ class Signature:
         if packed and lengths:
             raise InputError("lengths= is for padded tensors: a PackedSequence has its own lengths")
         values = [part.data for part in parts_of(x)] if packed else x
-        parts = self._numbers(self._tensors(values, self.inputs, "input"), like)
+        tensors = self._numbers(self._tensors(values, self.inputs, "input"), like)
         if packed:
-            self._check_packed(parts, like, int(parts_of(x)[0].batch_sizes.sum()))
-            return Layout(packed=True), int(parts_of(x)[0].batch_sizes[0]), parts[0]
+            self._check_packed(tensors, like, int(parts_of(x)[0].batch_sizes.sum()))
+            return Layout(packed=True), int(parts_of(x)[0].batch_sizes[0]), tensors[0]
         name, sizes = self.inputs[0]
-        batched = parts[0].dim() == 2 + len(sizes)
-        if lengths and parts[0].dim() < 2 + len(sizes):
+        batched = tensors[0].dim() == 2 + len(sizes)
+        if lengths and tensors[0].dim() < 2 + len(sizes):
             raise ShapeError("lengths= is for a batch of sequences: this input is a single one")
         layout = Layout(batched, batch_first and batched)
         rates: list[tuple[int, int]] = []
-        for (name, sizes), value in zip(self.inputs, parts, strict=True):
-            self._check("input", name, value, like, parts[0])
+        for (name, sizes), value in zip(self.inputs, tensors, strict=True):
+            self._check("input", name, value, like, tensors[0])
             self._check_shape(name, sizes, value, batched, batch_first)
             value = layout.time_major(value)
             rates.append((value.shape[0], value.shape[1]))
         (steps, batch), name = rates[0], self.inputs[0][0]
         if steps == 0:
-            raise ShapeError(f"input {name} of {self.cell} has no steps: {[*parts[0].shape]}")
-        for (other, _), rate in zip(self.inputs[1:], rates[1:], strict=True):
+            raise ShapeError(f"input {name} of {self.cell} has no steps: {[*tensors[0].shape]}")
+        for (first_name, _), rate in zip(self.inputs[1:], rates[1:], strict=True):
             if rate != (steps, batch):
                 raise ShapeError(
-                    f"input {other} of {self.cell} has T, B = {rate[0]}, {rate[1]}, "
+                    f"input {first_name} of {self.cell} has T, B = {rate[0]}, {rate[1]}, "
                     f"but {name} has {steps}, {batch}"
                 )
-        return layout._replace(padded=lengths and batch > 0), batch, parts[0]
+        return layout._replace(padded=lengths and batch > 0), batch, tensors[0]
 
     def _is_usual(self, x: Any, like: Tensor, batch_first: bool) -> bool:
         """Whether x is one batch of one input with nothing to be done or said: most calls."""
@@ -171,43 +171,43 @@ class Signature:
 
     def _is_packed(self, x: Any) -> bool:
         """Whether the inputs are packed sequences, of the same lengths."""
-        parts = parts_of(x)
-        packed = [part for part in parts if isinstance(part, PackedSequence)]
+        tensors = parts_of(x)
+        packed = [part for part in tensors if isinstance(part, PackedSequence)]
         if not packed:
             return False
         for part in packed[1:]:
             if not torch.equal(part.batch_sizes, packed[0].batch_sizes):
                 raise ShapeError(f"the packed inputs of {self.cell} differ in their lengths")
-        if len(packed) != len(parts):
+        if len(packed) != len(tensors):
             raise InputError(f"either all inputs of {self.cell} are packed, or none")
         return True
 
-    def _check_packed(self, parts: list[Tensor], like: Tensor | None, rows: int) -> None:
-        for (name, sizes), value in zip(self.inputs, parts, strict=True):
-            self._check("input", name, value, like, parts[0])
+    def _check_packed(self, tensors: list[Tensor], like: Tensor | None, rows: int) -> None:
+        for (name, sizes), value in zip(self.inputs, tensors, strict=True):
+            self._check("input", name, value, like, tensors[0])
             if value.shape != (rows, *sizes):
                 raise ShapeError(
                     f"packed input {name} of {self.cell} must be {[rows, *sizes]}, "
                     f"got {[*value.shape]}"
                 )
 
-    def _tensors(self, value: Any, declared: tuple[Any, ...], what: str) -> list[Tensor]:
+    def _tensors(self, value: Any, declared: tuple[Any, ...], role: str) -> list[Tensor]:
         values = list(value) if isinstance(value, (tuple, list)) else [value]
         for part in values:
             if not isinstance(part, Tensor):
-                message = f"{what} of {self.cell} is a tensor, got {type(part).__name__}"
+                message = f"{role} of {self.cell} is a tensor, got {type(part).__name__}"
                 raise InputError(diagnostic(message, [], as_tensor(part, "x")))
-            check_dense(part, what, self.cell)
+            check_dense(part, role, self.cell)
         if len(values) != len(declared):
             names = ", ".join(name for name, _ in declared)
             hint = f"({names})" if len(declared) > 1 else names
             message = (
-                f"{self.cell} has {len(declared)} {what}{'s' * (len(declared) > 1)}, {hint}, "
+                f"{self.cell} has {len(declared)} {role}{'s' * (len(declared) > 1)}, {hint}, "
                 f"but {len(values)} {'was' if len(values) == 1 else 'were'} given"
             )
             calls = {"input": f"net({hint})", "state": f"net(x, {hint})"}
-            call = calls.get(what, f"net(x, static={hint})")
-            if what == "state" and self.static:
+            call = calls.get(role, f"net(x, static={hint})")
+            if role == "state" and self.static:
                 fixed = ", ".join(name for name, _ in self.static)
                 call += f"; net(x, static=…) for its static inputs: {fixed}"
             raise InputError(diagnostic(message, [], call))
@@ -217,8 +217,8 @@ class Signature:
         """Masks as numbers of the weights' type, 1 where true."""
         if all(value.dtype is not torch.bool for value in values):
             return values
-        others = (value.dtype for value in values if value.dtype != torch.bool)
-        dtype = next(others, torch.get_default_dtype()) if like is None else like.dtype
+        dtypes = (value.dtype for value in values if value.dtype != torch.bool)
+        dtype = next(dtypes, torch.get_default_dtype()) if like is None else like.dtype
         return [value.to(dtype) if value.dtype == torch.bool else value for value in values]
 
     def _check(
@@ -230,13 +230,13 @@ class Signature:
             return
         whose = f"input {self.inputs[0][0]} is" if weight is None else "its weights are"
         if value.device != like.device:
-            what, hint = f"on {value.device}, but {whose} on {like.device}", str(like.device)
+            problem, hint = f"on {value.device}, but {whose} on {like.device}", str(like.device)
             hint = f"{name}.to({hint!r})"
         else:
-            what, hint = f"{value.dtype}, but {whose} {like.dtype}", f"{name}.to({like.dtype})"
+            problem, hint = f"{value.dtype}, but {whose} {like.dtype}", f"{name}.to({like.dtype})"
             hint = f"{name}.real" if value.is_complex() else hint
             hint += f", or net.to({value.dtype})" if weight is not None and _trains(value) else ""
-        raise InputError(diagnostic(f"{kind} {name} of {self.cell} is {what}", [], hint))
+        raise InputError(diagnostic(f"{kind} {name} of {self.cell} is {problem}", [], hint))
 
     def _check_shape(
         self, name: str, sizes: tuple[int, ...], value: Tensor, batched: bool, batch_first: bool
@@ -278,8 +278,8 @@ class Signature:
     def _check_states(self, state: Any, lead: tuple[int, ...], like: Tensor) -> None:
         """Check initial states [lead, B, n]; of layers that have their own a list of [B, n]."""
         rank: tuple[int, ...] = (self.lead,) if self.form.alike else ()
-        given = state if self.form.alike else self.form.opened(state)
-        if given is None:
+        arrays = state if self.form.alike else self.form.opened(state)
+        if arrays is None:
             raise InputError(
                 diagnostic(
                     f"layers of {self.cell} have states of their own: state is a list of "
@@ -289,16 +289,18 @@ class Signature:
                     "a cell has several",
                 )
             )
-        values = self._numbers(self._tensors(given, self.states, "state"), like)
+        values = self._numbers(self._tensors(arrays, self.states, "state"), like)
         for (name, sizes), value in zip(self.states, values, strict=True):
             expected = (*rank, *lead, *sizes)
             if value.shape != expected:
-                what = f"state {name} of {self.cell} must be {[*expected]}, got {[*value.shape]}"
+                problem = f"state {name} of {self.cell} must be {[*expected]}, got {[*value.shape]}"
                 if rank:
-                    what += f": layers · directions{', batch' * len(lead)}{', units' * bool(sizes)}"
+                    problem += (
+                        f": layers · directions{', batch' * len(lead)}{', units' * bool(sizes)}"
+                    )
                 fewer = bool(rank) and value.dim() < len(expected)
                 named = "lengths=…, reset=…, mask=… are given by name" if fewer else ""
-                raise ShapeError(diagnostic(what, [], named))
+                raise ShapeError(diagnostic(problem, [], named))
             self._check("state", name, value, None, like)
 
 

@@ -30,7 +30,7 @@ class StateForm(NamedTuple):
     @staticmethod
     def of(each: Sequence[Sequence[Named]]) -> StateForm:
         """The form of these states of each layer and direction."""
-        return StateForm(tuple(map(len, each)), all(own == each[0] for own in each))
+        return StateForm(tuple(map(len, each)), all(states == each[0] for states in each))
 
     def places(self, index: int) -> list[tuple[int, int]]:
         """Where the states of a layer and direction lie: which of the tensors, which row of it."""
@@ -74,10 +74,10 @@ class StateForm(NamedTuple):
         """Every state that a caller's list has, one after another; None if it is no such list."""
         if not isinstance(state, (list, tuple)) or len(state) != len(self.counts):
             return None
-        each = [own if isinstance(own, (list, tuple)) else (own,) for own in state]
+        each = [states if isinstance(states, (list, tuple)) else (states,) for states in state]
         if tuple(map(len, each)) != self.counts:
             return None
-        return [value for own in each for value in own]
+        return [value for states in each for value in states]
 
     def closed(self, arrays: Sequence[Tensor]) -> Any:
         """States as the caller has them: a tensor, a tuple of several, or a list of these.
@@ -87,15 +87,15 @@ class StateForm(NamedTuple):
         """
         if self.alike:
             return one_or_all(arrays)
-        return [one_or_all(own) for own in self._cut([a.squeeze(0).clone() for a in arrays])]
+        return [one_or_all(states) for states in self._cut([a.squeeze(0).clone() for a in arrays])]
 
     def _cut(self, flat: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        made: list[tuple[Tensor, ...]] = []
+        rows: list[tuple[Tensor, ...]] = []
         at = 0
         for count in self.counts:
-            made.append(tuple(flat[at : at + count]))
+            rows.append(tuple(flat[at : at + count]))
             at += count
-        return made
+        return rows
 
 
 def one_or_all(values: Sequence[Any]) -> Any:

@@ -123,11 +123,13 @@ def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
     ignore_index, label_smoothing, reduction, engine = ctx.how
     d_loss, saved = cotangents[0], ctx.saved_tensors
     if reduction == "none":
-        own = torch.ops.elman.linear_cross_entropy_backward
-        found = own(d_loss, *saved, ctx.wants, ignore_index, label_smoothing, engine)
+        operator = torch.ops.elman.linear_cross_entropy_backward
+        gradients_of_leaves = operator(
+            d_loss, *saved, ctx.wants, ignore_index, label_smoothing, engine
+        )
     else:
-        found = saved
-    each = iter(found)
+        gradients_of_leaves = saved
+    each = iter(gradients_of_leaves)
     gradients: Any = [next(each) if want else None for want in ctx.wants]
     if reduction != "none" and d_loss is not None:
         gradients = scaled(gradients, d_loss)

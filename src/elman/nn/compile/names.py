@@ -55,18 +55,18 @@ def group_of(name: str) -> Group:
         EngineError: the cell was local to another process.
         PickleError: there is no such cell, or it is another formula now.
     """
-    found = _groups.get(name)
-    if found is None:
+    group = _groups.get(name)
+    if group is None:
         facts = json.loads(name)
         module, qualname, heads = facts["cell"]
         if "local" in facts:
             raise EngineError(f"cell {qualname} of {module} lived in another process, or has gone")
         found_cell = find_cell(module, qualname, {}, heads, facts.get("changes", ()))
         cell = same_cell(found_cell, facts.get("formula"))
-        options = PlanOptions.from_json(facts["options"])
+        options = PlanOptions(**facts["options"])
         runners = [Runner(cell, dims, options) for dims in facts["dims"]]
-        found = _own[name] = _groups[name] = Group(runners, facts["beside"])
-    return found
+        group = _own[name] = _groups[name] = Group(runners, facts["beside"])
+    return group
 
 
 def release() -> None:

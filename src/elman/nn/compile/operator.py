@@ -174,17 +174,17 @@ def recurrent_backward(
         arguments: the forward's.
     """
     given = _Given(*arguments)
-    kept = _kept.pop(int(ticket), None)
-    leaves, results = _run(given) if kept is None else kept
+    saved = _kept.pop(int(ticket), None)
+    leaves, results = _run(given) if saved is None else saved
     with _autograd(False):  # kernels that run again differentiate inside of their backward
         gradients = vjp(results, leaves, cotangents, given.wants)
-    wanted = [
+    needed = [
         torch.zeros_like(leaf) if grad is None else grad
         for leaf, grad, want in zip(leaves, gradients, given.wants, strict=True)
         if want
     ]
     passed_on = [d for d in cotangents if d is not None]  # by a step that hands states on
-    return _laid_out(wanted, (*given.differentiable, *passed_on), False)
+    return _laid_out(needed, (*given.differentiable, *passed_on), False)
 
 
 @recurrent_backward.register_fake
@@ -195,12 +195,12 @@ def _(_: Any, __: Any, *arguments: Any) -> list[Tensor]:
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    given = _Given(*inputs)
-    further = (*given.values, *([] if given.lengths is None else [given.lengths]))
-    ctx.form = Form(len(given.inputs), len(given.states))
-    ctx.values, ctx.padded = len(given.values), given.lengths is not None
+    arguments = _Given(*inputs)
+    further = (*arguments.values, *([] if arguments.lengths is None else [arguments.lengths]))
+    ctx.form = Form(len(arguments.inputs), len(arguments.states))
+    ctx.values, ctx.padded = len(arguments.values), arguments.lengths is not None
     ctx.rest = inputs[5:]
-    ctx.save_for_backward(output[-1], *further, *given.differentiable)
+    ctx.save_for_backward(output[-1], *further, *arguments.differentiable)
     ctx.set_materialize_grads(False)
 
 
@@ -220,36 +220,36 @@ def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
 recurrent.register_autograd(_back, setup_context=_keep)
 
 
-def _laid_out(results: Sequence[Tensor], given: Sequence[Tensor], kept: bool) -> list[Tensor]:
+def _laid_out(results: Sequence[Tensor], arguments: Sequence[Tensor], saved: bool) -> list[Tensor]:
     """As the fake implementation says: contiguous, each the first of memory of its own, which is
     no argument's, as that of a state that a step only hands on.
 
     Copies if they are kept for a backward: the compiler writes what comes next over an operator's
     results, and autograd may have saved them.
     """
-    made: list[Tensor] = []
-    taken = {value.untyped_storage().data_ptr() for value in given}
+    copies: list[Tensor] = []
+    storages = {value.untyped_storage().data_ptr() for value in arguments}
     for value in results:
         at = value.untyped_storage().data_ptr()
-        if kept or value.storage_offset() or at in taken:
-            made.append(value.detach().clone(memory_format=torch.contiguous_format))
+        if saved or value.storage_offset() or at in storages:
+            copies.append(value.detach().clone(memory_format=torch.contiguous_format))
         else:
-            made.append(value.detach().contiguous())
-        taken.add(at)
-    return made
+            copies.append(value.detach().contiguous())
+        storages.add(at)
+    return copies
 
 
-def _outputs_of(handed: str) -> tuple[bool, Outputs]:
+def _outputs_of(specification: str) -> tuple[bool, Outputs]:
     """Whether a group is the last, and what is asked of it."""
-    return handed != BELOW, "states" if handed == "states" else None
+    return specification != BELOW, "states" if specification == "states" else None
 
 
-def _run(given: _Given) -> tuple[list[Tensor], list[Tensor]]:
+def _run(arguments: _Given) -> tuple[list[Tensor], list[Tensor]]:
     """What an eager call gives, from leaves that ask for the wanted gradients."""
-    group, form = group_of(given.name), Form(len(given.inputs), len(given.states))
-    with _autograd(any(given.wants)):
-        leaves = leaves_of(given.differentiable, given.wants)
-        output, ends = _called(group, form.call(leaves), given)
+    group, form = group_of(arguments.name), Form(len(arguments.inputs), len(arguments.states))
+    with _autograd(any(arguments.wants)):
+        leaves = leaves_of(arguments.differentiable, arguments.wants)
+        output, ends = _called(group, form.call(leaves), arguments)
     return leaves, [output, *ends]
 
 
@@ -264,18 +264,20 @@ def _default_dispatch_keys() -> DispatchKeys:
 
 
 @contextmanager
-def _autograd(wanted: bool) -> Iterator[None]:
+def _autograd(needed: bool) -> Iterator[None]:
     """Autograd inside an operator, whose body torch runs with the keys for it excluded."""
-    with dispatching(_default_dispatch_keys()), torch.set_grad_enabled(wanted):
+    with dispatching(_default_dispatch_keys()), torch.set_grad_enabled(needed):
         yield
 
 
-def _called(group: Group, call: Call, given: _Given) -> tuple[Tensor, Sequence[Tensor]]:
+def _called(group: Group, call: Call, arguments: _Given) -> tuple[Tensor, Sequence[Tensor]]:
     """An eager call of a group; of padded sequences packed."""
-    rows, steps = None, given.steps
+    rows, steps = None, arguments.steps
     inputs, states, weights, *_ = call
     length, batch, _ = call.sizes
-    counts = None if given.lengths is None else checked_lengths(given.lengths, batch, length)
+    counts = (
+        None if arguments.lengths is None else checked_lengths(arguments.lengths, batch, length)
+    )
     if counts is not None and batch:
         rows = Rows.of_lengths(counts, length, inputs[0].device)
         varying = len(group.runners[0].cell.inputs)
@@ -289,10 +291,10 @@ def _called(group: Group, call: Call, given: _Given) -> tuple[Tensor, Sequence[T
         Call(inputs, states[k * each :][:each], weights[k * many :][:many], packed)
         for k in range(count)
     ]
-    last, outputs = _outputs_of(given.outputs)
+    last, outputs = _outputs_of(arguments.outputs)
     rules = group.rules(steps, last, outputs)
     calls = group.calls(calls, steps, rules)
-    bound = group.bind(calls, given.engine, rules, Checkpoint(*given.memory))
+    bound = group.bind(calls, arguments.engine, rules, Checkpoint(*arguments.memory))
     output, ends, _ = group.run(bound, calls)
     if rows is None:
         return output, ends

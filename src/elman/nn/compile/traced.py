@@ -43,18 +43,22 @@ def trace_layers(call: BoundCall, settings: RunSettings) -> tuple[list[Tensor], 
         states = [state for each in starts[first:end] for state in each]
         matrices = [weight for each in weights[first:end] for weight in each]
         needs = torch.is_grad_enabled()
-        takes, drawn = read_by(key, first)
+        takes, reads_draws = read_by(key, first)
         given = tuple([given[k] for k in takes])
         wants = [needs and tensor.requires_grad for tensor in (*given, *states, *matrices)]
         outputs = BELOW if end < len(starts) else settings.outputs or ""
         options: list[str] = []
         tensors: list[Tensor] = []
         for values in call.steps:
-            own = STEP_OPTIONS[values.option].for_layers(values, first, end, drawn)
-            if own is not None:
-                options.append(" ".join([own.option, str(len(own.tensors)), *own.facts]))
-                tensors += own.tensors
-        made, *last, _ = torch.ops.elman.recurrent(
+            layer_values = STEP_OPTIONS[values.option].for_layers(values, first, end, reads_draws)
+            if layer_values is not None:
+                options.append(
+                    " ".join(
+                        [layer_values.option, str(len(layer_values.tensors)), *layer_values.facts]
+                    )
+                )
+                tensors += layer_values.tensors
+        output, *last, _ = torch.ops.elman.recurrent(
             given,
             states,
             matrices,
@@ -67,8 +71,8 @@ def trace_layers(call: BoundCall, settings: RunSettings) -> tuple[list[Tensor], 
             memory,
             outputs,
         )
-        return made, last
+        return output, last
 
     layout = output_layout_of(key, settings.outputs)
-    made, ends = run_layers(groups, run_group, inputs, settings, layout)
-    return made, form.joined(ends)
+    output, ends = run_layers(groups, run_group, inputs, settings, layout)
+    return output, form.joined(ends)

@@ -67,11 +67,11 @@ def runners_of(
 
 def _unfit(cell: Cell, layer: int, why: str, input_size: int, size: int) -> str:
     """Why a layer cannot be made, and what it reads if that is not of the size given."""
-    what = f"{cell.name}, layer {layer}: {why}"
+    subject = f"{cell.name}, layer {layer}: {why}"
     if size == input_size:
-        return what
+        return subject
     read = f"{cell.inputs[0]} is the output of the layer below: {size} units, not {input_size}"
-    return diagnostic(what, [("input", read)], _APART)
+    return diagnostic(subject, [("input", read)], _APART)
 
 
 def _check_shared(cell: Cell, layer: int, bound: Mapping[str, int], shared: Shared) -> None:
@@ -87,9 +87,9 @@ def _check_shared(cell: Cell, layer: int, bound: Mapping[str, int], shared: Shar
     for kind, entries in (("further", cell.inputs[1:]), ("static", cell.static)):
         for entry in entries:
             here = shape_size(entry.shape, dict(bound))
-            first, there = shared.setdefault((kind, entry.name), (layer, here))
-            if there != here:
-                sizes = [size[0] if size else "no axis" for size in (here, there)]
+            first, first_place = shared.setdefault((kind, entry.name), (layer, here))
+            if first_place != here:
+                sizes = [size[0] if size else "no axis" for size in (here, first_place)]
                 unlike = (
                     f"{cell.name}, layer {layer}: {entry} has size {sizes[0]} here and {sizes[1]} "
                     f"in layer {first}, but all layers get the same {kind} inputs"
@@ -107,5 +107,5 @@ def begins_otherwise(runner: Runner) -> bool:
 
 def multiplies_states(cell: Cell) -> list[bool]:
     """Which weights of a cell are trained matrices that multiply what depends on a state."""
-    found = (cell.whole or cell).division.recurrent - cell.constants
-    return [entry.name in found for entry in cell.weights]
+    recurrent_weights = (cell.whole or cell).division.recurrent - cell.constants
+    return [entry.name in recurrent_weights for entry in cell.weights]

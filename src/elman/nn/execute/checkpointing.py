@@ -40,37 +40,43 @@ def in_spans(
     steps, batch, _ = sizes
     members, between = list(requests), checkpoint.steps
     if not between:
-        jobs = [runner.job(one) for runner, one in zip(runners, members, strict=True)]
-        engines = [_telling(job, one.engine) for job, one in zip(jobs, members, strict=True)]
-        each = [_sizes(job, who, batch) for job, who in zip(jobs, engines, strict=True)]
-        of_all = Sizes(sum(one.state for one in each), sum(one.step for one in each))
+        jobs = [runner.job(member) for runner, member in zip(runners, members, strict=True)]
+        engines = [_telling(job, member.engine) for job, member in zip(jobs, members, strict=True)]
+        each = [
+            _sizes(job, engine_names, batch)
+            for job, engine_names in zip(jobs, engines, strict=True)
+        ]
+        of_all = Sizes(sum(member.state for member in each), sum(member.step for member in each))
         between = fitting(of_all, steps, checkpoint)
-        members = [one._replace(engine=who) for one, who in zip(members, engines, strict=True)]
+        members = [
+            member._replace(engine=engine_names)
+            for member, engine_names in zip(members, engines, strict=True)
+        ]
     if between:
-        members = [one._replace(steps=bucket(min(steps, between))) for one in members]
+        members = [member._replace(steps=bucket(min(steps, between))) for member in members]
     return members, between
 
 
-def _telling(job: Job, asked: str) -> str:
+def _telling(job: Job, engine_name: str) -> str:
     """The engine that is asked for, if it follows the program, whose size is known; for ``auto``
     the first that does.
 
     Raises:
         EngineError: there is none.
     """
-    named = asked != "auto"
+    named = engine_name != "auto"
     found = first_engine(job, lambda engine: engine.fuses)
     if named:
-        engine = engine_for(asked, job)
-        found = asked if isinstance(engine, str) or engine.fuses else None
+        engine = engine_for(engine_name, job)
+        found = engine_name if isinstance(engine, str) or engine.fuses else None
     if found is None:
-        who = f"engine {asked} does" if named else "engines that can run this do"
+        engine_names = f"engine {engine_name} does" if named else "engines that can run this do"
         raise EngineError(
             diagnostic(
-                f"{job.name}: {who} not say how many bytes a step keeps, which "
+                f"{job.name}: {engine_names} not say how many bytes a step keeps, which "
                 f'checkpoint="auto" has to know',
                 [],
-                "checkpoint=100",
+                "plan=elman.PlanOptions(checkpoint=100)",
             )
         )
     return found

@@ -88,8 +88,10 @@ class Group:
             last: whether no group is above.
             outputs: of the last layer, as of a call.
         """
-        more, top = rules_of(steps), self.runners if self.directions else self.runners[-1:]
-        return tuple([rules_for(r.cell, last and r in top, outputs) + more for r in self.runners])
+        further, top = rules_of(steps), self.runners if self.directions else self.runners[-1:]
+        return tuple(
+            [rules_for(r.cell, last and r in top, outputs) + further for r in self.runners]
+        )
 
     def calls(
         self,
@@ -114,7 +116,7 @@ class Group:
                 calls[index] = option.extend(values, call, self.directions and index == 1, index)
         if self._has_static:
             trio = zip(self.runners, calls, rules, strict=True)
-            calls = [r.precompute_static(call, own, compute) for r, call, own in trio]
+            calls = [r.precompute_static(call, rule, compute) for r, call, rule in trio]
         return calls
 
     def requests(
@@ -139,9 +141,9 @@ class Group:
         """
         members: list[Request] = []
         below = flows
-        for runner, call, own in zip(self.runners, calls, rules, strict=True):
+        for runner, call, rule in zip(self.runners, calls, rules, strict=True):
             wants = [below, *[x.requires_grad for x in call.inputs[1:]]]
-            member = runner.request(call, wants, engine, own)
+            member = runner.request(call, wants, engine, rule)
             members.append(member)
             below = below or (not self.directions and member.training)
         requests = Requests(tuple(members))
@@ -230,13 +232,13 @@ class Group:
     def arrangement(self, rules: tuple[Rules, ...]) -> Arrangement:
         """Which arguments of all layers are whose."""
         if rules not in self._arrangements:
-            graphs = [compiler.graph_of(r.cell, own) for r, own in zip(self.runners, rules)]
-            own = len(graphs[0].inputs) - len(compiler.graph_of(self.runners[0].cell).inputs)
+            graphs = [compiler.graph_of(r.cell, rule) for r, rule in zip(self.runners, rules)]
+            rule = len(graphs[0].inputs) - len(compiler.graph_of(self.runners[0].cell).inputs)
             self._arrangements[rules] = Arrangement(
                 tuple(len(graph.states) for graph in graphs),
                 tuple(len(graph.weights) for graph in graphs),
                 self.directions,
-                own,
+                rule,
             )
         return self._arrangements[rules]
 
@@ -245,7 +247,7 @@ class Group:
         if len(rules) == 1:
             return self.runners[0].oracle(rules[0])
         if rules not in self._oracles:
-            oracles = [runner.oracle(own) for runner, own in zip(self.runners, rules)]
+            oracles = [runner.oracle(rule) for runner, rule in zip(self.runners, rules)]
             self._oracles[rules] = Together(oracles, self.arrangement(rules))
         return self._oracles[rules]
 
@@ -253,25 +255,31 @@ class Group:
     def choices(self) -> dict[str, Choice]:
         """What was chosen so far among several, by what :meth:`show` calls it; for records."""
         chosen = {self.show(request): choice for request, choice in self._chosen.items() if choice}
-        return {shown: choice for shown, choice in chosen.items() if choice.why != "only"}
+        return {
+            request_text: choice for request_text, choice in chosen.items() if choice.why != "only"
+        }
 
     @property
     def awaited(self) -> dict[str, Mapping[str, Any]]:
         """Pinned records of requests that have not come since."""
         ran = {self.show(request) for request in self._chosen}
-        return {shown: record for shown, record in self._pinned.items() if shown not in ran}
+        return {
+            request_text: record
+            for request_text, record in self._pinned.items()
+            if request_text not in ran
+        }
 
     def show(self, request: StackRequest) -> str:
         """What is asked of all layers as text."""
         members = zip(self.runners, request.members)
         return " | ".join(runner.show(member) for runner, member in members)
 
-    def pin(self, shown: str, record: Mapping[str, Any]) -> str | None:
+    def pin(self, request_text: str, record: Mapping[str, Any]) -> str | None:
         """Use the schedule of a record of :func:`elman.nn.choices`; else return why not."""
         schedule = record.get("schedule")
         if schedule not in (APART, AT_ONCE):
-            return f"{shown}: no such schedule of a group: {schedule!r}"
-        self._pinned[shown] = record
+            return f"{request_text}: no such schedule of a group: {schedule!r}"
+        self._pinned[request_text] = record
         self._chosen.clear()
         return None
 

@@ -98,9 +98,9 @@ class Runner:
         kernel, rules = for_layout(choice.kernel, call.packed), request.rules
         if not between or not request.training:
             return BoundKernel(kernel, lambda: self.oracle(rules), request.training)
-        own = kernel if kernel.differentiable else None
+        derivable = kernel if kernel.differentiable else None
         spans = Checkpointed(kernel, between, [t.requires_grad for t in call.tensors])
-        return BoundKernel(spans, lambda: own or self.oracle(rules), True)
+        return BoundKernel(spans, lambda: derivable or self.oracle(rules), True)
 
     def precompute_static(self, call: Call, rules: Rules = (), compute: bool = True) -> Call:
         """A call without static inputs: further states hold what depends on them and on weights
@@ -119,13 +119,15 @@ class Runner:
         inputs = (*call.inputs[:first], *call.inputs[first + count :])
         if not compute:
             return call._replace(inputs=inputs, states=(*call.states, *static))
-        known = dict(zip(graph.inputs[first:], static, strict=True))
-        known.update(zip(graph.weights, call.weights))  # those of the rules come last
+        bindings = dict(zip(graph.inputs[first:], static, strict=True))
+        bindings.update(zip(graph.weights, call.weights))  # those of the rules come last
         once = compiler.once_of(self.cell, rules)
-        made = evaluate(Arrays(static[0].dtype, static[0].device), once, known, dict(self.dims))
+        values = evaluate(
+            Arrays(static[0].dtype, static[0].device), once, bindings, dict(self.dims)
+        )
         if call.stacked:
-            made = tuple([value.unsqueeze(0) for value in made])
-        return call._replace(inputs=inputs, states=(*call.states, *made))
+            values = tuple([value.unsqueeze(0) for value in values])
+        return call._replace(inputs=inputs, states=(*call.states, *values))
 
     def request(self, call: Call, flows: Sequence[bool], engine: str, rules: Rules = ()) -> Request:
         """What a call asks for.
@@ -214,23 +216,25 @@ class Runner:
         spec = request.spec(self.dims, self.names(request.rules), self.options)
         return compiler.job(self.cell, spec, request.rules)
 
-    def pin(self, shown: str, record: Mapping[str, Any]) -> str | None:
+    def pin(self, request_text: str, record: Mapping[str, Any]) -> str | None:
         """Use exactly what a record of :func:`elman.nn.choices` says; else return why not."""
         try:
-            words = [word.removeprefix("+") for word in shown.split() if word.startswith("+")]
+            words = [
+                word.removeprefix("+") for word in request_text.split() if word.startswith("+")
+            ]
             used = tuple(RULES[word] for word in words if word in RULES)
-            request = Request.parse(shown, self.names(used), RULES)
+            request = Request.parse(request_text, self.names(used), RULES)
             name, schedule = str(record["engine"]), str(record["schedule"])
             if request.engine not in ("auto", name):
                 raise ValueError(f"engine {name} was not asked for")
             kernel = verified(self.job(request), name, schedule)
         except (EngineError, AttributeError, KeyError, ValueError) as error:
-            return f"{shown}: {error}"
+            return f"{request_text}: {error}"
         now = {**kernel.describe(), "engine": name, "schedule": schedule}
         changed = [k for k in sorted(now.keys() | record.keys()) if now.get(k) != record.get(k)]
         if changed:
-            return f"{shown}: {', '.join(changed)} of engine {name} is not what it was"
-        self._pinned[shown] = Choice(name, schedule, kernel, "pinned")
+            return f"{request_text}: {', '.join(changed)} of engine {name} is not what it was"
+        self._pinned[request_text] = Choice(name, schedule, kernel, "pinned")
         self._chosen.clear()
         return None
 

@@ -61,9 +61,9 @@ class Stack:
         self.form, self.takes = form, list(takes)
         self.draws = [draws(runner.cell.graph) for runner in runners]
         self._single = self._cut(directions)
-        same = form.alike and all(runner.cell is self.runners[0].cell for runner in self.runners)
-        whole = directions == 1 and joined and same and len(self.runners) > 1
-        self._groups = self._cut(len(self.runners)) if whole else self._single
+        alike = form.alike and all(runner.cell is self.runners[0].cell for runner in self.runners)
+        fused = directions == 1 and joined and alike and len(self.runners) > 1
+        self._groups = self._cut(len(self.runners)) if fused else self._single
         last = self.runners[-1]
         self._output_layouts = OutputLayout.of(last.cell, dict(last.dims), directions)
 
@@ -122,13 +122,13 @@ class Stack:
             group: Group, inputs: tuple[Tensor, ...], first: int, end: int
         ) -> tuple[Tensor, Sequence[Tensor]]:
             key, steps = (first, *size), self._steps_for(call.steps, first, end)
-            known = bound.get(key)
-            rules = self._rules(group, steps, end, settings) if known is None else known.rules
+            binding = bound.get(key)
+            rules = self._rules(group, steps, end, settings) if binding is None else binding.rules
             plain = self._calls(group, inputs, states, call, first)
             calls = group.calls(plain, steps, rules)
-            if known is None:
-                known = bound[key] = group.bind(calls, settings.engine, rules, limits)
-            result = group.run(known, calls)
+            if binding is None:
+                binding = bound[key] = group.bind(calls, settings.engine, rules, limits)
+            result = group.run(binding, calls)
             return result.output, result.last
 
         if alone:
@@ -150,7 +150,7 @@ class Stack:
         """
         groups, states = self.groups_for(settings.between), self.form.rows(call.states)
         limits = settings.checkpoint._replace(groups=len(groups))
-        asked: list[Asked] = []
+        questions: list[Asked] = []
         at, flows = 0, call.inputs[0].requires_grad
         for group, count in groups:
             steps = self._steps_for(call.steps, at, at + count)
@@ -158,9 +158,9 @@ class Stack:
             plain = self._calls(group, call.inputs, states, call, at)
             calls = group.calls(plain, steps, rules, False)
             requests = group.requests(calls, flows, str(settings.engine), rules, limits)
-            asked.append(Asked(group, calls, requests))
+            questions.append(Asked(group, calls, requests))
             at, flows = at + count, flows or requests.training
-        return asked
+        return questions
 
     def _steps_for(self, steps: Sequence[StepValues], first: int, end: int) -> Sequence[StepValues]:
         """The values of options that some layers and directions read."""
@@ -192,9 +192,9 @@ class Stack:
             call: of the module.
             first: which layer and direction is the group's first.
         """
-        given = tuple([inputs[k] for k in self.takes[first]])
+        values = tuple([inputs[k] for k in self.takes[first]])
         stacked = states[0] is call.states
         return [
-            Call(given, states[k], tuple(call.weights[k]), call.packed, stacked)
+            Call(values, states[k], tuple(call.weights[k]), call.packed, stacked)
             for k in range(first, first + len(group.runners))
         ]

@@ -12,18 +12,9 @@ from elman.errors import InputError, ShapeError, diagnostic, spelled
 from elman.frontend.cell import Cell
 from elman.frontend.changes import Change
 from elman.frontend.initial import Init, check_init
+from elman.nn.options.registry import NAMES as CALL_OPTIONS
 
-_OF_CALLS = (
-    "outputs",
-    "lengths",
-    "reset",
-    "reset_to",
-    "mask",
-    "masked_output",
-    "draws",
-    "static",
-    "state",
-)
+_OF_CALLS = frozenset((*CALL_OPTIONS, "state"))
 Formula = tuple[Cell, int, dict[str, int]]  # of a layer: cell, size of its first state, other dims
 
 
@@ -47,7 +38,7 @@ def layers_of(
     num_layers: int,
     heads: int,
     changes: Sequence[Change],
-    given: Mapping[str, Any],
+    arguments_by_name: Mapping[str, Any],
     arguments: Collection[str] = (),
 ) -> Layers:
     """Bind the cell, sizes, options and constants of every layer.
@@ -58,7 +49,7 @@ def layers_of(
         num_layers: as given; lists say it too.
         heads: of all layers.
         changes: of all layers that have such states.
-        given: other arguments by name: options, dims and constants of cells.
+        arguments_by_name: other arguments by name: options, dims and constants of cells.
         arguments: names of the module's own, one of which may have been meant.
 
     Raises:
@@ -70,38 +61,42 @@ def layers_of(
     count = _count(cell, hidden_size, num_layers)
     cells: list[Any] = _each("cell", cell, count)
     sizes = _each("hidden_size", hidden_size, count)
-    for one in cells:
-        _check_cell(one)
-    own = {name for one in cells for name in (*one.defaults, *one.constants)}
-    for name in given:
-        if name in _OF_CALLS and name not in own:
-            raise InputError(
-                diagnostic(f"{name} is an argument of each call", [], f"net(x, {name}=…)")
-            )
-    known = [_names_of(one) for one in cells]
+    for layer_cell in cells:
+        _check_cell(layer_cell)
+    constant_names = {name for layer_cell in cells for name in layer_cell.constants}
+    for name in arguments_by_name:
+        if name in _OF_CALLS and name not in constant_names:
+            raise InputError(f"{name} is an argument of each call", f"net(x, {name}=…)")
+    names_by_cell = [_names_of(layer_cell) for layer_cell in cells]
     bound: dict[int, Cell] = {}  # one of equal ones, so that layers can run together
     formulas: list[Formula] = []
     constants: list[dict[str, Init]] = []
-    for layer, (one, size) in enumerate(zip(cells, sizes, strict=True)):
-        elsewhere = {name for names in known for name in names} - known[layer]
-        own = {
-            name: value if _is_whole(one, name, value, count) else _each(name, value, count)[layer]
-            for name, value in given.items()
+    for layer, (layer_cell, size) in enumerate(zip(cells, sizes, strict=True)):
+        elsewhere = {name for names in names_by_cell for name in names} - names_by_cell[layer]
+        layer_arguments = {
+            name: value
+            if _is_whole(layer_cell, name, value, count)
+            else _each(name, value, count)[layer]
+            for name, value in arguments_by_name.items()
             if name not in elsewhere
         }
-        own = {k: v for k, v in own.items() if v is not None or k in one.defaults}
-        made, dims, fixed = _separated(one, own, arguments)
+        layer_arguments = {
+            k: v for k, v in layer_arguments.items() if v is not None or k in layer_cell.defaults
+        }
+        bound_cell, dims, fixed = _separated(layer_cell, layer_arguments, arguments)
         for name, number in (("hidden_size", size), *dims.items()):
             check_size(name, number)
         if heads > size:
             raise ShapeError(f"hidden_size={size} cannot be divided among {heads} heads")
-        if id(one) not in bound:
-            made = made.with_heads(heads)
-            bound[id(one)] = made.with_changes(*_changes_for(made, cells, changes))
-        formulas.append((bound[id(one)], size, dims))
+        if id(layer_cell) not in bound:
+            bound_cell = bound_cell.with_heads(heads)
+            bound[id(layer_cell)] = bound_cell.with_changes(
+                *_changes_for(bound_cell, cells, changes)
+            )
+        formulas.append((bound[id(layer_cell)], size, dims))
         constants.append(fixed)
     first = formulas[0]
-    return Layers(formulas, constants, all(own == first for own in formulas))
+    return Layers(formulas, constants, all(formula == first for formula in formulas))
 
 
 def _count(cell: Any, hidden_size: Any, num_layers: int) -> int:
@@ -110,8 +105,8 @@ def _count(cell: Any, hidden_size: Any, num_layers: int) -> int:
     counts = {name: len(value) for name, value in lists.items() if isinstance(value, (list, tuple))}
     if num_layers != 1 or not counts:
         counts["num_layers"] = num_layers
-    found = set(counts.values())
-    if len(found) > 1 or 0 in found:
+    numbers = set(counts.values())
+    if len(numbers) > 1 or 0 in numbers:
         raise InputError(
             diagnostic(
                 "lists have one entry for each layer, and all say the same number of layers",
@@ -119,7 +114,7 @@ def _count(cell: Any, hidden_size: Any, num_layers: int) -> int:
                 "Recurrent([cell_a, cell_b], input_size, [64, 32])",
             )
         )
-    return found.pop()
+    return numbers.pop()
 
 
 def _each(name: str, value: Any, count: int) -> list[Any]:
@@ -143,8 +138,8 @@ def _is_whole(cell: Cell, name: str, value: Any, count: int) -> bool:
 
 def _changes_for(cell: Cell, cells: Sequence[Cell], changes: Sequence[Change]) -> list[Change]:
     """The changes that concern a cell's states."""
-    every = dict.fromkeys([entry.name for one in cells for entry in one.states])
-    names = "/".join(dict.fromkeys([one.name for one in cells]))
+    every = dict.fromkeys([entry.name for layer_cell in cells for entry in layer_cell.states])
+    names = "/".join(dict.fromkeys([layer_cell.name for layer_cell in cells]))
     for change in changes:
         change.check(names, [*every])
     return [change.of_states([entry.name for entry in cell.states]) for change in changes]
@@ -172,6 +167,14 @@ def _check_cell(cell: Any) -> None:
                 "show it as it is",
             )
         )
+    for name in sorted(_OF_CALLS.intersection(cell.defaults)):
+        raise InputError(
+            diagnostic(
+                f"option {name!r} of {cell.name} has the name of an argument of each call",
+                [("at", cell.where)],
+                f"another name: cell_{name}",
+            )
+        )
 
 
 def _dims_of(cell: Cell) -> set[str]:
@@ -191,12 +194,12 @@ def _names_of(cell: Cell) -> set[str]:
 
 
 def _separated(
-    cell: Cell, given: dict[str, Any], arguments: Collection[str]
+    cell: Cell, arguments_by_name: dict[str, Any], arguments: Collection[str]
 ) -> tuple[Cell, dict[str, int], dict[str, Init]]:
     """Bind the options of a cell; what is left are sizes of its dims, and its constants."""
-    options = {name: value for name, value in given.items() if name in cell.defaults}
+    options = {name: value for name, value in arguments_by_name.items() if name in cell.defaults}
     bound = cell.with_options(**options)
-    fixed = {name: value for name, value in given.items() if name in cell.constants}
+    fixed = {name: value for name, value in arguments_by_name.items() if name in cell.constants}
     for name, how in fixed.items():
         check_init(name, how, cell.weights, cell.states, cell.where)
     for entry in cell.weights:
@@ -213,15 +216,17 @@ def _separated(
                     ),
                 )
             )
-    dims = {name: value for name, value in given.items() if name not in {*options, *fixed}}
-    known = _dims_of(cell)
+    dims = {
+        name: value for name, value in arguments_by_name.items() if name not in {*options, *fixed}
+    }
+    dims_of_cell = _dims_of(cell)
     constants = f"; constants: {', '.join(sorted(cell.constants))}" if cell.constants else ""
     for name in dims:
-        if name not in known:
+        if name not in dims_of_cell:
             where = spelled("Recurrent", "--dim")
             message = (
                 f"{where} has no argument {name!r}, and {cell.name} neither a dim nor an option "
-                f"of that name (dims: {', '.join(sorted(known))}; options: "
+                f"of that name (dims: {', '.join(sorted(dims_of_cell))}; options: "
                 f"{', '.join(cell.defaults) or 'none'}{constants})"
             )
             raise InputError(diagnostic(message, [], _meant(cell, name, arguments)))

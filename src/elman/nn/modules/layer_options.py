@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, TypedDict, TypeVar, cast, get_args
 
 import torch
 from torch import nn
 
-from elman.checks import MOST_LAYERS, check_choice, check_flag, check_share, check_size
+from elman.checks import MOST_LAYERS, check_choice, check_flag, check_share, check_size, shown
+from elman.errors import InputError
 from elman.frontend.changes import (
     Change,
     ClippedGradient,
@@ -18,9 +19,7 @@ from elman.frontend.changes import (
 )
 from elman.frontend.draws import Per
 from elman.nn.engine_choice import checked
-from elman.plan.checkpoint import EVERYTHING, Checkpoint, Steps
-from elman.plan.checkpoint import checked as checked_steps
-from elman.plan.spec import PlanOptions, Tape
+from elman.plan.spec import USUAL, PlanOptions
 
 Layers = TypeVar("Layers", bound=type)
 
@@ -38,17 +37,8 @@ class Options(TypedDict, total=False):
             well, and so does an input of as many units as a state, ``x[H]``. Inputs and weights
             without a divided dim, ``x[I]`` or a scalar, are shared. A scalar state or output that
             depends on a head's own is one per head, [B, heads].
-        tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``,
-            ``"recompute"``.
+        plan: how cells are compiled, and what a forward keeps for its backward.
         residual: from the second layer on, a layer's input is added to its output.
-        without: optimizations that are left out, to measure what they gain: names of
-            ``elman.plan.spec.OPTIMIZATIONS``.
-        checkpoint: the forward keeps the states of every so many steps and no tape, which the
-            backward computes again: about one more forward, as long as so many steps of all
-            samples are more rows than a weight has. ``"auto"``: the fewest spans that fit into
-            the budget, or none if the whole tape fits.
-        memory_budget: bytes, or as ``"2GiB"``, that states and tapes of all layers may take in a
-            training step, beside inputs, outputs and gradients; with ``checkpoint="auto"``.
         clip_gradient: what flows from a step back into the states before it is held within
             [-clip_gradient, clip_gradient], component by component; None: as it is.
         learn_initial: default initial states are learned: parameters ``initial_h`` …
@@ -65,11 +55,8 @@ class Options(TypedDict, total=False):
 
     engine: str
     heads: int
-    tape: Tape
+    plan: PlanOptions
     residual: bool
-    without: Collection[str]
-    checkpoint: Steps
-    memory_budget: int | str | None
     clip_gradient: float | None
     learn_initial: bool
     zoneout: float | Mapping[str, float]
@@ -81,19 +68,16 @@ class Options(TypedDict, total=False):
 class Configured(nn.Module):
     """A module with options.
 
-    Class attributes are what a module of torch's has whose class was changed to ours.
+    Class attributes are the options of a module of torch's whose class was changed to ours.
     """
 
     # Options that a call reads anew, so that they may be changed between calls.
-    READ_BY_CALLS = ("residual", "weight_dropout", "checkpoint", "memory_budget")
+    READ_BY_CALLS = ("residual", "weight_dropout")
 
     engine: str = "auto"
     heads: int = 1
-    tape: Tape = "auto"
+    plan: PlanOptions = USUAL
     residual: bool = False
-    without: tuple[str, ...] = ()
-    checkpoint: Steps = None
-    memory_budget: int | None = None
     clip_gradient: float | None = None
     learn_initial: bool = False
     zoneout: float | Mapping[str, float] = 0.0
@@ -107,14 +91,12 @@ class Configured(nn.Module):
         Raises:
             InputError, EngineError: one cannot be so.
         """
-        plan = PlanOptions.of(options.get("tape", "auto"), options.get("without", ()))
         self.engine = checked(options.get("engine", "auto"))
         self.heads = check_size("heads", options.get("heads", 1))
-        self.tape, self.without = plan.tape, tuple(sorted(plan.without))
+        plan = check_plan(options.get("plan", USUAL))
+        if plan != USUAL:
+            self.plan = plan  # else the class's: what ``torch.save`` writes names no class of ours
         self.residual = check_flag("residual", options.get("residual", False))
-        self.checkpoint, self.memory_budget = checked_steps(
-            options.get("checkpoint"), options.get("memory_budget")
-        )
         limit = options.get("clip_gradient")
         self.clip_gradient = None if limit is None else ClippedGradient(limit).limit
         self.learn_initial = check_flag("learn_initial", options.get("learn_initial", False))
@@ -165,41 +147,41 @@ class Configured(nn.Module):
     def _beyond_torch(self) -> list[str]:
         """The options in use that torch's own layers do not have."""
         used = [*self._new_formula, *["residual"] * self.residual]
-        used += [f"without {name}" for name in self.without]
+        used += [f"without {name}" for name in sorted(check_plan(self.plan).without)]
         used += ["learn_initial"] if self.learn_initial else []
         if self.training and self.weight_dropout:
             used.append(f"weight_dropout={self.weight_dropout}")
-        if self.checkpoint is not None and torch.is_grad_enabled():
+        if self.plan.checkpoint is not None and torch.is_grad_enabled():
             used.append("checkpoint")
         return used
-
-    @property
-    def _checkpoint(self) -> Checkpoint:
-        """``checkpoint`` and ``memory_budget`` as they are set now."""
-        if self.checkpoint is None:
-            return EVERYTHING
-        steps, budget = checked_steps(self.checkpoint, self.memory_budget)
-        return Checkpoint(0 if steps == "auto" or steps is None else steps, budget or 0)
 
 
 def signed(layers: Layers) -> Layers:
     """A class whose constructor shows each option, as ``help`` and editors ask for it."""
-    made: Any = layers.__init__
-    signature = inspect.signature(made)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    constructor: Any = layers.__init__
+    signature = inspect.signature(constructor)
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     for name, kind in Options.__annotations__.items():
         default = getattr(Configured, name)
         kind = getattr(kind, "__forward_arg__", kind)
-        own.append(
+        parameters.append(
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
             )
         )
-    own += [
+    parameters += [
         p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD and p.name == "more"
     ]
-    made.__signature__ = signature.replace(parameters=own)
+    constructor.__signature__ = signature.replace(parameters=parameters)
     return layers
+
+
+def check_plan(plan: Any) -> PlanOptions:
+    """Check ``plan=`` of a module. Raises InputError."""
+    if not isinstance(plan, PlanOptions):
+        message = f"plan must be an elman.PlanOptions, got {shown(plan)}"
+        raise InputError(message, "plan=elman.PlanOptions(checkpoint=100)")
+    return plan
 
 
 def limited(num_layers: Any) -> Any:

@@ -55,9 +55,8 @@ class Recurrent(SequenceModule):
         dropout: share of values dropped after each layer but the last, in training.
         device, dtype: of the parameters.
         options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
-            ``residual``, ``tape``, ``without``, ``checkpoint``, ``memory_budget``,
-            ``clip_gradient``, ``learn_initial``, ``zoneout``, ``recurrent_dropout``,
-            ``recurrent_dropout_per``, ``weight_dropout``.
+            ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
+            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
         more: sizes of the cell's other dims (``P=16``), the cell's own options, and its constants
             (``mask=…``): a number; a tensor or array of the declared shape, which is copied; or a
             function that is given the tensor to be filled, of each layer and direction, and fills
@@ -135,19 +134,23 @@ class Recurrent(SequenceModule):
                 f"num_layers={self.num_layers}",
                 stacklevel=2,
             )
-        self._given = tuple(dict.fromkeys([name for own in layers.constants for name in own]))
+        self._given = tuple(
+            dict.fromkeys(
+                [name for layer_constant_names in layers.constants for name in layer_constant_names]
+            )
+        )
         directions = 1 + self.bidirectional
         for index, (names, runner) in enumerate(zip(self.parts.names, self.runners.values())):
-            given = layers.constants[index // directions]
+            layer_constants = layers.constants[index // directions]
             for name, weight in zip(names, runner.cell.weights):
                 shape = shape_size(weight.shape, dict(runner.dims))
-                made = torch.empty(shape, device=device, dtype=dtype)
+                tensor = torch.empty(shape, device=device, dtype=dtype)
                 if weight.name not in runner.cell.constants:
-                    self.register_parameter(name, Parameter(made))
+                    self.register_parameter(name, Parameter(tensor))
                     continue
-                self.register_buffer(name, made)
-                if weight.name in given:
-                    _initialise(made, given[weight.name], f"{name}, {weight}")
+                self.register_buffer(name, tensor)
+                if weight.name in layer_constants:
+                    _initialise(tensor, layer_constants[weight.name], f"{name}, {weight}")
         self._make_initial(device, dtype)
         self.reset_parameters()
 
@@ -172,9 +175,11 @@ class Recurrent(SequenceModule):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = {k: v for k, v in state.items() if k != PARTS}
-        formula, own = state.pop(_FORMULA, None), state["_own"]
-        cells = [state["cell"]] if own is None else [cell for cell, *_ in own]
-        for cell, saved in zip(cells, [formula] if own is None else formula, strict=True):
+        formula, layer_formulas = state.pop(_FORMULA, None), state["_own"]
+        cells = [state["cell"]] if layer_formulas is None else [cell for cell, *_ in layer_formulas]
+        for cell, saved in zip(
+            cells, [formula] if layer_formulas is None else formula, strict=True
+        ):
             same_cell(cell, saved)
         super().__setstate__(state)
         self._parts = self._make_parts()  # now, not while a compiler traces
@@ -224,20 +229,20 @@ class Recurrent(SequenceModule):
                 drawn, or in a type that has not all of their bits.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
-        given = given_options(options) if options else {}
+        call_options = given_options(options) if options else {}
         plans = self.parts.plans
-        kind = plans.kind_of(self, x, state, given)
+        kind = plans.kind_of(self, x, state, call_options)
         if kind is not None:
             plan = plans.find(kind)
             if plan is not None:
-                return plan.run_again(self, x, state, given, kind.weights)
+                return plan.run_again(self, x, state, call_options, kind.weights)
         if torch.compiler.is_compiling():
             check_export(type(self).__name__)
             engine = fixed_engine(self.engine)
         else:
             check_trace(type(self).__name__)
             engine = wanted(self.engine)
-        return self._run(plan_call(self, x, state, given, engine), kind)
+        return self._run(plan_call(self, x, state, call_options, engine), kind)
 
     def flatten_parameters(self) -> None:
         """Do nothing: for code that calls it of any of torch's recurrent layers."""
@@ -245,23 +250,23 @@ class Recurrent(SequenceModule):
     def extra_repr(self) -> str:
         """Cell, sizes, and every option that is not the default."""
         formulas = self._formulas()
-        cells, dims = [cell for cell, *_ in formulas], [own for *_, own in formulas]
-        same = all(cell is self.cell for cell in cells)
-        names = self.cell.name if same else f"[{', '.join(cell.name for cell in cells)}]"
-        parts = [names, str(self.input_size), str(self.hidden_size)]
-        for name in dict.fromkeys([name for own in dims for name in own]):
-            sizes = [own.get(name) for own in dims]
-            parts.append(f"{name}={sizes[0] if len({*sizes}) == 1 else sizes}")
+        cells, dims = [cell for cell, *_ in formulas], [layer_dims for *_, layer_dims in formulas]
+        single_cell = all(cell is self.cell for cell in cells)
+        names = self.cell.name if single_cell else f"[{', '.join(cell.name for cell in cells)}]"
+        fields = [names, str(self.input_size), str(self.hidden_size)]
+        for name in dict.fromkeys([name for layer_dims in dims for name in layer_dims]):
+            sizes = [layer_dims.get(name) for layer_dims in dims]
+            fields.append(f"{name}={sizes[0] if len({*sizes}) == 1 else sizes}")
         for cell in dict.fromkeys(cells):
             for name, value in cell.options.items():
                 if value is not cell.defaults.get(name):
                     option = f"{name}={getattr(value, '__name__', value)}"
-                    parts += [option] * (option not in parts)
+                    fields += [option] * (option not in fields)
         for name, argument in inspect.signature(Recurrent).parameters.items():
-            shown = argument.default is not argument.empty and name not in _OF_PARAMETERS
-            if shown and getattr(self, name) != argument.default:
-                parts.append(f"{name}={getattr(self, name)!r}")
-        return ", ".join(parts)
+            is_option = argument.default is not argument.empty and name not in _OF_PARAMETERS
+            if is_option and getattr(self, name) != argument.default:
+                fields.append(f"{name}={getattr(self, name)!r}")
+        return ", ".join(fields)
 
 
 def _initialise(weight: Tensor, how: Init | None, name: str, bound: float = 0.0) -> None:
@@ -273,10 +278,10 @@ def _initialise(weight: Tensor, how: Init | None, name: str, bound: float = 0.0)
         if isinstance(how, str):
             getattr(init, f"{how}_")(weight)
             return
-        made = how(weight) if callable(how) else how
-        if made is None or made is weight:
+        tensor = how(weight) if callable(how) else how
+        if tensor is None or tensor is weight:
             return
-        value = torch.as_tensor(made)
+        value = torch.as_tensor(tensor)
         if value.dim() and value.shape != weight.shape:
             raise ShapeError(f"init of {name} is {[*value.shape]}, not {[*weight.shape]}")
         weight.copy_(value)

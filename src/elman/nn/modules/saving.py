@@ -6,11 +6,12 @@ from typing import Any
 
 from elman import cells, ops
 from elman.frontend.cell import bound_cell
-from elman.nn.modules.linear_cross_entropy import LinearCrossEntropy
+from elman.nn.modules.linear_cross_entropy import LinearCrossEntropyLoss
 from elman.nn.modules.recurrent import Recurrent
 from elman.nn.modules.torch_layers import GRU, LSTM, RNN
+from elman.plan.spec import PlanOptions
 
-NAMED = (GRU, LSTM, RNN, Recurrent, LinearCrossEntropy, bound_cell)
+NAMED = (GRU, LSTM, RNN, Recurrent, LinearCrossEntropyLoss, PlanOptions, bound_cell)
 
 
 def safe_globals() -> list[Any]:
@@ -21,14 +22,15 @@ def safe_globals() -> list[Any]:
         with torch.serialization.safe_globals([*elman.safe_globals(), MyModel, torch.nn.Linear]):
             model = torch.load(path)
 
-    A layer in place of torch's (``elman.GRU`` …) names its own class alone. A ``Recurrent`` names
-    its class, its cell, :func:`elman.bound_cell` if options or heads are bound, and the functions
-    that are options. Cells of your own, and functions of your own as options, are allowed like your
-    classes: ``[*elman.safe_globals(), MyModel, my_cell]``.
+    A layer in place of torch's (``elman.GRU`` …) names its own class, and ``elman.PlanOptions`` if
+    it has a plan. A ``Recurrent`` names its class, its cell, :func:`elman.bound_cell` if options or
+    heads are bound, and the functions that are options. Cells of your own, and functions of your
+    own as options, are allowed like your classes:
+    ``[*elman.safe_globals(), MyModel, my_cell]``.
 
     Returns:
-        The classes of modules, the cells of ``elman.cells``, the functions of ``elman.ops``, and
-        ``elman.bound_cell``.
+        The classes of modules and options, the cells of ``elman.cells``, the functions of
+        ``elman.ops``, and ``elman.bound_cell``.
 
     Example:
         >>> torch.save(elman.GRU(8, 16), "net.pt")

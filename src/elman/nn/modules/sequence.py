@@ -24,12 +24,11 @@ from elman.nn.execute.build import begins_otherwise, multiplies_states, runners_
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack
 from elman.nn.modules.layer_config import Formula
-from elman.nn.modules.layer_options import Configured
+from elman.nn.modules.layer_options import Configured, check_plan
 from elman.nn.options.draws import check_draws, draws_to_keep
 from elman.nn.options.registry import STEP_OPTIONS, CallOptions, given_options
 from elman.nn.options.step_values import check_sample_values
 from elman.passes.draws import draws_of
-from elman.plan.spec import PlanOptions
 
 
 class SequenceModule(Configured):
@@ -61,7 +60,7 @@ class SequenceModule(Configured):
 
     def _make_parts(self) -> Parts:
         """Make what follows from the cell, the sizes and the options."""
-        two, options = bool(self.bidirectional), PlanOptions(self.tape, frozenset(self.without))
+        two, options = bool(self.bidirectional), self.plan.compiled
         runners = runners_of(self._formulas(), self.input_size, two, bool(self.residual), options)
         signature = Signature.of({name: (r.cell, dict(r.dims)) for name, r in runners.items()})
         stack = Stack(
@@ -82,7 +81,21 @@ class SequenceModule(Configured):
             [multiplies_states(runner.cell) for runner in runners.values()],
             draws_of([runner.cell.graph for runner in runners.values()]),
             begins,
+            self.plan,
         )
+
+    def follow_plan(self) -> None:
+        """Make runners anew if ``plan`` is another one now, with another tape or optimizations.
+
+        Raises:
+            InputError: it is no plan.
+        """
+        runtime = self.parts
+        if (
+            self.plan is not runtime.plan
+            and check_plan(self.plan).compiled != runtime.plan.compiled
+        ):
+            self._parts = self._make_parts()
 
     @property
     def parts(self) -> Parts:
@@ -143,18 +156,18 @@ class SequenceModule(Configured):
         dims = values[0].dim()
         axis = 1 if self.batch_first and dims == rank else 0
         row = tuple([value.unsqueeze(axis) for value in values])
-        more = given_options(options)
-        for name, value in more.items():
+        call_options = given_options(options)
+        for name, value in call_options.items():
             option = STEP_OPTIONS.get(name)
             if option is not None:
                 sizes = option.sizes(self.parts, self.training)
                 check_sample_values(name, value, values[0].shape[: dims - rank + 1], sizes)
-                more[name] = value.unsqueeze(axis)
+                call_options[name] = value.unsqueeze(axis)
             elif name != "static":
                 raise TypeError(f"step() got {name}=, which is of a whole sequence")
-        if "static" in more:
+        if "static" in call_options:
             self.parts.signature.check_static()
-        out, after = self(row if several else row[0], state, **more)
+        out, after = self(row if several else row[0], state, **call_options)
         outs = [part.squeeze(axis) for part in (out if isinstance(out, tuple) else (out,))]
         return one_or_all(outs), after
 
@@ -192,16 +205,16 @@ class SequenceModule(Configured):
             >>> torch.allclose(torch.stack(outs), net(x, draws=draws)[0], atol=1e-6)
             True
         """
-        parts: Parts = self.parts
-        check_draws(parts.draws, True, parts.signature.cell)
+        runtime: Parts = self.parts
+        check_draws(runtime.draws, True, runtime.signature.cell)
         check_size("steps", steps)
         check_size("batch", 1 if batch is None else batch)
-        like = next((value for own in self._weights() for value in own), None)
-        device, lead = None if like is None else like.device, len(parts.runners)
-        made = draws_to_keep(parts.draws, lead, steps, batch or 1, device)
+        like = next((value for weights in self._weights() for value in weights), None)
+        device, lead = None if like is None else like.device, len(runtime.runners)
+        keys = draws_to_keep(runtime.draws, lead, steps, batch or 1, device)
         if batch is None:
-            return made.squeeze(1)
-        return made.transpose(0, 1).contiguous() if self.batch_first else made
+            return keys.squeeze(1)
+        return keys.transpose(0, 1).contiguous() if self.batch_first else keys
 
     @property
     def _rank(self) -> int:
@@ -211,9 +224,12 @@ class SequenceModule(Configured):
     def _weights(self) -> list[list[Tensor]]:
         """The weights of each layer and direction as they are now: parameters, or what stands in
         their place (parametrizations)."""
-        own = self._parameters
+        weights = self._parameters
         return [
-            [getattr(self, name) if (weight := own.get(name)) is None else weight for name in names]
+            [
+                getattr(self, name) if (weight := weights.get(name)) is None else weight
+                for name in names
+            ]
             for names in (self._parts or self.parts).names
         ]
 
@@ -223,7 +239,7 @@ class SequenceModule(Configured):
         Raises:
             InputError: one is computed anew by a hook before each forward, and may be old.
         """
-        for name in [name for own in self.parts.names for name in own]:
+        for name in [name for names in self.parts.names for name in names]:
             if name in vars(self) and self._forward_pre_hooks:
                 raise InputError(
                     diagnostic(
@@ -248,10 +264,10 @@ class SequenceModule(Configured):
     def _initial(self) -> list[Tensor]:
         """What a sequence begins with that is given no state, [layers · directions, n], or [1, n]
         of each layer and direction with its own; nothing where that is zeros."""
-        parts: Parts = self._parts or self.parts
-        if not parts.begins:
+        runtime: Parts = self._parts or self.parts
+        if not runtime.begins:
             return []
-        return [getattr(self, f"initial_{name}") for name, _ in parts.signature.states]
+        return [getattr(self, f"initial_{name}") for name, _ in runtime.signature.states]
 
     def _run(self, call: PlannedCall, kind: Kind | None) -> tuple[Any, ...]:
         """Run a call, and keep its plan for further calls of a kind. Results as of ``forward``.

@@ -79,8 +79,8 @@ class Stream:
             InputError: the chunk is packed.
             InputError, ShapeError, EngineError: as the module's ``forward``.
         """
-        parts = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else (x,)
-        if any(isinstance(part, PackedSequence) for part in parts):
+        inputs = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else (x,)
+        if any(isinstance(part, PackedSequence) for part in inputs):
             raise InputError(
                 diagnostic(
                     "the chunks of a stream are tensors, not packed sequences",
@@ -88,9 +88,9 @@ class Stream:
                     "a Stream for the sequences of one length, or one for each sequence",
                 )
             )
-        more = {"static": self.static, "reset": reset, "mask": mask}
-        given = {name: value for name, value in more.items() if value is not None}
-        out, self.state = self.module(x, self.state, **given)
+        options = {"static": self.static, "reset": reset, "mask": mask}
+        call_options = {name: value for name, value in options.items() if value is not None}
+        out, self.state = self.module(x, self.state, **call_options)
         return out
 
     def reset(self, samples: Any = None) -> None:
@@ -117,8 +117,8 @@ class Stream:
             if states[0].dim() != ranks[0]:
                 raise InputError("an unbatched stream has no samples: reset() begins it anew")
             which = _chosen(samples, states[0])
-            made = [_begun(*each, which) for each in zip(states, starts, strict=True)]
-            self.state = signature.form.closed(made)
+            states_now = [_begun(*each, which) for each in zip(states, starts, strict=True)]
+            self.state = signature.form.closed(states_now)
 
 
 def _chosen(samples: Any, state: Tensor) -> Tensor:
@@ -159,6 +159,6 @@ def _no_samples(got: str, number: str, batch: int) -> InputError:
 
 def _begun(state: Tensor, start: Tensor | None, which: Tensor) -> Tensor:
     """A state of which some samples are what they began from."""
-    made = state.clone()
-    made[:, which] = 0.0 if start is None else start[:, which]
-    return made
+    rows = state.clone()
+    rows[:, which] = 0.0 if start is None else start[:, which]
+    return rows

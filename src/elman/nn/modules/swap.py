@@ -42,9 +42,9 @@ def accelerate(model: Model) -> Model:
     """
     check_model("elman.accelerate", model)
     for module in model.modules():
-        ours = _OURS.get(type(module))
-        if ours is not None:
-            module.__class__ = ours
+        replacement = _OURS.get(type(module))
+        if replacement is not None:
+            module.__class__ = replacement
             module.__dict__[_MARK] = True
             swapped: Any = module
             swapped._parts = swapped._make_parts()  # now, not while a compiler traces
@@ -62,11 +62,11 @@ def restore(model: Model) -> Model:
         False
     """
     check_model("elman.restore", model)
-    theirs = {ours: torch_class for torch_class, ours in _OURS.items()}
+    torch_classes = {replacement: torch_class for torch_class, replacement in _OURS.items()}
     for module in model.modules():
-        if module.__dict__.pop(_MARK, False) and type(module) in theirs:
+        if module.__dict__.pop(_MARK, False) and type(module) in torch_classes:
             module.__dict__.pop(PARTS, None)
-            module.__class__ = theirs[type(module)]
+            module.__class__ = torch_classes[type(module)]
     return model
 
 
@@ -77,12 +77,12 @@ def report(model: nn.Module) -> dict[str, str]:
         name of the submodule (``""`` for the model itself) -> one line.
     """
     check_model("elman.nn.report", model)
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, module in model.named_modules():
         text = _status(module)
         if text:
-            found[name] = text
-    return found
+            texts[name] = text
+    return texts
 
 
 def _status(module: nn.Module) -> str:

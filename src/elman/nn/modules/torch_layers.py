@@ -60,8 +60,8 @@ class TorchLayers(SequenceModule):
         if self.proj_size:
             raise InputError(f"proj_size={self.proj_size} has no heads")
         for name in [name for name, _ in self.named_parameters() if name.startswith("weight_hh")]:
-            whole = getattr(self, name)
-            setattr(self, name, nn.Parameter(whole.new_empty(whole.shape[0], size // heads)))
+            values = getattr(self, name)
+            setattr(self, name, nn.Parameter(values.new_empty(values.shape[0], size // heads)))
         super().reset_parameters()  # type: ignore[misc]
 
     def _make_parts(self) -> Parts:
@@ -114,33 +114,33 @@ class TorchLayers(SequenceModule):
                 does not have, none can.
             ShapeError, InputError: an option does not go with the input, or nothing is drawn.
         """
-        given = given_options(options) if options else {}
+        call_options = given_options(options) if options else {}
         kind = None
         if self._parts is not None:
             plans = self._parts.plans
-            kind = plans.kind_of(self, input, hx, given)
+            kind = plans.kind_of(self, input, hx, call_options)
             if kind is not None:
                 plan = plans.find(kind)
                 if plan is not None:
-                    return plan.run_again(self, input, hx, given, kind.weights)
+                    return plan.run_again(self, input, hx, call_options, kind.weights)
         if torch.compiler.is_compiling() and compiles(input):
-            call = plan_call(self, input, hx, given, fixed_engine(self.engine))
+            call = plan_call(self, input, hx, call_options, fixed_engine(self.engine))
             return self._run(call, None)
         engine = wanted(self.engine)
-        more = self._asked_beyond_torch(engine, given)
+        reasons = self._asked_beyond_torch(engine, call_options)
         mistake = self._mistake(input, hx, engine)
-        reason = mistake or unsuitable(input, engine, bool(more))
+        reason = mistake or unsuitable(input, engine, bool(reasons))
         if reason is None and engine == "aten" and self._new_formula:
             reason = "torch's own layer has another formula"
         if reason is not None:
-            mistaken = mistake is not None and not step_options(given)
-            return self._of_torch(input, hx, given, engine, more, reason, mistaken)
+            mistaken = mistake is not None and not step_options(call_options)
+            return self._of_torch(input, hx, call_options, engine, reasons, reason, mistaken)
         try:
-            call = plan_call(self, input, hx, given, engine)
+            call = plan_call(self, input, hx, call_options, engine)
         except (ShapeError, InputError) as error:
-            if "lengths" in given or step_options(given):
+            if "lengths" in call_options or step_options(call_options):
                 raise
-            return self._of_torch(input, hx, given, engine, more, str(error), True)
+            return self._of_torch(input, hx, call_options, engine, reasons, str(error), True)
         return self._run(call, kind)
 
     def _mistake(self, input: Any, hx: Any, engine: str) -> str | None:
@@ -160,11 +160,11 @@ class TorchLayers(SequenceModule):
 
     def _asked_beyond_torch(self, engine: str, options: Mapping[str, Any]) -> list[str]:
         """What is asked for that torch's own forward would not do."""
-        more = [] if engine in ("auto", "aten") else [""]  # an engine by name
-        more += self._beyond_torch
+        reasons = [] if engine in ("auto", "aten") else [""]  # an engine by name
+        reasons += self._beyond_torch
         if "outputs" in options and self.mode == "LSTM":
-            more.append('outputs="states"')
-        return more + step_options(options)
+            reasons.append('outputs="states"')
+        return reasons + step_options(options)
 
     def _of_torch(
         self,
@@ -172,7 +172,7 @@ class TorchLayers(SequenceModule):
         hx: Any,
         options: Mapping[str, Any],
         engine: str,
-        more: list[str],
+        reasons: list[str],
         reason: str,
         mistaken: bool,
     ) -> Any:
@@ -180,17 +180,17 @@ class TorchLayers(SequenceModule):
         computes.
 
         Raises:
-            EngineError: it would compute, but not ``more``, which is asked for.
+            EngineError: it would compute, but not ``reasons``, which is asked for.
         """
         result: Any = None
-        if mistaken or not more:
+        if mistaken or not reasons:
             result = self._torch_forward(input, hx, options.get("lengths"))
-        if not more:
+        if not reasons:
             if "outputs" not in options or result is None:
                 return result
             return (result[0], *result)
         check_export(type(self).__name__)
-        option = ", ".join(name for name in more if name)
+        option = ", ".join(name for name in reasons if name)
         raise EngineError(
             f"engine {engine} cannot run this {type(self).__name__}"
             f"{f' with {option}' if option else ''}: {reason}"
@@ -231,9 +231,8 @@ class RNN(TorchLayers, nn.RNN):
         dropout: share of values dropped after each layer but the last, in training.
         bidirectional: a second set of weights runs over the reversed sequence.
         device, dtype: of the parameters.
-        options: ``engine``, ``heads``, ``tape``, ``residual``, ``checkpoint`` …: as of
-            :class:`Recurrent`. With heads, ``weight_hh`` is [H, H / heads], head n being units
-            n·H/heads …
+        options: ``engine``, ``heads``, ``plan``, ``residual`` …: as of :class:`Recurrent`.
+            With heads, ``weight_hh`` is [H, H / heads], head n being units n·H/heads …
 
     Example:
         >>> net = elman.RNN(8, 16, nonlinearity="relu")

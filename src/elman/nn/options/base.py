@@ -56,11 +56,11 @@ class StepOption(ABC):
             InputError: an argument cannot be so.
         """
 
-    def sizes(self, parts: Parts, training: bool) -> tuple[int, ...]:
+    def sizes(self, runtime: Parts, training: bool) -> tuple[int, ...]:
         """Sizes of a step's value.
 
         Args:
-            parts: of the module.
+            runtime: of the module.
             training: whether it trains.
 
         Raises:
@@ -125,7 +125,7 @@ def further_leaf(graph: Graph, op: str, name: str, shape: Shape = SCALAR) -> Nod
         name: what it is called if that is free.
         shape: of its value.
     """
-    taken = {leaf.name for leaf in graph.leaves}
-    while name in taken:
+    leaf_names = {leaf.name for leaf in graph.leaves}
+    while name in leaf_names:
         name += "_"
     return node(op, (), (name,), shape)

@@ -34,10 +34,10 @@ class DrawsOption(StepOption):
 
     name = "draws"
 
-    def sizes(self, parts: Parts, training: bool) -> tuple[int, ...]:
+    def sizes(self, runtime: Parts, training: bool) -> tuple[int, ...]:
         """See :meth:`StepOption.sizes`: layers · directions, and halves of keys."""
-        check_draws(parts.draws, training, parts.signature.cell)
-        return len(parts.runners), 2 * len(parts.draws)
+        check_draws(runtime.draws, training, runtime.signature.cell)
+        return len(runtime.runners), 2 * len(runtime.draws)
 
     def enter(self, value: Tensor, call: BoundCall) -> None:
         """See :meth:`StepOption.enter`."""
@@ -65,12 +65,14 @@ class DrawsOption(StepOption):
 
     def extend(self, values: StepValues, call: Call, reverse: bool, member: int) -> Call:
         """See :meth:`StepOption.extend`."""
-        more: list[Tensor] = []
-        given = _GIVEN in values.facts
+        further: list[Tensor] = []
+        ready = _GIVEN in values.facts
         for per, keys in zip(_per(values.facts), values.tensors, strict=True):
-            own = keys[member]
-            more += (own if given or per != SEQUENCE else _at_steps(own, call)).unbind(0)
-        return call._replace(inputs=(*call.inputs, *more))
+            layer_keys = keys[member]
+            further += (
+                layer_keys if ready or per != SEQUENCE else _at_steps(layer_keys, call)
+            ).unbind(0)
+        return call._replace(inputs=(*call.inputs, *further))
 
     def for_layers(
         self, values: StepValues, first: int, end: int, draws: Sequence[str]
@@ -85,10 +87,10 @@ class DrawsOption(StepOption):
     def pack(self, values: StepValues, rows: Rows) -> StepValues:
         """See :meth:`StepOption.pack`."""
         keys = [
-            rows.sort(own, 2)
-            if own.dim() == 3
-            else rows.pack(own.movedim((2, 3), (0, 1))).movedim(0, 2)
-            for own in values.tensors
+            rows.sort(layer_keys, 2)
+            if layer_keys.dim() == 3
+            else rows.pack(layer_keys.movedim((2, 3), (0, 1))).movedim(0, 2)
+            for layer_keys in values.tensors
         ]
         return values._replace(tensors=tuple(keys))
 
@@ -113,7 +115,7 @@ def key_sizes(
     per: Sequence[str], lead: int, rows: Sequence[int], batch: int
 ) -> list[tuple[int, ...]]:
     """Sizes of the keys of a call; arguments as of :func:`draw_keys`."""
-    return [(lead, 2, batch) if one == SEQUENCE else (lead, 2, *rows) for one in per]
+    return [(lead, 2, batch) if kind == SEQUENCE else (lead, 2, *rows) for kind in per]
 
 
 def draw_keys(
@@ -156,21 +158,24 @@ def draws_to_keep(
         per sequence are the same at all steps.
     """
     keys = [_drawn(size, device) for size in key_sizes(per, lead, (steps, batch), batch)]
-    each = [own if own.dim() == 4 else own.unsqueeze(2).expand(-1, -1, steps, -1) for own in keys]
+    each = [
+        layer_keys if layer_keys.dim() == 4 else layer_keys.unsqueeze(2).expand(-1, -1, steps, -1)
+        for layer_keys in keys
+    ]
     return torch.cat(each, 1).permute(2, 3, 0, 1).contiguous()
 
 
-def keys_of(given: Tensor, dtype: torch.dtype) -> list[Tensor]:
+def keys_of(ready: Tensor, dtype: torch.dtype) -> list[Tensor]:
     """The keys of a call that is given its draws.
 
     Args:
-        given: of :func:`draws_to_keep`, [T, B, layers · directions, n]; packed [N, ..].
+        ready: of :func:`draws_to_keep`, [T, B, layers · directions, n]; packed [N, ..].
         dtype: of the call, float32 or float64.
 
     Returns:
         [layers · directions, 2, T, B] (packed [.., 2, N]) for each of what the cell draws by.
     """
-    keys = given.detach().movedim((-2, -1), (0, 1)).to(dtype).contiguous()
+    keys = ready.detach().movedim((-2, -1), (0, 1)).to(dtype).contiguous()
     return list(keys.split(2, 1))
 
 

@@ -43,11 +43,11 @@ class MaskRule:
             return node("where", (counts, value, otherwise), (), value.shape)
 
         states: list[Node] = []
-        held: dict[Node, Node] = {}  # by the next state of a step that counts
+        guarded: dict[Node, Node] = {}  # by the next state of a step that counts
         for old, after in zip(graph.states, graph.next_states, strict=True):
             states.append(old if after is old else select(after, old))
-            held.setdefault(after, states[-1])
-        outputs = tuple([held.get(out) or select(out, zero) for out in graph.outputs])
+            guarded.setdefault(after, states[-1])
+        outputs = tuple([guarded.get(out) or select(out, zero) for out in graph.outputs])
         inputs = (*graph.inputs, counts)
         return Graph(inputs, graph.states, graph.weights, tuple(states), outputs)
 

@@ -48,8 +48,8 @@ class StatesRule:
 
     def rewrite(self, graph: Graph) -> Graph:
         """See :class:`Rule`."""
-        more = [root for root in dict.fromkeys(graph.next_states) if root not in graph.outputs]
-        return _with_outputs(graph, (*graph.outputs, *more))
+        further = [root for root in dict.fromkeys(graph.next_states) if root not in graph.outputs]
+        return _with_outputs(graph, (*graph.outputs, *further))
 
 
 FIRST, STATES = register_rule(FirstRule()), register_rule(StatesRule())
@@ -66,8 +66,8 @@ def rules_for(cell: Cell, last: bool, outputs: Outputs = None) -> tuple[Rule, ..
     graph = cell.graph
     if not last:
         return (FIRST,) if len(graph.outputs) > 1 else ()
-    wanted = outputs is not None and not {*graph.next_states} <= {*graph.outputs}
-    return (STATES,) if wanted else ()
+    needed = outputs is not None and not {*graph.next_states} <= {*graph.outputs}
+    return (STATES,) if needed else ()
 
 
 def check_outputs(outputs: Any) -> None:
@@ -109,15 +109,15 @@ class OutputLayout(NamedTuple):
         shapes = tuple(shape_size(value.shape, dims) for value in every)
         count = len(graph.outputs)
         states = tuple(every.index(root) for root in graph.next_states)
-        whole = OutputLayout(shapes, tuple(range(count)), states, directions)
-        return whole._replace(shapes=shapes[:count], states=()), whole
+        layout = OutputLayout(shapes, tuple(range(count)), states, directions)
+        return layout._replace(shapes=shapes[:count], states=()), layout
 
-    def picked(self, made: Sequence[Handle]) -> tuple[list[Handle], list[Handle]]:
+    def picked(self, results: Sequence[Handle]) -> tuple[list[Handle], list[Handle]]:
         """Outputs and states of what :func:`run_layers` made: a first output that is a state too
         has no input added as a state."""
-        first = made[-1] if len(made) > len(self.shapes) else made[0]
-        states = [made[k] if k else first for k in self.states]
-        return [made[k] for k in self.outputs], states
+        first = results[-1] if len(results) > len(self.shapes) else results[0]
+        states = [results[k] if k else first for k in self.states]
+        return [results[k] for k in self.outputs], states
 
     def parts(self, joined: Tensor) -> list[Tensor]:
         """Every value [T, B, n · directions]; of packed rows [N, n · directions]. A scalar has an
@@ -132,10 +132,10 @@ class OutputLayout(NamedTuple):
         split = torch.split  # views, which torch does not let change in place
         if torch.compiler.is_compiling() or transformed((joined,)) is None:
             split = torch.unsafe_split_with_sizes
-        found, count = split(joined, widths * self.directions, -1), len(widths)
+        pieces, count = split(joined, widths * self.directions, -1), len(widths)
         if self.directions == 2:
-            return [torch.cat((found[k], found[k + count]), -1) for k in range(count)]
-        return [v if shape else v.squeeze(-1) for v, shape in zip(found, self.shapes, strict=True)]
+            return [torch.cat((pieces[k], pieces[k + count]), -1) for k in range(count)]
+        return [v if shape else v.squeeze(-1) for v, shape in zip(pieces, self.shapes, strict=True)]
 
 
 class RunSettings(NamedTuple):
@@ -186,14 +186,14 @@ def run_layers(
     rest: list[Tensor] = []
     at, out = 0, inputs[0]
     for number, (group, count) in enumerate(groups):
-        made, more = run_group(group, (out, *inputs[1:]), at, at + count)
-        collected.append(more)
+        results, further = run_group(group, (out, *inputs[1:]), at, at + count)
+        collected.append(further)
         at += count
         if number == len(groups) - 1:
-            made, *rest = layout.parts(made)
+            results, *rest = layout.parts(results)
             if settings.residual and number and 0 in layout.states:
-                rest.append(made)
+                rest.append(results)
         elif settings.dropout > 0.0:
-            made = torch.dropout(made, settings.dropout, True)
-        out = made + out if settings.residual and number else made
+            results = torch.dropout(results, settings.dropout, True)
+        out = results + out if settings.residual and number else results
     return [out, *rest], collected

@@ -71,11 +71,11 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in options:
         if name not in NAMES:
             raise TypeError(f"forward() got an unexpected keyword argument {name!r}")
-    given = {name: value for name, value in options.items() if value is not None}
-    check_outputs(given.get("outputs"))
+    in_use = {name: value for name, value in options.items() if value is not None}
+    check_outputs(in_use.get("outputs"))
     for option in STEP_OPTIONS.values():
-        option.check(given)
-    return given
+        option.check(in_use)
+    return in_use
 
 
 def step_options(options: Mapping[str, Any]) -> list[str]:

@@ -79,9 +79,9 @@ class Reset(StepOption):
             return
         check_choice("reset_to", to, ("zeros", "initial"))
         if "reset" not in options:
-            what = f"reset_to={to!r} has no effect without reset="
+            problem = f"reset_to={to!r} has no effect without reset="
             hint = f"net(x, state, reset=flags, reset_to={to!r}), not 0 where an episode begins"
-            raise InputError(diagnostic(what, [], hint))
+            raise InputError(diagnostic(problem, [], hint))
 
     def enter(self, value: Tensor, call: BoundCall) -> None:
         """See :meth:`StepOption.enter`."""
@@ -109,15 +109,15 @@ class Reset(StepOption):
         (flags,), (start,), packed = values.tensors, values.facts, call.packed
         states, dtype = call.states, call.inputs[0].dtype
         ends = _backwards(flags, packed) if reverse else _following(flags, packed)
-        more = [ends.to(dtype)]
+        further = [ends.to(dtype)]
         if start == "initial":
-            more += [_at_steps(state, call) for state in states]
+            further += [_at_steps(state, call) for state in states]
         elif not reverse:  # nothing lies before the first step of the other direction
             first = flags[0] if packed is None else flags[: packed.batch]
             axes = (1,) * call.stacked
             initial = call.weights[-len(states) :] if start == "learned" else None
             states = _begin(states, first.reshape(*axes, -1), initial)
-        return call._replace(inputs=(*call.inputs, *more), states=states)
+        return call._replace(inputs=(*call.inputs, *further), states=states)
 
 
 def _begin(
@@ -152,8 +152,8 @@ def _backwards(mask: Tensor, packed: Packed | None) -> Tensor:
 
 def _at_steps(state: Tensor, call: Call) -> Tensor:
     """An initial state at every step of its sequence."""
-    own = state[0] if call.stacked else state
+    initial_state = state[0] if call.stacked else state
     if call.packed is not None:
-        return own.index_select(0, call.packed.sequence.to(own.device))
+        return initial_state.index_select(0, call.packed.sequence.to(initial_state.device))
     steps, batch, _ = call.sizes
-    return own.expand(steps, batch, *own.shape[1:])
+    return initial_state.expand(steps, batch, *initial_state.shape[1:])

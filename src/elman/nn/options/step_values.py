@@ -68,15 +68,15 @@ def check_sample_values(
     """
     _check_tensor(name, values, "sample", sizes)
     if [*values.shape] != [*shape, *sizes]:
-        what = f"[{'B, ' * len(shape)}{_AXES}]" if sizes else "one flag per sample"
-        message = f"{name} must be {[*shape, *sizes]}, {what}, got {[*values.shape]}"
+        shape_text = f"[{'B, ' * len(shape)}{_AXES}]" if sizes else "one flag per sample"
+        message = f"{name} must be {[*shape, *sizes]}, {shape_text}, got {[*values.shape]}"
         raise ShapeError(diagnostic(message, [], _hint(name, values, shape, sizes)))
 
 
 def _check_tensor(name: str, values: Any, per: str, sizes: Sequence[int]) -> None:
     if not isinstance(values, Tensor):
-        what = "as net.draws(T, B) returns it" if sizes else f"one flag per {per}"
-        message = f"{name} must be a tensor, {what}, got {type(values).__name__}"
+        shape_text = "as net.draws(T, B) returns it" if sizes else f"one flag per {per}"
+        message = f"{name} must be a tensor, {shape_text}, got {type(values).__name__}"
         hint = f"torch.stack({name})" if sizes and type(values) is list else as_tensor(values, name)
         raise InputError(diagnostic(message, [], hint))
     check_dense(values, name)

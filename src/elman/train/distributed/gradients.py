@@ -26,7 +26,7 @@ from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 
 from elman.errors import InputError
-from elman.nn import LinearCrossEntropy
+from elman.nn import LinearCrossEntropyLoss
 from elman.tuning.decisions import sending_after_backward
 
 
@@ -148,7 +148,7 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> Any:
     own = mesh["data_parallel"]
     for part in parts(model):
         fully_shard(part, mesh=own)
-        if isinstance(part, LinearCrossEntropy):  # validation asks for it, not for a forward
+        if isinstance(part, LinearCrossEntropyLoss):  # validation asks for it, not for a forward
             register_fsdp_forward_method(part, "logits")
     return fully_shard(model, mesh=own)
 

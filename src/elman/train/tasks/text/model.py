@@ -4,6 +4,7 @@ text drawn from it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from elman.checks import check_index, check_number, check_size, check_text
 from elman.errors import InputError, RunError
-from elman.nn import LinearCrossEntropy
+from elman.nn import LinearCrossEntropyLoss
 from elman.train.loop.layers import recurrent
 from elman.train.loop.objective import cross_entropy
 from elman.train.loop.task import Trained
@@ -168,13 +169,16 @@ class LanguageModel(nn.Module):
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         self.recurrent = recurrent
         self.dropout = nn.Dropout(dropout)
-        self.readout: nn.Linear | LinearCrossEntropy
+        self.readout: nn.Sequential | LinearCrossEntropyLoss  # parameters of the same names
         if plain:
-            self.readout = nn.Linear(hidden, size)
+            linear = nn.Linear(hidden, size)
             if tie:
-                self.readout.weight = self.embedding.weight
+                linear.weight = self.embedding.weight
+            self.readout = nn.Sequential(OrderedDict(linear=linear))
         else:
-            self.readout = LinearCrossEntropy(hidden, size, tie=self.embedding if tie else None)
+            self.readout = LinearCrossEntropyLoss(
+                hidden, size, bias=True, tie=self.embedding if tie else None
+            )
 
     def forward(
         self, ids: Tensor, state: Any = None, targets: Tensor | None = None
@@ -192,7 +196,7 @@ class LanguageModel(nn.Module):
         """
         out, state = self.recurrent(self.embedding_dropout(self.embedding(ids)), state)
         out = self.dropout(out)
-        if isinstance(self.readout, nn.Linear):
+        if isinstance(self.readout, nn.Sequential):
             logits = self.readout(out)
             return logits if targets is None else cross_entropy(logits, targets), state
         return self.readout.logits(out) if targets is None else self.readout(out, targets), state
