@@ -1,4 +1,4 @@
-"""For what a kernel is made: sizes, dtype, device, and which gradients are asked for."""
+"""Specification of a kernel: sizes, dtype, device, gradients, options."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ OPTIMIZATIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What a user may decide about how a cell is compiled; no result depends on it but by rounding.
+    """Options of compilation; results depend on them only by rounding.
 
     Attributes:
         tape: how much the forward keeps for the backward.
         without: optimizations that are left out, of :data:`OPTIMIZATIONS`.
 
     Raises:
-        InputError: one cannot be so.
+        InputError: an unknown tape mode or optimization.
     """
 
     tape: Tape = "auto"
@@ -45,14 +45,14 @@ class PlanOptions:
             raise InputError(
                 diagnostic(
                     f"there is no optimization {min(unknown)!r} to leave out",
-                    [(name, what) for name, what in OPTIMIZATIONS.items()],
+                    [(name, effect) for name, effect in OPTIMIZATIONS.items()],
                 )
             )
 
     @classmethod
     def of(cls, tape: Tape, without: Collection[str]) -> Self:
-        """As modules and ``explain`` take them: one name is as good as a list of it. Raises
-        InputError: one cannot be so."""
+        """Options as modules and ``explain`` take them; ``without`` may be one name. Raises
+        InputError: an unknown tape mode or optimization."""
         return cls(tape, check_names("without", without, 'without=["fusion", "simd"]'))
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ USUAL = PlanOptions()
 
 @dataclass(frozen=True)
 class Spec:
-    """What is fixed when a kernel is compiled; T and B never are.
+    """Everything fixed at compile time; T and B never are.
 
     Attributes:
         dims: (name, size) of every named dim of the cell, sorted.
