@@ -115,6 +115,21 @@ class Kernel(ABC):
         return {}
 
 
+class WrappedKernel(Kernel):
+    """A kernel that runs another one, and reports its facts and counts."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.engine = kernel, kernel.engine
+
+    def describe(self) -> dict[str, Any]:
+        """See :meth:`Kernel.describe`."""
+        return self.kernel.describe()
+
+    def counters(self) -> dict[str, int]:
+        """See :meth:`Kernel.counters`."""
+        return self.kernel.counters()
+
+
 class DifferentiableKernel(Kernel):
     """A kernel of plain torch code, which autograd and every transform see through."""
 

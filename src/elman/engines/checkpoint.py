@@ -4,12 +4,11 @@ steps and no tape; the backward runs a span again for its tape, the last one fir
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from elman.engines.base import Kernel
+from elman.engines.base import Kernel, WrappedKernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import packed_of
 from elman.engines.spans import Span, backward_in, forward_in
@@ -31,7 +30,7 @@ def spans_of(call: Call, most: int) -> list[Span]:
     ]
 
 
-class Checkpointed(Kernel):
+class Checkpointed(WrappedKernel):
     """Any kernel with gradient checkpointing: run in spans of steps, without keeping the tape.
 
     Args:
@@ -41,14 +40,14 @@ class Checkpointed(Kernel):
     """
 
     def __init__(self, kernel: Kernel, steps: int, wants: Sequence[bool] = ()) -> None:
-        self.kernel, self.steps, self._wants = kernel, steps, wants
-        self.engine, self.packs = kernel.engine, kernel.packs
+        super().__init__(kernel)
+        self.steps, self._wants, self.packs = steps, wants, kernel.packs
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`. What is saved: the first states of all spans, one tensor
         per state."""
-        dense_states = _unstacked(call)
-        result, saved = forward_in(spans_of(dense_states, self.steps), dense_states, self._tapeless)
+        unstacked = _unstacked(call)
+        result, saved = forward_in(spans_of(unstacked, self.steps), unstacked, self._tapeless)
         if not call.stacked:
             return result._replace(saved=saved)
         # stacked, not viewed: a user may detach_() a state, and no view allows that
@@ -64,15 +63,15 @@ class Checkpointed(Kernel):
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
         """See :meth:`Kernel.backward`; nothing of ``saved`` is destroyed."""
-        dense_states = _unstacked(call)
-        shapes = [state.shape for state in dense_states.states]
+        unstacked = _unstacked(call)
+        shapes = [state.shape for state in unstacked.states]
         d_last = tuple(
             None if d is None else d.reshape(shape)
             for d, shape in zip(cotangents.last, shapes, strict=True)
         )
         run = self._by_torch if self.kernel.differentiable else self._again
         d = cotangents._replace(last=d_last)
-        gradients = backward_in(spans_of(dense_states, self.steps), dense_states, saved, d, run)
+        gradients = backward_in(spans_of(unstacked, self.steps), unstacked, saved, d, run)
         if not call.stacked:
             return gradients
         return gradients._replace(
@@ -90,14 +89,6 @@ class Checkpointed(Kernel):
         every = (True,) * len(call.states)  # a span hands its own on, whatever is asked for
         wants = (*self._wants[:first], *every, *self._wants[second:])
         return torch_gradients(self.kernel, call, wants, cotangents)
-
-    def describe(self) -> dict[str, Any]:
-        """The kernel's own facts."""
-        return self.kernel.describe()
-
-    def counters(self) -> dict[str, int]:
-        """The kernel's own counts."""
-        return self.kernel.counters()
 
 
 def torch_gradients(

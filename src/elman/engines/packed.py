@@ -9,7 +9,7 @@ from itertools import accumulate, groupby
 import torch
 from torch import Tensor
 
-from elman.engines.base import Kernel
+from elman.engines.base import Kernel, WrappedKernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.spans import backward_in, forward_in, same_sequences
 from elman.errors import ShapeError
@@ -128,14 +128,14 @@ def for_layout(kernel: Kernel, packed: Packed | None) -> Kernel:
     return kernel if packed is None or kernel.packs else DenseRuns(kernel)
 
 
-class DenseRuns(Kernel):
+class DenseRuns(WrappedKernel):
     """Any kernel over packed rows: one dense call for each run of steps of the same sequences."""
 
     packs = True
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.engine, self.differentiable = kernel.engine, kernel.differentiable
+        super().__init__(kernel)
+        self.differentiable = kernel.differentiable
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`; the call is packed."""
@@ -159,14 +159,6 @@ class DenseRuns(Kernel):
             )
 
         return backward_in(runs, call, saved[:count], cotangents, of_run)
-
-    def describe(self) -> dict[str, object]:
-        """The kernel's own facts."""
-        return self.kernel.describe()
-
-    def counters(self) -> dict[str, int]:
-        """The kernel's own counts."""
-        return self.kernel.counters()
 
 
 def _packed(call: Call) -> Packed:

@@ -55,6 +55,12 @@ def below(roots: Iterable[Node], available: Collection[Node] = ()) -> list[Node]
     return [value for value in nodes if not loop_invariant(value)]
 
 
+def _boundary(values: Iterable[Node], roots: Iterable[Node], rate: Rate) -> set[Node]:
+    """Values of at most a rate that are roots, or arguments of ``values`` of higher rates."""
+    read = {arg for value in values if value.rate > rate for arg in value.args}
+    return {value for value in read.union(roots) if value.rate <= rate}
+
+
 def wanted_sums(pair: Pair, wants: Collection[str]) -> tuple[Sum, ...]:
     """The sums that the gradients of the wanted weights are made of."""
     roots = [
@@ -158,13 +164,7 @@ class _Cutter:
             return ()
         everything = below([*self.pair.d_states, *self.late])
         primal = [v for v in everything if v.rate <= Rate.STATE]
-        read = {
-            arg
-            for v in everything
-            if v.rate > Rate.STATE
-            for arg in v.args
-            if arg.rate <= Rate.STATE
-        } | {v for v in self.late if v.rate <= Rate.STATE}
+        read = _boundary(everything, self.late, Rate.STATE)
         if self.spec.options.tape == "recompute":
             return tuple(value for value in primal if value in self.related.comparisons)
         forward = self.pair.primal
@@ -179,14 +179,9 @@ class _Cutter:
 
     def hoist(self, roots: list[Node], free: set[Node]) -> tuple[Node, ...]:
         """Input-rate values worth computing for all T·B at once."""
-        nodes = [v for v in below(roots) if v.rate == Rate.INPUT]
-        read = {
-            arg
-            for v in below(roots)
-            if v.rate == Rate.STATE
-            for arg in v.args
-            if arg.rate == Rate.INPUT
-        } | {v for v in roots if v.rate == Rate.INPUT}
+        everything = below(roots)
+        nodes = [v for v in everything if v.rate == Rate.INPUT]
+        read = _boundary(everything, roots, Rate.INPUT)
         return frontier(nodes, read, free, self.save_apart, self.compute_again)
 
     def sink(self, loop: list[Node], late: list[Node], free: set[Node]) -> tuple[Node, ...]:
@@ -220,13 +215,7 @@ class _Cutter:
         """Values without carry worth computing for all T·B before the backward loop."""
         everything = below(roots, free)
         nodes = [v for v in everything if v.rate <= Rate.OUTPUT]
-        read = {
-            arg
-            for v in everything
-            if v.rate == Rate.CARRY
-            for arg in v.args
-            if arg.rate <= Rate.OUTPUT
-        } | {v for v in roots if v.rate <= Rate.OUTPUT}
+        read = _boundary(everything, roots, Rate.OUTPUT)
         return frontier(nodes, read, free, self.save, self.compute)
 
 

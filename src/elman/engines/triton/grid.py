@@ -19,7 +19,6 @@ from elman.engines.triton.loop import Loop
 from elman.engines.triton.text import added, assigned, renamed
 from elman.ir.graph import Node
 from elman.ir.pair import loop_invariant
-from elman.ir.types import GateBlock
 from elman.plan.cost import phase_nodes
 from elman.plan.program import Acc, Buffer, Bundle, Phase, Segment
 from elman.plan.segments import full_reads
@@ -88,7 +87,7 @@ class Grid(Loop):
         self._is_early = False
         self.sums: set[int] = set()  # how many blocks are summed at once, somewhere
         self.scratch = layout.slots(phase.scratch)
-        sizes = [layout.size(gate_block) for gate_block in _gate_blocks(phase)]
+        sizes = [layout.size(part.gate_block) for s in phase.segments for part in s.parts]
         self.programs = -(-max(sizes, default=1) // units)
         self.passes = 1 + sum(segment.sync for segment in phase.segments)
         # the interpreter repeats a step: what a program had before and what it has stored are two
@@ -100,8 +99,8 @@ class Grid(Loop):
         self._all: set[int] = set()
         pair = layout.program.pair
         leaves = pair.step.states if forward else pair.d_next
-        nodes = phase_nodes(phase)
-        self._read = {arg for value in nodes for arg in full_reads(value)}  # by all programs
+        # by all programs
+        self._read = {arg for value in phase_nodes(phase) for arg in full_reads(value)}
         self._shared = {k for k, leaf in enumerate(leaves) if leaf in self._read}
 
     def _owned_size(self, size: int) -> int:
@@ -187,7 +186,7 @@ class Grid(Loop):
         return name
 
     def _swap(self) -> None:
-        """From a stage's lines to those ahead of it, and back."""
+        """Switch between a stage's lines and those a stage ahead."""
         self.lines, self._early = self._early, self.lines
         self._bases, self._early_bases = self._early_bases, self._bases
         self._is_early = not self._is_early
@@ -399,8 +398,3 @@ class Grid(Loop):
 
     def _end(self) -> list[str]:
         return self._sliced(super()._end())
-
-
-def _gate_blocks(phase: Phase) -> list[GateBlock]:
-    """Gate blocks that the phase computes in."""
-    return [part.gate_block for segment in phase.segments for part in segment.parts]
