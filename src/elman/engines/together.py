@@ -237,8 +237,8 @@ class Together(Kernel):
 
     def _gradients(self, call: Call, results: Sequence[Gradients | None]) -> Gradients:
         """The gradients of the whole call from those of every kernel's."""
-        of, count = self.arrangement, len(call.inputs) - self.arrangement.own * len(results)
-        none = (None,) * (count + of.own)
+        of, count = self.arrangement, len(call.inputs) - self.arrangement.private * len(results)
+        none = (None,) * (count + of.private)
         by_kernel = [
             result or Gradients(none, (None,) * states, (None,) * weights)
             for result, states, weights in zip(results, of.states, of.weights, strict=True)
