@@ -116,10 +116,10 @@ class Grid(Loop):
 
     def indices(self, name: str, size: int) -> list[str]:
         """See :meth:`Body.indices`: those of this program."""
-        lane = f"tl.arange(0, {self.block_of(size)})[:, None]"
+        offsets = f"tl.arange(0, {self.block_of(size)})[:, None]"
         return [
-            f"{name} = tl.program_id(0) * {self._owned_size(size)} + {lane}",
-            f"ok_{name} = ({lane} < {self._owned_size(size)}) & ({name} < {size})",
+            f"{name} = tl.program_id(0) * {self._owned_size(size)} + {offsets}",
+            f"ok_{name} = ({offsets} < {self._owned_size(size)}) & ({name} < {size})",
         ]
 
     def address(self, buffer: Buffer, value: Node) -> str:
