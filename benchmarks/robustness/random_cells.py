@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import subprocess
@@ -25,6 +26,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from random_formulas import Draw, Formula, cell_of
 from torch import Tensor
 
 from elman import compiler
-from elman.engines.base import Job
+from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents
 from elman.ir.types import shape_size
 from elman.plan.spec import Spec
@@ -49,6 +51,7 @@ AUTO = 10  # of so many cells one is run by ``auto`` as well, which times its ca
 RELATIVE = {"float64": 1e-9, "float32": 2e-4}  # of a result's largest finite element
 UNSTEADY = 24  # runs of the reference with rounding errors, where a result is off by more
 LOST = 30.0  # times what these are off by
+SCALE = {"float64": 2.0**-400, "float32": 2.0**-50}
 
 SPECIAL = (0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 0.5, -2.0, 3.25)
 TINY = {"float64": (1e-310, -3e-310), "float32": (1e-40, -2e-40)}  # subnormal
@@ -61,29 +64,29 @@ def trial_of(formulas: list[Formula], seed: int) -> Trial:
     it."""
     source = random.Random(seed)
     dtype, H = source.choice(("float64", "float64", "float32")), source.choice(SIZES)
-    own = cell_of(formulas)
-    dims = own.bind(H, H)
-    wants = frozenset(leaf.name for leaf in (*own.inputs, *own.weights))
-    job = compiler.job(own, Spec(tuple(sorted(dims.items())), dtype, wants=wants))
+    cell = cell_of(formulas)
+    dims = cell.bind(H, H)
+    wants = frozenset(leaf.name for leaf in (*cell.inputs, *cell.weights))
+    job = compiler.job(cell, Spec(tuple(sorted(dims.items())), dtype, wants=wants))
     special = {f"{f.number}" for f in formulas if f.special}
 
     def values(name: str, *shape: int) -> Tensor:
-        drawn = torch.Generator().manual_seed(seed * 1000 + sum(map(ord, name)) * 7 + len(name))
-        made = torch.randn(shape, generator=drawn, dtype=torch.float64)
+        generator = torch.Generator().manual_seed(seed * 1000 + sum(map(ord, name)) * 7 + len(name))
+        tensor = torch.randn(shape, generator=generator, dtype=torch.float64)
         if len(shape) == 2 and name[0] in "AB":
-            made *= 0.7 / shape[1] ** 0.5
+            tensor *= 0.7 / shape[1] ** 0.5
         if name[1:] in special:
             pool = torch.tensor([*SPECIAL, *TINY[dtype]], dtype=torch.float64)
-            odd = pool[torch.randint(len(pool), shape, generator=drawn)]
-            made = torch.where(torch.rand(shape, generator=drawn) < 0.7, odd, made)
-        return made.to(getattr(torch, dtype))
+            odd = pool[torch.randint(len(pool), shape, generator=generator)]
+            tensor = torch.where(torch.rand(shape, generator=generator) < 0.7, odd, tensor)
+        return tensor.to(getattr(torch, dtype))
 
-    inputs = (values(x.name, STEPS, BATCH, *shape_size(x.shape, dims)) for x in own.inputs)
-    states = (values(h.name, BATCH, H) for h in own.states)
-    weights = (values(w.name, *shape_size(w.shape, dims)) for w in own.weights)
+    inputs = (values(x.name, STEPS, BATCH, *shape_size(x.shape, dims)) for x in cell.inputs)
+    states = (values(h.name, BATCH, H) for h in cell.states)
+    weights = (values(w.name, *shape_size(w.shape, dims)) for w in cell.weights)
     call = Call(tuple(inputs), tuple(states), tuple(weights))
     d_output = torch.cat([values(f"dy{f.number}", STEPS, BATCH, H) for f in formulas], -1)
-    d_last = tuple(values(f"d{h.name}", BATCH, H) for h in own.states)
+    d_last = tuple(values(f"d{h.name}", BATCH, H) for h in cell.states)
     return Trial(job, call, Cotangents(d_output, d_last))
 
 
@@ -97,13 +100,13 @@ def deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-def by(job: Job, engine: str) -> Any:
+def by(job: Job, engine: str) -> Kernel:
     """The kernel that ``c``, ``auto`` or ``deterministic`` would run.
 
     Raises:
         RuntimeError: it is engine reference, for the others refused.
     """
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as log:
         warnings.simplefilter("always")
         if engine == "deterministic":
             with deterministic():
@@ -111,97 +114,118 @@ def by(job: Job, engine: str) -> Any:
         else:
             chosen = choose(job, STEPS, BATCH, engine)
     if chosen.engine == "reference":
-        raise RuntimeError("; ".join(str(one.message) for one in said))
+        raise RuntimeError("; ".join(str(warning.message) for warning in log))
     return chosen.kernel
 
 
-def off(got: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
+def off(result: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
     """Where two results disagree: NaN or an infinity in one place or of one sign, or a number
     that is off by more than is allowed."""
-    same = (got == want) | (got.isnan() & want.isnan())
-    return ~(same | ((got - want).abs() <= allowed))
+    equal = (result == want) | (result.isnan() & want.isnan())
+    return ~(equal | ((result - want).abs() <= allowed))
 
 
-def differences(got: Results, want: Results, trial: Trial) -> dict[str, str]:
+def far_off(result: Tensor, want: Tensor, relative: float) -> Tensor:
+    """Where two results in float64 disagree by more than a share of their columns' largest finite
+    elements (of 1 at least), and of 1000 times their own."""
+    rows = want.abs().where(want.isfinite(), torch.zeros(())).reshape(-1, (*want.shape, 1)[-1])
+    largest = rows.amax(0).expand_as(rows).reshape(want.shape).clamp(1.0)
+    return off(result, want, relative * torch.minimum(largest, 1e3 + want.abs()))
+
+
+def differences(kernel: Kernel, want: Results, trial: Trial) -> dict[str, str]:
     """By name of a result: what is wrong with it.
 
-    Cotangents of a value are summed, those of one of weights alone over all rows, before they are
-    multiplied with its derivative; the reference multiplies those of each way that leads to it.
-    Where the derivative is infinite it has NaN for a cotangent of 0, the sum may be infinite. A
-    factor of a sum is that of its terms, which may overflow to infinities of unlike signs: a
-    gradient that overflows may be NaN.
+    NaN and infinities are to stand where the reference has them, but for gradients. Cotangents of a
+    value are summed, those of one of weights alone over all rows, before they are multiplied with
+    its derivative; the reference multiplies those of each way that leads to it. Where the
+    derivative is infinite it has NaN for a cotangent of 0, the sum may be infinite. The other way
+    round, a factor of a sum is that of its terms, and the sum of two that overflow to unlike
+    infinities is NaN: without overflow, of cotangents that are :data:`SCALE` times as large, both
+    are finite and agree.
     """
+    results, relative = trial.run(kernel), RELATIVE[trial.job.spec.dtype]
     wrong: dict[str, Tensor] = {}
-    relative = RELATIVE[trial.job.spec.dtype]
-    for name in got.keys() | want.keys():
-        if name not in got or name not in want:
-            there = got.get(name, want.get(name))
-            if there is not None and bool(there.count_nonzero()):
-                wrong[name] = torch.ones_like(there, dtype=torch.bool)
+    overflown: set[str] = set()
+    for name in results.keys() | want.keys():
+        if name not in results or name not in want:
+            value = results.get(name, want.get(name))
+            if value is not None and bool(value.count_nonzero()):
+                wrong[name] = torch.ones_like(value, dtype=torch.bool)
             continue
-        a, b = got[name].double(), want[name].double()
-        size = (
-            b.abs().where(b.isfinite(), torch.zeros(())).reshape(-1, b.shape[-1] if b.dim() else 1)
-        )
-        allowed = relative * size.amax(0).expand_as(size).reshape(b.shape).clamp(1.0)
-        bad = off(a, b, torch.minimum(allowed, relative * (1e3 + b.abs())))
+        a, b = results[name].double(), want[name].double()
+        bad = far_off(a, b, relative)
         if name.startswith("gradient"):
-            bad &= ~((a.isnan() | b.isnan()) & ~a.isfinite() & ~b.isfinite())
+            bad &= ~(b.isnan() & ~a.isfinite())
+            if (bad & a.isnan() & b.isinf()).any():
+                overflown.add(name)
         if bad.any():
             wrong[name] = bad
+    if overflown:
+        small = scaled(trial)
+        a, b = small.run(kernel), small.run(kernel_of(trial.job, "reference"))
+        for name in overflown:
+            x, y = a[name].double(), b[name].double()
+            finite = x.isfinite() & y.isfinite() & ~far_off(x, y, relative)
+            wrong[name] &= ~(results[name].isnan() & want[name].isinf() & finite)
+    wrong = {name: bad for name, bad in wrong.items() if bad.any()}
     if wrong:
-        wrong = unexplained(wrong, got, want, trial)
+        wrong = unexplained(wrong, results, want, trial)
     return {
         name: f"{int(bad.sum())} of {bad.numel()}"
         + (
-            f": {got[name][bad][0].item()}, not {want[name][bad][0].item()}"
-            if name in got and name in want
+            f": {results[name][bad][0].item()}, not {want[name][bad][0].item()}"
+            if name in results and name in want
             else " missing"
         )
         for name, bad in wrong.items()
     }
 
 
+def scaled(trial: Trial) -> Trial:
+    """The same with cotangents, and so gradients, that are :data:`SCALE` times as large."""
+    factor, ds = SCALE[trial.job.spec.dtype], trial.cotangents
+    output = None if ds.output is None else ds.output * factor
+    return replace(trial, cotangents=Cotangents(output, tuple(d * factor for d in ds.last)))
+
+
 def unexplained(
-    wrong: dict[str, Tensor], got: Results, want: Results, trial: Trial
+    wrong: dict[str, Tensor], results: Results, want: Results, trial: Trial
 ) -> dict[str, Tensor]:
     """What no rounding error of the reference explains: it is near no threshold, and cancels
-    nothing."""
-    spread: dict[str, Tensor] = {
-        name: torch.zeros(bad.shape).double() for name, bad in wrong.items()
-    }
-    loose = {name: torch.zeros_like(bad) for name, bad in wrong.items()}
+    nothing.
+
+    Of each element by itself: it may be off by :data:`LOST` times as much as the reference with
+    rounding errors is at most, in :data:`UNSTEADY` runs; anything if these have NaN or infinities
+    at other places.
+    """
+    spread = {name: torch.zeros(bad.shape).double() for name, bad in wrong.items()}
     for seed in range(UNSTEADY):
-        other = trial.run(unsteady(trial.job, seed))
-        for name in wrong:
-            if name not in other or name not in want:
-                continue
-            a, b = other[name].double(), want[name].double()
-            loose[name] |= off(a, b, torch.full_like(a, float("inf")))
-            spread[name] = torch.maximum(spread[name], (a - b).abs().nan_to_num())
-    left: dict[str, Tensor] = {}
-    for name, bad in wrong.items():
-        if name in got and name in want:
-            a, b = got[name].double(), want[name].double()
-            bad = bad & ~loose[name] & off(a, b, LOST * spread[name])
-        if bad.any():
-            left[name] = bad
-    return left
+        noisy = trial.run(unsteady(trial.job, seed))
+        for name in wrong.keys() & noisy.keys() & want.keys():
+            a, b = noisy[name].double(), want[name].double()
+            kind = off(a, b, torch.full_like(a, math.inf))
+            distance = (a - b).abs().nan_to_num(0.0).where(~kind, torch.tensor(math.inf).double())
+            spread[name] = torch.maximum(spread[name], distance)
+    for name in wrong.keys() & results.keys() & want.keys():
+        a, b = results[name].double(), want[name].double()
+        wrong[name] &= off(a, b, LOST * spread[name]) & spread[name].isfinite()
+    return {name: bad for name, bad in wrong.items() if bad.any()}
 
 
 def failures(formulas: list[Formula], seed: int, engines: tuple[str, ...]) -> list[str]:
     """What is wrong with the cell of some formulas, on each engine."""
     trial = trial_of(formulas, seed)
     want = trial.run(kernel_of(trial.job, "reference"))
-    said: list[str] = []
+    texts: list[str] = []
     for engine in engines:
         try:
-            wrong = differences(trial.run(by(trial.job, engine)), want, trial)
+            wrong = differences(by(trial.job, engine), want, trial)
         except Exception as error:  # whatever it is, it is a failure
-            said.append(f"{engine}: {type(error).__name__}: {error}")
+            texts.append(f"{engine}: {type(error).__name__}: {error}")
             continue
-        said += [f"{engine}: {name}: {what}" for name, what in wrong.items()]
-    return said
+        texts += [f"{engine}: {name}: {text}" for name, text in wrong.items()]
+    return texts
 
 
 def checked(seed: int, count: int) -> list[dict[str, Any]]:
@@ -209,15 +233,15 @@ def checked(seed: int, count: int) -> list[dict[str, Any]]:
     draw = Draw(seed)
     formulas = [draw.formula(number) for number in range(count)]
     engines = ("c", "deterministic", *(["auto"] if seed % AUTO == 0 else []))
-    whole = failures(formulas, seed, engines)
-    if not whole:
+    texts = failures(formulas, seed, engines)
+    if not texts:
         return []
     rows: list[dict[str, Any]] = []
     for formula in formulas:
         alone = failures([formula], seed, engines)
         if alone:
             rows.append({"seed": seed, "formula": formula.text, "wrong": alone})
-    return rows or [{"seed": seed, "formula": "all together", "wrong": whole}]
+    return rows or [{"seed": seed, "formula": "all together", "wrong": texts}]
 
 
 def done(record: Path | None) -> tuple[set[int], int]:
@@ -245,8 +269,8 @@ def run(first: int, last: int, formulas: int, cache: str) -> dict[str, Any]:
     failed = [row for row in rows if "formula" in row]
     if ended.returncode:  # of the seed that follows the last one that is finished
         at = max((row["finished"] for row in rows if "finished" in row), default=first - 1) + 1
-        said = (ended.stderr.strip().splitlines() or [""])[-1]
-        wrong = [f"ended with {ended.returncode}: {said}"]
+        message = (ended.stderr.strip().splitlines() or [""])[-1]
+        wrong = [f"ended with {ended.returncode}: {message}"]
         failed.append({"seed": at, "formula": "the process", "wrong": wrong})
         last = at + 1
     return {"first": first, "last": last, "formulas": (last - first) * formulas, "failures": failed}
@@ -282,21 +306,21 @@ def main() -> int:
 
 def campaign(first: int, last: int, formulas: int, record: Path | None, folder: str) -> int:
     """All seeds that a record lacks; how many failures there are, those of the record too."""
-    known, failed = done(record)
+    seeds, failed = done(record)
     cache = os.environ.get("ELMAN_CACHE") or folder
     count, begin, at = 0, time.perf_counter(), first
     while at < last:
-        if at in known:
+        if at in seeds:
             at += 1
             continue
-        row = run(at, min(last, at + CELLS, *(s for s in known if s > at)), formulas, cache)
+        row = run(at, min(last, at + CELLS, *(s for s in seeds if s > at)), formulas, cache)
         if record is not None:
             with record.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
         for failure in row["failures"]:
             print(f"seed {failure['seed']}: {failure['formula']}")
-            for what in failure["wrong"]:
-                print(f"    {what}")
+            for text in failure["wrong"]:
+                print(f"    {text}")
         at, count, failed = row["last"], count + row["formulas"], failed + len(row["failures"])
         hourly = count / (time.perf_counter() - begin) * 3600
         print(

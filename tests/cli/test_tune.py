@@ -104,7 +104,7 @@ def test_a_gpu_is_measured(capsys, nothing_known):
     status, told = run([*words, "cuda"], capsys)
     assert status == 0
     assert "triton" in told
-    assert "measured before" in run([*words, "cuda"], capsys)[1]
+    assert "benchmarked before" in run([*words, "cuda"], capsys)[1]
     assert "benchmarked now" in run([*words, "cpu"], capsys)[1]
 
 

@@ -1,6 +1,6 @@
-"""What a checkpoint holds, held against the model and the settings that it is to continue.
+"""Checks of a checkpoint against the model and the settings of the run that it continues.
 
-It is checked before any of it is used. Its hashes say that the bytes are those that were written,
+They come before any of it is used. Its hashes say that the bytes are those that were written,
 not who wrote them: torch's fused optimizers read and write as many numbers of a moment as its
 weight has, whatever its size.
 """
@@ -27,7 +27,7 @@ GROUPS = ("model", "optimizer", "carried", "random")
 
 @dataclass(frozen=True)
 class Facts:
-    """What a checkpoint holds besides tensors.
+    """The facts of a checkpoint besides its tensors.
 
     Attributes:
         carried: the kind of the carried state, of `KINDS`.
