@@ -56,9 +56,9 @@ class ScannedNewton(Newton):
 
     def _scanned(self) -> list[str]:
         """Each step as the affine map A y + b, scanned."""
-        n, lines = self.n, [*self._head(), *self._own.values()]
+        n, lines = self.n, [*self._head(), *self._first.values()]
         for i in range(n):
-            lines += self._own.row(i)
+            lines += self._first.row(i)
         for i in range(n):
             along = " + ".join(f"a{i}{j} * h{j}" for j in range(n))
             lines.append(f"b{i} = tl.where(inside, f{i} - ({along}), 0.0)")

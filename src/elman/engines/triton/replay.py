@@ -19,7 +19,7 @@ from elman.engines.triton.straight_line import StraightLine
 from elman.torch_internals import SEES_OPERATIONS
 
 _KEPT = 64  # kinds of calls of one direction of a kernel: recorded, and seen once
-ResultT = TypeVar("Found")
+ResultT = TypeVar("ResultT")
 
 
 class Replays:
