@@ -22,26 +22,30 @@ def names_in(text: str) -> list[str]:
     return re.findall(r"<!-- bench:(.+?) -->", text)
 
 
-def section(text: str, name: str) -> tuple[int, int] | None:
-    """Where something stands in a text, or None without both markers."""
-    start = text.find(start_of(name))
-    end = text.find(END, max(start, 0))
-    return None if start < 0 or end < 0 else (start + len(start_of(name)), end)
+def _places(name: str) -> re.Pattern[str]:
+    """Every place of a suite's table or of a figure in a text, markers included."""
+    return re.compile(f"({re.escape(start_of(name))})(\n?)(.*?)(\n?)({re.escape(END)})", re.DOTALL)
+
+
+def contents(text: str, name: str) -> list[str]:
+    """The text between the markers, at each place."""
+    return [place[3] for place in _places(name).finditer(text)]
 
 
 def rewritten(text: str, name: str, content: str) -> str:
-    """The text with something else between the markers, on lines of its own if it was before.
+    """The text with other content between the markers, on lines of its own if it was before.
 
     Raises:
         InputError: there are no markers.
     """
-    span = section(text, name)
-    if span is None:
+    text, count = _places(name).subn(
+        lambda place: "".join((*place.group(1, 2), content, *place.group(4, 5))), text
+    )
+    if not count:
         raise InputError(
             diagnostic("no place for the table", [("need", f"{start_of(name)} … {END}")])
         )
-    apart = "\n" if text[slice(*span)].startswith("\n") else ""
-    return f"{text[: span[0]]}{apart}{content}{apart}{text[span[1] :]}"
+    return text
 
 
 def markdown(suite: Suite, measured: dict[str, Row]) -> str:

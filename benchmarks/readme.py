@@ -1,25 +1,31 @@
 """Write what pages show of the committed results: python -m benchmarks.readme.
 
-README.md has tables of suites; pages of the documentation have figures, each by its name in
-:data:`FIGURES`, between the same markers.
+`benchmarks/results/README.md` has tables of suites; README.md and pages of the documentation have
+figures, each by its name in :data:`FIGURES`, between the same markers; pictures are drawn anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.cases import OURS
 from benchmarks.claims import Rows
-from benchmarks.contestants import CHECKPOINT
+from benchmarks.contestants import CHECKPOINT, TRAIN
 from benchmarks.pages import markdown, names_in, rewritten
+from benchmarks.pictures import PROJECTS, RESULTS, Bar, pictures, rows_of, times
 from benchmarks.rows import read_rows
 from benchmarks.suites import SUITES
+from benchmarks.suites.cells import times_as_fast
+from elman import cells
 from elman.errors import ElmanError, InputError
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("README.md", "docs/language_models.md", "docs/long_sequences.md")
+PICTURES = ROOT / "docs" / "pictures"
+PAGES = (
+    *("README.md", "benchmarks/results/README.md", "docs/projects.md", "docs/when_it_helps.md"),
+    *("docs/language_models.md", "docs/long_sequences.md"),
+)
 LAYERS = ("loop", "torch", OURS, "elman-c")  # of suite ecornn
 SMALL_RUN = 30_200 * 20 * 20  # words of 13 epochs of the Penn Treebank: steps, rows, segments
 LONG = "gru 100000,1,32 every {}"
@@ -29,11 +35,6 @@ POINTS = (
     *("2 lstm 35,20,512", "2 lstm 35,64,512", "1 lstm 35,128,512", "2 lstm 35,20,650"),
     *("1 lstm 35,32,1024", "2 gru 35,20,200"),
 )
-
-
-def rows_of(suite: str) -> Rows:
-    """The committed rows of a suite."""
-    return Rows(read_rows(RESULTS / f"{suite}.jsonl").values())
 
 
 def rounded(value: float) -> str:
@@ -124,7 +125,67 @@ def step_us(who: str) -> str:
     return f"{rows_of('foundation').seconds('gru 1000,1,64', who) / 1000 * 1e6:.2g}"
 
 
+def span(speedups: Iterable[float]) -> str:
+    """The least and the greatest of several speed-ups: 2.16 to 108x."""
+    low, *_, high = sorted(speedups)
+    return f"{times(low)[:-1]} to {times(high)}"
+
+
+def gains(cell: str, baseline: str, *suites: str) -> str:
+    """The span of elman's speed-ups of training steps over a baseline.
+
+    Args:
+        cell: of the cases; "" takes those of all cells.
+        baseline: a contestant; only sequences (T >= 10) that are compared with it count.
+        suites: whose rows.
+    """
+    return span(
+        rows_of(suite).faster(case.name, OURS, baseline)
+        for suite in suites
+        for case in SUITES[suite].cases
+        if case.measure is TRAIN
+        and case.T >= 10
+        and case.baseline == baseline
+        and cell in ("", case.cell)
+    )
+
+
+def packed() -> str:
+    """The span of speed-ups over torch's layers on packed sequences."""
+    cases = [case.name for case in SUITES["layers"].cases if "packed" in case.name.split()]
+    return span(rows_of("layers").faster(case, OURS, "torch") for case in cases)
+
+
+def library() -> str:
+    """The span of speed-ups of library cells over their loops."""
+    speedups = [times_as_fast(rows_of("cells"), cell) for cell in cells.ALL]
+    return span(speedup for speedup in speedups if speedup)
+
+
+def projects() -> str:
+    """A table of suite users: times of a training step in the project's loop and as one layer."""
+    lines = ["| project | loop | elman | speed-up |", "|---|---:|---:|---:|"]
+    for bar in PROJECTS.bars:
+        rows = rows_of(bar.suite)
+        seconds = [rows.seconds(bar.case, who) for who in (bar.baseline, OURS)]
+        texts = [f"{1000 * each:.3g} ms" if each < 1 else f"{each:.3g} s" for each in seconds]
+        lines.append(f"| {' | '.join([bar.label, *texts, times(bar.speedup)])} |")
+    return "\n".join(lines)
+
+
 FIGURES: dict[str, Callable[[], str]] = {
+    "gains of gru": lambda: gains("gru", "torch", "foundation", "cpu"),
+    "gains of lstm": lambda: gains("lstm", "torch", "foundation", "cpu"),
+    "gains of formulas": lambda: gains("", "loop", "foundation", "cpu"),
+    "gains of resets": lambda: span(bar.speedup for bar in PROJECTS.bars if "resets" in bar.label),
+    "gains of cells": library,
+    "gains of packed": packed,
+    "gains of projects": lambda: span(bar.speedup for bar in PROJECTS.bars),
+    "projects": projects,
+    "large lstm": lambda: times(Bar("", "cpu", "lstm 10,1000,1000").speedup),
+    "whole update": lambda: times(Bar("", "users", "cleanrl-ppo lstm 128,8,128", "loop").speedup),
+    "one call, forward": lambda: times(Bar("", "foundation", "call forward").speedup),
+    "one call, train": lambda: times(Bar("", "foundation", "call train").speedup),
     "layers of words": layers,
     "model of lstm": lambda: model("lstm"),
     "model of gru": lambda: model("gru"),
@@ -169,6 +230,9 @@ def main() -> None:
             text = rewritten(text, name, content(name))
             print(f"{page}: {name}")
         path.write_text(text, encoding="utf-8", newline="\n")
+    for name, svg in pictures().items():
+        (PICTURES / name).write_text(svg, encoding="utf-8", newline="\n")
+        print(f"docs/pictures/{name}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ release = version = elman.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 source_suffix = {".md": "markdown"}
 root_doc = "index"
-exclude_patterns = ["design/README.md"]
 suppress_warnings = ["myst.header"]
 
 myst_enable_extensions = ["attrs_block", "attrs_inline"]

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import inspect
 import json
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import notebooks  # beside this file
+from cell_pages import cell_pages
 
 import elman
 from benchmarks.cases import Suite
 from benchmarks.claims import HEADERS, Rows, judged
 from benchmarks.rows import read_rows
 from benchmarks.suites import SUITES
-from benchmarks.suites.cells import CELLS, B, H, T, times_as_fast
 from benchmarks.table import filled, machine_line
-from elman import cells, ops
-from elman.autodiff.structure import structure
-from elman.compiler import pair_of
+from elman import ops
 from elman.drawing import draw_ops
-from elman.frontend.cell import Cell
-from elman.ir.types import names_in
 
 FIGURE = 24  # characters of a cell that are not broken into lines
 TRIED = Path(__file__).parents[1] / "release" / "tried.jsonl"
@@ -35,6 +30,7 @@ def write(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for name, made in pages().items():
         path, data = folder / name, made.encode() if isinstance(made, str) else made
+        path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_bytes() != data:
             path.write_bytes(data)
 
@@ -43,67 +39,12 @@ def pages() -> dict[str, str | bytes]:
     """Texts and pictures by file name."""
     return {
         **notebooks.pages(notebooks.NOTEBOOKS),
-        "gallery.md": gallery(),
+        **cell_pages(),
         "operations.md": operations(),
         "reference.md": reference(),
         "measured.txt": measured(),  # included by results.md
         "tried.txt": tried(),  # included by compatibility.md
     }
-
-
-def gallery() -> str:
-    """Every cell with its formula, its structure and its graph."""
-    parts = [
-        "# Cells\n",
-        "Every cell of `elman.cells` as it is written. Each runs by `elman.Recurrent(cell, I, H)`,",
-        "with the same options, further dims by keyword; a formula of your own is as fast.\n",
-        *_table(),
-        *(part for cell in cells.ALL for part in _cell(cell)),
-    ]
-    return "\n".join(parts)
-
-
-def _table() -> Iterator[str]:
-    rows = Rows([*read_rows(RESULTS / f"{CELLS.name}.jsonl").values()])
-    yield "| cell | states | recurrence | beside its loop |"
-    yield "|---|---|---|--:|"
-    for cell in cells.ALL:
-        name, ratio = f"[`{cell.name}`](#{cell.name})", times_as_fast(rows, cell)
-        faster = "" if ratio is None else f"{ratio:.1f}x"
-        yield f"| {name} | {_states(cell)} | {_structure(cell)} | {faster} |"
-    yield ""
-    yield "*Beside its loop*: how many times as fast a training step is as the loop that one writes"
-    yield f"for the cell in torch, on a CPU, T = {T}, B = {B}, H = {H}"
-    yield "(`python -m benchmarks cells`; [how it is measured](../results.md)).\n"
-
-
-def _states(cell: Cell) -> str:
-    return ", ".join(f"`{state}`" for state in cell.states)
-
-
-def _structure(cell: Cell) -> str:
-    step = pair_of(cell).source
-    names = [f"{leaf.data[0]}" for leaf in step.states]
-    return structure(step).show(tuple(names))
-
-
-def _cell(cell: Cell) -> Iterator[str]:
-    source = textwrap.dedent(inspect.getsource(cell.function))
-    yield f"## {cell.name}\n"
-    yield f"{inspect.getdoc(cell)}\n"
-    yield f"```python\n{source}```\n"
-    yield f"Recurrence: {_structure(cell)}.\n"
-    yield "Forward above, backward below. Outlined in red: the backward reads it; filled: kept.\n"
-    yield notebooks.drawing(elman.draw(cell, **_sizes(cell)).svg) + "\n"
-
-
-def _sizes(cell: Cell) -> dict[str, int]:
-    """128 of each dim, however often an input or a state has it."""
-    declared = (*cell.inputs, *cell.static, *cell.states, *cell.weights)
-    names = set().union(*(names_in(entry.shape) for entry in declared))
-    first, state = cell.inputs[0].shape[0], cell.states[0].shape[0]
-    own = {"input_size": 128 * len(first), "hidden_size": 128 * len(state)}
-    return {**own, **dict.fromkeys(names - {*first, *state}, 128)}
 
 
 def operations() -> str:

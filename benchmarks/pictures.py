@@ -1,0 +1,151 @@
+"""Pictures of the committed rows for pages: bars of speed-ups, on light and on dark ground."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.cases import OURS
+from benchmarks.claims import Rows
+from benchmarks.rows import read_rows
+from elman.report.charts import NO_METADATA, STYLE
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One speed-up of a training step.
+
+    Attributes:
+        label: text at its left.
+        suite, case: the row.
+        baseline: the contestant that elman is compared with.
+    """
+
+    label: str
+    suite: str
+    case: str
+    baseline: str = "torch"
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast elman is as the baseline (median)."""
+        return rows_of(self.suite).faster(self.case, OURS, self.baseline)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Bars below one title."""
+
+    title: str
+    bars: Sequence[Bar]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Colours (CSS) of a picture on a page of one scheme."""
+
+    text: str
+    muted: str
+    bar: str
+    accent: str
+
+
+GROUNDS = {
+    "light": Ground(text="#1f2328", muted="#59636e", bar="#1f5fa8", accent="#b3541e"),
+    "dark": Ground(text="#f0f6fc", muted="#9198a1", bar="#58a6ff", accent="#f0883e"),
+}
+
+LAYERS = Group(
+    "torch.nn's own layers, replaced by elman.accelerate(model)",
+    (
+        Bar("GRU, 64 units, batch 1", "foundation", "gru 1000,1,64"),
+        Bar("GRU, 128 units, batch 4", "foundation", "gru 100,4,128"),
+        Bar("GRU, 256 units, batch 32, packed", "layers", "gru packed 100,32,256"),
+        Bar("GRU, 256 units, batch 32", "foundation", "gru 100,32,256"),
+        Bar("LSTM, 64 units, batch 1", "cpu", "lstm 1000,1,64"),
+        Bar("LSTM, 256 units, batch 32", "cpu", "lstm 100,32,256"),
+        Bar("LSTM, 1000 units, batch 1000", "cpu", "lstm 10,1000,1000"),
+    ),
+)
+PROJECTS = Group(
+    "Published models' loops over time steps, as one layer",
+    (
+        Bar("CleanRL, LSTM with resets", "users", "cleanrl lstm 128,2,128", "loop"),
+        Bar("snnTorch, leaky neurons", "users", "snntorch leaky 100,128,1000", "loop"),
+        Bar("stable-baselines3, LSTM with resets", "users", "sb3 lstm 128,8,256", "loop"),
+        Bar("ncps, CfC", "users", "ncps cfc 200,32,64", "loop"),
+        Bar("SpeechBrain, LiGRU", "users", "speechbrain ligru 500,16,512", "loop"),
+        Bar("DreamerV3, layer-norm GRU", "users", "dreamer gru 64,16,512", "loop"),
+        Bar("haste, layer-norm LSTM, zoneout", "users", "haste lstm 100,32,256", "loop"),
+        Bar("NeuralHydrology, EA-LSTM", "users", "neuralhydrology ealstm 365,256,256", "loop"),
+        Bar("TorchRL, GRU with resets", "users", "torchrl gru 128,256,512", "loop"),
+    ),
+)
+PICTURES = {"gains": (LAYERS, PROJECTS), "projects": (PROJECTS,)}
+
+
+def rows_of(suite: str) -> Rows:
+    """The committed rows of a suite."""
+    return Rows(read_rows(RESULTS / f"{suite}.jsonl").values())
+
+
+def times(speedup: float) -> str:
+    """A speed-up in words of three digits at most: 108x, 16.4x, 1.45x."""
+    return f"{speedup:.0f}x" if speedup >= 99.5 else f"{speedup:.3g}x"
+
+
+def draw_gains(groups: Iterable[Group], ground: Ground) -> str:
+    """Horizontal bars of speed-ups on a logarithmic axis (SVG text, transparent ground)."""
+    groups = list(groups)
+    heights = [len(group.bars) + 1.2 for group in groups]
+    colours: dict[Any, Any] = {
+        "axes.edgecolor": ground.muted,
+        "axes.grid": False,
+        "text.color": ground.text,
+    }
+    with mpl.rc_context(STYLE | colours):
+        figure = Figure(figsize=(8.4, 0.265 * sum(heights) + 0.1), layout="constrained")
+        panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights, sharex=True)
+        for axes, group in zip(panels[:, 0], groups, strict=True):
+            _draw_group(axes, group, ground)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=True)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    return re.sub(r'width="[^"]*pt" height="[^"]*pt"', 'width="100%"', text, count=1)
+
+
+def _draw_group(axes: Axes, group: Group, ground: Ground) -> None:
+    """Labels at the left, a figure at the end of each bar, no axis."""
+    figures = [bar.speedup for bar in group.bars]
+    places = range(len(figures))
+    axes.barh(places, [figure - 1 for figure in figures], left=1, height=0.68, color=ground.bar)
+    for place, figure in zip(places, figures, strict=True):
+        axes.text(
+            figure * 1.04, place, times(figure), va="center", color=ground.text, weight="bold"
+        )
+    axes.set_yticks(places, [bar.label for bar in group.bars], color=ground.text)
+    axes.set(xscale="log", xlim=(1, 200), ylim=(len(figures) - 0.4, -0.6), xticks=[])
+    axes.set_title(group.title, loc="left", fontsize=11, color=ground.accent, weight="bold")
+    axes.minorticks_off()
+    axes.tick_params(left=False)
+    axes.spines[["bottom"]].set_visible(False)
+
+
+def pictures() -> dict[str, str]:
+    """Every picture by its file name."""
+    return {
+        f"{name}-{scheme}.svg": draw_gains(groups, ground)
+        for name, groups in PICTURES.items()
+        for scheme, ground in GROUNDS.items()
+    }

@@ -1,0 +1,207 @@
+"""A page for each cell of the library, and their index by family."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import elman
+from benchmarks.pictures import rows_of, times
+from benchmarks.suites.cells import B, H, T, times_as_fast
+from elman import cells
+from elman.autodiff.structure import structure
+from elman.compiler import pair_of
+from elman.frontend.cell import Cell
+from elman.frontend.signature import Declared
+from elman.ir.types import dim_size, names_in, shape_size, show_dim
+
+FAMILIES = {
+    "Dense gates": (*cells.DENSE, *cells.GATED, *cells.RANDOM),
+    "Each unit by itself": cells.DIAGONAL,
+    "Linear in the state": cells.LINEAR,
+    "Static inputs, memories, chunks": cells.SIZED,
+    "Spiking neurons": cells.SPIKING,
+    "Differential equations and oscillators": cells.OSCILLATING,
+    "Irregular times": cells.TIMED,
+}
+ABOUT = {
+    "Dense gates": "Matrices from all units to all units; what most layers of torch are.",
+    "Each unit by itself": "No unit sees another's past, so a step costs no matrix product.",
+    "Linear in the state": 'All time steps are one associative scan (`engine="deer"`).',
+    "Static inputs, memories, chunks": "Cells with dims of their own, given by keyword.",
+    "Spiking neurons": "Outputs of 0 and 1, gradients by a surrogate ([Spikes](../spikes.md)).",
+    "Differential equations and oscillators": "Discretised equations, made for long memory.",
+    "Irregular times": "Times are inputs, of steps or between them ([guide](../missing_data.md)).",
+}
+ARXIV, DOI = re.compile(r"arXiv:([\w.\-/]*\d(?:v\d+)?)"), re.compile(r"doi:(10\.[^\s;,]+)")
+YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+FULL = 60.0  # length of the longest bar (px)
+
+
+def cell_pages() -> dict[str, str]:
+    """Texts and drawings by file name."""
+    made = {f"cells/{cell.name}.md": page(cell) for cell in cells.ALL}
+    made |= {f"cells/{cell.name}.svg": drawing(cell) for cell in cells.ALL}
+    return {"gallery.md": index(), **made}
+
+
+def drawing(cell: Cell) -> str:
+    """The differentiable graph (SVG), 128 of each dim."""
+    dims: dict[str, Any] = sizes(cell)
+    return elman.draw(cell, **dims).svg
+
+
+def index() -> str:
+    """All cells by family: what each is, its paper, its speed."""
+    lines = [
+        "# Cells\n",
+        "The cells of `elman.cells`. Run one by `elman.Recurrent(cell, input_size, hidden_size)`",
+        "with all options of a layer. Your own formula is as fast: [write one](../cells.md).\n",
+        "*Speed-up*: of a training step compared with the Python loop that one writes for the cell",
+        f"in torch, on two cores of a CPU with T = {T} steps, B = {B} samples, H = {H} units",
+        "(`python -m benchmarks cells`; [Results](../results.md)).\n",
+    ]
+    for family, members in FAMILIES.items():
+        lines += [f"## {family}\n", f"{ABOUT[family]}\n"]
+        lines += ["| cell | | year | speed-up |", "|---|---|---|---|"]
+        lines += [_row(cell) for cell in members]
+        lines.append("")
+    names = "\n".join(f"cells/{cell.name}" for members in FAMILIES.values() for cell in members)
+    return "\n".join([*lines, f"```{{toctree}}\n:hidden:\n\n{names}\n```\n"])
+
+
+def _row(cell: Cell) -> str:
+    year = YEAR.search(cell.source)
+    speedup = times_as_fast(rows_of("cells"), cell)
+    bar = ""
+    if speedup is not None:
+        bar = (
+            f'<span class="bar" style="width: {FULL * speedup / 15:.0f}px"></span> {times(speedup)}'
+        )
+    name = f"[`{cell.name}`](cells/{cell.name}.md)"
+    return f"| {name} | {title(cell)} | {year[0] if year else ''} | {bar} |"
+
+
+def title(cell: Cell) -> str:
+    """The name in words: the first line of its file."""
+    return (sys.modules[cell.function.__module__].__doc__ or "").partition("\n")[0].rstrip(".")
+
+
+def page(cell: Cell) -> str:
+    """One cell: what it is, how it is called, its formula, its graph."""
+    return "\n".join(_sections(cell))
+
+
+def _sections(cell: Cell) -> Iterator[str]:
+    yield f"# {cell.name}\n"
+    yield f"**{title(cell)}.**\n"
+    yield f"Source: {linked(cell.source)}.\n" if cell.source else ""
+    yield "## Use\n"
+    yield f"```python\n{use(cell)}```\n"
+    yield from _facts(cell)
+    yield "## Formula\n"
+    yield f"{explanation(cell)}\n"
+    file = inspect.getsource(sys.modules[cell.function.__module__])
+    yield f"```python\n{file.rstrip()}\n```\n"
+    yield "## Graph\n"
+    yield "Forward above, backward below. Outlined in red: values that the backward reads; filled:"
+    yield "values saved for it. A click opens the drawing in full size.\n"
+    yield f"```{{image}} {cell.name}.svg\n:alt: The graph of {cell.name}"
+    yield f":target: ../../_images/{cell.name}.svg\n:class: drawing\n```\n"
+
+
+def explanation(cell: Cell) -> str:
+    """The docstring without its errors, references as code."""
+    text = (inspect.getdoc(cell) or "").partition("\nRaises:")[0].strip()
+    return re.sub(r":\w+:(`[^`]+`)", r"\1", text)
+
+
+def linked(source: str) -> str:
+    """A source whose arXiv numbers and DOIs are links."""
+    source = ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", source)
+    return DOI.sub(r"[doi:\1](https://doi.org/\1)", source)
+
+
+def _facts(cell: Cell) -> Iterator[str]:
+    """A table of dims, states, options, recurrence and speed."""
+    speedup = times_as_fast(rows_of("cells"), cell)
+    step = pair_of(cell).source
+    names = tuple(f"{leaf.data[0]}" for leaf in step.states)
+    options = ", ".join(f"`{name}={_default(value)}`" for name, value in cell.defaults.items())
+    rows = {
+        "inputs per step": _listed(cell.inputs),
+        "inputs per sequence": _listed(cell.static),
+        "states": _listed(cell.states),
+        "outputs": _listed(cell.outputs) or f"`{cell.states[0]}`, the first state",
+        "parameters": _listed(w for w in cell.weights if w.name not in cell.constants),
+        "constants": _listed(w for w in cell.weights if w.name in cell.constants),
+        "options": options,
+        "recurrence": structure(step).show(names),
+        "training step": "not measured"
+        if speedup is None
+        else f"{times(speedup)} as fast as its Python loop (T = {T}, B = {B}, H = {H}, two cores)",
+    }
+    yield "| | |"
+    yield "|---|---|"
+    yield from (f"| {name} | {text} |" for name, text in rows.items() if text)
+    yield ""
+
+
+def _default(value: object) -> str:
+    return getattr(value, "__name__", None) or repr(value)
+
+
+def _listed(entries: Iterable[Declared]) -> str:
+    return ", ".join(f"`{entry}`" for entry in entries)
+
+
+def use(cell: Cell) -> str:
+    """Code that builds a layer of the cell and calls it."""
+    dims = dict.fromkeys(_further_dims(cell), 32)
+    arguments = {name: str(size) for name, size in dims.items()}
+    dims |= {"I": 64, "H": 128}
+    arguments |= {
+        entry.name: f"torch.zeros({', '.join(map(str, shape_size(entry.shape, dims)))})"
+        for entry in cell.weights
+        if entry.name in cell.constants and entry.name not in cell.init
+    }
+    width, hidden = (dim_size(each[0].shape[0], dims) for each in (cell.inputs, cell.states))
+    named = "".join(f", {name}={value}" for name, value in arguments.items())
+    inputs = [_tensor(entry, dims, "T", "B") for entry in cell.inputs]
+    static = [_tensor(entry, dims, "B") for entry in cell.static]
+    names = [entry.name for entry in cell.inputs]
+    given = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    call = ", ".join([given, *(f"static={entry.name}" for entry in cell.static)])
+    lines = [
+        *("import elman", "import torch", ""),
+        f"net = elman.Recurrent(elman.cells.{cell.name}, {width}, {hidden}{named})",
+        *inputs,
+        *static,
+        f"out, state = net({call})",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tensor(entry: Declared, dims: Mapping[str, int], *axes: str) -> str:
+    shape = [*((axis,) for axis in axes), *entry.shape]
+    sizes = shape_size(tuple(shape), {**dims, "T": 100, "B": 16})
+    letters = ", ".join(map(show_dim, shape))
+    return f"{entry.name} = torch.rand({', '.join(map(str, sizes))})  # [{letters}]"
+
+
+def _further_dims(cell: Cell) -> list[str]:
+    """Dims that are neither the first input's nor the first state's, in their order."""
+    declared = (*cell.inputs, *cell.static, *cell.states, *cell.weights)
+    names = dict.fromkeys(name for entry in declared for name in sorted(names_in(entry.shape)))
+    usual = {*cell.inputs[0].shape[0], *cell.states[0].shape[0]}
+    return [name for name in names if name not in usual]
+
+
+def sizes(cell: Cell) -> dict[str, int]:
+    """128 of each dim, however often an input or a state has it."""
+    first, state = cell.inputs[0].shape[0], cell.states[0].shape[0]
+    usual = {"input_size": 128 * len(first), "hidden_size": 128 * len(state)}
+    return {**usual, **dict.fromkeys(_further_dims(cell), 128)}

@@ -1,0 +1,61 @@
+"""The site's page of each cell: its code runs, its drawing and its family are there."""
+
+from __future__ import annotations
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import elman
+from elman import cells
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.fixture(scope="module")
+def cell_pages() -> ModuleType:
+    """docs/cell_pages.py."""
+    spec = spec_from_file_location("cell_pages", DOCS / "cell_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+def test_code_runs(cell_pages, cell):
+    """As it is shown, with fewer steps and samples."""
+    code = cell_pages.use(cell)
+    small = code.replace("rand(100, 16", "rand(3, 2").replace("rand(16", "rand(2")
+    assert small != code
+    with elman.using(engine="reference"):
+        names: dict[str, torch.Tensor] = {}
+        exec(small, names)
+    assert names["out"].shape[:2] == (3, 2)
+    assert names["out"].isfinite().all()
+
+
+def test_every_cell_has_one_family(cell_pages):
+    members = [cell.name for family in cell_pages.FAMILIES.values() for cell in family]
+    assert sorted(members) == sorted(cell.name for cell in cells.ALL)
+    assert cell_pages.FAMILIES.keys() == cell_pages.ABOUT.keys()
+
+
+def test_sources_are_links(cell_pages):
+    """Numbers of arXiv with their version, DOIs up to the mark that ends them."""
+    text = cell_pages.linked("A 2019, arXiv:1810.09536v2, eq. 9; B 2019, doi:10.5194/a-23-5089; C")
+    assert "[arXiv:1810.09536v2](https://arxiv.org/abs/1810.09536v2), eq. 9" in text
+    assert "[doi:10.5194/a-23-5089](https://doi.org/10.5194/a-23-5089); C" in text
+
+
+def test_a_page_has_facts_and_formula(cell_pages):
+    """States, parameters, constants, options with their defaults, and code that can be copied."""
+    page = cell_pages.page(cells.gru_d)
+    for text in ("`h[H]`, `last[I]`", "| constants | `mean[I]` |", "from elman.ops import exp"):
+        assert text in page
+    assert "`beta=0.9`" in cell_pages.page(cells.lif)
+    assert "Raises" not in cell_pages.explanation(cells.cfc)
