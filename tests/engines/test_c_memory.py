@@ -17,7 +17,7 @@ SHAPE = (3, LARGE // 4)
 
 @pytest.fixture(autouse=True)
 def empty(monkeypatch):
-    monkeypatch.setattr(memory, "_kept", type(memory._kept)())
+    monkeypatch.setattr(memory, "_kept", type(memory._storages)())
     if not memory.COUNTS_USERS:
         pytest.skip("this torch does not tell who holds a storage")
 
@@ -54,7 +54,7 @@ def test_a_storage_alone_is_held_too():
 def test_small_and_unlike_sizes():
     """Small ones are torch's; a storage is not used for much less than it holds."""
     fresh((10,), torch.float32)
-    assert not memory._kept
+    assert not memory._storages
     big = fresh((4 * LARGE,), torch.float32)
     where = big.data_ptr()
     del big
@@ -68,16 +68,16 @@ def test_shared_memory_is_let_go():
     first.share_memory_()
     del first
     fresh(SHAPE, torch.float32)
-    assert not any(storage.is_shared() for storage in memory._kept)
+    assert not any(storage.is_shared() for storage in memory._storages)
 
 
 def test_bounded():
     """No more than the limit is kept."""
     held = [fresh((LIMIT // 16,), torch.float32) for _ in range(6)]
-    assert sum(storage.nbytes() for storage in memory._kept) <= LIMIT
+    assert sum(storage.nbytes() for storage in memory._storages) <= LIMIT
     del held
     fresh((LIMIT,), torch.float32)
-    assert sum(storage.nbytes() for storage in memory._kept) <= LIMIT
+    assert sum(storage.nbytes() for storage in memory._storages) <= LIMIT
 
 
 def test_threads_never_share():
@@ -106,7 +106,7 @@ def test_kernels_results():
     net = elman.RNN(8, 64, engine="c")
     x = torch.randn(LARGE // (64 * 64 * 4) + 1, 64, 8)
     net(x)[0].sum().backward()
-    before = len(memory._kept)
+    before = len(memory._storages)
     assert before, "large results are kept in mind"
     y, _ = net(x)
     kept = y.detach().clone()
@@ -116,7 +116,7 @@ def test_kernels_results():
     del y, other
     for _ in range(3):
         net(x)[0].sum().backward()
-    assert len(memory._kept) <= before + 1, "steps of a training go on in the same memory"
+    assert len(memory._storages) <= before + 1, "steps of a training go on in the same memory"
 
 
 def test_results_stay_as_they_are():

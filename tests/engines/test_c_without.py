@@ -95,9 +95,9 @@ def test_what_is_left_out_is_not_in_the_text():
     """No tiles and no packed weights without tiling; numbers in the place of vectors."""
     usual, plain = emitted(frozenset()), emitted(frozenset({"tiling"}))
     assert re.search(r"\bpack_block\(w", usual.text())
-    assert len(usual.parts()) > 1
+    assert len(usual.linked_texts()) > 1
     assert not re.search(r"\b(pack_block|pack_right|rows\d|outer\d)\(w", plain.text())
-    assert len(plain.parts()) == 1
+    assert len(plain.linked_texts()) == 1
     assert "#define VL 1\n" in emitted(frozenset({"simd"})).text()
     assert AVX2.without({"simd"}).lanes("float32") == AVX2.without({"simd"}).lanes("float64") == 1
     assert AVX2.without(()) is AVX2
@@ -116,7 +116,7 @@ def test_the_compiler_finds_no_vectors_either(without):
 
     def code(left_out):
         kernel = c_kernel(random_case(tanh_readout, ODD, 1, F32), without=frozenset(left_out))
-        path = build(kernel.emitter.text(), kernel.isa, kernel.emitter.parts())
+        path = build(kernel.emitter.text(), kernel.isa, kernel.emitter.linked_texts())
         return subprocess.run(["objdump", "-d", path], capture_output=True, text=True).stdout
 
     assert PACKED.search(code(()))

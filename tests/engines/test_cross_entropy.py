@@ -28,7 +28,7 @@ def in_c(rows, scale, wants):
         pytest.skip("no C compiler")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "_FEWEST", 1)
-        found = compiled.found(rows, scale, wants)
+        found = compiled.losses_and_gradients(rows, scale, wants)
     assert found is not None
     return found
 
@@ -199,12 +199,12 @@ def test_half_precision_sums_in_float32():
     assert losses.dtype == torch.float32
     for got, want in zip((losses, *grads), expected, strict=True):
         assert (got.double() - want).norm() < GRADIENT[torch.bfloat16] * want.norm()
-    assert compiled.found(rows, scale.float(), ALL) is None
+    assert compiled.losses_and_gradients(rows, scale.float(), ALL) is None
 
 
 def test_a_single_row_is_torchs():
     """The kernel would compute a whole vector of them."""
-    assert compiled.found(*drawn(1, 5, 30), ALL) is None
+    assert compiled.losses_and_gradients(*drawn(1, 5, 30), ALL) is None
 
 
 def test_rows_at_once():

@@ -93,10 +93,10 @@ def test_release_frees_memory():
     before.sum().backward()
     grads = [p.grad.clone() for p in net.parameters()]
     arenas = kernel_of(net)._arenas
-    assert memory._kept
+    assert memory._storages
     assert arenas
     elman.release()
-    assert not memory._kept
+    assert not memory._storages
     assert not arenas
     net.zero_grad()
     after = net(x)[0]

@@ -1,4 +1,4 @@
-"""The backward step: cotangents of states and inputs, and what is summed for the weights."""
+"""The adjoint of a step: cotangents of states and inputs, and terms of the weights' gradients."""
 
 from __future__ import annotations
 
@@ -20,50 +20,51 @@ def _fitted(build: Builder, part: Node, shape: Shape) -> Node:
     return build.broadcast(part, shape)
 
 
-def _taken(build: Builder, part: Node) -> tuple[float, Node]:
-    """A part as a number times a node."""
+def _split_coefficient(build: Builder, part: Node) -> tuple[float, Node]:
+    """Split a node into a coefficient and a node."""
     if build.open(part) and len(part.args) == 1 and not part.bias and scales(part.coefs[0]):
         return part.coefs[0], part.args[0]
     return 1.0, part
 
 
-def _summed(build: Builder, parts: list[Node]) -> list[Node]:
-    """What flows into a scalar from vectors: one sum over the units of all of one rate, and
-    with one coefficient.
+def _summed(build: Builder, cotangents: list[Node]) -> list[Node]:
+    """Sum the cotangents of a scalar over units: one reduction per rate and coefficient.
 
     before: sum(-a) + sum(-b)  ->  after: -sum(a, b)
     """
     gathered: dict[tuple[float, Rate], list[Node]] = {}
     rest: list[Node] = []
-    for part in parts:
-        if len(part.shape) == 1:
-            coef, of = _taken(build, part)
-            gathered.setdefault((coef, of.rate), []).append(of)
+    for cotangent in cotangents:
+        if len(cotangent.shape) == 1:
+            coef, value = _split_coefficient(build, cotangent)
+            gathered.setdefault((coef, value.rate), []).append(value)
         else:
-            rest.append(_fitted(build, part, ()))
-    sums = [build.scale(coef, build.make("sum", of, (), ())) for (coef, _), of in gathered.items()]
+            rest.append(_fitted(build, cotangent, ()))
+    sums = [
+        build.scale(coef, build.make("sum", value, (), ())) for (coef, _), value in gathered.items()
+    ]
     return rest + sums
 
 
 class _Cotangents:
-    """Collects what flows back into each value."""
+    """Accumulates the cotangents of each value."""
 
     def __init__(self, build: Builder) -> None:
         self.build = build
-        self.parts: dict[Node, list[Node]] = {}
+        self.contributions: dict[Node, list[Node]] = {}
 
     def add(self, value: Node, part: Node | None) -> None:
         if part is not None and value.op not in _CONSTANTS:
-            self.parts.setdefault(value, []).append(part)
+            self.contributions.setdefault(value, []).append(part)
 
     def total(self, value: Node) -> Node | None:
-        parts = self.parts.get(value)
-        if not parts:
+        contributions = self.contributions.get(value)
+        if not contributions:
             return None
         if value.shape:
-            terms = [_fitted(self.build, part, value.shape) for part in parts]
+            terms = [_fitted(self.build, part, value.shape) for part in contributions]
         else:
-            terms = _summed(self.build, parts)
+            terms = _summed(self.build, contributions)
         cotangent = self.build.lin([(1.0, part) for part in terms], shape=value.shape)
         return (
             cotangent
@@ -72,19 +73,19 @@ class _Cotangents:
         )
 
 
-def _back(build: Builder, roots: list[Node], flow: _Cotangents, entered: bool) -> list[Sum]:
-    """Run the VJP rows from ``roots`` down; with ``entered`` false, loop-invariant values end the
+def _back(build: Builder, roots: list[Node], flow: _Cotangents, weight_rate: bool) -> list[Sum]:
+    """Run the VJP rows from ``roots`` down; without ``weight_rate``, loop-invariant values end the
     walk."""
-    order = list(walk(roots, stop=None if entered else loop_invariant))
+    order = list(walk(roots, stop=None if weight_rate else loop_invariant))
     sums: list[Sum] = []
     for value in reversed(order):
         d = flow.total(value)
-        if d is None or not value.args or (loop_invariant(value) and not entered):
+        if d is None or not value.args or (loop_invariant(value) and not weight_rate):
             continue
         for arg, part in zip(value.args, VJP[value.op](build, value, d), strict=True):
             if part is None or arg.op in _CONSTANTS:
                 continue
-            if loop_invariant(arg) and not entered:
+            if loop_invariant(arg) and not weight_rate:
                 if part.op == "outer":
                     sums.append(Sum(arg, *part.args))
                 else:
@@ -117,7 +118,7 @@ def adjoint(step: Step, build: Builder) -> Pair:
         flow.add(root, d)
         if loop_invariant(root) and root.op not in _CONSTANTS:
             direct.append(Sum(root, _fitted(build, d, root.shape)))
-    sums = [*direct, *_back(build, list(step.roots), flow, entered=False)]
+    sums = [*direct, *_back(build, list(step.roots), flow, weight_rate=False)]
     zero = build.const(0.0)
     d_states = tuple(flow.total(leaf) or build.broadcast(zero, leaf.shape) for leaf in step.states)
     d_inputs = tuple(flow.total(leaf) for leaf in step.inputs)
@@ -130,6 +131,6 @@ def adjoint(step: Step, build: Builder) -> Pair:
     inner = _Cotangents(build)
     for target, d in d_invariants:
         inner.add(target, d)
-    _back(build, targets, inner, entered=True)
+    _back(build, targets, inner, weight_rate=True)
     d_weights = tuple(inner.total(leaf) for leaf in step.weights)
     return Pair(step, d_outputs, d_next, d_states, d_inputs, tuple(sums), d_invariants, d_weights)

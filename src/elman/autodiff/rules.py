@@ -94,9 +94,9 @@ def _pow(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 def _remainder(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     """To the divisor -d times the quotient, which is v / w rounded down where that is exact."""
     v, w = n.args
-    whole = b.make("round", (b.apply("div", (b.lin([(1.0, v), (-1.0, n)]), w)),))
+    rounded = b.make("round", (b.apply("div", (b.lin([(1.0, v), (-1.0, n)]), w)),))
     # less than nothing of an infinite divisor of the other sign: rounded down it is -1
-    quotient = b.make("where", (b.make("eq", (n, w)), b.const(-1.0), whole))
+    quotient = b.make("where", (b.make("eq", (n, w)), b.const(-1.0), rounded))
     nothing = b.make("eq", (w, b.const(0.0)))
     quotient = b.make("where", (nothing, b.apply("div", n.args), quotient))
     return d, b.scale(-1.0, b.mul(d, quotient))
@@ -104,8 +104,8 @@ def _remainder(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 
 def _clip_gradient(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     limit = n.args[1]
-    held = b.make("maximum", (d, b.scale(-1.0, limit)))
-    return b.make("minimum", (held, limit)), None
+    clipped = b.make("maximum", (d, b.scale(-1.0, limit)))
+    return b.make("minimum", (clipped, limit)), None
 
 
 def _count(b: Builder, n: Node) -> Node:

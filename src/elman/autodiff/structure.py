@@ -1,4 +1,4 @@
-"""How a step depends on its states: which feed the recurrence, and their Jacobian's pattern."""
+"""Dependence of a step on its states: recurrent states and the sparsity of their Jacobian."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Degree(IntEnum):
 
 @dataclass(frozen=True)
 class Structure:
-    """The recurrence of a step, found on its graph.
+    """Structure of a step's recurrence.
 
     Attributes:
         recurrent: indices of the state gate blocks that some step reads and that change; the others
@@ -57,74 +57,75 @@ class Structure:
         """
         if not self.kinds:
             return "none: no step depends on the one before"
-        parts: list[str] = []
+        descriptions: list[str] = []
         for group in self.groups:
             inside = [self.kinds[p] for p in self.kinds if p[0] in group]
             listed = ", ".join(names[index] for index in group)
             if not inside:
-                parts.append(f"none ({listed})")
+                descriptions.append(f"none ({listed})")
             elif JacobianPattern.DENSE in inside:
-                parts.append(f"dense ({listed})")
+                descriptions.append(f"dense ({listed})")
             elif len(group) == 1:
-                parts.append(f"diagonal ({listed})")
+                descriptions.append(f"diagonal ({listed})")
             else:
-                parts.append(f"diagonal in blocks of {len(group)} ({listed})")
-        return "; ".join(parts) + f"; {self.degree.name.lower()} in the state"
+                descriptions.append(f"diagonal in blocks of {len(group)} ({listed})")
+        return "; ".join(descriptions) + f"; {self.degree.name.lower()} in the state"
 
 
-Found = dict[Node, JacobianPattern]
+Dependence = dict[Node, JacobianPattern]
 
 
-def _joined(parts: Iterable[Found]) -> Found:
-    pattern: Found = {}
-    for part in parts:
-        for state, kind in part.items():
+def _joined(dependences: Iterable[Dependence]) -> Dependence:
+    pattern: Dependence = {}
+    for dependence in dependences:
+        for state, kind in dependence.items():
             pattern[state] = max(kind, pattern.get(state, JacobianPattern.NONE))
     return pattern
 
 
-def _full(part: Found) -> Found:
-    return dict.fromkeys(part, JacobianPattern.DENSE)
+def _full(dependence: Dependence) -> Dependence:
+    return dict.fromkeys(dependence, JacobianPattern.DENSE)
 
 
 class _Walk:
-    """What every value of a step depends on."""
+    """Dependence of every value of a step on the states."""
 
-    def __init__(self, states: tuple[Node, ...], held: frozenset[Node]) -> None:
-        self.kinds: dict[Node, Found] = {
-            state: {} if state in held else {state: JacobianPattern.DIAGONAL} for state in states
+    def __init__(self, states: tuple[Node, ...], passthrough: frozenset[Node]) -> None:
+        self.kinds: dict[Node, Dependence] = {
+            state: {} if state in passthrough else {state: JacobianPattern.DIAGONAL}
+            for state in states
         }
         self.degrees: dict[Node, Degree] = {
-            state: Degree.CONSTANT if state in held else Degree.LINEAR for state in states
+            state: Degree.CONSTANT if state in passthrough else Degree.LINEAR for state in states
         }
 
-    def kind(self, value: Node) -> Found:
+    def kind(self, value: Node) -> Dependence:
         return self.kinds.get(value, {})
 
     def degree(self, value: Node) -> Degree:
         return self.degrees.get(value, Degree.CONSTANT)
 
     def visit(self, value: Node) -> None:
-        """Take in a value whose arguments were visited."""
+        """Visit a value; its arguments were visited."""
         if value in self.kinds or value.rate < Rate.STATE:
             return
         self.kinds[value] = self._kind_of(value)
         self.degrees[value] = self._degree_of(value)
 
-    def _kind_of(self, value: Node) -> Found:
+    def _kind_of(self, value: Node) -> Dependence:
         if value.op in FLAT:
             return {}
         if value.op in STAND_INS:
             derived = value.args[value.op == "surrogate"]  # what its derivative goes to
-            found = self.kind(derived)
-            return found if derived.shape == value.shape else _full(found)
-        parts = [
+            dependence = self.kind(derived)
+            return dependence if derived.shape == value.shape else _full(dependence)
+        dependences = [
             _full(self.kind(arg)) if arg.shape != value.shape else self.kind(arg)
             for arg in value.args
         ]
         if value.op == "where":
-            parts = parts[1:]
-        pattern = _joined(parts)
+            dependences = dependences[1:]
+        pattern = _joined(dependences)
         return pattern if OPS[value.op].kind == "pointwise" else _full(pattern)
 
     def _degree_of(self, value: Node) -> Degree:
@@ -149,15 +150,15 @@ def structure(step: Step) -> Structure:
     The kinds are a pattern: outside of it every derivative is 0; inside, any may be. ``stop`` and
     comparisons pass no derivative, as in the backward step.
     """
-    held = step.held
-    walk = _Walk(step.states, held)
+    passthrough = step.held
+    walk = _Walk(step.states, passthrough)
     read = set[Node]()
     for value in step.walk():
         walk.visit(value)
         read.update(value.args)
     read |= {root for root in step.roots if root in walk.kinds and root.op == "state"}
     place = {state: index for index, state in enumerate(step.states)}
-    recurrent = tuple(index for state, index in place.items() if state in read - held)
+    recurrent = tuple(index for state, index in place.items() if state in read - passthrough)
     kinds: dict[tuple[int, int], JacobianPattern] = {}
     degrees = [Degree.CONSTANT]
     for index in recurrent:
@@ -166,15 +167,15 @@ def structure(step: Step) -> Structure:
         degrees.append(walk.degree(root))
         for state, kind in pattern.items():
             if kind:
-                same = root.shape == step.states[index].shape
-                kinds[index, place[state]] = kind if same else JacobianPattern.DENSE
+                same_shape = root.shape == step.states[index].shape
+                kinds[index, place[state]] = kind if same_shape else JacobianPattern.DENSE
     return Structure(recurrent, kinds, max(degrees), _groups(recurrent, kinds))
 
 
 def _groups(
     members: tuple[int, ...], pairs: Iterable[tuple[int, int]]
 ) -> tuple[tuple[int, ...], ...]:
-    """Members that are connected through pairs, each group in order."""
+    """Connected components of members under pairs, each in order."""
     group = {member: {member} for member in members}
     for a, b in pairs:
         if group[a] is not group[b]:

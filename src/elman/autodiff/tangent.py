@@ -1,4 +1,4 @@
-"""The tangent of a step: how its results move with its arguments, as a step of its own.
+"""The tangent (forward derivative) of a step, as a step.
 
 Jacobian-vector products of a cell over all steps are the forward of its tangent; second derivatives
 are the tangent's backward (the R-operator of Pearlmutter 1994, "Fast exact multiplication by the
@@ -14,24 +14,24 @@ from elman.ir.ops import OPS
 
 
 class _Moving:
-    """The tangent of each value; those that do not move have none."""
+    """Tangents of values; values without one are constant."""
 
     def __init__(self) -> None:
         self.build = Builder()
         self.of: dict[Node, Node] = {}
 
     def visit(self, value: Node) -> None:
-        """Find the tangent of a value from those of its arguments."""
+        """Derive the tangent of a value from those of its arguments."""
         moved = [self.of.get(arg) for arg in value.args]
         if not any(moved):
             return
         kind = OPS[value.op].kind
         if kind == "move":
-            parts = [d or self.zero(arg) for arg, d in zip(value.args, moved, strict=True)]
-            tangent = node(value.op, parts, value.data, value.shape, value.where)
+            tangents = [d or self.zero(arg) for arg, d in zip(value.args, moved, strict=True)]
+            tangent = node(value.op, tangents, value.data, value.shape, value.where)
         elif kind == "scan" or value.op == "spread":  # linear
-            parts = [d for d in moved if d is not None]
-            tangent = node(value.op, parts, value.data, value.shape, value.where)
+            tangents = [d for d in moved if d is not None]
+            tangent = node(value.op, tangents, value.data, value.shape, value.where)
         elif kind == "product":
             tangent = self._product(value, moved)
         else:
@@ -89,11 +89,11 @@ _WRITTEN: dict[str, Row] = {  # ops that the canonical form gathers into ``lin``
 }
 
 
-def _dotted(leaf: Node, taken: set[str]) -> Node:
+def _dotted(leaf: Node, used: set[str]) -> Node:
     name = f"{leaf.name}_dot"
-    while name in taken:
+    while name in used:
         name += "_"
-    taken.add(name)
+    used.add(name)
     return node(leaf.op, (), (name,), leaf.shape, leaf.where)
 
 
@@ -109,11 +109,11 @@ def tangent(graph: Graph, inputs: frozenset[str], weights: frozenset[str]) -> Gr
         tangents of those that move. Its outputs are the tangents of the outputs.
     """
     moving = _Moving()
-    taken = {leaf.name for leaf in graph.leaves}
+    used = {leaf.name for leaf in graph.leaves}
     kinds: list[tuple[Node, ...]] = []
     for leaves, names in ((graph.inputs, inputs), (graph.states, None), (graph.weights, weights)):
         moved = [leaf for leaf in leaves if names is None or leaf.name in names]
-        dots = {leaf: _dotted(leaf, taken) for leaf in moved}
+        dots = {leaf: _dotted(leaf, used) for leaf in moved}
         moving.of.update(dots)
         kinds.append((*leaves, *dots.values()))
     for value in graph.walk():
@@ -121,5 +121,5 @@ def tangent(graph: Graph, inputs: frozenset[str], weights: frozenset[str]) -> Gr
             moving.visit(value)
     ends = [moving.of.get(root) or moving.zero(root) for root in graph.next_states]
     outputs = tuple(moving.of.get(root) or moving.zero(root) for root in graph.outputs)
-    inner, carried, held = kinds
-    return Graph(inner, carried, held, (*graph.next_states, *ends), outputs)
+    all_inputs, all_states, all_weights = kinds
+    return Graph(all_inputs, all_states, all_weights, (*graph.next_states, *ends), outputs)

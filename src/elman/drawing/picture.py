@@ -153,7 +153,7 @@ class _Collector:
         if value in self.names and value not in self.pair.step.next_states:
             mark.name = self.names.short(value)
             back = f"d{mark.name}" if value.op in ("lin", "matmul") else f"δ{mark.name}"
-            mark.back_name = back if self.names.known(back) else ""
+            mark.back_name = back if self.names.is_used(back) else ""
         reduced = OPS[value.op].kind == "reduce"
         inside = len(args) == 1 and mark.kind == "function"
         for index, arg in args:

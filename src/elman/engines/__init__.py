@@ -1,2 +1,1 @@
-"""Plan to kernel: the only rooms that know a target. An engine spells a plan and decides
-nothing."""
+"""Engines: code generators for one target each. An engine implements a plan and decides nothing."""

@@ -14,7 +14,7 @@ from elman.engines.stand_ins import ClipGradient, Surrogate
 class Arrays:
     """The functions of ``ir/evaluate`` over torch, for one dtype and device.
 
-    Constants are tensors [] of the computation's own dtype, so that no op promotes.
+    Constants are tensors [] of that dtype, so that no op promotes.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -25,12 +25,12 @@ class Arrays:
     def constant(self, value: float) -> Tensor:
         """A number as a tensor []."""
         key = float.__repr__(value)  # 0.0 and -0.0 are equal as keys, but not as numbers
-        found = self._constants.get(key)
-        if found is None:
+        tensor = self._constants.get(key)
+        if tensor is None:
             wide = torch.full((), value, dtype=torch.float64, device=self._device)
-            found = wide.to(self._dtype)  # infinite beyond its largest number, as of any engine
-            self._constants[key] = found
-        return found
+            tensor = wide.to(self._dtype)  # infinite beyond its largest number, as of any engine
+            self._constants[key] = tensor
+        return tensor
 
     @staticmethod
     def as_float(truth: Tensor, like: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class Arrays:
 
     @staticmethod
     def as_integer(value: Tensor) -> Tensor:
-        """Towards zero, in 64 bits."""
+        """Truncated to int64."""
         return value.to(torch.int64)
 
     def arange(self, size: int) -> Tensor:
@@ -47,17 +47,17 @@ class Arrays:
         return torch.arange(size, device=self._device)
 
     @staticmethod
-    def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
+    def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
         """Join along one axis."""
-        return torch.cat(tuple(parts), axis)
+        return torch.cat(tuple(tensors), axis)
 
     @staticmethod
-    def broadcast(parts: Sequence[Tensor], axis: int) -> tuple[Tensor, ...]:
+    def broadcast(tensors: Sequence[Tensor], axis: int) -> tuple[Tensor, ...]:
         """Give all parts the same leading axes, so that they can be joined along ``axis``."""
         if axis != -1:
-            return tuple(parts)
-        lead = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
-        return tuple(part.expand(*lead, part.shape[-1]) for part in parts)
+            return tuple(tensors)
+        lead = torch.broadcast_shapes(*(tensor.shape[:-1] for tensor in tensors))
+        return tuple(tensor.expand(*lead, tensor.shape[-1]) for tensor in tensors)
 
     @staticmethod
     def variance(v: Tensor) -> Tensor:

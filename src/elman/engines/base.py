@@ -1,4 +1,4 @@
-"""What an engine is: ``supports`` says why not, ``compile`` makes a kernel."""
+"""Base classes of engines and kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from elman.errors import VerifyError
+from elman.errors import EngineError, VerifyError
 from elman.ir.graph import Graph
 from elman.ir.pair import Pair
 from elman.plan.spec import Spec
@@ -25,7 +25,7 @@ WAITING = "waiting for other threads"  # among the phases of a call
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What an engine is asked to compile.
+    """Specification of a kernel to compile.
 
     Attributes:
         name: the cell's name.
@@ -81,7 +81,7 @@ class Kernel(ABC):
         """
 
     def discard(self, saved: Sequence[Tensor]) -> None:
-        """Take back the memory of what ``forward`` saved, where no backward reads it."""
+        """Reclaim the memory of what ``forward`` saved, if no backward will read it."""
         return None
 
     def fingerprint(self) -> str | None:
@@ -93,13 +93,12 @@ class Kernel(ABC):
         return None
 
     def workspace_bytes(self, T: int, B: int) -> int:
-        """Temporary memory of a call, freed after it or reused by the next one (bytes), as far as
-        it is known."""
+        """Temporary memory of a call, freed or reused after it (bytes); 0 if unknown."""
         return 0
 
     def stressed(self) -> tuple[Kernel, ...]:
-        """Variants of this kernel for verification: with the shortest chunks, shared by all
-        workers, which small sizes would not exercise otherwise."""
+        """Variants of this kernel for verification, with the shortest chunks on all workers, which
+        small sizes would not exercise otherwise."""
         return ()
 
     def describe(self) -> dict[str, Any]:
@@ -114,6 +113,21 @@ class Kernel(ABC):
     def counters(self) -> dict[str, int]:
         """Counts of events in this kernel's calls so far, by name: ``fallbacks`` …"""
         return {}
+
+
+class WrappedKernel(Kernel):
+    """A kernel that runs another one, and reports its facts and counts."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.engine = kernel, kernel.engine
+
+    def describe(self) -> dict[str, Any]:
+        """See :meth:`Kernel.describe`."""
+        return self.kernel.describe()
+
+    def counters(self) -> dict[str, int]:
+        """See :meth:`Kernel.counters`."""
+        return self.kernel.counters()
 
 
 class DifferentiableKernel(Kernel):
@@ -141,6 +155,12 @@ class Engine(ABC):
     @abstractmethod
     def supports(self, job: Job) -> str | None:
         """None if this engine can run the job, else the reason why not."""
+
+    def check(self, job: Job) -> None:
+        """Raise EngineError with the reason of :meth:`supports` if this engine cannot run a job."""
+        reason = self.supports(job)
+        if reason is not None:
+            raise EngineError(f"engine {self.name!r} cannot run {job.name}: {reason}")
 
     def lacks(self, device: str, dtype: str) -> str | None:
         """Why this engine does not support a dtype on a device, or None if it does."""
@@ -189,7 +209,7 @@ class Engine(ABC):
         return nullcontext()
 
     def release(self) -> None:
-        """Free memory and programs that are kept for further calls and that nobody uses now."""
+        """Free cached memory and programs that are not in use."""
         return None
 
     def together(
@@ -200,7 +220,7 @@ class Engine(ABC):
         batch: int,
         arrangement: Arrangement,
     ) -> tuple[Kernel, float] | None:
-        """A kernel that runs several jobs at once, where that may be faster than sequentially.
+        """A kernel that runs several jobs concurrently, where that may be faster than sequentially.
 
         Args:
             jobs: the layers of a stack, lowest first; or both directions of one layer.
@@ -216,8 +236,7 @@ class Engine(ABC):
         return None
 
     def direct(self, kernels: Sequence[Kernel], call: Call) -> DirectCall | None:
-        """A direct call for further calls of the same kind without a backward; None if there is
-        none.
+        """A prepared call for further calls of the same kind without a backward, or None.
 
         Args:
             kernels: of this engine; each reads the output of the one before.

@@ -1,4 +1,4 @@
-"""What a kernel is given and what it gives back: one run over all steps, and its gradients."""
+"""Arguments and results of kernels: a run over all steps, and its gradients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
     @property
     def form(self) -> Form:
-        """Everything of the call but its tensors."""
+        """The call without its tensors."""
         return Form(len(self.inputs), len(self.states), self.packed, self.stacked)
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Call:
@@ -54,7 +54,7 @@ class Call(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A call without its tensors: how many are inputs and states, and how they lie."""
+    """Signature of a call: numbers of inputs and states, and their layout."""
 
     inputs: int
     states: int
@@ -63,17 +63,19 @@ class Form(NamedTuple):
 
     def call(self, tensors: Sequence[Tensor]) -> Call:
         """The call of such tensors: inputs, states, weights."""
-        own, first, second = tuple(tensors), self.inputs, self.inputs + self.states
-        return Call(own[:first], own[first:second], own[second:], self.packed, self.stacked)
+        values, first, second = tuple(tensors), self.inputs, self.inputs + self.states
+        return Call(
+            values[:first], values[first:second], values[second:], self.packed, self.stacked
+        )
 
     def gradients(self, grads: Sequence[Tensor | None]) -> Gradients:
-        """Gradients in the same order, by what they are gradients of."""
-        own, first, second = tuple(grads), self.inputs, self.inputs + self.states
-        return Gradients(own[:first], own[first:second], own[second:])
+        """Group gradients in that order into those of inputs, states and weights."""
+        values, first, second = tuple(grads), self.inputs, self.inputs + self.states
+        return Gradients(values[:first], values[first:second], values[second:])
 
 
 class Result(NamedTuple):
-    """What a forward gives.
+    """Results of a forward.
 
     Attributes:
         output: [T, B, n] or [T, B]; packed: [N, n] or [N].
@@ -96,7 +98,7 @@ DirectCall = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor
 
 
 class Cotangents(NamedTuple):
-    """What flows into a backward; None for zero.
+    """Cotangents of a call's results; None for zero.
 
     Attributes:
         output: as the output, any strides (0 included).
@@ -108,7 +110,8 @@ class Cotangents(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What a backward gives: gradients of what is wanted, and of all initial states; else None."""
+    """Results of a backward: the requested gradients, and those of all initial states; else
+    None."""
 
     inputs: tuple[Tensor | None, ...]
     states: tuple[Tensor | None, ...]

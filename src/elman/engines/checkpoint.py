@@ -4,12 +4,11 @@ steps and no tape; the backward runs a span again for its tape, the last one fir
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from elman.engines.base import Kernel
+from elman.engines.base import Kernel, WrappedKernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import packed_of
 from elman.engines.spans import Span, backward_in, forward_in
@@ -18,7 +17,7 @@ from elman.engines.vjp import leaves_of, vjp
 
 
 def spans_of(call: Call, most: int) -> list[Span]:
-    """Spans of so many steps, the last one of those that are left."""
+    """Split a call into spans of at most ``most`` steps."""
     steps, batch, _ = call.sizes
     cuts = [(first, min(first + most, steps)) for first in range(0, steps, most)]
     packed = call.packed
@@ -31,8 +30,8 @@ def spans_of(call: Call, most: int) -> list[Span]:
     ]
 
 
-class Checkpointed(Kernel):
-    """Any kernel in spans of steps whose tape is not kept.
+class Checkpointed(WrappedKernel):
+    """Any kernel with gradient checkpointing: run in spans of steps, without keeping the tape.
 
     Args:
         kernel: runs each span; one that autograd sees through is differentiated by torch.
@@ -41,14 +40,14 @@ class Checkpointed(Kernel):
     """
 
     def __init__(self, kernel: Kernel, steps: int, wants: Sequence[bool] = ()) -> None:
-        self.kernel, self.steps, self._wants = kernel, steps, wants
-        self.engine, self.packs = kernel.engine, kernel.packs
+        super().__init__(kernel)
+        self.steps, self._wants, self.packs = steps, wants, kernel.packs
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`. What is saved: the first states of all spans, one tensor
         per state."""
-        whole = _unstacked(call)
-        result, saved = forward_in(spans_of(whole, self.steps), whole, self._tapeless)
+        unstacked = _unstacked(call)
+        result, saved = forward_in(spans_of(unstacked, self.steps), unstacked, self._tapeless)
         if not call.stacked:
             return result._replace(saved=saved)
         # stacked, not viewed: a user may detach_() a state, and no view allows that
@@ -64,40 +63,32 @@ class Checkpointed(Kernel):
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
         """See :meth:`Kernel.backward`; nothing of ``saved`` is destroyed."""
-        whole = _unstacked(call)
-        shapes = [state.shape for state in whole.states]
+        unstacked = _unstacked(call)
+        shapes = [state.shape for state in unstacked.states]
         d_last = tuple(
             None if d is None else d.reshape(shape)
             for d, shape in zip(cotangents.last, shapes, strict=True)
         )
         run = self._by_torch if self.kernel.differentiable else self._again
         d = cotangents._replace(last=d_last)
-        found = backward_in(spans_of(whole, self.steps), whole, saved, d, run)
+        gradients = backward_in(spans_of(unstacked, self.steps), unstacked, saved, d, run)
         if not call.stacked:
-            return found
-        return found._replace(
-            states=tuple([None if d is None else d.unsqueeze(0) for d in found.states])
+            return gradients
+        return gradients._replace(
+            states=tuple([None if d is None else d.unsqueeze(0) for d in gradients.states])
         )
 
     def _again(self, _: int, call: Call, cotangents: Cotangents) -> Gradients:
-        """Gradients of a span by the kernel's own backward, on a tape that is made now."""
+        """Gradients of a span by the kernel's backward, after running its forward again."""
         saved = self.kernel.forward(call).saved
         return self.kernel.backward(call, saved, cotangents, False)
 
     def _by_torch(self, _: int, call: Call, cotangents: Cotangents) -> Gradients:
-        """The same by autograd."""
+        """Gradients of a span by autograd."""
         first, second = len(call.inputs), len(call.inputs) + len(call.states)
         every = (True,) * len(call.states)  # a span hands its own on, whatever is asked for
         wants = (*self._wants[:first], *every, *self._wants[second:])
         return torch_gradients(self.kernel, call, wants, cotangents)
-
-    def describe(self) -> dict[str, Any]:
-        """The kernel's own facts."""
-        return self.kernel.describe()
-
-    def counters(self) -> dict[str, int]:
-        """The kernel's own counts."""
-        return self.kernel.counters()
 
 
 def torch_gradients(
@@ -121,11 +112,11 @@ def all_checkpointed(kernel: Together, steps: int, training: Sequence[bool]) -> 
     """
     if not kernel.arrangement.directions:
         return Checkpointed(kernel, steps)
-    parts = [
-        Checkpointed(part, steps) if own else part
-        for part, own in zip(kernel.kernels, training, strict=True)
+    kernels = [
+        Checkpointed(part, steps) if differentiable else part
+        for part, differentiable in zip(kernel.kernels, training, strict=True)
     ]
-    return Together(parts, kernel.arrangement)
+    return Together(kernels, kernel.arrangement)
 
 
 def _unstacked(call: Call) -> Call:

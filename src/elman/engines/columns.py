@@ -1,4 +1,4 @@
-"""Where gate blocks lie in the arrays of a call, whatever the engine."""
+"""Layout of gate blocks in the arrays of a call, the same for every engine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ class Column:
 
 
 class Columns:
-    """The callers' arrays of one program: inputs, states and the output, gate block by gate
-    block.
+    """Columns of a program's inputs, states and output, one per gate block.
 
     Attributes:
-        held: the state arrays that only hold a value, and are not outputs: one row per sample.
+        held: indices of pass-through states that are no outputs, stored as one row per sample.
     """
 
     def __init__(self, program: Program) -> None:
@@ -72,13 +71,13 @@ class Columns:
 
     def _columns(self, leaves: Iterable[tuple[int, Node]]) -> list[Column]:
         used: dict[int, int] = {}
-        found: list[Column] = []
+        columns: list[Column] = []
         for array, leaf in leaves:
             width = self.size(leaf.shape[0][0]) if leaf.shape else 1
             offset = used.get(array, 0)
-            found.append(Column(array, offset, width))
+            columns.append(Column(array, offset, width))
             used[array] = offset + width
-        return found
+        return columns
 
     def _widths(self, columns: Iterable[Column]) -> list[int]:
         total: dict[int, int] = {}

@@ -54,7 +54,7 @@ class Rows:
 
 
 class Found(NamedTuple):
-    """What comes of rows.
+    """Losses and gradients of rows.
 
     Attributes:
         losses [N]: unscaled, float32 for half precision.
@@ -74,13 +74,13 @@ class CrossEntropy(Protocol):
 
 
 def accumulated(dtype: torch.dtype) -> torch.dtype:
-    """What sums over classes and over rows are made in."""
+    """Accumulation type of sums over classes and rows."""
     return torch.float32 if dtype in _HALVES else dtype
 
 
 def chunk_rows(rows: Rows) -> int:
-    """Rows whose logits stand in memory at once: so many that reading W takes less time than
-    multiplying by it; more while x, in two layouts, and logits stay in a core's cache."""
+    """Rows per chunk of logits: enough that multiplying by W takes longer than reading it; more
+    while x, in two layouts, and the logits fit into a core's cache."""
     each = (2 * rows.x.shape[1] + len(rows.weight)) * rows.x.itemsize
     most = max(LEAST_ROWS.get(rows.x.device.type, _LEAST_ROWS), _CACHE_BYTES // each)
     return max(1, min(len(rows.x), most))
@@ -110,12 +110,12 @@ class Softmax(Protocol):
 
 
 def in_torch(rows: Rows, scale: Tensor, wants: Wants) -> Found:
-    """The same in torch ops, on every device and in every floating-point type."""
+    """Losses and gradients by torch ops, on every device and in every floating-point type."""
     return in_chunks(rows, scale, wants, _softmax)
 
 
 def in_chunks(rows: Rows, scale: Tensor, wants: Wants, softmax: Softmax) -> Found:
-    """The same by torch's products, and by ``softmax`` what lies between them."""
+    """Losses and gradients by torch's products, with ``softmax`` between them."""
     x, weight, bias = rows.x, rows.weight, rows.bias
     wide = accumulated(x.dtype)
     losses = x.new_empty(len(x), dtype=wide)
@@ -170,12 +170,12 @@ def _cotangents(
     return powers.scatter_add_(1, targets, (smoothing - 1) * scale)
 
 
-def verify(engine: str, found: CrossEntropy, like: Tensor, most: float) -> None:
+def verify(engine: str, compute: CrossEntropy, like: Tensor, most: float) -> None:
     """Compare an engine's kernel with torch's operations in float64.
 
     Args:
         engine: its name, for messages.
-        found: what it computes.
+        compute: the kernel.
         like: of the type and device to compare in.
         most: relative RMS error.
 
@@ -193,7 +193,7 @@ def verify(engine: str, found: CrossEntropy, like: Tensor, most: float) -> None:
     rows, wants = Rows(x, weight, bias, targets.to(like.device), 0.1), Wants(True, True, True)
     exact = Rows(x.double().cpu(), weight.double().cpu(), bias.double().cpu(), targets, 0.1)
     expected = in_torch(exact, scale.double().cpu(), wants)
-    got = found(rows, scale, wants)
+    got = compute(rows, scale, wants)
     if got is None:
         raise DisagreementError(engine, "LinearCrossEntropyLoss", "it computes nothing")
     for name, value, want in zip(Found._fields, got, expected, strict=True):

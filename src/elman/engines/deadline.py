@@ -1,4 +1,4 @@
-"""A time after which a call is no longer wanted, for kernels that iterate for as long as it takes.
+"""Deadlines of calls, for kernels with an unbounded number of iterations.
 
 Who times candidates sets it; a loop that may take many times as long as it was meant to asks in
 each turn. Outside of such a block nobody waits for less than the result.

@@ -1,4 +1,4 @@
-"""The child of a fork: threads did not come along, and whoever counts on them waits for ever.
+"""Detection of forked children, which have no threads: kernels that wait for them would hang.
 
 Imported with elman itself, so that forks are seen whatever was imported before them.
 """
@@ -30,7 +30,7 @@ def forked() -> bool:
 
 @contextmanager
 def own_threads() -> Generator[None]:
-    """Inside, torch uses no thread that a fork left behind: one alone in the child."""
+    """Context in which torch uses one thread in a forked child."""
     if not _forked:
         yield
         return

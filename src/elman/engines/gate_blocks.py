@@ -1,4 +1,4 @@
-"""Where gate blocks and weight blocks lie in the arguments of a cell."""
+"""Views of gate blocks and weight blocks in the arguments of a cell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elman.ir.types import gate_block_size
 
 
 class GateBlockViews:
-    """Cuts arguments into the leaves of a canonical step, and puts them together again.
+    """Splits arguments into the leaves of a canonical step, and joins them again.
 
     Args:
         declared: leaves of the step as written.
@@ -29,27 +29,26 @@ class GateBlockViews:
         self._cuts = {leaf: _cut(names[leaf.name].shape, leaf, sizes) for leaf in leaves}
 
     def gate_blocks(
-        self, leaves: Sequence[Node], given: Mapping[str, Tensor]
+        self, leaves: Sequence[Node], arguments: Mapping[str, Tensor]
     ) -> dict[Node, Tensor]:
         """The gate blocks of arguments, by their leaves; leading axes (T, B) are kept."""
-        return {leaf: given[leaf.name][self._cuts[leaf]] for leaf in leaves}
+        return {leaf: arguments[leaf.name][self._cuts[leaf]] for leaf in leaves}
 
-    def joined(self, leaves: Sequence[Node], parts: Sequence[Tensor], like: Tensor) -> Tensor:
-        """An argument's array from those of its gate blocks or weight blocks; the reverse of
-        :meth:`gate_blocks`."""
-        made = torch.empty_like(like, memory_format=torch.contiguous_format)
-        for leaf, part in zip(leaves, parts, strict=True):
-            made[self._cuts[leaf]] = part
-        return made
+    def joined(self, leaves: Sequence[Node], blocks: Sequence[Tensor], like: Tensor) -> Tensor:
+        """Join blocks into an argument's array; the reverse of :meth:`gate_blocks`."""
+        array = torch.empty_like(like, memory_format=torch.contiguous_format)
+        for leaf, block in zip(leaves, blocks, strict=True):
+            array[self._cuts[leaf]] = block
+        return array
 
 
 def stream_of(value: Node) -> int:
-    """What tells the draws of a canonical ``uniform`` from all others; 0 for any other op."""
+    """Stream number of a canonical ``uniform``; 0 for other ops."""
     return stream(*value.data) if value.op == "uniform" else 0
 
 
 def _cut(declared: Any, leaf: Node, sizes: Mapping[str, int]) -> Any:
-    """Where a gate block or weight block lies in its argument."""
+    """Index of a gate block or weight block in its argument."""
     if not declared:
         return ...
     places = [leaf.row] if len(declared) == 1 else [leaf.row, leaf.column]

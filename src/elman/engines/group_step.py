@@ -1,4 +1,4 @@
-"""The step of states that depend on each other: what kernels of Newton's iteration are made of."""
+"""The step of a group of dependent states, from which Newton kernels are generated."""
 
 from __future__ import annotations
 

@@ -9,20 +9,20 @@ from itertools import accumulate, groupby
 import torch
 from torch import Tensor
 
-from elman.engines.base import Kernel
+from elman.engines.base import Kernel, WrappedKernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.spans import backward_in, forward_in, same_sequences
 from elman.errors import ShapeError
 
 
-def _kept(make: Callable[[Packed], Tensor]) -> cached_property[Tensor]:
-    """A tensor that is made once, for all calls: not as one of inference mode, though the first
-    call may be in it, since autograd saves no such tensor for the backward of a later one."""
+def _cached_tensor(make: Callable[[Packed], Tensor]) -> cached_property[Tensor]:
+    """Cached property whose tensor is made outside inference mode, because autograd cannot save an
+    inference tensor for a later backward."""
     return cached_property(torch.inference_mode(False)(make))
 
 
 class Packed:
-    """How many sequences have each step: rows of step 0 first, then those of step 1 …
+    """Layout of packed rows: those of step 0 first, then those of step 1 …
 
     Attributes:
         sizes: sequences that have a step 0, 1, …; never more than before.
@@ -58,32 +58,32 @@ class Packed:
         """Runs of steps that the same sequences have: (rows, steps, sequences)."""
         runs: list[tuple[slice, int, int]] = []
         row = 0
-        for size, same in groupby(self.sizes):
-            count = len(list(same))
+        for size, run in groupby(self.sizes):
+            count = len(list(run))
             runs.append((slice(row, row + count * size), count, size))
             row += count * size
         return runs
 
-    @_kept
+    @_cached_tensor
     def sequence(self) -> Tensor:
-        """Of which sequence each row is [N]."""
+        """Sequence of each row [N]."""
         return torch.cat([torch.arange(size) for size in self.sizes])
 
-    @_kept
+    @_cached_tensor
     def _step(self) -> Tensor:
         return torch.arange(self.steps).repeat_interleave(torch.tensor(self.sizes))
 
     def row(self, step: Tensor, sequence: Tensor) -> Tensor:
-        """Where the row of a step of a sequence lies."""
+        """Row index of a step of a sequence."""
         return torch.tensor(self.offsets)[step] + sequence
 
-    @_kept
+    @_cached_tensor
     def _reversed(self) -> Tensor:
         last = torch.tensor(self.lengths)[self.sequence] - 1
         return self.row(last - self._step, self.sequence)
 
     def reversed(self, value: Tensor) -> Tensor:
-        """Rows [N, ...] with every sequence reversed in its own steps; twice is as before."""
+        """Rows [N, ...] with every sequence reversed in time; an involution."""
         index = self._orders.get(value.device)
         if index is None:
             with torch.inference_mode(False):
@@ -98,13 +98,14 @@ class Packed:
         return value.index_select(0, next_row).masked_fill(last.to(value.device), 0)
 
     def numbers(self, shares: int) -> Tensor:
-        """First rows of all steps and the end, then the cuts between shares of like many rows."""
+        """First rows of all steps and the end, then boundaries of shares with similar numbers of
+        rows."""
         numbers = self._numbers.get(shares)
         if numbers is None:
-            cuts, done, at = [0], 0, 0
+            cuts, rows_before, at = [0], 0, 0
             for share in range(1, shares):
-                while at < self.batch and done < self.rows * share / shares:
-                    done += self.lengths[at]
+                while at < self.batch and rows_before < self.rows * share / shares:
+                    rows_before += self.lengths[at]
                     at += 1
                 cuts.append(at)
             numbers = self._numbers[shares] = torch.tensor((*self.offsets, *cuts, self.batch))
@@ -123,18 +124,18 @@ def reversed_in_time(value: Tensor, packed: Packed | None) -> Tensor:
 
 
 def for_layout(kernel: Kernel, packed: Packed | None) -> Kernel:
-    """What runs the calls of a kernel that lie so: itself, unless it knows no packed rows."""
+    """The kernel, wrapped in :class:`DenseRuns` for packed calls that it does not support."""
     return kernel if packed is None or kernel.packs else DenseRuns(kernel)
 
 
-class DenseRuns(Kernel):
+class DenseRuns(WrappedKernel):
     """Any kernel over packed rows: one dense call for each run of steps of the same sequences."""
 
     packs = True
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.engine, self.differentiable = kernel.engine, kernel.differentiable
+        super().__init__(kernel)
+        self.differentiable = kernel.differentiable
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`; the call is packed."""
@@ -149,21 +150,15 @@ class DenseRuns(Kernel):
     ) -> Gradients:
         """See :meth:`Kernel.backward`."""
         runs, count = same_sequences(_packed(call)), len(call.states)
-        kept = saved[count:]
-        each = len(kept) // len(runs)
+        of_runs = saved[count:]
+        each = len(of_runs) // len(runs)
 
-        def of_run(index: int, own: Call, d: Cotangents) -> Gradients:
-            return self.kernel.backward(own, kept[each * index : each * (index + 1)], d, keep)
+        def of_run(index: int, run_call: Call, d: Cotangents) -> Gradients:
+            return self.kernel.backward(
+                run_call, of_runs[each * index : each * (index + 1)], d, keep
+            )
 
         return backward_in(runs, call, saved[:count], cotangents, of_run)
-
-    def describe(self) -> dict[str, object]:
-        """The kernel's own facts."""
-        return self.kernel.describe()
-
-    def counters(self) -> dict[str, int]:
-        """The kernel's own counts."""
-        return self.kernel.counters()
 
 
 def _packed(call: Call) -> Packed:

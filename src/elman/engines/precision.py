@@ -1,4 +1,4 @@
-"""How float32 is multiplied on a GPU: as torch's switch for recurrent layers says."""
+"""Precision of float32 products on a GPU, as set for torch's recurrent layers."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class _Row(NamedTuple):
-    """Where an engine is, and on what type of device alone it runs, if so: known without importing
-    what the engine is made of."""
+    """Module of an engine and the only device type that it runs on, if any; read without an
+    import."""
 
     module: str
     attribute: str = "ENGINE"
@@ -42,7 +42,7 @@ def names() -> tuple[str, ...]:
 
 
 def elsewhere(name: str, device: str) -> str | None:
-    """Why an engine need not even be loaded for a device, or None."""
+    """Why an engine cannot run on a device, decided without importing it; or None."""
     row = _ENGINES.get(name)
     if row is None or row.device in (None, device) or os.environ.get("TRITON_INTERPRET") == "1":
         return None
@@ -68,13 +68,13 @@ def loaded(name: str) -> Engine | None:
 
 
 def installed(name: str) -> Engine | str:
-    """The engine of a name, or which package it lacks."""
+    """The engine called ``name``, or the missing package."""
     try:
         return find(name)
     except ModuleNotFoundError as missing:
         absent = missing.name or ""
-        own = absent.startswith("elman")
-        if own and not f"elman.engines.{name}.engine".startswith(absent):
+        is_elman = absent.startswith("elman")
+        if is_elman and not f"elman.engines.{name}.engine".startswith(absent):
             raise  # a mistake of ours, not a part that was left out
         return f"{absent} is not part of this installation"
 
@@ -96,20 +96,22 @@ def compiles_on(device: str) -> bool:
 @cache
 def scans(device: str) -> Any:
     """The linear recurrences that an engine has for a device (:meth:`Engine.scans`), or None."""
-    return next((own for engine in on(device) if (own := engine.scans()) is not None), None)
+    return next((module for engine in on(device) if (module := engine.scans()) is not None), None)
 
 
 @cache
 def newton(device: str) -> Any:
-    """What makes kernels of Newton's iteration on a device (:meth:`Engine.newton`), or None."""
-    return next((own for engine in on(device) if (own := engine.newton()) is not None), None)
+    """Constructor of Newton kernels for a device (:meth:`Engine.newton`), or None."""
+    return next((maker for engine in on(device) if (maker := engine.newton()) is not None), None)
 
 
 @cache
 def cross_entropy(device: str) -> CrossEntropy | None:
-    """What an engine computes a decoder and its loss with on a device
-    (:meth:`Engine.cross_entropy`), or None."""
-    return next((own for engine in on(device) if (own := engine.cross_entropy()) is not None), None)
+    """Kernel of a decoder and its loss for a device (:meth:`Engine.cross_entropy`), or None."""
+    return next(
+        (function for engine in on(device) if (function := engine.cross_entropy()) is not None),
+        None,
+    )
 
 
 @cache

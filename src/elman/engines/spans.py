@@ -1,5 +1,4 @@
-"""A call cut in time: one span of steps after another, the states handed on from each to the
-next; backward, the last span first."""
+"""Run a call in spans of steps with states carried between them; backward in reverse order."""
 
 from __future__ import annotations
 
@@ -39,11 +38,11 @@ class Span(NamedTuple):
         return part if self.dense is None else part.unflatten(0, self.dense)
 
     def flat(self, value: Tensor | None) -> Tensor | None:
-        """The span's own output, or gradient of an input, as it lies in the whole."""
+        """The span's output, or gradient of an input, in the layout of the call."""
         return value if value is None or self.dense is None else value.flatten(0, 1)
 
     def call(self, call: Call, states: Sequence[Tensor]) -> Call:
-        """The span as a call of its own, from the states that its first step reads."""
+        """The call of the span, from its initial states."""
         return Call(tuple(map(self.part, call.inputs)), tuple(states), call.weights, self.packed)
 
 
@@ -56,9 +55,9 @@ def same_sequences(packed: Packed) -> list[Span]:
     ]
 
 
-class Whole:
-    """A tensor put together from its spans: in memory that is taken once, or if autograd
-    looks on, which would copy all of it for each of them, at the end.
+class SpanAssembler:
+    """Assembles a tensor from its spans: in place, or under autograd by one concatenation at the
+    end (writing in place would copy the tensor once per span).
 
     Args:
         rows: of all spans.
@@ -67,31 +66,31 @@ class Whole:
 
     def __init__(self, rows: int, watched: bool = False) -> None:
         self._rows, self._watched = rows, watched
-        self._made: Tensor | None = None
+        self._memory: Tensor | None = None
         self._missing: list[slice] = []
-        self._parts: list[Tensor] = []
+        self._pieces: list[Tensor] = []
 
     def put(self, rows: slice, part: Tensor | None) -> None:
-        """Take in a part; None for zeros."""
+        """Add a span; None for zeros."""
         if part is None:
             self._missing.append(rows)
             return
         if self._watched:
-            self._parts.append(part)
+            self._pieces.append(part)
             return
-        if self._made is None:
-            self._made = part.new_empty((self._rows, *part.shape[1:]))
-        self._made[rows] = part
+        if self._memory is None:
+            self._memory = part.new_empty((self._rows, *part.shape[1:]))
+        self._memory[rows] = part
 
     @property
-    def made(self) -> Tensor | None:
-        """The whole; None if all parts were."""
-        if self._parts:
-            return torch.cat(self._parts)
-        if self._made is not None:
+    def tensor(self) -> Tensor | None:
+        """The assembled tensor; None if all spans were None."""
+        if self._pieces:
+            return torch.cat(self._pieces)
+        if self._memory is not None:
             for rows in self._missing:
-                self._made[rows] = 0
-        return self._made
+                self._memory[rows] = 0
+        return self._memory
 
 
 def forward_in(
@@ -111,7 +110,7 @@ def forward_in(
     """
     states: Sequence[Tensor] = call.states
     places = _places(spans)
-    output = Whole(spans[-1].rows.stop, torch.is_grad_enabled())
+    output = SpanAssembler(spans[-1].rows.stop, torch.is_grad_enabled())
     ends: list[list[Tensor]] = [[] for _ in states]
     starts = tuple([state.new_empty((places[-1][1], *state.shape[1:])) for state in states])
     saved: list[Tensor] = []
@@ -122,13 +121,13 @@ def forward_in(
         result = run(span.call(call, states))
         output.put(span.rows, span.flat(result.output))
         if span.after < span.batch or span is spans[-1]:
-            for parts, state in zip(ends, result.last, strict=True):
-                parts.append(state[span.after :])
+            for pieces, state in zip(ends, result.last, strict=True):
+                pieces.append(state[span.after :])
         saved += result.saved
         states = result.last
-    assert output.made is not None, "an output is never None"
-    last = tuple([torch.cat(parts[::-1]) for parts in ends])
-    return Result(output.made, last, tuple(saved)), starts
+    assert output.tensor is not None, "an output is never None"
+    last = tuple([torch.cat(pieces[::-1]) for pieces in ends])
+    return Result(output.tensor, last, tuple(saved)), starts
 
 
 def backward_in(
@@ -146,7 +145,7 @@ def backward_in(
         cotangents: of the whole.
         run: gives the gradients of one span, of a place, call and cotangents.
     """
-    d_inputs = [Whole(spans[-1].rows.stop) for _ in call.inputs]
+    d_inputs = [SpanAssembler(spans[-1].rows.stop) for _ in call.inputs]
     d_states: tuple[Tensor | None, ...] = (None,) * len(call.states)
     d_weights: tuple[Tensor | None, ...] = (None,) * len(call.weights)
     for index, (a, b) in reversed(list(enumerate(_places(spans)))):
@@ -158,15 +157,17 @@ def backward_in(
             ]
         )
         d_output = None if cotangents.output is None else span.part(cotangents.output)
-        own, d_states, more = run(index, span.call(call, first), Cotangents(d_output, d_last))
-        for whole, d in zip(d_inputs, own, strict=True):
-            whole.put(span.rows, span.flat(d))
-        d_weights = tuple(map(added, d_weights, more))
-    return Gradients(tuple([whole.made for whole in d_inputs]), d_states, d_weights)
+        d_span, d_states, d_span_weights = run(
+            index, span.call(call, first), Cotangents(d_output, d_last)
+        )
+        for d_input, d in zip(d_inputs, d_span, strict=True):
+            d_input.put(span.rows, span.flat(d))
+        d_weights = tuple(map(added, d_weights, d_span_weights))
+    return Gradients(tuple([d_input.tensor for d_input in d_inputs]), d_states, d_weights)
 
 
 def _places(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Which rows of all states that spans begin with are whose."""
+    """Row ranges of the spans in the tensor of all spans' initial states."""
     return list(pairwise(accumulate([span.batch for span in spans], initial=0)))
 
 

@@ -1,4 +1,4 @@
-"""Values with another derivative than their own, for torch's autograd and its transforms."""
+"""Ops with a custom gradient as torch autograd functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels beside one another on a GPU: each on a stream of its own, from one event to the next."""
+"""CUDA streams for concurrent kernels."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def _side(device: torch.device, stream: int, index: int) -> Any:
 
 
 class Streams:
-    """Streams that begin where the current one is; where there is no GPU, kernels run one after
-    another.
+    """Side streams of the current stream; without a GPU kernels run sequentially.
 
     A context: what follows it waits for all streams, also after an exception, when memory that
     a stream still writes to is given back.
@@ -32,9 +31,9 @@ class Streams:
     def __init__(self, like: Tensor, count: int) -> None:
         self._streams: list[Any] = []
         if count > 1 and like.is_cuda:
-            own = torch.cuda.current_stream(like.device)
-            number = own.cuda_stream
-            self._streams = [own, *(_side(like.device, number, k) for k in range(1, count))]
+            current = torch.cuda.current_stream(like.device)
+            number = current.cuda_stream
+            self._streams = [current, *(_side(like.device, number, k) for k in range(1, count))]
 
     def __enter__(self) -> Streams:
         for side in self._streams[1:]:
@@ -51,13 +50,13 @@ class Streams:
             return nullcontext()
         return torch.cuda.stream(self._streams[index])
 
-    def after(self, index: int, other: int) -> None:
-        """What a stream is given from now on waits for all that another was given so far."""
+    def after(self, index: int, awaited: int) -> None:
+        """Make further work of a stream wait for all work of another so far."""
         if self._streams:
-            self._streams[index].wait_stream(self._streams[other])
+            self._streams[index].wait_stream(self._streams[awaited])
 
-    def hand_over(self, made: Iterable[Tensor | None]) -> None:
-        """Tell the allocator that the caller's stream uses results of the other streams."""
-        for value in made:
+    def hand_over(self, results: Iterable[Tensor | None]) -> None:
+        """Record for the allocator that the caller's stream uses results of side streams."""
+        for value in results:
             if self._streams and value is not None:
                 value.record_stream(self._streams[0])

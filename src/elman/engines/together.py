@@ -20,39 +20,39 @@ from elman.errors import VerifyError
 
 
 class Arrangement(NamedTuple):
-    """How kernels stand to one another, and which arguments of all of them are whose.
+    """How kernels are combined, and which arguments of the combined call belong to which kernel.
 
     Layers: each further one reads the output of the one below as its first input. Directions: the
     second runs over the reversed sequence, and outputs are joined. Further inputs go to all, but
-    the last ``own`` of each, which follow in the kernels' order and lie in its order of time. So do
-    states and weights.
+    the last ``private`` of each, which follow kernel by kernel in that kernel's direction of time.
+    So do states and weights.
 
     Attributes:
         states, weights: how many each kernel has.
         directions: whether they are the two directions of a layer, not layers.
-        own: inputs that each kernel has for itself.
+        private: inputs that each kernel has for itself.
     """
 
     states: tuple[int, ...]
     weights: tuple[int, ...]
     directions: bool
-    own: int = 0
+    private: int = 0
 
     @staticmethod
-    def of(jobs: Sequence[Job], directions: bool, own: int = 0) -> Arrangement:
+    def of(jobs: Sequence[Job], directions: bool, private: int = 0) -> Arrangement:
         """The arrangement of some jobs."""
         graphs = [job.graph for job in jobs]
         states, weights = ([len(g.states) for g in graphs], [len(g.weights) for g in graphs])
-        return Arrangement(tuple(states), tuple(weights), directions, own)
+        return Arrangement(tuple(states), tuple(weights), directions, private)
 
     def joined(self, calls: Sequence[Call]) -> Call:
-        """One call of the calls of all kernels; those of the layers above lack their first
-        input."""
+        """The combined call of the calls of all kernels; calls of layers above the first lack their
+        first input."""
         inputs = calls[0].inputs
-        if self.own:
-            shared = len(inputs) - self.own
-            own = [x for call in calls for x in call.inputs[shared:]]
-            inputs = (*inputs[:shared], *own)
+        if self.private:
+            shared = len(inputs) - self.private
+            by_kernel = [x for call in calls for x in call.inputs[shared:]]
+            inputs = (*inputs[:shared], *by_kernel)
         return Call(
             inputs,
             tuple([state for call in calls for state in call.states]),
@@ -61,23 +61,23 @@ class Arrangement(NamedTuple):
         )
 
     def shared(self, call: Call) -> tuple[Tensor, ...]:
-        """The inputs that are not one kernel's own."""
-        own = self.own * len(self.states)
-        return call.inputs[: len(call.inputs) - own] if own else call.inputs
+        """The inputs that all kernels read."""
+        count = self.private * len(self.states)
+        return call.inputs[: len(call.inputs) - count] if count else call.inputs
 
     def split(self, call: Call, first: tuple[Tensor, ...], index: int) -> Call:
-        """The call of one kernel, given what stands for its shared inputs."""
+        """The call of one kernel, with ``first`` in place of the shared inputs."""
         inputs = first
-        if self.own:
-            at = len(call.inputs) - self.own * (len(self.states) - index)
-            inputs = (*first, *call.inputs[at : at + self.own])
+        if self.private:
+            at = len(call.inputs) - self.private * (len(self.states) - index)
+            inputs = (*first, *call.inputs[at : at + self.private])
         states = call.states[_cuts(self.states)[index]]
         return Call(inputs, states, call.weights[_cuts(self.weights)[index]], call.packed)
 
 
 @lru_cache(maxsize=256)
 def _cuts(counts: tuple[int, ...]) -> tuple[slice, ...]:
-    """Where so many values of each kernel lie, kernel by kernel."""
+    """Slices of consecutive values, one slice per kernel."""
     return tuple(slice(a, b) for a, b in pairwise(accumulate(counts, initial=0)))
 
 
@@ -129,7 +129,7 @@ class Together(Kernel):
         return self._joined(results, firsts, call.packed)
 
     def _launched(self) -> AbstractContextManager[Callable[[Kernel], Kernel]]:
-        """Results stand after it; gives what to call in place of each kernel."""
+        """Context whose value wraps a kernel for a launch; results are complete when it exits."""
         return nullcontext(_itself)
 
     def _for_layout(self, packed: Packed | None) -> Sequence[Kernel]:
@@ -158,16 +158,16 @@ class Together(Kernel):
         if not any(counts):
             return Result(output, last)
         if not self._saves:
-            self._saves = self._counts(counts, packed, whole=False)
+            self._saves = self._counts(counts, packed, of_whole_calls=False)
         between = firsts[1] if self.arrangement.directions else [first[0] for first in firsts[1:]]
         saved = (*between, *[value for result in results for value in result.saved])
         return Result(output, last, saved)
 
     def _counts(
-        self, counts: tuple[int, ...], packed: Packed | None, whole: bool
+        self, counts: tuple[int, ...], packed: Packed | None, of_whole_calls: bool
     ) -> tuple[int, ...]:
-        """From how many tensors each kernel saves of a call it takes whole to how many it saved of
-        one that lies so, and back: of packed rows some take a call per run, and keep states."""
+        """Convert numbers of saved tensors per kernel between dense and packed calls. A kernel
+        without packed rows is called once per run of steps, and saves the states of each run."""
         if packed is None or all(kernel.packs for kernel in self.kernels):
             return counts
         runs = len(packed.runs)
@@ -175,7 +175,7 @@ class Together(Kernel):
             count
             if kernel.packs or not count
             else runs * count + states
-            if whole
+            if of_whole_calls
             else (count - states) // runs
             for kernel, count, states in zip(
                 self.kernels, counts, self.arrangement.states, strict=True
@@ -190,15 +190,17 @@ class Together(Kernel):
         d_outputs = self._halves(cotangents.output, call.packed)
         results: list[Gradients | None] = [None] * len(kernels)
         with self._launched() as launched, self._streams(call) as streams:
-            for index, own, kept, d_last in self._backwards(call, saved, cotangents):
+            for index, kernel_call, saved_by_kernel, d_last in self._backwards(
+                call, saved, cotangents
+            ):
                 d = d_outputs[index] if self.arrangement.directions else d_output
                 with streams.on(index):
                     gradients = launched(kernels[index]).backward(
-                        own, kept, Cotangents(d, d_last), keep
+                        kernel_call, saved_by_kernel, Cotangents(d, d_last), keep
                     )
-                d_output, *others = gradients.inputs
+                d_output, *further = gradients.inputs
                 if index and not self.arrangement.directions:  # only the layer below reads it
-                    gradients = gradients._replace(inputs=(None, *others))
+                    gradients = gradients._replace(inputs=(None, *further))
                 results[index] = gradients
             if results[-1] is not None:
                 streams.hand_over(results[-1].tensors)
@@ -210,16 +212,21 @@ class Together(Kernel):
         """For each kernel in which something has a gradient, the last first: its place, its call,
         what it saved, and cotangents of its last states."""
         of, shared = self.arrangement, self.arrangement.shared(call)
-        counts = self._counts(self._saves, call.packed, whole=True)
+        counts = self._counts(self._saves, call.packed, of_whole_calls=True)
         between = tuple(saved[: len(saved) - sum(counts)])
-        kept, places = saved[len(between) :], _cuts(counts)
+        saved_by_all, places = saved[len(between) :], _cuts(counts)
         for index in reversed(range(len(self.kernels))):
             if counts[index]:
                 first = shared
                 if index:
                     first = between if of.directions else (between[index - 1], *shared[1:])
                 d_last = cotangents.last[_cuts(of.states)[index]]
-                yield index, of.split(call, first, index), tuple(kept[places[index]]), d_last
+                yield (
+                    index,
+                    of.split(call, first, index),
+                    tuple(saved_by_all[places[index]]),
+                    d_last,
+                )
 
     def _halves(self, d_output: Tensor | None, packed: Packed | None) -> tuple[Tensor | None, ...]:
         """Cotangents of both directions."""
@@ -230,13 +237,13 @@ class Together(Kernel):
 
     def _gradients(self, call: Call, results: Sequence[Gradients | None]) -> Gradients:
         """The gradients of the whole call from those of every kernel's."""
-        of, count = self.arrangement, len(call.inputs) - self.arrangement.own * len(results)
-        none = (None,) * (count + of.own)
-        parts = [
+        of, count = self.arrangement, len(call.inputs) - self.arrangement.private * len(results)
+        none = (None,) * (count + of.private)
+        by_kernel = [
             result or Gradients(none, (None,) * states, (None,) * weights)
             for result, states, weights in zip(results, of.states, of.weights, strict=True)
         ]
-        total, *further = (part.inputs[:count] for part in parts)
+        total, *further = (of_kernel.inputs[:count] for of_kernel in by_kernel)
         for d_inputs in further:
             if of.directions:
                 time_reversed = [_reversed(d, call.packed) for d in d_inputs]
@@ -244,9 +251,9 @@ class Together(Kernel):
             else:
                 total = (total[0], *map(added, total[1:], d_inputs[1:]))
         return Gradients(
-            (*total, *[d for part in parts for d in part.inputs[count:]]),
-            tuple([d for part in parts for d in part.states]),
-            tuple([d for part in parts for d in part.weights]),
+            (*total, *[d for of_kernel in by_kernel for d in of_kernel.inputs[count:]]),
+            tuple([d for of_kernel in by_kernel for d in of_kernel.states]),
+            tuple([d for of_kernel in by_kernel for d in of_kernel.weights]),
         )
 
 

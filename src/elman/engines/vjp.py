@@ -29,12 +29,12 @@ def vjp(
         for value, d in zip(values, cotangents, strict=True)
         if d is not None and value.requires_grad
     ]
-    wanted = [k for k, need in enumerate(needs) if need]
-    if pairs and wanted:
+    indices = [k for k, need in enumerate(needs) if need]
+    if pairs and indices:
         roots, ds = zip(*pairs, strict=True)
-        inputs = [leaves[k] for k in wanted]
+        inputs = [leaves[k] for k in indices]
         grads = differentiate(roots, inputs, ds, create_graph)
-        for k, grad in zip(wanted, grads, strict=True):
+        for k, grad in zip(indices, grads, strict=True):
             gradients[k] = grad
     return tuple(gradients)
 

@@ -1,4 +1,4 @@
-"""What happens once per call, by torch: values of weight rate, and gradients from finished sums."""
+"""Work once per call, by torch: loop-invariant values, and weight gradients from their sums."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class _Plan:
 
 
 class WeightRate:
-    """The weights of a job, and what depends on them alone."""
+    """Weights of a job and their loop-invariant values."""
 
     def __init__(self, job: Job) -> None:
         self.graph, self.pair, self.wants = job.graph, job.pair, job.spec.wants
         self.sizes = dict(job.spec.dims)
         step = job.pair.step
         self._views = GateBlockViews(job.graph.weights, step.weights, self.sizes)
-        self.wanted = {
+        self.gradient_nodes = {
             leaf: d
             for leaf, d in zip(step.weights, job.pair.d_weights, strict=True)
             if d is not None and leaf.name in job.spec.wants
         }
-        read = set(walk(self.wanted.values()))
+        read = set(walk(self.gradient_nodes.values()))
         self._plans: dict[tuple[Node, ...], _Plan] = {}
         self.targets = {target: d for target, d in job.pair.d_invariants if d in read}
 
@@ -57,7 +57,7 @@ class WeightRate:
         *,
         heads: bool = False,
     ) -> Values:
-        """Some values of weight rate, and what they are computed from; by default all blocks.
+        """Loop-invariant values with everything below them; by default all weight blocks.
 
         Args:
             weights: in declared order.
@@ -68,24 +68,24 @@ class WeightRate:
         if heads and not plan.leading:
             leaves: list[Node] = []
 
-            def of_one(*own: Tensor) -> tuple[Tensor, ...]:
-                found = self.values(own, roots)
-                leaves[:] = found
-                return tuple(found.values())
+            def of_head(*head_weights: Tensor) -> tuple[Tensor, ...]:
+                values = self.values(head_weights, roots)
+                leaves[:] = values
+                return tuple(values.values())
 
-            made: tuple[Tensor, ...] = torch.vmap(of_one)(*weights)
-            return dict(zip(leaves, made, strict=True))
+            stacked: tuple[Tensor, ...] = torch.vmap(of_head)(*weights)
+            return dict(zip(leaves, stacked, strict=True))
         named = {leaf.name: w for leaf, w in zip(self.graph.weights, weights, strict=True)}
-        known = self._views.gate_blocks(plan.blocks, named)
+        values = self._views.gate_blocks(plan.blocks, named)
         if plan.computed:
             arrays = Arrays(weights[0].dtype, weights[0].device)
             for value in plan.computed:
-                given = tuple(known[arg] for arg in value.args)
-                known[value] = apply(arrays, value, given, self.sizes)
-        return known
+                arguments = tuple(values[arg] for arg in value.args)
+                values[value] = apply(arrays, value, arguments, self.sizes)
+        return values
 
     def _plan(self, roots: tuple[Node, ...]) -> _Plan:
-        """How some values are computed, found once."""
+        """Evaluation plan of some values, cached."""
         if roots not in self._plans:
             blocks = set(self.pair.step.weights)
             order = list(walk(roots))
@@ -104,7 +104,7 @@ class WeightRate:
         samples: int = 0,
         *,
         heads: bool = False,
-        whole: Mapping[str, Tensor] | None = None,
+        precomputed: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor | None, ...]:
         """Gradients of the wanted weights from the sums of the loop-invariant values they went
         into.
@@ -114,45 +114,45 @@ class WeightRate:
             weights: in declared order.
             samples: gradients are [samples, …]; 0: one for all.
             heads: whether totals, weights and gradients are [heads, …].
-            whole: gradients that are known by the weights' names.
+            precomputed: gradients that are known by the weights' names.
         """
         sums = {leaf: totals[target] for target, leaf in self.targets.items() if target in totals}
-        plain = all(d in sums for d in self.wanted.values())  # nothing is left to compute
-        known = {} if plain else self.values(weights, heads=heads)
-        found: list[Tensor | None] = []
+        plain = all(d in sums for d in self.gradient_nodes.values())  # nothing is left to compute
+        values = {} if plain else self.values(weights, heads=heads)
+        gradients: list[Tensor | None] = []
         for leaf, weight in zip(self.graph.weights, weights, strict=True):
             if leaf.name not in self.wants:
-                found.append(None)
+                gradients.append(None)
                 continue
-            if whole is not None and leaf.name in whole:
-                found.append(whole[leaf.name])
+            if precomputed is not None and leaf.name in precomputed:
+                gradients.append(precomputed[leaf.name])
                 continue
             shape = (samples, *weight.shape) if samples else weight.shape
             blocks = [block for block in self.pair.step.weights if block.name == leaf.name]
-            parts = [self._gradient(block, known, sums, samples, heads) for block in blocks]
-            if len(parts) == 1 and parts[0] is not None and parts[0].shape == shape:
+            pieces = [self._gradient(block, values, sums, samples, heads) for block in blocks]
+            if len(pieces) == 1 and pieces[0] is not None and pieces[0].shape == shape:
                 # beside gradients that are known, it may be a part of one
-                found.append(parts[0] if whole is None else parts[0].clone())
+                gradients.append(pieces[0] if precomputed is None else pieces[0].clone())
                 continue
             zero = weight.new_zeros(())
-            each = [zero if part is None else part for part in parts]
-            found.append(self._views.joined(blocks, each, weight.new_empty(shape)))
-        return tuple(found)
+            each = [zero if piece is None else piece for piece in pieces]
+            gradients.append(self._views.joined(blocks, each, weight.new_empty(shape)))
+        return tuple(gradients)
 
     def _gradient(
-        self, block: Node, known: Values, sums: dict[Node, Tensor], samples: int, heads: bool
+        self, block: Node, values: Values, sums: dict[Node, Tensor], samples: int, heads: bool
     ) -> Tensor | None:
-        d = self.wanted.get(block)
+        d = self.gradient_nodes.get(block)
         if d is None or d in sums:
             return None if d is None else sums[d]
-        some = next(iter(known.values()))
+        some = next(iter(values.values()))
         arrays = Arrays(some.dtype, some.device)
 
-        own = (*known.values(), *sums.values()) if heads else tuple(sums.values())
-        names = (*known, *sums) if heads else tuple(sums)
+        mapped = (*values.values(), *sums.values()) if heads else tuple(sums.values())
+        names = (*values, *sums) if heads else tuple(sums)
 
-        def one(*values: Tensor) -> Tensor:
-            given = {**known, **dict(zip(names, values, strict=True))}
-            return evaluate(arrays, (d,), given, self.sizes)[0]
+        def gradient(*mapped_values: Tensor) -> Tensor:
+            leaf_values = {**values, **dict(zip(names, mapped_values, strict=True))}
+            return evaluate(arrays, (d,), leaf_values, self.sizes)[0]
 
-        return torch.vmap(one)(*own) if samples or heads else one(*own)
+        return torch.vmap(gradient)(*mapped) if samples or heads else gradient(*mapped)

@@ -55,7 +55,7 @@ class Cell:
         states, output, init, source, options: as declared.
         weights: trained ones, then constants.
         constants: the names of those that are never trained.
-        changes: how states are read and written otherwise than the formula says.
+        changes: modifications of how the formula reads and writes states.
     """
 
     name: str
@@ -72,9 +72,7 @@ class Cell:
     heads: int = 1
     changes: tuple[Change, ...] = ()
     whole: Cell | None = field(default=None, repr=False)  # the same without heads
-    share: Share = field(
-        default=Share(), repr=False
-    )  # what its function sees of the dims it writes
+    share: Share = field(default=Share(), repr=False)  # of the dims that its function writes
     copies: Copies | None = field(default=None, repr=False)  # of one head
 
     @property
@@ -88,7 +86,7 @@ class Cell:
 
     @property
     def differentiated(self) -> frozenset[str]:
-        """Names of what a training step may want the gradients of: inputs and trained weights."""
+        """Names of the inputs and trained weights, which may need gradients."""
         names = {entry.name for entry in (*self.inputs, *self.weights)}
         return frozenset(names - self.constants)
 
@@ -104,13 +102,13 @@ class Cell:
                 f"net = elman.Recurrent({self.name}, input_size, hidden_size); net(x)",
                 at=self.where,
             )
-        given = {**self.options, **options}
+        arguments = {**self.options, **options}
         try:
-            inspect.signature(self.function).bind(*values, **given)
+            inspect.signature(self.function).bind(*values, **arguments)
         except TypeError as error:
             takes = ", ".join(inspect.signature(self.function).parameters)
             refuse(f"{self.name}(…): {error}", f"{self.name}({takes})".replace("*, ", ""))
-        return self.function(*values, **given)
+        return self.function(*values, **arguments)
 
     @property
     def where(self) -> str:
@@ -125,10 +123,10 @@ class Cell:
         Raises:
             TraceError: an option that the cell does not take.
         """
-        known = self.defaults
+        defaults = self.defaults
         for name in options:
-            if name not in known:
-                takes = ", ".join(known) or "none"
+            if name not in defaults:
+                takes = ", ".join(defaults) or "none"
                 raise TraceError(
                     f"{self.name} takes no option {name!r} (it takes: {takes})", at=self.where
                 )
@@ -170,51 +168,32 @@ class Cell:
             InputError: heads is not a positive number.
         """
         check_size("heads", heads, 1, MOST_HEADS)
-        whole = self.whole or self
-        if heads == 1 or whole.division.elementwise:
-            return whole
-        share = Share(whole._traced[1], heads, whole.division)
-        check_divides(whole.name, heads, share.how)
-        for entry in whole.outputs:
-            check_parts(whole.name, entry, share.how)
-        graph, cuts = whole._one_of_heads(share)._traced
-        signature = Signature(
-            (*whole.inputs, *whole.static), whole.states, whole.weights, whole.outputs
-        )
-        found = copies(graph, signature, share, cuts)
+        base = self.whole or self
+        if heads == 1 or base.division.elementwise:
+            return base
+        share = Share(base._traced[1], heads, base.division)
+        check_divides(base.name, heads, share.how)
+        for entry in base.outputs:
+            check_parts(base.name, entry, share.how)
+        head = replace(base, **base._declared_by(share.entry), share=share)
+        graph, cuts = head._traced
+        signature = Signature((*base.inputs, *base.static), base.states, base.weights, base.outputs)
+        head_copies = copies(graph, signature, share, cuts)
 
-        def each(
-            declared: tuple[Declared, ...], own: frozenset[str] = frozenset()
-        ) -> tuple[Declared, ...]:
-            return tuple(whole_entry(entry, share, entry.name in own) for entry in declared)
+        def results(entries: tuple[Declared, ...], names: frozenset[str]) -> tuple[Declared, ...]:
+            return tuple(whole_entry(entry, share, entry.name in names) for entry in entries)
 
-        return replace(
-            whole,
-            inputs=each(whole.inputs),
-            static=each(whole.static),
-            states=each(whole.states, found.states),
-            weights=each(whole.weights),
-            outputs=each(whole.outputs, found.outputs),
-            heads=heads,
-            whole=whole,
-            copies=found,
-        )
+        declared = base._declared_by(lambda entry: whole_entry(entry, share))
+        declared["states"] = results(base.states, head_copies.states)
+        declared["outputs"] = results(base.outputs, head_copies.outputs)
+        return replace(base, **declared, heads=heads, whole=base, copies=head_copies)
 
-    def _one_of_heads(self, share: Share) -> Cell:
-        """One head, as a cell of its own."""
-
-        def each(declared: tuple[Declared, ...]) -> tuple[Declared, ...]:
-            return tuple(share.entry(entry) for entry in declared)
-
-        return replace(
-            self,
-            inputs=each(self.inputs),
-            static=each(self.static),
-            states=each(self.states),
-            weights=each(self.weights),
-            outputs=each(self.outputs),
-            share=share,
-        )
+    def _declared_by(
+        self, declare: Callable[[Declared], Declared]
+    ) -> dict[str, tuple[Declared, ...]]:
+        """Rewritten arguments and results, by the fields of the cell that hold them."""
+        fields = ("inputs", "static", "states", "weights", "outputs")
+        return {name: tuple(map(declare, getattr(self, name))) for name in fields}
 
     @property
     def output_names(self) -> list[str]:
@@ -248,10 +227,10 @@ class Cell:
                     "are multiplied by a matrix that multiplies a state"
                 )
             dims = sizes_per_head(dims, self.heads, self.whole.division)
-        sized, more = self.states or self.outputs, (*self.static, *self.weights)
-        known = bind_dims(self.inputs, sized, more, input_size, hidden_size, dims)
-        check_groups(self.graph, known, self.heads)
-        return known
+        sized, further = self.states or self.outputs, (*self.static, *self.weights)
+        bound = bind_dims(self.inputs, sized, further, input_size, hidden_size, dims)
+        check_groups(self.graph, bound, self.heads)
+        return bound
 
     @cached_property
     def graph(self) -> Graph:
@@ -261,15 +240,15 @@ class Cell:
 
     @cached_property
     def _traced(self) -> tuple[Graph, Cuts]:
-        """The graph that the function writes, and how numbers are cut in it: until every part is
-        there."""
+        """Trace the function, again after each :class:`UncutError`: the graph, and how dims are
+        split."""
         cuts: dict[int, tuple[int, ...]] = {}
         while True:
             try:
                 with tracing(Tracing(cuts, self.share)), counting():
                     return traced(self, cuts), cuts
-            except UncutError as found:
-                cuts.update(found.cuts)
+            except UncutError as uncut:
+                cuts.update(uncut.cuts)
             except (TraceError, ShapeError) as error:
                 if self.share.heads == 1:
                     raise
@@ -303,10 +282,10 @@ class Cell:
         if named.function is not self.function:  # defined again since, maybe the same
             try:
                 bound = bound_cell(named, options, self.heads, changes)
-                same = bound.fingerprint == self.fingerprint
+                unchanged = bound.fingerprint == self.fingerprint
             except PickleError:
-                same = False
-            if not same:
+                unchanged = False
+            if not unchanged:
                 raise nameless(module, name, self.where, True)
         return bound_cell, (named, options, self.heads, *([changes] if changes else []))
 
@@ -341,18 +320,18 @@ def bound_cell(
         raise changed(cell.name, cell.where, str(error).partition("\n")[0]) from None
 
 
-def same_cell(found: Any, saved: str | None = None) -> Cell:
-    """What was found by the name of a cell, if it is one, of the saved fingerprint if there is one.
+def same_cell(value: Any, saved: str | None = None) -> Cell:
+    """Check that an object is a cell, and that its fingerprint is the saved one, if given.
 
     Raises:
         PickleError: it is not.
     """
-    if not isinstance(found, Cell):
-        raise PickleError(f"a cell was saved, but its name now refers to {shown(found)}")
-    if saved not in (None, found.fingerprint):
-        how = f"its formula was {saved}, and is {found.fingerprint}"
-        raise changed(found.name, found.where, how)
-    return found
+    if not isinstance(value, Cell):
+        raise PickleError(f"a cell was saved, but its name now refers to {shown(value)}")
+    if saved not in (None, value.fingerprint):
+        how = f"its formula was {saved}, and is {value.fingerprint}"
+        raise changed(value.name, value.where, how)
+    return value
 
 
 def find_cell(
@@ -375,7 +354,7 @@ _EXAMPLE = '@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b
 
 
 def _bare(function: Any) -> str:
-    """The message about ``@cell`` without its arguments."""
+    """Error message for ``@cell`` without arguments."""
     code = getattr(function, "__code__", None)
     where = line_of(code.co_filename, code.co_firstlineno) if code else repr(function)
     return diagnostic(
@@ -384,13 +363,13 @@ def _bare(function: Any) -> str:
 
 
 def _unknown(name: str) -> str:
-    """The message about an argument of ``@cell`` that there is none of."""
+    """Error message for an unknown argument of ``@cell``."""
     takes = [
         p.name for p in inspect.signature(cell).parameters.values() if p.kind is p.KEYWORD_ONLY
     ]
     near = get_close_matches(name, takes, 1)
-    what = f"@cell takes no argument {name!r} (it takes: {', '.join(takes)})"
-    return diagnostic(what, [("at", where_called())], f"{near[0]}=…" if near else _EXAMPLE)
+    message = f"@cell takes no argument {name!r} (it takes: {', '.join(takes)})"
+    return diagnostic(message, [("at", where_called())], f"{near[0]}=…" if near else _EXAMPLE)
 
 
 def cell(
@@ -405,7 +384,7 @@ def cell(
     output: str | None = None,
     init: Mapping[str, Init] | None = None,
     source: str = "",
-    **others: Never,
+    **unknown: Never,
 ) -> Callable[[Callable[..., Any]], Cell]:
     """Declare the function below as a recurrent cell.
 
@@ -450,13 +429,13 @@ def cell(
 
     if bare is not None:
         raise TraceError(_bare(bare))
-    for name in others:
+    for name in unknown:
         raise TraceError(_unknown(name))
 
     def decorate(function: Callable[..., Any]) -> Cell:
         if not inspect.isfunction(function):
-            what = f"@cell decorates a function, not {shown(function)}"
-            raise TraceError(what, f"{_EXAMPLE} above def …")
+            message = f"@cell decorates a function, not {shown(function)}"
+            raise TraceError(message, f"{_EXAMPLE} above def …")
         code = function.__code__
         where = line_of(code.co_filename, code.co_firstlineno)
         parsed = (
@@ -471,9 +450,9 @@ def cell(
         beginning = check_mapping("init", init, 'init={"W": "orthogonal", "b": 0.0}')
         check_text("source", source, 'source="where the formula comes from"')
         if not states and not outputs:
-            what = "a recurrent cell has at least one state"
-            others = ("without one", 'output="y[H]" names what a formula returns')
-            raise TraceError(diagnostic(what, [("at", where), others], _EXAMPLE))
+            message = "a recurrent cell has at least one state"
+            alternative = ("without one", 'output="y[H]" names what a formula returns')
+            raise TraceError(diagnostic(message, [("at", where), alternative], _EXAMPLE))
         check_declared(function, parsed, fixed, where)
         for name, how in beginning.items():
             check_init(name, how, (*trained, *fixed), states, where)

@@ -1,7 +1,7 @@
-"""States read and written otherwise than a formula says: options of modules for any cell.
+"""Options of modules that modify how any cell reads and writes its states.
 
-A change wraps what a formula is given for its states, and what it returns for them, while it is
-traced. A cell with changes is a cell like any other: drawn, explained, saved by name.
+A change wraps the states that a formula is traced with, and the next states that it returns. The
+result is an ordinary cell: drawn, explained, saved by name.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from elman.ir.graph import Node, Rate, walk, with_args
 
 
 def read_by_products(roots: Sequence[Node], instead: Mapping[Node, Node]) -> list[Node]:
-    """A formula in which products with weight matrices read other values.
+    """Replace values where products with weight matrices read them.
 
     rewrite, with h -> d:  R @ (r * h) + h  ->  R @ (r * d) + h
 
-    A product inside the operand of another reads the others too, and its own result is one value.
+    Products nested in operands of other products read the replacements too.
 
     Args:
         roots: what is computed.
-        instead: by value what takes its place in the operands of products.
+        instead: replacements, by value.
     """
     plain: dict[Node, Node] = {}  # as the formula reads it
     inside: dict[Node, Node] = {}  # as a product reads it
@@ -38,9 +38,9 @@ def read_by_products(roots: Sequence[Node], instead: Mapping[Node, Node]) -> lis
             matrix, vector = old.args
             plain[old] = inside[old] = with_args(old, (plain[matrix], inside[vector]))
         else:
-            args, others = ([way[arg] for arg in old.args] for way in (plain, inside))
+            args, substituted = ([way[arg] for arg in old.args] for way in (plain, inside))
             plain[old] = with_args(old, tuple(args))
-            inside[old] = plain[old] if args == others else with_args(old, tuple(others))
+            inside[old] = plain[old] if args == substituted else with_args(old, tuple(substituted))
     return [plain[root] for root in roots]
 
 
@@ -49,10 +49,10 @@ Data = tuple[str, Mapping[str, Any]]  # a change as names and numbers, for files
 
 @dataclass(frozen=True)
 class Change:
-    """One change; frozen, so that equal ones are the same, and of fields that JSON has."""
+    """Base of all changes: frozen, with JSON-able fields."""
 
     def read(self, name: str, state: Tracer) -> Tracer:
-        """What the formula is given for a state.
+        """The value that the formula reads for a state.
 
         Args:
             name: of the state.
@@ -61,7 +61,7 @@ class Change:
         return state
 
     def written(self, name: str, old: Tracer, new: Tracer) -> Tracer:
-        """What the next value of a state is.
+        """The next value of a state.
 
         Args:
             name: of the state.
@@ -71,7 +71,7 @@ class Change:
         return new
 
     def multiplied(self, name: str, state: Tracer) -> Tracer:
-        """What products with weight matrices read of a state.
+        """The value that products with weight matrices read for a state.
 
         Args:
             name: of the state.
@@ -80,22 +80,22 @@ class Change:
         return state
 
     def check(self, cell: str, states: Collection[str]) -> None:
-        """Refuse what a cell with such states cannot have. Raises InputError."""
+        """Raise InputError if a cell with these states cannot have the change."""
 
     def of_states(self, states: Collection[str]) -> Change:
-        """The change as far as it concerns these states."""
+        """The change restricted to these states."""
         return self
 
     @property
     def data(self) -> Data:
-        """Of what :func:`change_of` makes it again."""
+        """Name and fields, from which :func:`change_of` restores it."""
         return type(self).__name__, asdict(self)
 
 
 @dataclass(frozen=True)
 class ClippedGradient(Change):
-    """What flows from a step back into the state before it is held within [-limit, limit]. Raises
-    InputError: the limit is not a positive number."""
+    """Clip the gradient of a state to [-limit, limit] in each step. Raises InputError: the limit is
+    not a positive number."""
 
     limit: float
 
@@ -131,7 +131,7 @@ class Zoneout(Change):
             check_share("zoneout", share)
 
     def _shares(self) -> dict[str, float]:
-        """By name; by no name that of all."""
+        """Shares by state; the key "" is for all states."""
         return dict(self.share) if isinstance(self.share, tuple) else {"": self.share}
 
     def check(self, cell: str, states: Collection[str]) -> None:
@@ -186,12 +186,12 @@ CHANGES: dict[str, type[Change]] = {change.__name__: change for change in _ALL}
 
 
 def change_of(data: Data) -> Change:
-    """The change of its data. Raises InputError: there is none."""
+    """Restore a change from its data. Raises InputError: there is none."""
     try:
         name, fields = data
         return CHANGES[name](**fields)
     except (TypeError, ValueError, KeyError) as error:
         if isinstance(error, InputError):
             raise
-        what = f"a change is a name and its numbers, not {shown(data)}"
-        raise InputError(what, '("Zoneout", {"share": 0.1})') from None
+        message = f"a change is a name and its numbers, not {shown(data)}"
+        raise InputError(message, '("Zoneout", {"share": 0.1})') from None

@@ -1,6 +1,6 @@
-"""Copies of a formula side by side: the graph of all heads, made of the graph of one.
+"""Build the graph of all heads from the graph of one head.
 
-Of a dim that is divided, the whole has each gate block once per head, one head after another. A
+A divided dim has each gate block once per head, head by head. A
 matrix of which both dims are divided is block-diagonal: stored as its blocks, one above the other,
 with the columns of one head.
 """
@@ -19,7 +19,7 @@ from elman.ir.types import SCALAR, Dim, Shape
 
 
 class Signature(NamedTuple):
-    """What a cell declares, or what one head or all heads of it do.
+    """Declared arguments and results of a cell, of one head or of all heads.
 
     Attributes:
         inputs: per step, then static ones.
@@ -37,7 +37,7 @@ class Copies(NamedTuple):
 
     Attributes:
         graph: of all of them.
-        states, outputs: names of those without a divided dim that each head has its own of.
+        states, outputs: names of those without a divided dim that differ between heads.
     """
 
     graph: Graph
@@ -58,10 +58,10 @@ def copies(graph: Graph, declared: Signature, share: Share, cuts: Cuts) -> Copie
     while True:  # a scalar state is one per head if what is computed for it is
         writer = _Writer(graph, declared, share, cuts, states)
         roots = dict(zip(declared.states, graph.next_states, strict=True))
-        more = writer.various(roots)
-        if more <= states:
+        varying = writer.various(roots)
+        if varying <= states:
             break
-        states |= more
+        states |= varying
     outputs = dict(zip(declared.outputs or declared.states[:1], graph.outputs, strict=True))
     return Copies(
         Graph(
@@ -76,21 +76,21 @@ def copies(graph: Graph, declared: Signature, share: Share, cuts: Cuts) -> Copie
     )
 
 
-def whole_entry(entry: Declared, share: Share, own: bool = False) -> Declared:
+def whole_entry(entry: Declared, share: Share, per_head: bool = False) -> Declared:
     """A declared argument, or a result, as all heads have it.
 
     Args:
         entry: of the cell without heads.
         share: what one head has of it.
-        own: whether each head has one of its own, though no dim is divided.
+        per_head: whether each head has one of its own, though no dim is divided.
     """
-    if own:
+    if per_head:
         return Declared(entry.name, (_times(entry.shape[0] if entry.shape else (1,), share.heads),))
     return Declared(entry.name, _whole_shape([pieces(d, share, {}) for d in entry.shape], share))
 
 
 def _whole_shape(dims: list[Pieces], share: Share) -> Shape:
-    """A shape with dims as all heads have them; of a block-diagonal matrix the columns of one."""
+    """Shape for all heads; a block-diagonal matrix keeps the columns of one head."""
     if len(dims) == 2 and all(_is_divided(dim) for dim in dims):
         return joined(dims[0], share.heads), joined(dims[1], 1)
     return tuple(joined(dim, share.heads) for dim in dims)
@@ -106,16 +106,16 @@ def _times(dim: Dim, heads: int) -> Dim:
 
 
 class _Value(NamedTuple):
-    """What a value of one head's formula is in all heads: the same one, or a vector or matrix of
-    all with each gate block head by head, or the values of the heads."""
+    """A value of one head's formula for all heads: shared by them, stacked (each gate block head by
+    head), or one value for each head."""
 
     shared: Node | None = None
-    whole: Node | None = None
+    stacked: Node | None = None
     each: tuple[Node, ...] = ()
 
 
 class _Writer:
-    """Writes the graph of all heads, value by value of that of one.
+    """Translates the graph of one head into that of all heads, value by value.
 
     Attributes:
         inputs, states, weights: leaves of all heads.
@@ -155,41 +155,41 @@ class _Writer:
         )
 
     def root(self, entry: Declared, old: Node) -> Node:
-        """A result as all heads have it."""
+        """A result for all heads."""
         value, dims = self.values[old], self._dims(entry)
         if not any(map(_is_divided, dims)):
-            return self._whole(old) if value.shared is None else value.shared
-        (parts,) = dims
-        key = (old, tuple(parts))
+            return self._stack(old) if value.shared is None else value.shared
+        (dim_pieces,) = dims
+        key = (old, tuple(dim_pieces))
         if key not in self.results:
-            self.results[key] = self._result(old, parts)
+            self.results[key] = self._result(old, dim_pieces)
         return self.results[key]
 
-    def _result(self, old: Node, parts: Pieces) -> Node:
-        """A vector of which all gate blocks are divided, its pieces head by head."""
-        if all(len(part) == 1 for part, _ in parts):
-            return self._whole(old)
-        each, made, at = self._each(old), list[Node](), 0
-        for part, _ in parts:
-            made += [_cut(one, at, at + len(part)) for one in each]
+    def _result(self, old: Node, dim_pieces: Pieces) -> Node:
+        """A vector whose gate blocks are all divided, piece by piece and head by head."""
+        if all(len(part) == 1 for part, _ in dim_pieces):
+            return self._stack(old)
+        each, blocks, at = self._each(old), list[Node](), 0
+        for part, _ in dim_pieces:
+            blocks += [_cut(head, at, at + len(part)) for head in each]
             at += len(part)
-        return _concat(made)
+        return _concat(blocks)
 
     def _dims(self, entry: Declared) -> list[Pieces]:
         return [pieces(dim, self.share, self.cuts) for dim in entry.shape]
 
-    def _leaf(self, entry: Declared, old: Node, own: bool) -> Node:
-        """A leaf of all heads, and what each head has of it."""
+    def _leaf(self, entry: Declared, old: Node, per_head: bool) -> Node:
+        """Make a leaf for all heads, and record each head's share."""
         dims = self._dims(entry)
-        shape = (_times((1,), self.heads),) if own else _whole_shape(dims, self.share)
+        shape = (_times((1,), self.heads),) if per_head else _whole_shape(dims, self.share)
         leaf = node(old.op, (), old.data, shape, old.where)
         divided = [_is_divided(dim) for dim in dims]
-        if own:
-            self.values[old] = _Value(whole=leaf)
+        if per_head:
+            self.values[old] = _Value(stacked=leaf)
         elif not any(divided):
             self.values[old] = _Value(shared=leaf)
         elif divided[0] and all(len(part) == 1 and each for part, each in dims[0]):
-            self.values[old] = _Value(whole=leaf)
+            self.values[old] = _Value(stacked=leaf)
         elif divided[0]:
             self.values[old] = _Value(each=self._pieces_of(leaf, dims[0]))
         else:
@@ -197,11 +197,11 @@ class _Writer:
             self.values[old] = _Value(each=tuple(_transposed(rows) for rows in columns))
         return leaf
 
-    def _pieces_of(self, leaf: Node, parts: Pieces) -> tuple[Node, ...]:
-        """What each head has of a leaf, along its rows."""
+    def _pieces_of(self, leaf: Node, dim_pieces: Pieces) -> tuple[Node, ...]:
+        """Split a leaf along its rows among heads."""
         each: list[list[Node]] = [[] for _ in range(self.heads)]
         at = 0
-        for part, divided in parts:
+        for part, divided in dim_pieces:
             for of_head in each:
                 of_head.append(_cut(leaf, at, at + len(part)))
                 at += len(part) if divided else 0
@@ -209,25 +209,25 @@ class _Writer:
         return tuple(_concat(of_head) for of_head in each)
 
     def _value(self, old: Node) -> _Value:
-        """A value of all heads whose arguments are there."""
+        """Translate a value whose arguments are translated."""
         args = [self.values[arg] for arg in old.args]
         shared = [arg.shared for arg in args if arg.shared is not None]
         if old.op == "draw":  # each head draws its own
-            return _Value(whole=node("draw", (), old.data, self._shape(old), old.where))
+            return _Value(stacked=node("draw", (), old.data, self._shape(old), old.where))
         if len(shared) == len(args):
             return _Value(shared=with_args(old, tuple(shared)))
-        if old.op == "matmul" and args[0].whole is not None:
-            return _Value(whole=self._product(old, args[0].whole))
+        if old.op == "matmul" and args[0].stacked is not None:
+            return _Value(stacked=self._product(old, args[0].stacked))
         if self._goes_side_by_side(old):
             data = tuple(at * self.heads for at in old.data) if old.op == "split" else old.data
             pairs = zip(old.args, args, strict=True)
-            operands = [self._whole(a) if a.shape else value.shared for a, value in pairs]
+            operands = [self._stack(a) if a.shape else value.shared for a, value in pairs]
             nodes = tuple(operand for operand in operands if operand is not None)
-            return _Value(whole=node(old.op, nodes, data, self._shape(old), old.where))
+            return _Value(stacked=node(old.op, nodes, data, self._shape(old), old.where))
         return _Value(each=self._copied(old))
 
     def _copied(self, old: Node) -> tuple[Node, ...]:
-        """The same of each head's own arguments."""
+        """One copy per head, of each head's arguments."""
         args = [self._each(arg) for arg in old.args]
         return tuple(
             node(old.op, [arg[head] for arg in args], old.data, old.shape, old.where)
@@ -235,8 +235,8 @@ class _Writer:
         )
 
     def _goes_side_by_side(self, old: Node) -> bool:
-        """Whether one op on what all heads have is that op on what each has: no head's scalar meets
-        a vector, and no unit another one."""
+        """Whether an op on stacked values equals the op head by head: it is elementwise, without
+        scalars that differ between heads."""
         moves = old.op in ("split", "concat", "training")
         return (
             bool(old.shape)
@@ -266,44 +266,44 @@ class _Writer:
         rows, *columns = old.shape or ((1,),)
         return (_times(rows, self.heads), *columns)
 
-    def _whole(self, old: Node) -> Node:
-        """A value of all heads as one, each gate block head by head."""
+    def _stack(self, old: Node) -> Node:
+        """Stack a value of all heads, each gate block head by head."""
         value = self.values[old]
-        if value.whole is not None:
-            return value.whole
+        if value.stacked is not None:
+            return value.stacked
         if old.shape:
             each = self._each(old)
         else:
-            each = [node("spread", (one,), (), ((1,),), one.where) for one in self._each(old)]
+            each = [node("spread", (head,), (), ((1,),), head.where) for head in self._each(old)]
         rows = range(len(each[0].shape[0]))
-        made = _concat(_cut(one, row, row + 1) for row in rows for one in each)
-        self.values[old] = value._replace(whole=made)
-        return made
+        stacked = _concat(_cut(head, row, row + 1) for row in rows for head in each)
+        self.values[old] = value._replace(stacked=stacked)
+        return stacked
 
     def _each(self, old: Node) -> tuple[Node, ...]:
-        """A value as each head has it."""
+        """The values of the heads."""
         value = self.values[old]
         if value.shared is not None:
             return (value.shared,) * self.heads
         if not value.each:
-            assert value.whole is not None, "a value of all heads"
-            value = value._replace(each=self._parts_of(value.whole, bool(old.shape)))
+            assert value.stacked is not None, "a value of all heads"
+            value = value._replace(each=self._split_heads(value.stacked, bool(old.shape)))
             self.values[old] = value
         return value.each
 
-    def _parts_of(self, whole: Node, is_vector: bool) -> tuple[Node, ...]:
-        count = len(whole.shape[0])
+    def _split_heads(self, stacked: Node, is_vector: bool) -> tuple[Node, ...]:
+        count = len(stacked.shape[0])
         each = [
-            _concat(_cut(whole, row, row + 1) for row in range(head, count, self.heads))
+            _concat(_cut(stacked, row, row + 1) for row in range(head, count, self.heads))
             for head in range(self.heads)
         ]
         if is_vector:
             return tuple(each)
-        return tuple(node("sum", (one,), (), SCALAR, one.where) for one in each)
+        return tuple(node("sum", (head,), (), SCALAR, head.where) for head in each)
 
 
 def _cut(value: Node, start: int, end: int) -> Node:
-    """Some gate blocks of a vector, or of the rows of a matrix."""
+    """Slice gate blocks of a vector, or of the rows of a matrix."""
     if (start, end) == (0, len(value.shape[0])):
         return value
     shape = (value.shape[0][start:end], *value.shape[1:])
@@ -311,11 +311,11 @@ def _cut(value: Node, start: int, end: int) -> Node:
 
 
 def _concat(values: Iterable[Node]) -> Node:
-    parts = list(values)
-    if len(parts) == 1:
-        return parts[0]
-    dim = tuple(gate_block for part in parts for gate_block in part.shape[0])
-    return node("concat", parts, (), (dim, *parts[0].shape[1:]), parts[0].where)
+    blocks = list(values)
+    if len(blocks) == 1:
+        return blocks[0]
+    dim = tuple(gate_block for block in blocks for gate_block in block.shape[0])
+    return node("concat", blocks, (), (dim, *blocks[0].shape[1:]), blocks[0].where)
 
 
 def _transposed(matrix: Node) -> Node:

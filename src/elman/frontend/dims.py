@@ -1,4 +1,4 @@
-"""Dims that a formula wants parts of: numbers that are cut, and groups that sizes are divided into.
+"""Splitting of dims: numbers that a formula cuts, and groups of units.
 
 A number is one gate block, and gate blocks are what is split and joined: 8 becomes 4+4. A formula
 that needs a part of one raises :class:`UncutError`; it is traced again with that number cut,
@@ -19,7 +19,7 @@ Cuts = Mapping[int, tuple[int, ...]]  # a number -> the parts it is cut into
 
 
 class UncutError(VerifyError):
-    """A number has to be cut before a formula can be traced; never seen by users."""
+    """Signals that a number has to be split and the formula traced again; never shown to users."""
 
     def __init__(self, cuts: Cuts) -> None:
         super().__init__(f"numbers to be cut: {dict(cuts)}")
@@ -30,8 +30,8 @@ def cut(dim: Dim, cuts: Cuts) -> Dim:
     """A dim with its numbers cut, parts of parts too: 8 with {8: (4, 4), 4: (1, 3)} is 1+3+1+3."""
     gate_blocks: list[GateBlock] = []
     for gate_block in dim:
-        parts = cuts.get(gate_block) if isinstance(gate_block, int) else None
-        gate_blocks.extend([gate_block] if parts is None else cut(parts, cuts))
+        pieces = cuts.get(gate_block) if isinstance(gate_block, int) else None
+        gate_blocks.extend([gate_block] if pieces is None else cut(pieces, cuts))
     return tuple(gate_blocks)
 
 
@@ -41,7 +41,7 @@ def cut_shape(shape: Shape, cuts: Cuts) -> Shape:
 
 
 def _runs(dim: Dim) -> list[tuple[str | None, tuple[int, ...]]]:
-    """Names one by one, and what numbers stand between them."""
+    """Runs of a dim: single names, and the numbers between them."""
     runs: list[tuple[str | None, tuple[int, ...]]] = []
     for number, gate_blocks in groupby(dim, lambda gate_block: isinstance(gate_block, int)):
         if number:
@@ -52,27 +52,29 @@ def _runs(dim: Dim) -> list[tuple[str | None, tuple[int, ...]]]:
 
 
 def check_cut(left: Shape, right: Shape) -> None:
-    """Do nothing where shapes are equal, or cannot be. Raises UncutError: they are equal once some
-    of their numbers are cut."""
+    """Raise UncutError if two shapes become equal once some of their numbers are split."""
     cuts: dict[int, tuple[int, ...]] = {}
     if len(left) != len(right):
         return
-    for one, other in zip(left, right, strict=True):
-        ours, theirs = _runs(one), _runs(other)
-        if len(ours) != len(theirs):
+    for left_dim, right_dim in zip(left, right, strict=True):
+        left_runs, right_runs = _runs(left_dim), _runs(right_dim)
+        if len(left_runs) != len(right_runs):
             return
-        for (name, numbers), (like, others) in zip(ours, theirs, strict=True):
-            if name != like or sum(numbers) != sum(others):
+        for (name, left_numbers), (like, right_numbers) in zip(left_runs, right_runs, strict=True):
+            if name != like or sum(left_numbers) != sum(right_numbers):
                 return
-            ends = {*accumulate(numbers), *accumulate(others)}
-            for number, parts in (*_parts(numbers, ends), *_parts(others, ends)):
-                cuts.setdefault(number, parts)
+            ends = {*accumulate(left_numbers), *accumulate(right_numbers)}
+            for number, pieces in (
+                *_cut_numbers(left_numbers, ends),
+                *_cut_numbers(right_numbers, ends),
+            ):
+                cuts.setdefault(number, pieces)
     if cuts:
         raise UncutError(cuts)
 
 
-def _parts(numbers: tuple[int, ...], ends: set[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Numbers in which other parts end, each with what those ends make of it."""
+def _cut_numbers(numbers: tuple[int, ...], ends: set[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Numbers with boundaries inside, each with the pieces between them."""
     for number, last in zip(numbers, accumulate(numbers), strict=True):
         inside = sorted(end for end in ends if last - number < end <= last)
         if len(inside) > 1:
@@ -82,9 +84,9 @@ def _parts(numbers: tuple[int, ...], ends: set[int]) -> Iterator[tuple[int, tupl
 def check_names(graph: Graph) -> None:
     """Raise TraceError, at the user's line, where groups are counted by a dim that no argument of
     the formula has."""
-    known = {name for leaf in graph.leaves for name in names_in(leaf.shape)}
+    declared = {name for leaf in graph.leaves for name in names_in(leaf.shape)}
     for value in graph.walk():
-        for name in sorted(names_in(value.shape) - known):
+        for name in sorted(names_in(value.shape) - declared):
             raise TraceError(
                 f"groups={name!r}: no argument of the cell has a dim {name}",
                 f'declare what has one number for each group: weights="a[{name}]"',
@@ -105,16 +107,16 @@ def check_groups(graph: Graph, sizes: Mapping[str, int], heads: int = 1) -> None
         kind = OPS[value.op].kind
         if kind not in ("reduce", "spread"):
             continue
-        whole, groups = (value, value.args[0]) if kind == "spread" else (value.args[0], value)
+        vector, groups = (value, value.args[0]) if kind == "spread" else (value.args[0], value)
         if not groups.shape:
             continue
-        for gate_block, count in zip(whole.shape[0], groups.shape[0], strict=True):
+        for gate_block, count in zip(vector.shape[0], groups.shape[0], strict=True):
             size, number = gate_block_size(gate_block, sizes), gate_block_size(count, sizes)
             if not number or size % number:
                 number_text = count if isinstance(count, int) else f"{count} = {number}"
-                what = f"{gate_block} = {size}{of_head}"
+                units = f"{gate_block} = {size}{of_head}"
                 raise ShapeError(
-                    f"{what} is not a multiple of its {number_text} groups",
+                    f"{units} is not a multiple of its {number_text} groups",
                     f"{gate_block} = {-(-size // number) * number}{of_head} is one"
                     if number
                     else "",

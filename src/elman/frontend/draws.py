@@ -1,4 +1,4 @@
-"""Random numbers in a formula: drawn anew in every step in training, their expected values else."""
+"""Random numbers in formulas: drawn in training, expected values otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _numbers: ContextVar[Iterator[int] | None] = ContextVar("elman_draws", default=N
 
 @contextmanager
 def counting() -> Generator[None]:
-    """Number the draws of the formula that is traced inside."""
+    """Context that numbers the draws of the formula traced inside."""
     token = _numbers.set(count())
     try:
         yield
@@ -42,7 +42,7 @@ def uniform(like: Any, per: Per = "step") -> Tracer:
         >>> h = where(uniform(h) < 0.1, h, tanh(W @ x))
     """
     shape = _shape(like, "uniform")
-    return _training(_drawn(shape, per), _repeated(0.5, shape))
+    return _training(_sample(shape, per), _repeated(0.5, shape))
 
 
 def noise(like: Any, per: Per = "step") -> Tracer:
@@ -58,9 +58,9 @@ def noise(like: Any, per: Per = "step") -> Tracer:
         >>> h = tanh(W @ x + R @ h) + 0.1 * noise(h)
     """
     shape = _shape(like, "noise")
-    radius = pointwise("sqrt", -2.0 * pointwise("log", 1.0 - _drawn(shape, per)))
-    drawn = radius * pointwise("cos", 2.0 * math.pi * _drawn(shape, per))
-    return _training(drawn, _repeated(0.0, shape))
+    radius = pointwise("sqrt", -2.0 * pointwise("log", 1.0 - _sample(shape, per)))
+    normal = radius * pointwise("cos", 2.0 * math.pi * _sample(shape, per))
+    return _training(normal, _repeated(0.0, shape))
 
 
 def dropout(v: Any, p: float, per: Per = "step") -> Tracer:
@@ -80,9 +80,9 @@ def dropout(v: Any, p: float, per: Per = "step") -> Tracer:
     shape = _shape(v, "dropout")
     if not share:
         return pointwise("add", v, 0.0)
-    kept = pointwise("ge", _drawn(shape, per), share)
+    keep = pointwise("ge", _sample(shape, per), share)
     scaled = pointwise("mul", v, 1.0 / (1.0 - share)) if share < 1.0 else v
-    return _training(pointwise("where", kept, scaled, 0.0), Tracer(lift(v)))
+    return _training(pointwise("where", keep, scaled, 0.0), Tracer(lift(v)))
 
 
 def zoneout(new: Any, old: Any, p: float, per: Per = "step") -> Tracer:
@@ -106,9 +106,9 @@ def zoneout(new: Any, old: Any, p: float, per: Per = "step") -> Tracer:
         raise mismatch("zone out", after, before, "zoneout(h_next, h, 0.1)")
     if not share:
         return pointwise("add", new, 0.0)
-    held = pointwise("lt", _drawn(shape, per), share)
+    hold = pointwise("lt", _sample(shape, per), share)
     mean = pointwise("add", share * Tracer(before), (1.0 - share) * Tracer(after))
-    return _training(pointwise("where", held, old, new), mean)
+    return _training(pointwise("where", hold, old, new), mean)
 
 
 def _share(p: Any, name: str) -> float:
@@ -118,7 +118,7 @@ def _share(p: Any, name: str) -> float:
 
 
 def _shape(like: Any, name: str) -> Shape:
-    """The shape of what is drawn."""
+    """Shape of random numbers: that of a value, or dims."""
     if isinstance(like, str):
         try:
             return (traced_dim(parse_dim(like)),)
@@ -130,7 +130,7 @@ def _shape(like: Any, name: str) -> Shape:
     return value.shape
 
 
-def _drawn(shape: Shape, per: Any) -> Tracer:
+def _sample(shape: Shape, per: Any) -> Tracer:
     if per not in ("step", "sequence"):
         refuse(f"per must be 'step' or 'sequence', not {per!r}", 'dropout(v, 0.1, per="sequence")')
     numbers = _numbers.get()
@@ -141,13 +141,13 @@ def _drawn(shape: Shape, per: Any) -> Tracer:
 
 
 def _repeated(number: float, shape: Shape) -> Tracer:
-    """A number for each unit."""
+    """A constant broadcast to a shape."""
     const = lift(number)
     if shape == SCALAR:
         return Tracer(const)
     return Tracer(node("lin", (const,), ((1.0,), 0.0), shape, where_called()))
 
 
-def _training(drawn: Tracer, expected: Tracer) -> Tracer:
-    values: tuple[Node, ...] = (drawn.node, expected.node)
-    return Tracer(node("training", values, (), drawn.node.shape, where_called()))
+def _training(sampled: Tracer, expected: Tracer) -> Tracer:
+    values: tuple[Node, ...] = (sampled.node, expected.node)
+    return Tracer(node("training", values, (), sampled.node.shape, where_called()))

@@ -1,4 +1,4 @@
-"""What to write in a formula in place of a function of torch, numpy or Python, for messages."""
+"""Hints: replacements for functions of torch, numpy or Python in formulas."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ BUILTINS_OVER_UNITS = {  # those of all units -> what to write instead
 
 
 def known_functions() -> dict[str, Callable[..., Any]]:
-    """What a cell author may call, by name."""
+    """Functions for cell authors, by name."""
     from elman.frontend import activations, functions, reductions, spikes  # which use the tracer
 
     rooms = functions, activations, reductions, spikes
@@ -84,13 +84,13 @@ def known_functions() -> dict[str, Callable[..., Any]]:
 
 
 def written_call(name: str) -> str:
-    """How a function that a cell author may call is called, ``dropout(v, p, per='step')``; nothing
-    if there is none of the name."""
-    found = known_functions().get(name)
-    if found is None:
+    """Signature of a function for cell authors, ``dropout(v, p, per='step')``; empty if unknown."""
+    function = known_functions().get(name)
+    if function is None:
         return ""
     parameters = [
-        one.replace(annotation=one.empty) for one in inspect.signature(found).parameters.values()
+        parameter.replace(annotation=parameter.empty)
+        for parameter in inspect.signature(function).parameters.values()
     ]
     return f"{name}{inspect.Signature(parameters)}"
 
@@ -100,11 +100,11 @@ def hint_for(name: str) -> str:
 
     It names elman's own function of that name, what to write instead, or says that there is none.
     """
-    known = [*known_functions()]
-    if name in known:
+    functions = [*known_functions()]
+    if name in functions:
         return f"from elman.ops import {name}"
     if name in _SPELLED:
         return _SPELLED[name] if name == "outer" else f"write {_SPELLED[name]}"
-    near = get_close_matches(name, [*known, *_SPELLED], 1)
-    meant = f"; there is {near[0]}" if near and near[0] in known else ""
-    return f"elman.ops has no {name}{meant}: write it with what help(elman.ops) lists"
+    near = get_close_matches(name, [*functions, *_SPELLED], 1)
+    suggestion = f"; there is {near[0]}" if near and near[0] in functions else ""
+    return f"elman.ops has no {name}{suggestion}: write it with what help(elman.ops) lists"

@@ -1,4 +1,4 @@
-"""From the function of a cell to the graph of its formula."""
+"""Trace a cell's function into the graph of its formula."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def cut(declared: tuple[Declared, ...], cuts: Cuts) -> tuple[Declared, ...]:
 
 
 def traced(cell: Cell, cuts: Cuts) -> Graph:
-    """The graph of a cell's formula, its function run once.
+    """Run a cell's function once on tracers and return its graph.
 
     Args:
-        cuts: into what numbers among the dims are cut.
+        cuts: how numbers among the dims are split.
 
     Raises:
         TraceError, ShapeError: what it returns is not what it declares.
@@ -86,8 +86,7 @@ def traced(cell: Cell, cuts: Cuts) -> Graph:
 
 
 def _refused(error: TypeError) -> TraceError | None:
-    """The error of a formula that calls a function of ours with arguments that it does not take;
-    None where Python says something else."""
+    """Error for a call of an elman function with wrong arguments; None for other errors."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     called = re.match(r"(\w+)\(\) ", str(error))
     right = written_call(called[1]) if called else ""
@@ -105,52 +104,53 @@ def _checked_results(cell: Cell, returned: Any, cuts: Cuts) -> list[Node]:
     hint = f"return {', '.join(entry.name for entry in expected)}"
     if len(values) != len(expected):
         names = ", ".join(str(entry) for entry in expected)
-        what = f"{cell.name} returns {len(values)} values, but declares {len(expected)}: {names}"
-        raise TraceError(diagnostic(what, [_return_line(cell)], hint))
-    found: list[Node] = []
+        message = f"{cell.name} returns {len(values)} values, but declares {len(expected)}: {names}"
+        raise TraceError(diagnostic(message, [_return_line(cell)], hint))
+    results: list[Node] = []
     for entry, value in zip(expected, values, strict=True):
         if value is None:
-            what = f"{cell.name} returns None for {entry}"
-            raise TraceError(diagnostic(what, [_return_line(cell)], hint))
-        made, shape = lift(value), cut_shape(entry.shape, cuts)
-        check_cut(made.shape, shape)
-        if made.shape != shape:
-            raise _misshapen(cell, entry, made)
-        found.append(made)
-    return found
+            message = f"{cell.name} returns None for {entry}"
+            raise TraceError(diagnostic(message, [_return_line(cell)], hint))
+        result, shape = lift(value), cut_shape(entry.shape, cuts)
+        check_cut(result.shape, shape)
+        if result.shape != shape:
+            raise _misshapen(cell, entry, result)
+        results.append(result)
+    return results
 
 
-def _misshapen(cell: Cell, entry: Declared, made: Node) -> ShapeError:
+def _misshapen(cell: Cell, entry: Declared, result: Node) -> ShapeError:
     """The error for a result that has another shape than it was declared with."""
     line = _return_line(cell)
-    if made.shape == () and made.rate == Rate.WEIGHT:
-        what = f"{cell.name} returns a constant for {entry}"
+    if result.shape == () and result.rate == Rate.WEIGHT:
+        message = f"{cell.name} returns a constant for {entry}"
         return ShapeError(
-            diagnostic(what, [line], f"0 * {entry.name} + constant has the right shape")
+            diagnostic(message, [line], f"0 * {entry.name} + constant has the right shape")
         )
-    what = f"{cell.name} returns {show_shape(made.shape)} for {entry}"
+    message = f"{cell.name} returns {show_shape(result.shape)} for {entry}"
     hint = f"{entry.name} is declared as {show_shape(entry.shape)}"
-    return ShapeError(diagnostic(what, [line, ("value", describe(made))], hint))
+    return ShapeError(diagnostic(message, [line, ("value", describe(result))], hint))
 
 
 def _multiplied(cell: Cell, read: list[Tracer], roots: list[Node]) -> list[Node]:
-    """What a cell computes, with products that read its states through its changes. Raises
-    InputError: there is a change of that kind, but no such product."""
-    seen = read
+    """Apply the changes that products read states through. Raises InputError: there is such a
+    change, but no product reads a state."""
+    operands = read
     with written_at(cell.where):
         for change in cell.changes:
-            seen = [
-                change.multiplied(entry.name, v) for entry, v in zip(cell.states, seen, strict=True)
+            operands = [
+                change.multiplied(entry.name, v)
+                for entry, v in zip(cell.states, operands, strict=True)
             ]
-    pairs = zip(read, seen, strict=True)
+    pairs = zip(read, operands, strict=True)
     instead = {old.node: new.node for old, new in pairs if old is not new}
     if not instead:
         return roots
-    made = read_by_products(roots, instead)
-    if made == roots:
+    rewritten = read_by_products(roots, instead)
+    if rewritten == roots:
         raise InputError(
             f"recurrent_dropout: {cell.name} multiplies no state with a weight matrix",
             "zoneout=0.1 holds units of any state; dropout(v, 0.1) in a formula drops others",
             at=cell.where,
         )
-    return made
+    return rewritten

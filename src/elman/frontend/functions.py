@@ -1,5 +1,4 @@
-"""What a cell author may call, unit by unit, and how vectors are cut and joined; re-exported as
-``elman.ops``."""
+"""Elementwise functions, split and concat for cell authors; re-exported as ``elman.ops``."""
 
 from __future__ import annotations
 
@@ -248,13 +247,13 @@ def clip(v: Any, low: Any, high: Any) -> Tracer:
         >>> h = clip(W @ x + R @ h, -1.0, 1.0)
     """
     inside = pointwise("mul", pointwise("ge", v, low), pointwise("le", v, high))
-    held = stop_gradient(minimum(maximum(v, low), high))
+    clipped = stop_gradient(minimum(maximum(v, low), high))
     if isinstance(low, Tracer):  # which has a gradient of its own
         below = pointwise("mul", pointwise("lt", v, low), pointwise("lt", low, high))
-        held = where(below, low, held)
+        clipped = where(below, low, clipped)
     if isinstance(high, Tracer):
-        held = where(pointwise("gt", maximum(v, low), high), high, held)
-    return where(inside, v, held)
+        clipped = where(pointwise("gt", maximum(v, low), high), high, clipped)
+    return where(inside, v, clipped)
 
 
 def where(condition: Any, a: Any, b: Any) -> Tracer:
@@ -275,14 +274,14 @@ def stop_gradient(v: Any) -> Tracer:
     return pointwise("stop", v)
 
 
-def _cut(value: Node, parts: list[Dim]) -> list[Tracer]:
+def _cut(value: Node, dims: list[Dim]) -> list[Tracer]:
     line = where_called()
     tracers: list[Tracer] = []
     start = 0
-    for part in parts:
-        data = (start, start + len(part))
-        tracers.append(Tracer(node("split", (value,), data, (part, *value.shape[1:]), line)))
-        start += len(part)
+    for dim in dims:
+        data = (start, start + len(dim))
+        tracers.append(Tracer(node("split", (value,), data, (dim, *value.shape[1:]), line)))
+        start += len(dim)
     return tracers
 
 
@@ -317,28 +316,28 @@ def split(v: Any, parts: Any) -> list[Tracer]:
         return _cut(value, dims)
     if type(parts) is not int or parts < 1:
         refuse(f"split takes a number of parts or their dims, not {parts!r}", "split(v, 3)")
-    width, left = divmod(len(dim), parts)
+    width, rest = divmod(len(dim), parts)
     runs = [dim[i * width : (i + 1) * width] for i in range(parts)]
-    if left or any(run != runs[0] for run in runs):
+    if rest or any(run != runs[0] for run in runs):
         check_cut(_equal_parts(dim, parts), (dim,))
         refuse(f"cannot split [{show_dim(dim)}] into {parts} equal parts", _parts_hint(dim, parts))
     return _cut(value, runs)
 
 
-def _parts_hint(dim: Dim, parts: int) -> str:
-    """What to declare for a dim of one name, or how to name unequal parts."""
+def _parts_hint(dim: Dim, count: int) -> str:
+    """Hint for a split that is not into equal parts."""
     unequal = 'for unequal parts name them: split(v, "H, H, P")'
     names = [name for name in dim if isinstance(name, str)]
     if len(dim) != 1 or not names:
         return unequal
-    return f"a vector that is cut is declared by its parts: [{parts}P] in place of [{names[0]}]"
+    return f"a vector that is cut is declared by its parts: [{count}P] in place of [{names[0]}]"
 
 
-def _equal_parts(dim: Dim, parts: int) -> Shape:
-    """A dim of nothing but numbers as so many equal ones; the dim itself if there are none."""
+def _equal_parts(dim: Dim, count: int) -> Shape:
+    """A dim of numbers alone as ``count`` equal numbers; otherwise the dim itself."""
     numbers = [gate_block for gate_block in dim if isinstance(gate_block, int)]
-    part, left = divmod(sum(numbers), parts)
-    return (dim,) if left or len(numbers) < len(dim) else (cut_dim((part,) * parts),)
+    part, rest = divmod(sum(numbers), count)
+    return (dim,) if rest or len(numbers) < len(dim) else (cut_dim((part,) * count),)
 
 
 def sum_of(dims: list[Dim]) -> Dim:

@@ -1,7 +1,7 @@
-"""Heads: which weights and dims are divided among N copies of a cell; the formula is that of one.
+"""Heads: which dims and weights are divided among N copies of a cell; the formula is that of one.
 
-A dim is divided, not an argument: whatever has it, a weight, an input or a state, is in part each
-head's own; what has none is shared by all heads.
+Dims are divided, not arguments: every weight, input or state with a divided dim is split among
+heads, all others are shared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_CUTS: Cuts = MappingProxyType({})
 
 
 class Division(NamedTuple):
-    """What heads change in a signature.
+    """Dims and matrices that heads divide.
 
     Attributes:
         recurrent: names of the matrices that multiply a value that depends on the state.
@@ -41,7 +41,7 @@ class Division(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one of the heads has of the dims that a formula writes.
+    """One head's share of the dims that a formula writes.
 
     Attributes:
         cuts: how numbers among the dims are cut before they are divided.
@@ -69,7 +69,7 @@ class Share(NamedTuple):
 
 
 class Tracing(NamedTuple):
-    """What a formula is traced for.
+    """Settings of a trace.
 
     Attributes:
         cuts: how numbers among the dims are cut.
@@ -85,9 +85,9 @@ _tracing: ContextVar[Tracing] = ContextVar("elman_tracing", default=_PLAIN)
 
 
 @contextmanager
-def tracing(what: Tracing) -> Generator[None]:
-    """Formulas traced inside see numbers cut, and of dims that are divided one head's part."""
-    token = _tracing.set(what)
+def tracing(settings: Tracing) -> Generator[None]:
+    """Context for tracing with split numbers and one head's share of divided dims."""
+    token = _tracing.set(settings)
     try:
         yield
     finally:
@@ -95,18 +95,18 @@ def tracing(what: Tracing) -> Generator[None]:
 
 
 def traced_dim(dim: Dim) -> Dim:
-    """A dim as a formula writes it, as it is while the formula is traced."""
+    """A dim written in a formula, under the current trace's settings."""
     return cut_dim(_tracing.get().share.dim(dim))
 
 
 def cut_dim(dim: Dim) -> Dim:
-    """A dim of values that are being traced, its numbers cut."""
+    """A dim with its numbers split as in the current trace."""
     return cut(dim, _tracing.get().cuts)
 
 
 def division(graph: Graph) -> Division:
-    """What heads divide of a formula: the dims of its states, and those of matrices that multiply
-    what depends on a state or has a divided dim, or that have one on both sides."""
+    """Find the dims that heads divide: those of states, and of matrices that multiply a value which
+    depends on a state or has a divided dim, or that have divided dims on both sides."""
     products = [value for value in graph.walk() if value.op == "matmul"]
     matrices = {
         product: {leaf for leaf in walk(product.args[:1]) if _is_matrix(leaf)}
@@ -118,21 +118,21 @@ def division(graph: Graph) -> Division:
             recurrent |= matrices[product]
     while any(leaves & recurrent and not leaves <= recurrent for leaves in matrices.values()):
         recurrent = recurrent.union(*(each for each in matrices.values() if each & recurrent))
-    blocks, more = set(recurrent), set(recurrent)
+    blocks, added = set(recurrent), set(recurrent)
     dims = {gate_block for leaf in graph.states for dim in leaf.shape for gate_block in dim}
     while True:
-        dims |= {gate_block for leaf in more for dim in leaf.shape for gate_block in dim}
-        more = {
+        dims |= {gate_block for leaf in added for dim in leaf.shape for gate_block in dim}
+        added = {
             leaf
             for leaf in graph.weights
             if _is_matrix(leaf) and all(not dims.isdisjoint(dim) for dim in leaf.shape)
         }
         for product in products:
             if not dims.isdisjoint(product.args[1].shape[0]):
-                more |= matrices[product]
-        if more <= blocks:
+                added |= matrices[product]
+        if added <= blocks:
             break
-        blocks |= more
+        blocks |= added
     return Division(
         frozenset(leaf.name for leaf in recurrent),
         frozenset(leaf.name for leaf in blocks),
@@ -146,7 +146,7 @@ def _is_matrix(leaf: Node) -> bool:
 
 
 def _is_elementwise(value: Node, dims: set[GateBlock]) -> bool:
-    """Whether a value is the same in whatever heads its units are."""
+    """Whether a value does not depend on how units are divided among heads."""
     if value.op in ("count", "draw"):
         return bool(value.shape) and dims.issuperset(value.shape[0])
     if value.op == "matmul":
@@ -165,11 +165,11 @@ def check_parts(name: str, entry: Declared, how: Division) -> None:
     """Raise ShapeError if heads divide some gate blocks of what all heads return, but not all."""
     divided = [gate_block in how.dims for dim in entry.shape for gate_block in dim]
     if any(divided) and not all(divided):
-        whole = ", ".join(
+        undivided = ", ".join(
             str(gate_block) for gate_block in entry.shape[0] if gate_block not in how.dims
         )
         raise ShapeError(
-            f"{name}: heads divide a part of {entry} only, and not {whole}; "
+            f"{name}: heads divide a part of {entry} only, and not {undivided}; "
             "return that part as an output of its own"
         )
 
@@ -191,21 +191,21 @@ def pieces(dim: Dim, share: Share, cuts: Cuts) -> Pieces:
     ]
 
 
-def joined(parts: Pieces, heads: int) -> Dim:
+def joined(dim_pieces: Pieces, heads: int) -> Dim:
     """The dim of all heads: each divided gate block once per head."""
-    return tuple(_gate_blocks(parts, heads))
+    return tuple(_gate_blocks(dim_pieces, heads))
 
 
-def _gate_blocks(parts: Pieces, heads: int) -> Iterator[GateBlock]:
-    for part, divided in parts:
-        yield from part * heads if divided else part
+def _gate_blocks(dim_pieces: Pieces, heads: int) -> Iterator[GateBlock]:
+    for piece, divided in dim_pieces:
+        yield from piece * heads if divided else piece
 
 
 def sizes_per_head(dims: dict[str, int], heads: int, how: Division) -> dict[str, int]:
     """Sizes of one head's part of the dims given. Raises ShapeError where there is none."""
     sizes = dict(dims)
     for name in how.dims & dims.keys():
-        sizes[str(name)], left = divmod(dims[str(name)], heads)
-        if left:
+        sizes[str(name)], rest = divmod(dims[str(name)], heads)
+        if rest:
             raise ShapeError(f"{name}={dims[str(name)]} cannot be divided among {heads} heads")
     return sizes

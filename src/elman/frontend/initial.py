@@ -1,4 +1,4 @@
-"""How weights and states begin: what ``@cell(init=…)`` takes."""
+"""Initialisation of weights and states: validation of ``@cell(init=…)``."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ SCHEMES = (  # torch.nn.init's, for matrices
 def check_init(
     name: str, how: Init, weights: Sequence[Declared], states: Sequence[Declared], where: str
 ) -> None:
-    """Check what one weight, or one state, is said to begin with, as far as sizes play no part.
+    """Check the initialisation of a weight or state, apart from sizes.
     Raises TraceError: there is no such weight, state or scheme, a scheme for matrices is given to
     something else, or ``how`` is nothing to begin with."""
-    known = {entry.name: entry for entry in (*weights, *states)}
-    if name not in known:
-        declared = f"there are {', '.join(known)}"
+    entries = {entry.name: entry for entry in (*weights, *states)}
+    if name not in entries:
+        declared = f"there are {', '.join(entries)}"
         raise TraceError(
             f"init names {name!r}, which is neither a weight nor a state", declared, at=where
         )
-    weight = known[name]
+    weight = entries[name]
     if isinstance(how, str) and how not in SCHEMES:
         near = get_close_matches(how, SCHEMES, 1)
         hint = f"init={{{name!r}: {near[0]!r}}}" if near else f"there are {', '.join(SCHEMES)}"
@@ -52,6 +52,6 @@ def check_init(
         hint = "give a number, the name of a scheme, a tensor, or a function of the parameter"
         values: list[Any] = [*how] if isinstance(how, list | tuple) else []
         if values:
-            shown = str(values)
-            hint = f"torch.tensor({shown if len(shown) <= _SHORT else '…'})"
+            text = str(values)
+            hint = f"torch.tensor({text if len(text) <= _SHORT else '…'})"
         raise TraceError(f"init of {name}: a {kind} says nothing about a weight", hint, at=where)

@@ -1,4 +1,4 @@
-"""Lines of formulas: where a value is written, and mistakes reported at the user's line."""
+"""Source lines of formulas, and errors reported at the user's line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _at: ContextVar[str] = ContextVar("elman_at", default="")
 
 @contextmanager
 def written_at(where: str) -> Generator[None]:
-    """Values made inside are reported as written at that line: no line of a formula has them."""
+    """Context that attributes traced values to a given line."""
     token = _at.set(where)
     try:
         yield
@@ -35,14 +35,14 @@ def written_at(where: str) -> Generator[None]:
 
 
 def _is_inside(frame: FrameType) -> bool:
-    """Whether a frame is the tracer's own, torch's or numpy's."""
+    """Whether a frame belongs to the tracer, torch or numpy."""
     file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
-    own = module.startswith(_HERE) or module.partition(".")[0] in _FOREIGN
-    return own or file.startswith("<frozen")
+    is_frontend = module.startswith(_HERE) or module.partition(".")[0] in _FOREIGN
+    return is_frontend or file.startswith("<frozen")
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Whether a frame is of any of elman's files, torch's or numpy's, or between two of them."""
+    """Whether a frame belongs to elman, torch, numpy, or helpers between them."""
     module = str(frame.f_globals.get("__name__", ""))
     return _is_inside(frame) or module.partition(".")[0] in _BETWEEN
 
@@ -53,7 +53,7 @@ def where_called() -> str:
 
 
 def where_asked() -> str:
-    """The same outside of elman: who calls a cell of the library, or makes a module of it."""
+    """The innermost line outside elman: a call of a library cell, or the making of a module."""
     return _at.get() or _innermost(_is_ours) or where_called()
 
 
@@ -72,9 +72,9 @@ def _innermost(skipped: Callable[[FrameType], bool]) -> str:
     return line_of(frame.f_code.co_filename, frame.f_lineno)
 
 
-def refuse(what: str, hint: str) -> NoReturn:
+def refuse(message: str, hint: str) -> NoReturn:
     """Raise TraceError at the user's line."""
-    raise TraceError(what, hint, at=where_asked())
+    raise TraceError(message, hint, at=where_asked())
 
 
 def describe(value: Node, written: str = "") -> str:
@@ -85,8 +85,8 @@ def describe(value: Node, written: str = "") -> str:
 
 
 def _evaluated() -> tuple[str, ast.expr | None]:
-    """What Python evaluates now, innermost outside the tracer: as it is written, and parsed; None
-    where the text is not at hand."""
+    """The expression under evaluation in the innermost frame outside the tracer: its text, and
+    parsed; None without source."""
     frame = inspect.currentframe()
     while frame is not None and _is_inside(frame):
         frame = frame.f_back
@@ -102,20 +102,20 @@ def _evaluated() -> tuple[str, ast.expr | None]:
 
 
 def called() -> str:
-    """The name of the function that is called now, as it is written: of Python's own, which have no
-    frame, ``sum`` of ``sum(v)``; else nothing."""
-    _, found = _evaluated()
-    return found.func.id if isinstance(found, ast.Call) and isinstance(found.func, ast.Name) else ""
+    """Name of the builtin being called, which has no frame: ``sum`` in ``sum(v)``; empty if
+    none."""
+    _, node = _evaluated()
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
 def _operands() -> tuple[str, str]:
-    """The two sides of the operation now, as they are written, where they are more than a name."""
-    text, found = _evaluated()
-    if not isinstance(found, ast.BinOp):
+    """Source of both operands of the current binary operation; empty for plain names."""
+    text, node = _evaluated()
+    if not isinstance(node, ast.BinOp):
         return "", ""
     left, right = (
         "" if isinstance(side, ast.Name) else ast.get_source_segment(text, side) or ""
-        for side in (found.left, found.right)
+        for side in (node.left, node.right)
     )
     return left, right
 
@@ -154,9 +154,9 @@ def elementwise_hint(left: Node, right: Node) -> str:
         return "sum(v) of one unit [1] is that unit as a scalar, which meets every vector"
     if len(left.shape) == len(right.shape) == 1:
         for wide, narrow in ((left.shape[0], right.shape[0]), (right.shape[0], left.shape[0])):
-            parts = len(wide) // len(narrow)
-            if parts > 1 and narrow * parts == wide:
-                return f"split the wide operand first: split(v, {parts})"
+            count = len(wide) // len(narrow)
+            if count > 1 and narrow * count == wide:
+                return f"split the wide operand first: split(v, {count})"
     return "values of one elementwise op have the same dims, or one is a scalar"
 
 
@@ -165,7 +165,8 @@ def product_hint(left: Node, right: Node) -> str:
     ranks = len(left.shape), len(right.shape)
     if ranks == (1, 1):
         v, h = (
-            (value.name, other)[bool(value.args)] for value, other in ((left, "v"), (right, "h"))
+            (value.name, placeholder)[bool(value.args)]
+            for value, placeholder in ((left, "v"), (right, "h"))
         )
         return f"the dot product of two vectors is sum({v} * {h})"
     if ranks == (1, 2):

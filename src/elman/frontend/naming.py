@@ -1,4 +1,4 @@
-"""Cells are saved by name, as functions and classes are: how one is found, and why it is not."""
+"""Saving cells by qualified name, as functions and classes are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RATHER = "save the weights alone: torch.save(module.state_dict(), path)"
 
 
 def look_up(module: str | None, name: str) -> Any:
-    """What a dotted name stands for in a module; None if there is no such module or name."""
+    """Resolve a dotted name in a module; None if there is no such module or name."""
     try:
         value: Any = importlib.import_module(module or "")
         for part in name.split("."):
@@ -25,14 +25,22 @@ def nameless(module: str | None, name: str, where: str, redefined: bool) -> Pick
     """The error for a cell that is to be saved, but whose name stands for something else."""
     outside, local, short = name.rpartition(".<locals>.")
     if local:
-        what, hint = f"it is defined inside {outside}()", "define it at the top level of a module"
+        problem, hint = (
+            f"it is defined inside {outside}()",
+            "define it at the top level of a module",
+        )
     elif short == "<lambda>":
-        what, hint = "a lambda has no name", "write it with def at the top level of a module"
+        problem, hint = "a lambda has no name", "write it with def at the top level of a module"
     elif redefined:
-        what, hint = f"{module}.{name} is another formula now", "make the module anew with that"
+        problem, hint = f"{module}.{name} is another formula now", "make the module anew with that"
     else:
-        what, hint = f"{module}.{name} is not a cell", f"let {name} be the cell's name in {module}"
-    return PickleError(f"cell {short} cannot be saved: {what}", f"{hint}, or {_RATHER}", at=where)
+        problem, hint = (
+            f"{module}.{name} is not a cell",
+            f"let {name} be the cell's name in {module}",
+        )
+    return PickleError(
+        f"cell {short} cannot be saved: {problem}", f"{hint}, or {_RATHER}", at=where
+    )
 
 
 def changed(name: str, where: str, how: str) -> PickleError:

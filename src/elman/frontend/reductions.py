@@ -1,5 +1,4 @@
-"""What a cell author may compute over all units of a vector, or over groups of neighbours;
-re-exported as ``elman.ops``.
+"""Reductions over all units of a vector or over groups of neighbours; re-exported as ``elman.ops``.
 
 A vector of k gate blocks in G groups: each gate block is G / k groups, by one op whatever G is; or
 a group is k / G gate blocks, and the vector is cut into groups. ``groups="D"`` is as many groups as
@@ -113,8 +112,8 @@ def spread(values: Any, like: Any) -> Tracer:
     if counts is not None:
         check_cut((counts,), value.shape)
         return Tracer(node("spread", (value,), (), (dim,), where))
-    one: Shape = ((1,) * groups,)
-    check_cut(one, value.shape)
+    ones: Shape = ((1,) * groups,)
+    check_cut(ones, value.shape)
     wide = [
         Tracer(node("spread", (each.node,), (), ((gate_block,),), where))
         for each, part in zip(split(values, groups), split(like, groups), strict=True)
@@ -212,8 +211,7 @@ _Over = Callable[[str, Tracer], Tracer]  # a reduction of a part
 
 
 def _check_one(name: str, sizes: tuple[Any, ...]) -> None:
-    """Refuse what is given by position beside the vector: in torch it is a dim or a size. Raises
-    TraceError: there is something."""
+    """Raise TraceError for positional arguments beside the vector (in torch, a dim or a size)."""
     if sizes:
         refuse(
             f"{name} takes one vector, and by position nothing else, not {sizes[0]!r}",
@@ -234,16 +232,16 @@ def _named_counts(dim: Dim, groups: str) -> Dim:
             'layer_norm(v, groups=4), or layer_norm(v, groups="D")',
         )
     if len(counts) != len(dim):
-        wanted = f"{len(dim)}D" if len(dim) > 1 else "D"
+        example = f"{len(dim)}D" if len(dim) > 1 else "D"
         refuse(
             f"cannot form groups of [{show_dim(dim)}] for values [{show_dim(counts)}]",
-            f'groups="{wanted}": a dim of groups for each dim of units',
+            f'groups="{example}": a dim of groups for each dim of units',
         )
     return counts
 
 
 def _counts(dim: Dim, groups: Any) -> Dim | None:
-    """How many of ``groups`` each gate block is; None if a group is several gate blocks, or all.
+    """Number of groups in each gate block; None if a group spans several gate blocks.
     Raises TraceError: the groups would not be equal."""
     if isinstance(groups, str):
         return _named_counts(dim, groups)
@@ -254,8 +252,8 @@ def _counts(dim: Dim, groups: Any) -> Dim | None:
         )
     if groups == 1:
         return None
-    count, left = divmod(groups, len(dim))
-    if left or len(set(dim)) > 1:
+    count, rest = divmod(groups, len(dim))
+    if rest or len(set(dim)) > 1:
         numbers = all(isinstance(gate_block, int) for gate_block in dim)
         if (len(set(dim)) > 1 or len(dim) % groups) and not numbers:
             refuse(
@@ -273,9 +271,8 @@ def _counts(dim: Dim, groups: Any) -> Dim | None:
 
 
 def _met_counts(dim: Dim, groups: Any) -> Dim | None:
-    """The same for values of groups that may meet others of as many. Raises TraceError, UncutError:
-    as :func:`_counts`, and where a dim of as many values is cut elsewhere: what is grouped has to
-    be cut alike, and is if its dims are numbers."""
+    """As :func:`_counts`, split like other dims of that many values. Raises TraceError and
+    UncutError: the vector has to be split accordingly, which is possible only for numbers."""
     counts = _counts(dim, groups)
     if counts is None or isinstance(groups, str):
         return counts
@@ -307,9 +304,9 @@ def _reduced(op: str, v: Any, groups: Groups) -> Tracer:
     if groups == 1:
         return _over(op, value, ())
     assert isinstance(groups, int), "names of dims have counts"
-    where, one = where_called(), ((1,),)
+    where, one_unit = where_called(), ((1,),)
     each = [_over(op, part.node, ()).node for part in split(v, groups)]
-    return concat(*(Tracer(node("spread", (value,), (), one, where)) for value in each))
+    return concat(*(Tracer(node("spread", (value,), (), one_unit, where)) for value in each))
 
 
 def _by_groups(
@@ -318,23 +315,25 @@ def _by_groups(
     groups: Groups,
     formula: Callable[[Tracer, Callable[[Tracer], Tracer], _Over], Tracer],
 ) -> Tracer:
-    """A formula of a part, of what makes a value per group one per unit, and of a reduction; for
-    each group, or for all groups at once."""
+    """Apply a formula to each group, or to all groups at once.
+
+    ``formula`` is called with a vector, a function that expands a value per group to its units, and
+    a reduction."""
     value = lift(v)
     dim = vector_dim(value, name)
     counts = _counts(dim, groups)
     if isinstance(groups, int) and (counts is None or len(counts) == groups):
         # each group is one gate block or several
-        parts = [Tracer(value)] if groups == 1 else split(v, groups)
-        made = [
-            formula(part, lambda own: own, lambda op, own: _over(op, own.node, ()))
-            for part in parts
+        vectors = [Tracer(value)] if groups == 1 else split(v, groups)
+        results = [
+            formula(part, lambda vector: vector, lambda op, vector: _over(op, vector.node, ()))
+            for part in vectors
         ]
-        return made[0] if groups == 1 else concat(*made)
+        return results[0] if groups == 1 else concat(*results)
     assert counts is not None, "groups are parts of gate blocks"
     shape = (counts,)
     return formula(
         Tracer(value),
-        lambda own: Tracer(node("spread", (own.node,), (), value.shape, where_called())),
-        lambda op, own: _over(op, own.node, shape),
+        lambda vector: Tracer(node("spread", (vector.node,), (), value.shape, where_called())),
+        lambda op, vector: _over(op, vector.node, shape),
     )

@@ -44,19 +44,19 @@ class Declared:
 
 def _entries(text: str) -> list[str]:
     """Cut at commas outside brackets."""
-    parts: list[str] = []
+    entries: list[str] = []
     depth, start = 0, 0
     for index, char in enumerate(text):
         depth += (char == "[") - (char == "]")
         if char == "," and depth == 0:
-            parts.append(text[start:index])
+            entries.append(text[start:index])
             start = index + 1
-    parts.append(text[start:])
-    return [part for part in parts if part.strip()]
+    entries.append(text[start:])
+    return [entry for entry in entries if entry.strip()]
 
 
 def _as_one(values: Any) -> str:
-    """What one text would be of a list of texts; else an example."""
+    """A list of entries as one text, for hints; otherwise an example."""
     names: list[Any] = [*values] if isinstance(values, list | tuple) else []
     return ", ".join(map(str, names)) or "x[I], m"
 
@@ -88,7 +88,7 @@ def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declar
             )
         name, inside = match.groups()
         try:
-            shape = tuple(parse_dim(part) for part in inside.split(",")) if inside else ()
+            shape = tuple(parse_dim(dim) for dim in inside.split(",")) if inside else ()
         except ValueError as reason:
             raise TraceError(f"{kind}={text!r}: {reason}", at=where) from None
         if len(shape) > rank:
@@ -105,8 +105,10 @@ def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declar
     return tuple(declared)
 
 
-def solve_dim(entry: Declared, size: int, known: dict[str, int], what: str, which: str) -> None:
-    """Find the one unknown name of a declared vector from its size and record it in ``known``.
+def solve_dim(
+    entry: Declared, size: int, bound: dict[str, int], size_name: str, which: str
+) -> None:
+    """Find the one unknown name of a declared vector from its size and record it in ``bound``.
 
     ``h[2K]`` with size 64 gives K = 32.
 
@@ -114,23 +116,23 @@ def solve_dim(entry: Declared, size: int, known: dict[str, int], what: str, whic
         ShapeError: the size does not fit, or more than one name is unknown.
     """
     dim = entry.shape[0]
-    unknown = sorted({a for a in dim if isinstance(a, str) and a not in known})
-    shown = show_dim(dim)
+    unknown = sorted({a for a in dim if isinstance(a, str) and a not in bound})
+    text = show_dim(dim)
     if not unknown:
-        units = dim_size(dim, known)
+        units = dim_size(dim, bound)
         if units != size:
-            raise ShapeError(f"{what} is {size}, but {which} {entry} has {units} units")
+            raise ShapeError(f"{size_name} is {size}, but {which} {entry} has {units} units")
         return
     if len(unknown) > 1:
-        given = f"give {' and '.join(unknown[1:])} {sized_by(unknown[1:])}"
-        raise ShapeError(f"{what}: {shown} has several unknown dims, {given}")
+        hint = f"give {' and '.join(unknown[1:])} {sized_by(unknown[1:])}"
+        raise ShapeError(f"{size_name}: {text} has several unknown dims, {hint}")
     name = unknown[0]
-    rest = sum(a if isinstance(a, int) else known.get(a, 0) for a in dim)
+    rest = sum(a if isinstance(a, int) else bound.get(a, 0) for a in dim)
     count = dim.count(name)
-    value, left = divmod(size - rest, count)
-    if left or value < 0 or (value == 0 and size != 0):
-        raise ShapeError(f"{what} is {size}, which no {name} makes equal to {shown}")
-    known[name] = value
+    value, remainder = divmod(size - rest, count)
+    if remainder or value < 0 or (value == 0 and size != 0):
+        raise ShapeError(f"{size_name} is {size}, which no {name} makes equal to {text}")
+    bound[name] = value
 
 
 def bind_dims(
@@ -139,30 +141,30 @@ def bind_dims(
     weights: tuple[Declared, ...],
     input_size: int,
     hidden_size: int,
-    given: Mapping[str, int],
+    sizes: Mapping[str, int],
 ) -> dict[str, int]:
     """Bind every named dim: the first input and the first state (without states: the output) give
     theirs, all others by keyword. Raises ShapeError: a size does not fit its dim, a dim stays
     unknown, or a keyword names none."""
     declared = (*inputs, *states, *weights)
     names = {name for entry in declared for name in names_in(entry.shape)}
-    for name in given:
+    for name in sizes:
         if name not in names:
-            known_names = ", ".join(sorted(names)) or "none"
-            raise ShapeError(f"{name!r} is not a dim of this cell (its dims: {known_names})")
-    known: dict[str, int] = dict(given)
+            dims = ", ".join(sorted(names)) or "none"
+            raise ShapeError(f"{name!r} is not a dim of this cell (its dims: {dims})")
+    bound: dict[str, int] = dict(sizes)
     if inputs and inputs[0].shape:
         solve_dim(
-            inputs[0], input_size, known, spelled("input_size", "--inputs"), "the first input"
+            inputs[0], input_size, bound, spelled("input_size", "--inputs"), "the first input"
         )
     if states and states[0].shape:
         solve_dim(
-            states[0], hidden_size, known, spelled("hidden_size", "--hidden"), "the first state"
+            states[0], hidden_size, bound, spelled("hidden_size", "--hidden"), "the first state"
         )
-    missing = sorted(names - set(known))
+    missing = sorted(names - set(bound))
     if missing:
         raise ShapeError(f"unknown dim {', '.join(missing)}: give it {sized_by(missing)}")
-    return known
+    return bound
 
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -194,18 +196,18 @@ def check_declared(
             raise TraceError(f"{name!r} is declared twice", at=where)
     dims = {name for group in declared for entry in group for name in names_in(entry.shape)}
     for name in sorted(dims & {entry.name for entry in constants}):
-        what = f"{name!r} is both a constant and a dim: a module could not tell {name}=…"
+        message = f"{name!r} is both a constant and a dim: a module could not tell {name}=…"
         lower = ", ".join(map(str, constants)).lower()
-        raise TraceError(what, f"constants={lower!r}", at=where)
+        raise TraceError(message, f"constants={lower!r}", at=where)
     kinds = inspect.signature(function).parameters.values()
     for p in kinds:
         if p.kind is p.KEYWORD_ONLY and p.default is p.empty:
-            what = f"option {p.name!r} of {function.__name__} has no default value"
-            raise TraceError(what, f"*, {p.name}=…", at=where)
+            message = f"option {p.name!r} of {function.__name__} has no default value"
+            raise TraceError(message, f"*, {p.name}=…", at=where)
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            what = f"{function.__name__} takes {p}: a cell's arguments are those it declares"
+            message = f"{function.__name__} takes {p}: a cell's arguments are those it declares"
             right = f"def {function.__name__}({', '.join(names)}):"
-            raise TraceError(what, right, at=where)
+            raise TraceError(message, right, at=where)
     arguments = [p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD]
     if arguments != names:
         options = [

@@ -1,5 +1,4 @@
-"""Values with another derivative than their own: spikes, straight-through estimates, clipped
-gradients.
+"""Custom gradients: spikes, straight-through estimators, clipped gradients.
 
 Surrogates of a spike's derivative go by the names that snnTorch, Norse and SpikingJelly use. Each
 takes v, which is what is compared with 0, and gives the derivative. Formulas as of snnTorch
@@ -56,7 +55,7 @@ def triangular(v: Any, height: Any = 1.0, width: Any = 1.0) -> Any:
 
 
 SURROGATES: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {one.__name__: one for one in (fast_sigmoid, atan, sigmoid, triangular)}
+    {surrogate.__name__: surrogate for surrogate in (fast_sigmoid, atan, sigmoid, triangular)}
 )
 
 
@@ -97,20 +96,20 @@ def spike(
 
 def _named(name: Any, parameters: dict[str, Any]) -> Callable[..., Any]:
     """The surrogate of a name."""
-    found = SURROGATES.get(name) if isinstance(name, str) else None
-    if found is None:
+    surrogate = SURROGATES.get(name) if isinstance(name, str) else None
+    if surrogate is None:
         refuse(
             f"spike knows no surrogate {shown(name)}; it knows {', '.join(SURROGATES)}",
             "or give the derivative: spike(v, lambda v: 1 / (1 + 25 * abs(v))**2)",
         )
-    takes = list(inspect.signature(found).parameters)[1:]
+    takes = list(inspect.signature(surrogate).parameters)[1:]
     for parameter in parameters:
         if parameter not in takes:
             refuse(
                 f"surrogate {name!r} takes no {parameter!r} (it takes: {', '.join(takes)})",
                 f"spike(v, {name!r}, {takes[0]}=2.0)",
             )
-    return found
+    return surrogate
 
 
 def straight_through(hard: Any, soft: Any) -> Tracer:

@@ -298,10 +298,10 @@ def pointwise(op: str, *operands: Any) -> Tracer:
     Raises ShapeError: shapes differ; TraceError: a matrix that depends on an input or a state."""
     args = tuple(lift(value) for value in operands)
     shaped = [arg for arg in args if arg.shape]
-    for other in shaped[1:]:
-        check_cut(shaped[0].shape, other.shape)
-        if other.shape != shaped[0].shape:
-            raise mismatch(op, shaped[0], other, elementwise_hint(shaped[0], other))
+    for operand in shaped[1:]:
+        check_cut(shaped[0].shape, operand.shape)
+        if operand.shape != shaped[0].shape:
+            raise mismatch(op, shaped[0], operand, elementwise_hint(shaped[0], operand))
     shape = shaped[0].shape if shaped else ()
     result = node(op, args, (), shape, where_called())
     if len(shape) == 2 and result.rate > Rate.WEIGHT:
@@ -355,9 +355,9 @@ def transpose(value: Any) -> Tracer:
     """The transpose of a weight matrix."""
     matrix = lift(value)
     if len(matrix.shape) != 2:
-        what = f"only a weight matrix has a transpose, not {describe(matrix)}"
+        message = f"only a weight matrix has a transpose, not {describe(matrix)}"
         product = f"sum(v * k) is the product of two vectors; {OUTER}"
-        refuse(what, product if matrix.shape else "W.T @ v, of a weight matrix W")
+        refuse(message, product if matrix.shape else "W.T @ v, of a weight matrix W")
     return Tracer(node("transpose", (matrix,), (), matrix.shape[::-1], where_called()))
 
 

@@ -1,4 +1,4 @@
-"""Canonical construction: equal formulas become one node, sums are gathered and regrouped by rate.
+"""Canonical construction of nodes: shared subexpressions, sums flattened and grouped by rate.
 
 Every value is one gate block wide, a scalar, or (weights alone) a matrix block of two gate blocks.
 """
@@ -18,48 +18,47 @@ _COMMUTES = ("mul", "minimum", "maximum", "eq", "ne")
 
 
 def scales(coef: float) -> bool:
-    """Whether a sum times a coefficient is the sum of its terms times it: zero, infinity and NaN
-    times the terms are something else."""
+    """Whether a coefficient may be distributed over a sum: not zero, infinity or NaN."""
     return math.isfinite(coef) and coef != 0.0
 
 
 def _is_broadcast(value: Node) -> bool:
-    """Whether a ``lin`` is there to make a vector of a scalar."""
+    """Whether a ``lin`` only broadcasts a scalar to a vector."""
     return any(len(arg.shape) < len(value.shape) for arg in value.args) and len(value.args) == 1
 
 
 def _is_exact(value: Node) -> bool:
-    """Whether a value is another one scaled without rounding: by a power of two, or its sign."""
+    """Whether a value is another value scaled exactly: by a power of two or -1."""
     if value.op != "lin" or len(value.args) > 1 or value.bias:
         return False
     return abs(math.frexp(value.coefs[0])[0]) == 0.5
 
 
 class Builder:
-    """Builds canonical nodes; the same op on the same arguments is built once, but for those that
-    stay distinct (:data:`elman.ir.ops.DISTINCT`)."""
+    """Hash-consing constructor of canonical nodes; ops of :data:`elman.ir.ops.DISTINCT` are never
+    shared."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[Hashable, ...], Node] = {}
+        self._nodes: dict[tuple[Hashable, ...], Node] = {}
         self._number: dict[Node, int] = {}
-        self._kept: set[Node] = set()
+        self._rounded: set[Node] = set()
 
     def keep(self, value: Node) -> None:
-        """Let no sum take a value's terms, and no product its factor: it is rounded as written."""
-        self._kept.add(value)
+        """Keep a value's rounding as written: no sum flattens it, no product takes its factor."""
+        self._rounded.add(value)
 
     def keep_all(self) -> None:
         """:meth:`keep` every sum built so far."""
-        self._kept.update(value for value in self._made.values() if value.op == "lin")
+        self._rounded.update(value for value in self._nodes.values() if value.op == "lin")
 
     def open(self, value: Node) -> bool:
-        """Whether a value is a sum whose terms another sum may take."""
+        """Whether another sum may flatten this value."""
         if value.op != "lin" or _is_broadcast(value):
             return False
-        return value not in self._kept or _is_exact(value)
+        return value not in self._rounded or _is_exact(value)
 
     def number(self, value: Node) -> int:
-        """The order in which a value was first built or seen; fixes the order of arguments."""
+        """Sequence number of a value; fixes the order of commutative arguments."""
         return self._number.setdefault(value, len(self._number))
 
     def make(
@@ -71,18 +70,18 @@ class Builder:
         where: str = "",
         rate: Rate | None = None,
     ) -> Node:
-        """The node of ``op``; a pointwise op's shape is its widest argument's unless given."""
+        """The shared node of an op; the default shape is that of the widest argument."""
         args = tuple(args)
         if shape is None:
             shape = max((arg.shape for arg in args), key=len, default=SCALAR)
         if op in _COMMUTES:
             args = tuple(sorted(args, key=self.number))
         key = (op, args, by_bits(data), shape)
-        known = self._made.get(key)
-        if known is None or op in DISTINCT:
-            known = self._made[key] = node(op, args, data, shape, where, rate)
-            self.number(known)
-        return known
+        existing = self._nodes.get(key)
+        if existing is None or op in DISTINCT:
+            existing = self._nodes[key] = node(op, args, data, shape, where, rate)
+            self.number(existing)
+        return existing
 
     def const(self, value: float) -> Node:
         """A number."""
@@ -136,7 +135,7 @@ class Builder:
         return self.make("lin", (term for _, term in upper), (coefs, bias), shape)
 
     def _factored(self, terms: list[Term]) -> list[Term]:
-        """Products of one coefficient as one sum, which plans join along k.
+        """Group products with a common coefficient into one sum, which plans join along k.
 
         rewrite: c * (U @ a) + c * (V @ b) + d  ->  c * (U @ a + V @ b) + d
         """
@@ -182,8 +181,8 @@ class Builder:
         return product if coef == 1.0 else self.lin([(coef, product)])
 
     def _scaled(self, value: Node, divisor: Node) -> bool:
-        """Whether a value times a reciprocal is as good as the quotient: where nothing is rounded,
-        or of a sum that is rounded in an order of its own."""
+        """Whether a division by a constant may become a multiplication by its reciprocal: if that
+        is exact, or the value is a sum of products, whose rounding order is unspecified."""
         if abs(math.frexp(divisor.number)[0]) == 0.5:
             return 1e-30 < abs(divisor.number) < 1e30
         loose = value.op == "matmul" or (self.open(value) and not _is_exact(value))

@@ -1,4 +1,4 @@
-"""Random numbers as a function of a key: the same on every engine, in every dtype, in any order.
+"""Counter-based random numbers: the same on every engine, in every dtype, in any order.
 
 Each row (one step of one sample) has a key of 48 random bits, two numbers of 24 bits, which float32
 holds exactly. A draw of that row mixes the key with its stream (which draw of the formula, and
@@ -30,12 +30,12 @@ def mixed(x: int) -> int:
 
 
 def stream(number: int, gate_block: int) -> int:
-    """The 32 bits that tell the draws of a formula, and their gate blocks, apart."""
+    """Stream number (32 bits) of a gate block of a draw in a formula."""
     return mixed(mixed(number + 1) ^ gate_block)
 
 
 def drawn(high: int, low: int, unit: int, of: int) -> int:
-    """The 24 bits of a unit's draw; for numbers, or for arrays of integers of 64 bits.
+    """Random bits (24) of one unit; arguments are numbers, or arrays of 64-bit integers.
 
     Args:
         high, low: the key, 24 bits each; more (numbers of trials, which are not keys) are cut off.

@@ -1,4 +1,4 @@
-"""What every op means: an interpreter over any array namespace (torch, or numpy in tests).
+"""Semantics of every op: an interpreter over any array namespace (torch, or numpy in tests).
 
 A vector is an array [..., n], a scalar [...]; leading axes are batch (and time) and are the
 caller's. Weight matrices are [rows, cols], weight vectors [n], scalar weights [].
@@ -53,12 +53,12 @@ def _cumsum(xp: Any, node: Node, v: Array) -> Array:
     return xp.flip(xp.cumsum(xp.flip(v))) if node.backward_in_units else xp.cumsum(v)
 
 
-def units_of(xp: Any, node: Node, parts: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
-    """All units of a reduction's arguments on one axis, or of each group on the last; those of a
-    matrix of weights row by row."""
+def units_of(xp: Any, node: Node, values: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
+    """Concatenate the units of a reduction's arguments on the last axis [..., n], or split into
+    groups [..., groups, n / groups]; matrices of weights are flattened row by row."""
     flat = [
-        part.reshape(-1) if len(arg.shape) == 2 else part
-        for arg, part in zip(node.args, parts, strict=True)
+        value.reshape(-1) if len(arg.shape) == 2 else value
+        for arg, value in zip(node.args, values, strict=True)
     ]
     units = xp.concat(xp.broadcast(flat, -1), -1)
     if not node.shape:
@@ -114,16 +114,16 @@ MEANING: dict[str, Callable[..., Array]] = {
 
 
 def _uniform(xp: Any, node: Node, key: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
-    """A draw of every unit, from keys [...]; of whole vectors as of each gate block of them."""
+    """Random numbers of every unit from keys [...]; each gate block has a stream."""
     number, first = int(node.data[0]), int(node.data[1]) if len(node.data) > 1 else 0
     sizes = [dim_size((part,), dims) for part in node.shape[0]] if node.shape else [1]
     high, low = (xp.as_integer(half)[..., None] for half in key)
-    parts = [
+    draws = [
         drawn(high, low, xp.arange(size), stream(number, first + at))
         for at, size in enumerate(sizes)
     ]
-    whole = xp.as_float(xp.concat(parts, -1), key[0]) * SCALE
-    return whole if node.shape else whole[..., 0]
+    value = xp.as_float(xp.concat(draws, -1), key[0]) * SCALE
+    return value if node.shape else value[..., 0]
 
 
 def _rank(node: Node) -> int:
@@ -131,7 +131,7 @@ def _rank(node: Node) -> int:
 
 
 def _spread(xp: Any, node: Node, value: Array, dims: Mapping[str, int]) -> Array:
-    """What becomes of a number per group (or of one for all) at each unit of a vector."""
+    """Expand one number per group (or one for all) to the units of a vector."""
     (size,) = shape_size(node.shape, dims)
     before = dim_size(node.data, dims)
     each = value if _rank(node.args[0]) else value[..., None]
@@ -141,8 +141,8 @@ def _spread(xp: Any, node: Node, value: Array, dims: Mapping[str, int]) -> Array
     return MEANING[node.op](xp, node, wide, xp.positions(before, before + size), width)
 
 
-def bound(xp: Any, node: Node, dims: Mapping[str, int]) -> Callable[..., Array]:
-    """What makes the value of one node from its arguments' values, one array per argument.
+def node_function(xp: Any, node: Node, dims: Mapping[str, int]) -> Callable[..., Array]:
+    """Compile one node into a function of its arguments' values.
 
     Args:
         xp: array namespace with the functions of the table above.
@@ -159,13 +159,13 @@ def bound(xp: Any, node: Node, dims: Mapping[str, int]) -> Callable[..., Array]:
         return lambda *key: _uniform(xp, node, key, dims)
     if node.op == "concat":
         axis = 0 if _rank(node) == 2 else -1
-        return lambda *parts: xp.concat(xp.broadcast(parts, axis), axis)
+        return lambda *args: xp.concat(xp.broadcast(args, axis), axis)
     kind = OPS[node.op].kind
     if kind == "spread":
         return partial(_spread, xp, node, dims=dims)
     meaning = partial(MEANING[node.op], xp, node)
     if kind == "reduce":
-        return lambda *parts: meaning(units_of(xp, node, parts, dims))
+        return lambda *args: meaning(units_of(xp, node, args, dims))
     return _over_units(xp, node, meaning, dims)
 
 
@@ -180,7 +180,7 @@ def _split(node: Node, dims: Mapping[str, int]) -> Callable[..., Array]:
 def _over_units(
     xp: Any, node: Node, meaning: Callable[..., Array], dims: Mapping[str, int]
 ) -> Callable[..., Array]:
-    """An op of arguments of the node's own rank, or of scalars, which are the same at each unit."""
+    """Lift an op over scalar arguments, which are broadcast over units."""
     rank, ranks = _rank(node), [_rank(arg) for arg in node.args]
     # a scalar per sample meets a vector, or a matrix of weights
     lifted = rank and OPS[node.op].kind != "product" and not all(ranks)
@@ -192,7 +192,9 @@ def _over_units(
 
     def run(*args: Array) -> Array:
         if lifted:
-            args = tuple(arg if own else arg[extra] for own, arg in zip(ranks, args, strict=True))
+            args = tuple(
+                arg if arg_rank else arg[extra] for arg_rank, arg in zip(ranks, args, strict=True)
+            )
         result = meaning(*args)
         return xp.broadcast_to(result, (*result.shape[:-rank], *sizes)) if repeated else result
 
@@ -200,23 +202,23 @@ def _over_units(
 
 
 def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
-    """The value of one node from its arguments' values; arguments as of :func:`bound`."""
-    return bound(xp, node, dims)(*args)
+    """The value of one node from its arguments' values; arguments as of :func:`node_function`."""
+    return node_function(xp, node, dims)(*args)
 
 
-def prepared(
-    xp: Any, roots: tuple[Node, ...], known: Collection[Node], dims: Mapping[str, int]
+def node_functions(
+    xp: Any, roots: tuple[Node, ...], available: Collection[Node], dims: Mapping[str, int]
 ) -> list[tuple[Node, Callable[..., Array]]]:
-    """The nodes below ``roots`` that are not known, arguments first, and what makes each one's
-    value: for many steps of one graph."""
-    below = walk(roots, stop=lambda found: found in known)
-    return [(node, bound(xp, node, dims)) for node in below if node not in known]
+    """Compile the nodes below ``roots`` that are not ``available``, arguments first; to evaluate
+    one graph many times."""
+    below = walk(roots, stop=available.__contains__)
+    return [(node, node_function(xp, node, dims)) for node in below if node not in available]
 
 
 def evaluate(
     xp: Any, roots: tuple[Node, ...], values: dict[Node, Array], dims: Mapping[str, int]
 ) -> tuple[Array, ...]:
-    """Values of ``roots``; ``values`` holds the leaves' and receives every node's on the way."""
-    for node, compute in prepared(xp, roots, values, dims):
-        values[node] = compute(*[values[arg] for arg in node.args])
+    """Evaluate ``roots``; ``values`` holds the leaves and is extended by every node on the way."""
+    for node, function in node_functions(xp, roots, values, dims):
+        values[node] = function(*[values[arg] for arg in node.args])
     return tuple(values[root] for root in roots)

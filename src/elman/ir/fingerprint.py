@@ -1,4 +1,4 @@
-"""The name of a formula as it was written, for files that outlive the process.
+"""Hash of a formula as written, stable across processes and versions, for files.
 
 ``passes/digest`` names the canonical step instead: equal for cells that compute the same under
 other weights, but another one whenever the canonical form changes.
@@ -38,8 +38,8 @@ def fingerprint(graph: Graph, static: int = 0) -> str:
                     name = _hash(f"{name} {distinct[name]}")
             names[value] = name
     groups = (graph.inputs, graph.states, graph.weights, graph.next_states, graph.outputs)
-    parts: list[object] = [[names[value] for value in group] for group in groups]
-    return _hash(str([*parts, static] if static else parts))
+    fields: list[object] = [[names[value] for value in group] for group in groups]
+    return _hash(str([*fields, static] if static else fields))
 
 
 def _hash(text: str) -> str:

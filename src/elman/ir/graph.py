@@ -66,7 +66,7 @@ class Node:
 
     @property
     def bias(self) -> float:
-        """What a ``lin`` adds to its terms."""
+        """The constant of a ``lin``."""
         return self.data[1]
 
     @property
@@ -76,7 +76,7 @@ class Node:
 
     @property
     def over_units(self) -> bool:
-        """Whether this is a vector that reads other units of its argument than its own, and no
+        """Whether this vector reads units of its argument other than its own, and is not a
         product."""
         return bool(self.shape) and OPS[self.op].kind in ("reduce", "spread", "scan")
 
@@ -117,7 +117,7 @@ def node(
 
 
 def by_bits(data: Hashable) -> Hashable:
-    """Metadata as a key: equal only for the same bits, unlike 0.0 and -0.0; NaN equals NaN."""
+    """A hash key that compares floats by their bits: 0.0 and -0.0 differ, NaN equals NaN."""
     if isinstance(data, tuple):
         return tuple(map(by_bits, cast("tuple[Hashable, ...]", data)))
     return data.hex() if isinstance(data, float) else data
@@ -128,7 +128,7 @@ def walk(roots: Iterable[Node], stop: Callable[[Node], bool] | None = None) -> I
 
     ``stop(node)`` true: the node is yielded, but its arguments are not entered.
     """
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     for root in roots:
         stack: list[tuple[Node, bool]] = [(root, False)]
         while stack:
@@ -136,21 +136,20 @@ def walk(roots: Iterable[Node], stop: Callable[[Node], bool] | None = None) -> I
             if ready:
                 yield current
                 continue
-            if current in seen:
+            if current in visited:
                 continue
-            seen.add(current)
+            visited.add(current)
             stack.append((current, True))
             if stop is None or not stop(current):
-                stack.extend((arg, False) for arg in reversed(current.args) if arg not in seen)
+                stack.extend((arg, False) for arg in reversed(current.args) if arg not in visited)
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
     """One step: leaves in declared order, next states in declared order, and the outputs.
 
-    ``outputs`` are the values handed out at each step: the first next state unless the cell names
-    others. Whoever runs a step hands them out side by side, as one array.
-    """
+    ``outputs`` are returned at each step: the first next state unless the cell names others.
+    Engines concatenate them into one array."""
 
     inputs: tuple[Node, ...]
     states: tuple[Node, ...]
@@ -165,7 +164,7 @@ class Graph:
 
     @property
     def output_shape(self) -> Shape:
-        """The shape of all outputs side by side, a scalar being one unit wide among others."""
+        """Shape of the concatenated outputs; a scalar among several counts as one unit."""
         if len(self.outputs) == 1:
             return self.outputs[0].shape
         dims = [value.shape[0] if value.shape else (1,) for value in self.outputs]
@@ -183,7 +182,7 @@ class Graph:
 
     @property
     def clips(self) -> bool:
-        """Whether gradients are clipped on their way back, which is not linear in them."""
+        """Whether the backward clips gradients, and so is not linear."""
         return any(value.op == "clip_gradient" for value in self.walk())
 
     def walk(self) -> Iterator[Node]:
@@ -191,8 +190,7 @@ class Graph:
         return walk(self.roots)
 
     def rebuilt(self, rewrite: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
-        """A new graph in which ``rewrite(old, new_args)`` replaces each node; leaves stay
-        themselves."""
+        """A new graph in which ``rewrite(old, new_args)`` replaces each node that is no leaf."""
         new: dict[Node, Node] = {leaf: leaf for leaf in self.leaves}
         for old in self.walk():
             if old not in new:
@@ -207,7 +205,7 @@ class Graph:
 
 
 def with_args(old: Node, args: tuple[Node, ...]) -> Node:
-    """The same op on other arguments (the same node where nothing changed)."""
+    """The same op on other arguments; the same node if they are unchanged."""
     if args == old.args:
         return old
     return node(old.op, args, old.data, old.shape, old.where)

@@ -1,4 +1,4 @@
-"""The op table: what exists, how many arguments it takes, of what kind it is.
+"""The op table: name, kind, arity and cost of every op.
 
 One row per op. Beside this table an op has a value in ``ir/evaluate.py``, a VJP row in
 ``autodiff/rules.py`` and a spelling in each engine's ``ops.py``; a test checks that no row is
@@ -15,8 +15,7 @@ OpKind = Literal["leaf", "pointwise", "reduce", "spread", "scan", "product", "mo
 
 @dataclass(frozen=True)
 class Op:
-    """One row: ``kind`` decides the type rule; ``weight`` is a rough cost in elementwise
-    operations."""
+    """One row: ``kind`` decides the type rule; ``cost`` is in elementwise operations."""
 
     name: str
     kind: OpKind

@@ -1,4 +1,4 @@
-"""The canonical step and its backward step: what a program partitions and never changes."""
+"""The canonical step and its adjoint, which programs partition and never change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Step:
 
     @property
     def held(self) -> frozenset[Node]:
-        """States that only hold a value: the next one is the state itself."""
+        """States that pass through the step: the next state is the state itself."""
         pairs = zip(self.states, self.next_states, strict=True)
         return frozenset(leaf for leaf, after in pairs if leaf is after)
 
@@ -51,8 +51,8 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """One term of a loop-invariant value's gradient: Σ over T·B of ``left ⊗ right``, or of ``left``
-    alone."""
+    """A term of a loop-invariant value's gradient: Σ over T·B of ``left ⊗ right``, or of
+    ``left``."""
 
     target: Node
     left: Node
@@ -98,8 +98,7 @@ class Pair:
 
     @property
     def blocks(self) -> dict[Node, list[int]]:
-        """By loop-invariant target: the weight blocks whose gradient its finished sum is, as it
-        stands."""
+        """Weight blocks by target, for targets whose sum is the gradient without further ops."""
         by_target: dict[Node, list[int]] = {}
         for target, leaf in self.d_invariants:
             indices = [index for index, d in enumerate(self.d_weights) if d is leaf]

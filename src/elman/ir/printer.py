@@ -1,4 +1,4 @@
-"""Graphs as text a person can read and a golden test can hold.
+"""Print graphs, for people and for golden tests.
 
 A value has a line of its own where the cell named it, where it is read more than once, or where a
 step has to produce it; everything else stands inside its reader's line. Blocks of a weight are
@@ -25,33 +25,33 @@ _SUM, _TIMES, _ATOM = 0, 1, 2  # how tightly a text binds
 
 
 class Names:
-    """A name for every value that has a line of its own, and the text of every other."""
+    """Names of the values printed on lines of their own, and expressions of all others."""
 
     def __init__(self) -> None:
         self._name: dict[Node, str] = {}
-        self._taken: set[str] = set()
+        self._used_names: set[str] = set()
         self._count: dict[str, int] = {}
 
     def __contains__(self, value: Node) -> bool:
         return value in self._name
 
     def give(self, value: Node, wish: str) -> None:
-        """Name a value; a name that is taken gets a prime, then a number."""
+        """Name a value; a name in use gets a prime, then a number."""
         if value in self._name:
             return
         name, count = wish, 1
-        while name in self._taken:
+        while name in self._used_names:
             name, count = (f"{wish}′" if count == 1 else f"{wish}_{count}"), count + 1
         self._name[value] = name
-        self._taken.add(name)
+        self._used_names.add(name)
 
-    def known(self, text: str) -> bool:
-        """Whether something is called so."""
-        return text in self._taken
+    def is_used(self, text: str) -> bool:
+        """Whether a name is in use."""
+        return text in self._used_names
 
     def forget(self, value: Node) -> None:
         """Take a name back."""
-        self._taken.discard(self._name.pop(value, ""))
+        self._used_names.discard(self._name.pop(value, ""))
 
     def number(self, value: Node, prefix: str) -> None:
         """Name a value by the next number: ``v1``, ``v2``, …"""
@@ -59,13 +59,13 @@ class Names:
         self.give(value, f"{prefix}{self._count[prefix]}")
 
     def leaves(self, leaves: Collection[Node], mark: str = "{}") -> None:
-        """Name leaves by what they are declared as; indices that can only be 0 are left out."""
+        """Name leaves as declared; block indices that can only be 0 are omitted."""
         for leaf in leaves:
-            same = [other.data[1:] for other in leaves if other.name == leaf.name]
+            indices = [block.data[1:] for block in leaves if block.name == leaf.name]
             text = leaf.name
-            if any(index[0] for index in same if index) or any(any(i[1:]) for i in same):
+            if any(place[0] for place in indices if place) or any(any(i[1:]) for i in indices):
                 text += f".{leaf.data[1]}"
-            if any(any(index[1:]) for index in same):
+            if any(any(place[1:]) for place in indices):
                 text += f".{leaf.data[2]}"
             self.give(leaf, mark.format(text))
 
@@ -83,11 +83,11 @@ class Names:
         return (self._name[value], text) if value in self._name else (text,)
 
     def brief(self, value: Node) -> bool:
-        """Whether a value's own text is as good as a name: ``tanh(c′)``, ``1 - z``."""
-        known = all(arg in self._name or OPS[arg.op].kind == "leaf" for arg in value.args)
+        """Whether a value is printed inline instead of named: ``tanh(c′)``, ``1 - z``."""
+        named = all(arg in self._name or OPS[arg.op].kind == "leaf" for arg in value.args)
         if value.op == "matmul" or len(value.args) > 2:
             return False
-        return known and len(self._text(value)[0]) <= _SHORT
+        return named and len(self._text(value)[0]) <= _SHORT
 
     def inner(self, value: Node) -> str:
         """A value's name, or its text, in brackets if it is more than one word."""
@@ -138,8 +138,8 @@ class Names:
         if not args:
             return value.name, _ATOM
         if value.op == "uniform":  # which draw of the formula, and which gate block of it
-            drawn = ".".join(map(str, (value.op, *value.data)))
-            return f"{drawn}({', '.join(self._inner(arg, _SUM) for arg in args)})", _ATOM
+            function = ".".join(map(str, (value.op, *value.data)))
+            return f"{function}({', '.join(self._inner(arg, _SUM) for arg in args)})", _ATOM
         texts = [self._inner(arg, _SUM) for arg in args]
         if value.op == "cumsum" and value.backward_in_units:
             texts.append("reverse=True")
@@ -199,7 +199,7 @@ def _targets(text: str) -> list[str]:
 
 
 def _name_shared(names: Names, values: Iterable[Node], prefix: str) -> None:
-    """Number what is read more than once, unless its text is as good, and what gets too long."""
+    """Number values that are read more than once or whose expression is too long."""
     order = list(values)
     used = readers(order)
     for value in order:
@@ -248,9 +248,9 @@ def show_graph(
         ("constant ", [leaf for leaf in graph.weights if leaf.name in constants]),
     )
     head = "; ".join(
-        what
+        kind
         + ", ".join(leaf.name + (show_shape(leaf.shape) if leaf.shape else "") for leaf in leaves)
-        for what, leaves in groups
+        for kind, leaves in groups
         if leaves
     )
     ends: list[str] = []
@@ -307,7 +307,7 @@ def pair_names(pair: Pair, hints: Hints | None = None) -> Names:
 
 
 def _name_functions(names: Names, order: list[Node]) -> None:
-    """Name functions of long sums, and reductions, by their op: ``tanh1``, ``mean2``."""
+    """Name functions of long sums and reductions by op: ``tanh1``, ``mean2``."""
     for value in order:
         if loop_invariant(value) or value in names:  # weights alone: shown where they are read
             continue
@@ -329,7 +329,7 @@ def _name_gradients(names: Names, pair: Pair, order: list[Node]) -> None:
 
 
 def _destination(names: Names, value: Node, used: Mapping[Node, list[Node]]) -> str:
-    """What the cotangent of a summand is called, by the named value that it goes into."""
+    """Name of a summand's cotangent, after the named value that the summand goes into."""
     name = ""
     while True:
         if value in names:
@@ -357,17 +357,17 @@ def show_step(step: Step, names: Names) -> str:
     lines = _bodies(names, walk(step.roots))
     states = zip(step.states, step.next_states, strict=True)
     plain = [f"next {names.short(leaf)} = {names.short(v)}" for leaf, v in states if not v.args]
-    same = all(value in step.next_states for value in step.outputs)
+    is_state = all(value in step.next_states for value in step.outputs)
     out = ", ".join(names.short(value) for value in step.outputs)
-    return "\n".join([*lines, *plain, *([] if same else [f"output: {out}"])])
+    return "\n".join([*lines, *plain, *([] if is_state else [f"output: {out}"])])
 
 
 def show_backward(pair: Pair, names: Names) -> str:
     """Print the backward step, then what is summed over T·B for the weights."""
     lines = _bodies(names, backward_values(pair))
-    known = {value for value in pair.d_states if value.args}
+    named = {value for value in pair.d_states if value.args}
     for leaf, d in zip(pair.step.states, pair.d_states, strict=True):
-        if d not in known:
+        if d not in named:
             lines.append(f"d{names.short(leaf)} = {names.short(d)}")
     return "\n".join([*lines, *show_sums(pair, names)])
 

@@ -1,4 +1,4 @@
-"""Values that are another one with another derivative: gone once the adjoint is derived."""
+"""Ops with a custom gradient: removed from the step once the adjoint is derived."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elman.ir.pair import Pair, Step, Sum, loop_invariant
 
 
 def values_of(roots: Iterable[Node], build: Builder) -> dict[Node, Node]:
-    """Every node below ``roots``, and what it is with values in the place of their stand-ins.
+    """Map every node below ``roots`` to its value without custom gradients.
 
     rewrite: surrogate(v > 0, v, slope) -> v > 0;  clip_gradient(v, limit) -> v
     keeps: every value, bit for bit. Those of weight rate stay: they have sums of their own.
@@ -39,10 +39,8 @@ def running(step: Step, values: Mapping[Node, Node]) -> Step:
 
 
 def without_stand_ins(pair: Pair, build: Builder) -> Pair:
-    """The pair that runs: a surrogate's slope is computed by the backward alone.
-
-    The backward computes it from what the forward has, as any other derivative.
-    """
+    """Remove custom gradients from the forward step; only the backward computes surrogate
+    slopes."""
     operands = [d for term in pair.sums for d in (term.left, term.right)]
     ends = [d for d in (*pair.d_states, *pair.d_inputs, *operands) if d is not None]
     roots = [*pair.step.roots, *ends]
@@ -59,7 +57,7 @@ def without_stand_ins(pair: Pair, build: Builder) -> Pair:
         step=running(pair.step, values),
         d_states=tuple(values[d] for d in pair.d_states),
         d_inputs=tuple(map(some, pair.d_inputs)),
-        sums=tuple(Sum(one.target, values[one.left], some(one.right)) for one in pair.sums),
+        sums=tuple(Sum(term.target, values[term.left], some(term.right)) for term in pair.sums),
         derived=pair.step,
         slopes={
             values[old]: (values[old.args[1]], values[old.args[2]])

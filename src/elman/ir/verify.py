@@ -8,16 +8,16 @@ from elman.ir.ops import OPS
 from elman.ir.pair import Pair
 
 
-def _check(holds: bool, value: Node, what: str) -> None:
+def _check(holds: bool, value: Node, problem: str) -> None:
     if not holds:
-        raise VerifyError(f"{what}: {value!r}")
+        raise VerifyError(f"{problem}: {value!r}")
 
 
-def _grouped(groups: Node, whole: tuple[Node, ...]) -> bool:
-    """Whether a value has some groups for each gate block of one vector."""
-    if len(whole) != 1 or len(whole[0].shape) != 1 or len(groups.shape) != 1:
+def _grouped(groups: Node, vectors: tuple[Node, ...]) -> bool:
+    """Whether a value has groups for each gate block of one vector."""
+    if len(vectors) != 1 or len(vectors[0].shape) != 1 or len(groups.shape) != 1:
         return False
-    return len(groups.shape[0]) == len(whole[0].shape[0])
+    return len(groups.shape[0]) == len(vectors[0].shape[0])
 
 
 def verify_node(value: Node) -> None:
@@ -52,7 +52,8 @@ def verify_node(value: Node) -> None:
 
 
 def verified(graph: Graph) -> Graph:
-    """The graph itself, checked: every node well formed, every leaf declared."""
+    """Check a graph: every node well formed, every leaf declared. Returns it; raises
+    VerifyError."""
     leaves = set(graph.leaves)
     for value in graph.walk():
         verify_node(value)
@@ -64,8 +65,8 @@ def verified(graph: Graph) -> Graph:
 
 
 def verified_pair(pair: Pair) -> Pair:
-    """The pair itself, checked: gate blocks only, no moves left, cotangents shaped like their
-    values."""
+    """Check a pair: gate blocks only, no moves, cotangents shaped like their values. Returns it;
+    raises VerifyError."""
     step = pair.step
     sums = [value for term in pair.sums for value in (term.left, term.right) if value is not None]
     gradients = [d for d in (*pair.d_inputs, *pair.d_weights) if d is not None]

@@ -1,5 +1,4 @@
-"""The only rewrites of a formula. What leaves the loop or is taped is a partition, not a
-rewrite."""
+"""All rewrites of a formula. Hoisting and taping are partitions of the graph, not rewrites."""
 
 from __future__ import annotations
 
@@ -9,3 +8,10 @@ from elman.ir.graph import Graph
 from elman.passes.simplify import share, simplify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (simplify, share)  # then canonical: Graph -> Step
+
+
+def rewritten(graph: Graph) -> Graph:
+    """Apply all passes."""
+    for rewrite in PASSES:
+        graph = rewrite(graph)
+    return graph

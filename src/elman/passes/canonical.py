@@ -1,4 +1,4 @@
-"""The form in which decisions are easy: gate blocks, blocks, gathered sums, rates."""
+"""The canonical form: values one gate block wide, flattened sums, rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elman.ir.types import Shape
 
 
 class _Reads:
-    """Who reads each gate block of a graph as written, through all splits and joins.
+    """Readers of each gate block of a graph as written, through splits and concatenations.
 
     Attributes:
         count: readers of (value, gate block).
@@ -24,27 +24,26 @@ class _Reads:
         self.tested: set[tuple[Node, int]] = set()
         origins: dict[Node, list[tuple[Node, int]]] = {}
         for value in graph.walk():
-            parts = [part for arg in value.args for part in origins.get(arg, ())]
+            blocks = [block for arg in value.args for block in origins.get(arg, ())]
             if len(value.shape) == 2:
                 continue  # of weights alone: nothing is gathered there
             if value.op == "split":
-                origins[value] = parts[slice(*value.data)]
+                origins[value] = blocks[slice(*value.data)]
             elif value.op == "concat":
-                origins[value] = parts
+                origins[value] = blocks
             else:
                 width = len(value.shape[0]) if value.shape else 1
                 origins[value] = [(value, index) for index in range(width)]
-                self.count.update(set(parts))
+                self.count.update(set(blocks))
             if value.op in STEPS:
                 tested = value.args[:1] if value.op == "where" else value.args
-                self.tested.update(part for arg in tested for part in origins.get(arg, ()))
+                self.tested.update(block for arg in tested for block in origins.get(arg, ()))
         for root in dict.fromkeys(graph.roots):
             self.count.update(set(origins.get(root, ())))
 
 
 class _GateBlocks:
-    """Translates nodes as written: vectors and scalars into gate blocks, matrices into grids of
-    blocks."""
+    """Translates vectors and scalars into gate blocks, and matrices into grids of blocks."""
 
     def __init__(self, builder: Builder, reads: _Reads) -> None:
         self.build, self.reads = builder, reads
@@ -76,18 +75,21 @@ class _GateBlocks:
             self.gate_blocks[old] = self._vector(old)
 
     def _vector(self, old: Node) -> list[Node]:
-        parts = [gate_block for arg in old.args for gate_block in self.gate_blocks.get(arg, ())]
+        blocks = [gate_block for arg in old.args for gate_block in self.gate_blocks.get(arg, ())]
         if old.op == "const":
             return [self.build.const(old.number)]
         if old.op == "split":
-            return parts[slice(*old.data)]
+            return blocks[slice(*old.data)]
         if old.op == "concat":
-            return parts
+            return blocks
         if old.op == "matmul":
             grid = self.grids[old.args[0]]
-            pairs = [list(zip(row, parts, strict=True)) for row in grid]
+            pairs = [list(zip(row, blocks, strict=True)) for row in grid]
             units = [
-                self.build.lin((1.0, product(self.build, block, part)) for block, part in row)
+                self.build.lin(
+                    (1.0, product(self.build, weight_block, operand))
+                    for weight_block, operand in row
+                )
                 for row in pairs
             ]
             for index, value in enumerate(units):
@@ -96,26 +98,26 @@ class _GateBlocks:
         if old.op == "count":
             return [self.build.make("count", (), old.data)]
         if OPS[old.op].kind == "reduce" and not old.shape:
-            return [self.build.make(old.op, parts, (), (), old.where)]
+            return [self.build.make(old.op, blocks, (), (), old.where)]
         if OPS[old.op].kind in ("reduce", "spread", "scan"):
-            return [self._over_units(old, parts, row) for row in range(len(old.shape[0]))]
+            return [self._over_units(old, blocks, row) for row in range(len(old.shape[0]))]
         shapes = [((gate_block,),) for gate_block in old.shape[0]] if old.shape else [()]
         return [self._applied(old, shape, r) for r, shape in enumerate(shapes)]
 
-    def _over_units(self, old: Node, parts: list[Node], row: int) -> Node:
-        """One gate block of a reduction over groups, of what is spread over units, of a scan."""
+    def _over_units(self, old: Node, blocks: list[Node], row: int) -> Node:
+        """One gate block of a grouped reduction, a spread or a scan."""
         shape = ((old.shape[0][row],),)
         if OPS[old.op].kind == "reduce":
-            return self.build.make(old.op, parts[row : row + 1], (), shape, old.where)
+            return self.build.make(old.op, blocks[row : row + 1], (), shape, old.where)
         if old.op == "cumsum":
-            own = self.build.make("cumsum", parts[row : row + 1], old.data, shape, old.where)
-            rest = parts[row + 1 :] if old.backward_in_units else parts[:row]
+            within = self.build.make("cumsum", blocks[row : row + 1], old.data, shape, old.where)
+            rest = blocks[row + 1 :] if old.backward_in_units else blocks[:row]
             if not rest:
-                return own
-            value = self.build.lin([(1.0, own), (1.0, self.build.make("sum", rest, (), ()))])
+                return within
+            value = self.build.lin([(1.0, within), (1.0, self.build.make("sum", rest, (), ()))])
             self._round(value, (old, row))
             return value
-        arg = parts[0] if not old.args[0].shape else parts[row]
+        arg = blocks[0] if not old.args[0].shape else blocks[row]
         if old.op == "spread" and not arg.shape:
             return self.build.broadcast(arg, shape)
         before = old.shape[0][:row] if old.op == "one_hot" and not arg.shape else ()
@@ -154,11 +156,11 @@ class _GateBlocks:
         self._round(value, (old, row))
         return value
 
-    def _round(self, made: Node, place: tuple[Node, int]) -> None:
-        """Decide whether a value is rounded as it is written, or is a part of what reads it."""
+    def _round(self, value: Node, place: tuple[Node, int]) -> None:
+        """Decide whether a value is rounded as written or may be flattened into its reader."""
         shared = self.reads.count[place] > 1
-        if shared or place in self.reads.tested or not self._has_product(made):
-            self.build.keep(made)
+        if shared or place in self.reads.tested or not self._has_product(value):
+            self.build.keep(value)
 
     def _has_product(self, value: Node) -> bool:
         if value.op == "matmul":

@@ -1,4 +1,4 @@
-"""The name of a formula: equal for cells that are the same step under other weights.
+"""Hash of a canonical step: equal for cells that differ only in names of weights.
 
 Loop-invariant sums of biases count as one bias: an LSTM with one bias and torch's with two are the
 same. The order in which the terms of a sum or the factors of a product were written does not
@@ -38,8 +38,8 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _own(value: Node, step: Step) -> str:
-    """What a value is, apart from its arguments and from the names of weights."""
+def _label(value: Node, step: Step) -> str:
+    """Description of a value without its arguments and the names of weights."""
     if value.op in ("input", "state"):
         index = (step.inputs if value.op == "input" else step.states).index(value)
         return f"{value.op} {index} {value.shape}"
@@ -58,11 +58,11 @@ def _structure(step: Step) -> tuple[dict[Node, str], dict[Node, list[tuple[float
     for value in walk(step.roots, stop=_is_end):
         coefs = cast("tuple[float, ...]", value.data[0]) if value.op == "lin" else ()
         coefs = coefs or (1.0,) * len(value.args)
-        parts = [] if _is_end(value) else list(zip(coefs, value.args, strict=True))
+        terms = [] if _is_end(value) else list(zip(coefs, value.args, strict=True))
         if value.op in _COMMUTES:
-            parts.sort(key=lambda part: (name[part[1]], part[0]))
-        below[value] = parts
-        name[value] = _hash(f"{_own(value, step)} {[(coef, name[arg]) for coef, arg in parts]}")
+            terms.sort(key=lambda term: (name[term[1]], term[0]))
+        below[value] = terms
+        name[value] = _hash(f"{_label(value, step)} {[(coef, name[arg]) for coef, arg in terms]}")
     return name, below
 
 
@@ -76,16 +76,16 @@ def ordered(step: Step) -> Iterator[Node]:
 
 
 def _walk(step: Step, below: dict[Node, list[tuple[float, Node]]]) -> Iterator[Node]:
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(step.roots)]
     while stack:
         value, ready = stack.pop()
         if ready:
             yield value
-        elif value not in seen:
-            seen.add(value)
+        elif value not in visited:
+            visited.add(value)
             stack.append((value, True))
-            stack.extend((arg, False) for _, arg in reversed(below[value]) if arg not in seen)
+            stack.extend((arg, False) for _, arg in reversed(below[value]) if arg not in visited)
 
 
 def digest(step: Step) -> str:
@@ -100,6 +100,6 @@ def digest(step: Step) -> str:
             tensor = f"of {tensors.setdefault(value.data[0], len(tensors))}"
         args = [(coef, place[arg]) for coef, arg in below[value]]
         place[value] = len(place)
-        lines.append(f"{_own(value, step)} {tensor} {args}")
+        lines.append(f"{_label(value, step)} {tensor} {args}")
     lines.append(str([place[root] for root in step.roots]))
     return _hash("\n".join(lines))

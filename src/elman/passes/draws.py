@@ -1,4 +1,4 @@
-"""Random numbers of a formula: drawn from keys in training, their expected values otherwise."""
+"""Random numbers in formulas: drawn from keys in training, expected values in evaluation."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _NAMES = {STEP: ("key_high", "key_low"), SEQUENCE: ("sequence_high", "sequence_l
 
 
 def draws(graph: Graph) -> tuple[str, ...]:
-    """What a formula as written draws by: per ``step``, per ``sequence``, both, or nothing."""
-    found = {value.data[2] for value in walk(graph.roots) if value.op == "draw"}
-    return tuple(per for per in _NAMES if per in found)
+    """Periods of a formula's random numbers: ``step``, ``sequence``, both or none."""
+    periods = {value.data[2] for value in walk(graph.roots) if value.op == "draw"}
+    return tuple(per for per in _NAMES if per in periods)
 
 
 def draws_of(graphs: Iterable[Graph]) -> tuple[str, ...]:
-    """What several formulas draw by, together."""
-    found = {per for graph in graphs for per in draws(graph)}
-    return tuple(per for per in _NAMES if per in found)
+    """Periods of the random numbers of several formulas."""
+    periods = {per for graph in graphs for per in draws(graph)}
+    return tuple(per for per in _NAMES if per in periods)
 
 
 def expected(graph: Graph) -> Graph:
@@ -33,13 +33,12 @@ def expected(graph: Graph) -> Graph:
 
 
 def sampled(graph: Graph, per: tuple[str, ...]) -> Graph:
-    """The formula as it is trained: its further inputs are keys, two scalars for each of ``per``,
-    whether this part of a cell draws by them or not.
+    """The formula in training, with keys as further inputs: two scalars for each of ``per``.
 
     rewrite: training(where(draw >= p, v, 0), v) -> where(uniform(key_high, key_low) >= p, v, 0)
     """
-    taken = {leaf.name for leaf in graph.leaves}
-    keys = {often: tuple(_key(name, taken) for name in _NAMES[often]) for often in per}
+    used = {leaf.name for leaf in graph.leaves}
+    keys = {often: tuple(_key(name, used) for name in _NAMES[often]) for often in per}
     inputs = (*graph.inputs, *(leaf for pair in keys.values() for leaf in pair))
     graph = _without(graph, 0)
 
@@ -49,8 +48,14 @@ def sampled(graph: Graph, per: tuple[str, ...]) -> Graph:
         _, number, often = old.data
         return node("uniform", keys[often], (number,), old.shape, old.where)
 
-    made = graph.rebuilt(keyed)
-    return Graph(inputs, made.states, made.weights, made.next_states, made.outputs)
+    keyed_graph = graph.rebuilt(keyed)
+    return Graph(
+        inputs,
+        keyed_graph.states,
+        keyed_graph.weights,
+        keyed_graph.next_states,
+        keyed_graph.outputs,
+    )
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def _without(graph: Graph, which: int) -> Graph:
     return graph.rebuilt(chosen)
 
 
-def _key(name: str, taken: set[str]) -> Node:
-    while name in taken:
+def _key(name: str, used: set[str]) -> Node:
+    while name in used:
         name += "_"
     return node("input", (), (name,), SCALAR)

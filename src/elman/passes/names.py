@@ -1,4 +1,4 @@
-"""The names that a cell's text gives, carried over to the canonical step: for people only."""
+"""Names of a cell's variables on its canonical step, for printing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elman.ir.graph import Graph, Node, walk
 from elman.ir.pair import Step
 from elman.ir.printer import source_names
 from elman.ir.stand_ins import running, values_of
-from elman.passes import PASSES
+from elman.passes import rewritten
 from elman.passes.canonical import cut
 from elman.passes.draws import expected
 
@@ -28,21 +28,20 @@ def step_names(graph: Graph, step: Step, outputs: Sequence[str] = ()) -> dict[No
     Returns:
         names; the parts of a value of several gate blocks are called ``pre.0``, ``pre.1`` …
     """
-    for rewrite in (expected, *PASSES):
-        graph = rewrite(graph)
+    graph = rewritten(expected(graph))
     named = [*zip(graph.outputs, outputs)]
     named += [(v, name) for v, name in source_names(graph.walk()).items() if len(v.shape) < 2]
     build = Builder()
     again, gate_blocks = cut(graph, build)
     values = values_of(again.roots, build)
-    same = dict(zip(walk(running(again, values).roots), walk(step.roots), strict=True))
-    whole: dict[Node, str] = {}
-    parts: dict[Node, str] = {}
+    counterparts = dict(zip(walk(running(again, values).roots), walk(step.roots), strict=True))
+    single: dict[Node, str] = {}
+    blocks: dict[Node, str] = {}
     for value, name in named:
         for index, gate_block in enumerate(gate_blocks[value]):
-            part = same.get(values.get(gate_block, gate_block))
-            if part is not None and len(gate_blocks[value]) == 1:
-                whole.setdefault(part, name)
-            elif part is not None:
-                parts.setdefault(part, f"{name}.{index}")
-    return {**parts, **whole}
+            counterpart = counterparts.get(values.get(gate_block, gate_block))
+            if counterpart is not None and len(gate_blocks[value]) == 1:
+                single.setdefault(counterpart, name)
+            elif counterpart is not None:
+                blocks.setdefault(counterpart, f"{name}.{index}")
+    return {**blocks, **single}

@@ -1,4 +1,4 @@
-"""Drop what computes nothing, and say everything once."""
+"""Remove identities and share common subexpressions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def share(graph: Graph) -> Graph:
         multiplied with their derivative, which may be infinite. Gradients that are clipped apart
         stay apart (:data:`~elman.ir.ops.DISTINCT`).
     """
-    seen: dict[object, Node] = {}
+    nodes: dict[object, Node] = {}
 
     def shared(old: Node, args: tuple[Node, ...]) -> Node:
         new = with_args(old, args)
         if new.op in DISTINCT:
             return new
-        return seen.setdefault((new.op, new.args, by_bits(new.data), new.shape), new)
+        return nodes.setdefault((new.op, new.args, by_bits(new.data), new.shape), new)
 
     return graph.rebuilt(shared)
 

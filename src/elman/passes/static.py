@@ -1,4 +1,4 @@
-"""Take what depends on static inputs and weights alone out of the step: once per sequence."""
+"""Hoist values of static inputs and weights out of the step: computed once per sequence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Split(NamedTuple):
 
 
 def split_static(graph: Graph, static: Collection[str]) -> Split:
-    """Part a formula at the last values that do not change within a sequence.
+    """Split a formula at the last values that are constant within a sequence.
 
     rewrite: sigmoid(V @ s) * tanh(W @ x + R @ h) -> held * tanh(W @ x + R @ h),
              once: held = sigmoid(V @ s)
@@ -34,49 +34,51 @@ def split_static(graph: Graph, static: Collection[str]) -> Split:
         graph: as written.
         static: the names of those inputs that have one value per sequence.
     """
-    whole = share(graph)
-    values = list(whole.walk())
+    shared = share(graph)
+    values = list(shared.walk())
     fixed: set[Node] = set()  # of one value per sequence
     for value in values:
         if value.op == "input":
-            known = value.name in static
+            is_fixed = value.name in static
         else:
             # a gradient is clipped in every step, not once its sum over all of them is known
-            known = value.op != "clip_gradient" and any(arg in fixed for arg in value.args)
-            known = known and all(arg in fixed or arg.rate == Rate.WEIGHT for arg in value.args)
-        if known:
+            is_fixed = value.op != "clip_gradient" and any(arg in fixed for arg in value.args)
+            is_fixed = is_fixed and all(
+                arg in fixed or arg.rate == Rate.WEIGHT for arg in value.args
+            )
+        if is_fixed:
             fixed.add(value)
-    read = {arg for value in values if value not in fixed for arg in value.args} | {*whole.roots}
+    read = {arg for value in values if value not in fixed for arg in value.args} | {*shared.roots}
     once = [value for value in values if value in fixed and value in read]
-    held = dict(zip(once, _leaves(whole, once), strict=True))
+    states = dict(zip(once, _leaves(shared, once), strict=True))
 
     new: dict[Node, Node] = {}
     for value in values:
         if value not in fixed:
             new[value] = with_args(value, tuple(new[arg] for arg in value.args))
-        elif value in held:
-            new[value] = held[value]
-    leaves = tuple(held.values())
+        elif value in states:
+            new[value] = states[value]
+    leaves = tuple(states.values())
     return Split(
         tuple(once),
         Graph(
-            tuple(leaf for leaf in whole.inputs if leaf.name not in static),
-            (*whole.states, *leaves),
-            whole.weights,
-            (*(new[root] for root in whole.next_states), *leaves),
-            tuple(new[root] for root in whole.outputs),
+            tuple(leaf for leaf in shared.inputs if leaf.name not in static),
+            (*shared.states, *leaves),
+            shared.weights,
+            (*(new[root] for root in shared.next_states), *leaves),
+            tuple(new[root] for root in shared.outputs),
         ),
     )
 
 
 def _leaves(graph: Graph, once: Collection[Node]) -> list[Node]:
-    """States that hold some values, called as the formula calls these."""
-    names, taken = source_names(graph.walk()), {leaf.name for leaf in graph.leaves}
+    """Pass-through states for some values, named as in the formula."""
+    names, used = source_names(graph.walk()), {leaf.name for leaf in graph.leaves}
     leaves: list[Node] = []
     for value in once:
         name = value.name if value.op == "input" else names.get(value, "held")
-        while name in taken and value.op != "input":
+        while name in used and value.op != "input":
             name += "_"
-        taken.add(name)
+        used.add(name)
         leaves.append(node("state", (), (name,), value.shape, value.where))
     return leaves

@@ -1,4 +1,4 @@
-"""How long data-parallel workers take to sum their gradients, and how much of it a backward hides.
+"""Time model of the gradient all-reduce of data-parallel workers, overlapped with a backward.
 
 A message of n bytes takes latency + n / bandwidth. All-reduce of n bytes by P workers of one device
 each:
@@ -24,7 +24,7 @@ FIRST_BUCKET = 1 << 20  # … and those of its first message
 
 
 class Link(Protocol):
-    """What connects workers with a device each."""
+    """A connection between workers with one device each."""
 
     def allreduce_s(self, size: float, workers: int) -> float:
         """Seconds of an all-reduce of so many bytes."""
@@ -99,18 +99,18 @@ def buckets(
     Returns:
         When each message can be sent, and its bytes.
     """
-    made: list[tuple[float, float]] = []
+    messages: list[tuple[float, float]] = []
     gathered, at = 0.0, 0.0
-    for time, more in ready:
-        gathered, at = gathered + more, time
-        if gathered >= (size if made else first):
-            made.append((at, gathered))
+    for time, nbytes in ready:
+        gathered, at = gathered + nbytes, time
+        if gathered >= (size if messages else first):
+            messages.append((at, gathered))
             gathered = 0.0
-    return [*made, (at, gathered)] if gathered else made
+    return [*messages, (at, gathered)] if gathered else messages
 
 
 def done_s(messages: Iterable[tuple[float, float]], workers: int, link: Link) -> float:
-    """When the last of some messages is summed, sent one after another as each can be (s)."""
+    """Time at which the last of a sequence of messages is reduced (s)."""
     end = 0.0
     for at, size in messages:
         end = max(end, at) + link.allreduce_s(size, workers)
@@ -134,7 +134,7 @@ def step_s(
     """
     count = len(layers)
     ready = [
-        (compute_s * (1 + 2 * (done + 1) / count) / 3 if released else compute_s, size)
-        for done, size in enumerate(reversed(layers))
+        (compute_s * (1 + 2 * (index + 1) / count) / 3 if released else compute_s, size)
+        for index, size in enumerate(reversed(layers))
     ]
     return max(compute_s, done_s(buckets(ready), workers, link))

@@ -1,4 +1,4 @@
-"""From a graph pair to a program: cut, order, and assign every value a buffer."""
+"""Build a program: partition a graph pair, order each phase, assign every value a buffer."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LOOP_CARRIED = ("state", "carry")
 
 @dataclass(eq=False)
 class _PhaseDraft:
-    """One phase on its way: what it is given, what it has to write, how it is ordered."""
+    """A phase before slots are assigned: available values, required values, segments."""
 
     name: str
     place: int
-    given: dict[Node, Buffer | None]
+    available: dict[Node, Buffer | None]
     roots: list[Node]
     without: Collection[str]
     late_products: bool = False
@@ -35,18 +35,18 @@ class _PhaseDraft:
     def __post_init__(self) -> None:
         computed = [root for root in self.roots if not loop_invariant(root)]
         self.segments, self.level = draft(
-            computed, self.given, late_products=self.late_products, without=self.without
+            computed, self.available, late_products=self.late_products, without=self.without
         )
 
     @property
     def writes(self) -> Collection[Node]:
-        """What this phase computes, and what it copies: a carry kept for the epilogue, a value of
-        weights alone that an operand of a sum is."""
-        copied = [v for v in self.roots if self.given.get(v) is not None or loop_invariant(v)]
+        """Values that this phase computes or copies (a carry kept for the epilogue, a
+        loop-invariant operand of a sum)."""
+        copied = [v for v in self.roots if self.available.get(v) is not None or loop_invariant(v)]
         return {*self.level, *copied}
 
     def written(self, value: Node) -> int:
-        """When this phase computes or copies a value."""
+        """Event number at which this phase computes or copies a value."""
         return self.place * _EVENTS + self.level.get(value, 0)
 
     def reads(self) -> Iterable[tuple[Node, int, bool]]:
@@ -56,12 +56,12 @@ class _PhaseDraft:
             for arg in reader.args:
                 yield arg, self.place * _EVENTS + level, arg in full
         for root in self.roots:
-            if root in self.given:
+            if root in self.available:
                 yield root, self.place * _EVENTS, False
 
 
 def _leaf_buffers(pair: Pair, *, known_next: bool) -> dict[Node, Buffer | None]:
-    """Values that lie in memory before a phase begins, whatever was decided."""
+    """Buffers of leaves, which are in memory before any phase."""
     step = pair.step
     buffers: dict[Node, Buffer | None] = {}
     if known_next:
@@ -76,15 +76,15 @@ def _leaf_buffers(pair: Pair, *, known_next: bool) -> dict[Node, Buffer | None]:
 def _lives(
     phases: Iterable[_PhaseDraft], sums: Iterable[Sum], slotted: Iterable[Node]
 ) -> dict[Node, Life]:
-    """The life of every value that needs a slot, as far as these phases write and read it.
+    """Lifetimes of the values that need a slot.
 
     A read of all units, or of a scalar, lasts to the end of its phase: another worker may be late.
     """
-    wanted = list(dict.fromkeys(slotted))
+    values = list(dict.fromkeys(slotted))
     start: dict[Node, int] = {}
-    for value in wanted:
+    for value in values:
         start[value] = min(phase.written(value) for phase in phases if value in phase.writes)
-    last: dict[Node, tuple[int, bool]] = {value: (start[value], False) for value in wanted}
+    last: dict[Node, tuple[int, bool]] = {value: (start[value], False) for value in values}
 
     def read(value: Node, event: int, full: bool) -> None:
         if value in last:
@@ -99,7 +99,7 @@ def _lives(
         for value in (term.left, term.right):
             if value is not None:
                 read(value, _SUMS, True)
-    return {value: Life(start[value], *last[value]) for value in wanted}
+    return {value: Life(start[value], *last[value]) for value in values}
 
 
 class _Assembler:
@@ -110,7 +110,7 @@ class _Assembler:
 
     def phase(self, plan: _PhaseDraft, writes: Mapping[Node, list[Buffer]], *, loop: bool) -> Phase:
         buffers: dict[Node, Buffer] = {
-            value: buffer or self.slots[value] for value, buffer in plan.given.items()
+            value: buffer or self.slots[value] for value, buffer in plan.available.items()
         }
         scratch: list[GateBlock] = []
         self._place_computed(plan, writes, buffers, scratch)
@@ -159,7 +159,7 @@ class _Assembler:
         self,
         plan: _PhaseDraft,
         index: int,
-        part: SegmentDraft,
+        draft: SegmentDraft,
         writes: Mapping[Node, list[Buffer]],
         buffers: Mapping[Node, Buffer],
         *,
@@ -176,15 +176,15 @@ class _Assembler:
             return tuple(pairs)
 
         sync = carried and index == 0
-        members = [*part.scalars, *(v for values in part.vectors.values() for v in values)]
-        for value in members:
+        computed = [*draft.scalars, *(v for values in draft.vectors.values() for v in values)]
+        for value in computed:
             for arg in full_reads(value):
                 sync = sync or plan.level.get(arg, index) < index
-        parts = tuple(
-            Part(gate_block, part.bundles[gate_block], values, stores(values))
-            for gate_block, values in part.vectors.items()
+        loops = tuple(
+            Part(gate_block, draft.bundles[gate_block], values, stores(values))
+            for gate_block, values in draft.vectors.items()
         )
-        return Segment(sync, part.scalars, stores(part.scalars), parts)
+        return Segment(sync, draft.scalars, stores(draft.scalars), loops)
 
     def _with_copies(
         self, plan: _PhaseDraft, segments: list[Segment], writes: Mapping[Node, list[Buffer]]
@@ -196,23 +196,23 @@ class _Assembler:
             for value in dict.fromkeys(plan.roots)
             if value not in plan.level
             for buffer in writes.get(value, ())
-            if plan.given.get(value, buffer) is not None or buffer != self.slots.get(value)
+            if plan.available.get(value, buffer) is not None or buffer != self.slots.get(value)
         ]
         if not copies:
             return tuple(segments)
         first = segments[0] if segments else Segment(False, (), (), ())
-        parts = {part.gate_block: part for part in first.parts}
+        loops = {loop.gate_block: loop for loop in first.parts}
         scalar_writes = list(first.scalar_writes)
         for value, buffer in copies:
             gate_block = gate_block_of(value)
             if gate_block is None:
                 scalar_writes.append((value, buffer))
                 continue
-            old = parts.get(gate_block, Part(gate_block, (), (), ()))
-            parts[gate_block] = Part(
+            old = loops.get(gate_block, Part(gate_block, (), (), ()))
+            loops[gate_block] = Part(
                 gate_block, old.bundles, old.nodes, (*old.writes, (value, buffer))
             )
-        segment = Segment(first.sync, first.scalars, tuple(scalar_writes), tuple(parts.values()))
+        segment = Segment(first.sync, first.scalars, tuple(scalar_writes), tuple(loops.values()))
         return (segment, *segments[1:])
 
 
@@ -235,13 +235,13 @@ def output_is_state(pair: Pair) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Direction:
-    """One direction on its way: three phases, what each writes where, and what needs a slot.
+    """A direction before slots are assigned.
 
     Attributes:
         phases: before, step, after.
         fixed: per phase, values with the buffers they must be written to.
         slotted: per phase, values to be written to a slot.
-        sums: what is read of them at the very end.
+        sums: whose operands are read after the last phase.
     """
 
     phases: tuple[_PhaseDraft, _PhaseDraft, _PhaseDraft]
@@ -266,12 +266,12 @@ def _forward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
     late_outputs = [(step.outputs[i], Buffer("output", i)) for i in cuts.late_outputs]
     leaves = _leaf_buffers(pair, known_next=False)
     roots = [*(v for v, _ in nexts), *looped, *(v for v, _ in outputs)]
-    kept = {**dict.fromkeys([*prologue, *looped]), **_leaf_buffers(pair, known_next=True)}
+    readable = {**dict.fromkeys([*prologue, *looped]), **_leaf_buffers(pair, known_next=True)}
     return _Direction(
         (
             _PhaseDraft("forward before", 0, dict(leaves), prologue, without),
             _PhaseDraft("forward step", 1, {**leaves, **dict.fromkeys(prologue)}, roots, without),
-            _PhaseDraft("forward after", 2, kept, [v for v, _ in late_outputs], without),
+            _PhaseDraft("forward after", 2, readable, [v for v, _ in late_outputs], without),
         ),
         ([], [*nexts, *outputs], late_outputs),
         (prologue, looped, []),
@@ -279,10 +279,10 @@ def _forward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
 
 
 def _backward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
-    known = _leaf_buffers(pair, known_next=True)
+    leaf_buffers = _leaf_buffers(pair, known_next=True)
     available: dict[Node, Buffer | None] = {
         **dict.fromkeys(cuts.tape),
-        **known,
+        **leaf_buffers,
         **{v: Buffer("d_output", i) for i, v in enumerate(pair.d_outputs)},
     }
     rematerialised = list(cuts.rematerialised)
@@ -290,8 +290,8 @@ def _backward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
     available.update(dict.fromkeys(cuts.rematerialised))
     carry = {v: Buffer("carry", i) for i, v in enumerate(pair.d_next)}
     roots = [*pair.d_states, *cuts.stored]
-    given = {**available, **carry}
-    step = _PhaseDraft("backward step", 4, given, roots, without, late_products=True)
+    step_buffers = {**available, **carry}
+    step = _PhaseDraft("backward step", 4, step_buffers, roots, without, late_products=True)
     available.update(dict.fromkeys(cuts.stored))
     read = dict.fromkeys(v for t in cuts.sums for v in (t.left, t.right) if v is not None)
     operands = [v for v in read if v not in available]
@@ -308,17 +308,17 @@ def _backward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
     )
 
 
-def _sweep(way: _Direction, taped: Mapping[Node, Buffer], tape: list[Slot]) -> Sweep:
-    """Give the values of one direction slots, in the tape's where they fit, and assemble it.
+def _sweep(direction: _Direction, taped: Mapping[Node, Buffer], tape: list[Slot]) -> Sweep:
+    """Assign slots to the values of one direction, reusing the tape's where they fit.
 
     ``taped`` holds the taped values alone: what else lives in the tape's slots belongs to one
     direction, and the other may compute the same value into another slot.
     """
     buffers = dict(taped)
-    values = dict.fromkeys(value for group in way.slotted for value in group)
+    values = dict.fromkeys(value for group in direction.slotted for value in group)
     fresh = [value for value in values if value not in buffers]
     chunk_slots: list[Slot] = []
-    placed = assign(fresh, _lives(way.phases, way.sums, fresh), tape, chunk_slots)
+    placed = assign(fresh, _lives(direction.phases, direction.sums, fresh), tape, chunk_slots)
     for value, (shared, index) in placed.items():
         buffers[value] = Buffer("tape" if shared else "chunk", index)
     build = _Assembler(buffers)
@@ -326,25 +326,27 @@ def _sweep(way: _Direction, taped: Mapping[Node, Buffer], tape: list[Slot]) -> S
         build.phase(
             phase,
             _targets(fixed, [(value, buffers[value]) for value in dict.fromkeys(slotted)]),
-            loop=phase is way.phases[1],
+            loop=phase is direction.phases[1],
         )
-        for phase, fixed, slotted in zip(way.phases, way.fixed, way.slotted, strict=True)
+        for phase, fixed, slotted in zip(
+            direction.phases, direction.fixed, direction.slotted, strict=True
+        )
     )
     return Sweep(before, step, after, tuple(slot.gate_block for slot in chunk_slots))
 
 
 def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:
-    """Partition a pair: everything that is decided without an engine but with its prices."""
+    """Partition a pair and schedule its phases; the engine contributes only its prices."""
     cuts = partition(pair, spec, prices)
     without = spec.options.without
-    ways = [_forward(pair, cuts, without)]
+    directions = [_forward(pair, cuts, without)]
     if spec.training:
-        ways.append(_backward(pair, cuts, without))
-    phases = [phase for way in ways for phase in way.phases]
+        directions.append(_backward(pair, cuts, without))
+    phases = [phase for direction in directions for phase in direction.phases]
     tape: list[Slot] = []
     assign(cuts.tape, _lives(phases, cuts.sums, cuts.tape), [], tape)
     taped = {value: Buffer("tape", i) for i, slot in enumerate(tape) for value, _ in slot.lives}
-    sweeps = [_sweep(way, taped, tape) for way in ways]
+    sweeps = [_sweep(direction, taped, tape) for direction in directions]
     return Program(
         pair,
         spec,

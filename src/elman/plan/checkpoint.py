@@ -1,4 +1,4 @@
-"""How many steps a checkpoint stands for: as asked, or as fits into a number of bytes."""
+"""Interval of checkpoints in time: given, or the longest that fits a memory budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS = {
 
 
 class Checkpoint(NamedTuple):
-    """Which states a forward keeps for its backward, which computes the rest again.
+    """Gradient checkpointing in time: which states a forward keeps for its backward.
 
     Attributes:
         steps: between two kept states; 0: as many as fit into the budget, or everything is kept.
@@ -43,7 +43,7 @@ EVERYTHING = Checkpoint()  # is kept
 
 
 class Sizes(NamedTuple):
-    """What one group of layers keeps for its backward, in bytes.
+    """Memory that one group of layers keeps for its backward (bytes).
 
     Attributes:
         state: the states between two steps.
@@ -54,11 +54,11 @@ class Sizes(NamedTuple):
     step: int
 
     def whole(self, steps: int) -> int:
-        """Everything is kept."""
+        """Memory without checkpoints."""
         return steps * self.step + self.state
 
     def kept(self, steps: int, between: int) -> int:
-        """The states that spans of ``between`` steps begin with."""
+        """Memory of the states at the start of spans of ``between`` steps."""
         return -(-steps // between) * self.state
 
 
@@ -91,8 +91,8 @@ def _bytes(budget: Any) -> int:
     """A number of bytes, or ``"2GiB"``, as an int."""
     number = isinstance(budget, int | float | str) and not isinstance(budget, bool)
     text = str(budget) if number else ""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    count = int(float(found[1]) * _UNITS.get(found[2], 0)) if found else 0
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    count = int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
     if not 0 < count < 2**63:
         raise InputError(
             f"memory_budget must be a number of bytes, got {shown(budget)}",
@@ -103,33 +103,33 @@ def _bytes(budget: Any) -> int:
 
 
 def least(sizes: Sizes, steps: int, groups: int = 1) -> tuple[int, int]:
-    """Steps between kept states with which the most that is held at once is least, and that.
+    """The interval with the smallest peak memory, and that peak (bytes).
 
     Near ``K = sqrt(groups · T · state / step)``, where the kept states weigh as much as a span.
     """
-    able = ((between, held(sizes, steps, between, groups)) for between in _between(steps))
-    return min(able, key=lambda one: one[1])
+    candidates = ((between, held(sizes, steps, between, groups)) for between in _between(steps))
+    return min(candidates, key=lambda candidate: candidate[1])
 
 
 def held(sizes: Sizes, steps: int, between: int, groups: int = 1) -> int:
-    """The most bytes that are held at once: in a backward, of spans of ``between`` steps."""
+    """Peak memory of a backward with spans of ``between`` steps (bytes)."""
     return groups * sizes.kept(steps, between) + sizes.whole(min(steps, between))
 
 
 @lru_cache(maxsize=256)
-def fitting(sizes: Sizes, steps: int, wanted: Checkpoint) -> int:
-    """Steps between kept states, with a budget those of the fewest spans that fit; 0 where
-    everything is kept. Raises InputError: nothing fits."""
-    if wanted.steps:
-        return wanted.steps
-    if not wanted.budget or wanted.groups * sizes.whole(steps) <= wanted.budget:
+def fitting(sizes: Sizes, steps: int, checkpoint: Checkpoint) -> int:
+    """The interval between checkpoints: as given, or the longest that fits the budget; 0: no
+    checkpoints. Raises InputError: nothing fits."""
+    if checkpoint.steps:
+        return checkpoint.steps
+    if not checkpoint.budget or checkpoint.groups * sizes.whole(steps) <= checkpoint.budget:
         return 0
     for between in _between(steps):
-        if held(sizes, steps, between, wanted.groups) <= wanted.budget:
+        if held(sizes, steps, between, checkpoint.groups) <= checkpoint.budget:
             return between
-    best, least_bytes = least(sizes, steps, wanted.groups)
+    best, least_bytes = least(sizes, steps, checkpoint.groups)
     raise InputError(
-        f"memory_budget is {wanted.budget:,} bytes, and {steps:,} steps cannot be run in it",
+        f"memory_budget is {checkpoint.budget:,} bytes, and {steps:,} steps cannot be run in it",
         f'checkpoint="auto", memory_budget={least_bytes}',
         least=f"{least_bytes:,} bytes, with checkpoint={best}",
     )

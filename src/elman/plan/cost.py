@@ -1,4 +1,4 @@
-"""What a program costs per row of T·B: multiply-adds, pointwise work, memory that is kept."""
+"""Work and memory of a program per row of T·B."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
+from elman.ir.types import gate_block_size
 from elman.plan.prices import width
 from elman.plan.program import Phase, Program, Sweep
 from elman.plan.spec import Spec
@@ -44,27 +45,22 @@ def node_work(value: Node, spec: Spec) -> Work:
     if value.op == "lin":  # one operation per term but the first, and per factor
         factors = sum(abs(coef) != 1 for coef in value.coefs) + bool(value.bias)
         return Work(0, width(value, sizes) * max(1, len(value.args) - 1 + factors))
-    own = OPS[value.op].kind in ("pointwise", "spread", "scan")
-    return Work(0, width(value, sizes) if own else 0)
+    counted = OPS[value.op].kind in ("pointwise", "spread", "scan")
+    return Work(0, width(value, sizes) if counted else 0)
 
 
 def phase_nodes(phase: Phase) -> list[Node]:
     """Everything that a phase computes, in order."""
-    return [
-        value
-        for segment in phase.segments
-        for group in (segment.scalars, *(part.nodes for part in segment.parts))
-        for value in group
-    ]
+    return [value for segment in phase.segments for value in segment.nodes]
 
 
 def sweep_nodes(sweep: Sweep) -> list[Node]:
-    """Everything that one direction in time computes, but for that of once per call."""
-    return [v for phase in (sweep.before, sweep.step, sweep.after) for v in phase_nodes(phase)]
+    """All values computed by one direction in time, without loop-invariant ones."""
+    return [value for phase in sweep.phases for value in phase_nodes(phase)]
 
 
 def sweep_work(sweep: Sweep, spec: Spec) -> Work:
-    """The work of one direction in time; that of once per call is not counted."""
+    """Work of one direction in time, without loop-invariant values."""
     return sum((node_work(value, spec) for value in sweep_nodes(sweep)), Work(0, 0))
 
 
@@ -87,8 +83,8 @@ def backward_work(program: Program) -> Work:
 
 
 def repeated_products(program: Program) -> int:
-    """How many of the products' operations, for one step of one sample, are of values that were
-    computed before: by the forward, or in another segment."""
+    """Operations of products per step and sample that repeat an earlier product, of the forward or
+    of another segment (FLOP)."""
     sweeps = (program.forward, *([program.backward] if program.backward else []))
     nodes = [value for sweep in sweeps for value in sweep_nodes(sweep)]
     work = [sum(node_work(v, program.spec).products for v in of) for of in (nodes, {*nodes})]
@@ -98,8 +94,8 @@ def repeated_products(program: Program) -> int:
 def tape_bytes(program: Program) -> int:
     """Bytes that the forward keeps for the backward per row of T·B, beside the states."""
     sizes = program.spec.sizes
-    width_of = (1 if a is None else a if isinstance(a, int) else sizes[a] for a in program.tape)
-    return item_bytes(program.spec) * sum(width_of)
+    widths = (1 if slot is None else gate_block_size(slot, sizes) for slot in program.tape)
+    return item_bytes(program.spec) * sum(widths)
 
 
 def state_bytes(program: Program) -> int:

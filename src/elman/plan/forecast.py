@@ -1,4 +1,4 @@
-"""What a schedule should cost: enough to begin with, and to prune the others."""
+"""Cost model of schedules: a first guess for the tuner, and pruning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elman.plan.schedule import CHUNK_ROWS, SPLITS, Schedule
 
 @dataclass(frozen=True)
 class Core:
-    """What one core does; only ratios decide.
+    """Throughput of one core; only ratios matter.
 
     Source: measured on AVX-512 and AVX2 machines with 32 KiB of L1 and 0.5 to 1 MiB of L2.
 
@@ -43,7 +43,7 @@ _FEW_ROWS = 192  # of a chunk: fewer would make products of few rows
 
 @dataclass(frozen=True)
 class Load:
-    """What one step of the loop asks for, per sample, forward and backward together.
+    """Work of one step of the loop per sample, forward and backward together.
 
     Attributes:
         weights: bytes of all matrices that a step multiplies by.

@@ -20,14 +20,14 @@ class Network:
     def __init__(self, vertices: int) -> None:
         self._edges: list[list[int]] = [[] for _ in range(vertices)]
         self._head: list[int] = []
-        self._left: list[int] = []  # what an edge can still carry; edge e ^ 1 runs backwards
+        self._residual: list[int] = []  # what an edge can still carry; edge e ^ 1 runs backwards
 
     def edge(self, tail: int, head: int, capacity: int) -> None:
         """Add an edge."""
         for start, end, room in ((tail, head, capacity), (head, tail, 0)):
             self._edges[start].append(len(self._head))
             self._head.append(end)
-            self._left.append(room)
+            self._residual.append(room)
 
     def sink_side(self, source: int, sink: int) -> set[int]:
         """The vertices on the sink's side of the minimum cut that lies nearest the sink."""
@@ -47,7 +47,7 @@ class Network:
             vertex = queue.popleft()
             for edge in self._edges[vertex]:
                 head = self._head[edge]
-                if self._left[edge] and level[head] < 0:
+                if self._residual[edge] and level[head] < 0:
                     level[head] = level[vertex] + 1
                     queue.append(head)
         return level
@@ -60,7 +60,7 @@ class Network:
             while position[vertex] < len(self._edges[vertex]):
                 edge = self._edges[vertex][position[vertex]]
                 head = self._head[edge]
-                if self._left[edge] and level[head] == level[vertex] + 1:
+                if self._residual[edge] and level[head] == level[vertex] + 1:
                     path.append(edge)
                     vertex = head
                     break
@@ -70,10 +70,10 @@ class Network:
                     return 0
                 vertex = self._head[path.pop() ^ 1]
                 position[vertex] += 1
-        flow = min(self._left[edge] for edge in path)
+        flow = min(self._residual[edge] for edge in path)
         for edge in path:
-            self._left[edge] -= flow
-            self._left[edge ^ 1] += flow
+            self._residual[edge] -= flow
+            self._residual[edge ^ 1] += flow
         return flow
 
     def _reaching(self, sink: int) -> set[int]:
@@ -84,7 +84,7 @@ class Network:
             vertex = stack.pop()
             for edge in self._edges[vertex]:
                 tail = self._head[edge]  # edge ^ 1 runs from tail to vertex
-                if self._left[edge ^ 1] and tail not in vertices:
+                if self._residual[edge ^ 1] and tail not in vertices:
                     vertices.add(tail)
                     stack.append(tail)
         return vertices

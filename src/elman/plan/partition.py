@@ -22,7 +22,7 @@ _LEAVES = ("input", "state", "cotangent")
 
 @dataclass(frozen=True, eq=False)
 class Cuts:
-    """What is computed where. Every tuple is in the order of the graph.
+    """Result of the four cuts: where each value is computed. Tuples are in graph order.
 
     Attributes:
         tape: primal values the forward keeps for the backward, beside inputs and states.
@@ -46,13 +46,19 @@ class Cuts:
     late_outputs: tuple[int, ...]
 
 
-def below(roots: Iterable[Node], given: Collection[Node] = ()) -> list[Node]:
+def below(roots: Iterable[Node], available: Collection[Node] = ()) -> list[Node]:
     """Nodes a phase may have to compute for ``roots``, arguments first.
 
-    Loop-invariant values and those in ``given`` are not entered; loop-invariant ones are left out.
+    Loop-invariant values and those in ``available`` are not entered; the former are left out.
     """
-    nodes = walk(roots, stop=lambda value: loop_invariant(value) or value in given)
+    nodes = walk(roots, stop=lambda v: loop_invariant(v) or v in available)
     return [value for value in nodes if not loop_invariant(value)]
+
+
+def _boundary(values: Iterable[Node], roots: Iterable[Node], rate: Rate) -> set[Node]:
+    """Values of at most a rate that are roots, or arguments of ``values`` of higher rates."""
+    read = {arg for value in values if value.rate > rate for arg in value.args}
+    return {value for value in read.union(roots) if value.rate <= rate}
 
 
 def wanted_sums(pair: Pair, wants: Collection[str]) -> tuple[Sum, ...]:
@@ -67,15 +73,15 @@ def wanted_sums(pair: Pair, wants: Collection[str]) -> tuple[Sum, ...]:
     return tuple(term for term in pair.sums if term.target in targets)
 
 
-def drawn(values: Iterable[Node]) -> set[Node]:
-    """What follows from random numbers alone: cheaper drawn again than kept, and it need not be
-    exact in the type of the memory."""
-    found: set[Node] = set()
+def random_valued(values: Iterable[Node]) -> set[Node]:
+    """Values that depend on random numbers alone: never saved, because drawing them again is
+    cheaper and storage in half precision would round them."""
+    random: set[Node] = set()
     for value in values:
-        others = [arg for arg in value.args if arg.op not in ("const", "count")]
-        if value.op == "uniform" or (others and found.issuperset(others)):
-            found.add(value)
-    return found
+        operands = [arg for arg in value.args if arg.op not in ("const", "count")]
+        if value.op == "uniform" or (operands and random.issuperset(operands)):
+            random.add(value)
+    return random
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,17 +93,17 @@ class Related:
 
     Attributes:
         comparisons: no later phase computes them again.
-        taken: what they compare beside what both sides have in common: not kept apart from it.
+        dependents: what they compare beside what both sides have in common: not kept apart from it.
     """
 
     comparisons: frozenset[Node]
-    taken: frozenset[Node]
+    dependents: frozenset[Node]
 
 
 def related(values: Iterable[Node]) -> Related:
-    """The comparisons among some values, and what is below them, that are so."""
+    """Find such comparisons among some values and everything below them."""
     comparisons: set[Node] = set()
-    taken: set[Node] = set()
+    dependents: set[Node] = set()
     for value in values:
         if value.op not in COMPARISONS:
             continue
@@ -106,8 +112,10 @@ def related(values: Iterable[Node]) -> Related:
         common = {v for v in count if count[v] > 1}
         if common:
             comparisons.add(value)
-            taken |= {v for v in count if v not in common and not common.isdisjoint(below([v]))}
-    return Related(frozenset(comparisons), frozenset(taken - comparisons))
+            dependents |= {
+                v for v in count if v not in common and not common.isdisjoint(below([v]))
+            }
+    return Related(frozenset(comparisons), frozenset(dependents - comparisons))
 
 
 class _Cutter:
@@ -119,8 +127,8 @@ class _Cutter:
         step = pair.step
         summed = [value for term in pair.sums for value in (term.left, term.right)]
         every = below([*step.roots, *pair.d_states, *filter(None, (*pair.d_inputs, *summed))])
-        self.drawn, self.related = drawn(every), related(every)
-        self.given = {*step.inputs, *step.states, *step.next_states, *pair.d_outputs}
+        self.random_valued, self.related = random_valued(every), related(every)
+        self.available = {*step.inputs, *step.states, *step.next_states, *pair.d_outputs}
         self.sums = wanted_sums(pair, spec.wants) if spec.training else ()
         self.d_inputs = tuple(
             (index, d)
@@ -129,16 +137,16 @@ class _Cutter:
         )
 
     def save(self, value: Node) -> float:
-        if value in self.drawn:
+        if value in self.random_valued:
             return INFINITE
         return save_cost(value, self.sizes, self.prices)
 
     def save_apart(self, value: Node) -> float:
-        """What it costs to keep a value beside which others may be computed anew."""
-        return INFINITE if value in self.related.taken else self.save(value)
+        """Cost of saving a value when others may be recomputed."""
+        return INFINITE if value in self.related.dependents else self.save(value)
 
     def compute_again(self, value: Node) -> float:
-        """What it costs to compute a value in a second phase."""
+        """Cost of recomputing a value in a second phase."""
         return INFINITE if value in self.related.comparisons else self.compute(value)
 
     def compute(self, value: Node) -> float:
@@ -146,7 +154,7 @@ class _Cutter:
 
     @property
     def late(self) -> list[Node]:
-        """What the backward's epilogue has to have: input gradients and the operands of sums."""
+        """Values that the backward's epilogue needs: input gradients and operands of sums."""
         operands = [v for term in self.sums for v in (term.left, term.right) if v is not None]
         return list(dict.fromkeys([*(d for _, d in self.d_inputs), *operands]))
 
@@ -156,13 +164,7 @@ class _Cutter:
             return ()
         everything = below([*self.pair.d_states, *self.late])
         primal = [v for v in everything if v.rate <= Rate.STATE]
-        read = {
-            arg
-            for v in everything
-            if v.rate > Rate.STATE
-            for arg in v.args
-            if arg.rate <= Rate.STATE
-        } | {v for v in self.late if v.rate <= Rate.STATE}
+        read = _boundary(everything, self.late, Rate.STATE)
         if self.spec.options.tape == "recompute":
             return tuple(value for value in primal if value in self.related.comparisons)
         forward = self.pair.primal
@@ -173,18 +175,13 @@ class _Cutter:
             saved = self.save(value)
             return saved if saved == INFINITE else factor * saved + extra + 0.001
 
-        return frontier(primal, read, self.given, keep, self.compute_again)
+        return frontier(primal, read, self.available, keep, self.compute_again)
 
     def hoist(self, roots: list[Node], free: set[Node]) -> tuple[Node, ...]:
         """Input-rate values worth computing for all T·B at once."""
-        nodes = [v for v in below(roots) if v.rate == Rate.INPUT]
-        read = {
-            arg
-            for v in below(roots)
-            if v.rate == Rate.STATE
-            for arg in v.args
-            if arg.rate == Rate.INPUT
-        } | {v for v in roots if v.rate == Rate.INPUT}
+        everything = below(roots)
+        nodes = [v for v in everything if v.rate == Rate.INPUT]
+        read = _boundary(everything, roots, Rate.INPUT)
         return frontier(nodes, read, free, self.save_apart, self.compute_again)
 
     def sink(self, loop: list[Node], late: list[Node], free: set[Node]) -> tuple[Node, ...]:
@@ -218,13 +215,7 @@ class _Cutter:
         """Values without carry worth computing for all T·B before the backward loop."""
         everything = below(roots, free)
         nodes = [v for v in everything if v.rate <= Rate.OUTPUT]
-        read = {
-            arg
-            for v in everything
-            if v.rate == Rate.CARRY
-            for arg in v.args
-            if arg.rate <= Rate.OUTPUT
-        } | {v for v in roots if v.rate <= Rate.OUTPUT}
+        read = _boundary(everything, roots, Rate.OUTPUT)
         return frontier(nodes, read, free, self.save, self.compute)
 
 
@@ -257,7 +248,7 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
         hoisted = cutter.hoist([*loop, *emitted], {*step.inputs, *taped_inputs})
     if not spec.training:
         return Cuts((), hoisted, emitted, (), (), (), (), late_outputs)
-    free = {*cutter.given, *tape}
+    free = {*cutter.available, *tape}
     carried = [v for v in pair.d_states if not loop_invariant(v)]
     stored = cutter.sink(carried, [v for v in cutter.late if not loop_invariant(v)], free)
     rematerialised = cutter.rematerialise([*carried, *stored], free)

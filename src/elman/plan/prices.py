@@ -1,4 +1,4 @@
-"""What keeping and computing a value costs, in units of one save + load of one element."""
+"""Cost model of saving and computing values, in units of one save and load of one element."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def width(value: Node, sizes: Mapping[str, int]) -> int:
 
 
 def compute_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float:
-    """What it costs to compute a value once from its arguments."""
+    """Cost of computing a value from its arguments."""
     op = OPS[value.op]
     if value.op == "matmul":
         inner = width(value.args[1], sizes)
@@ -60,8 +60,8 @@ def compute_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float
 
 
 def save_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float:
-    """What it costs to keep a value from one phase to another; the number of a unit is not kept,
-    for a tape in half precision would round it."""
+    """Cost of saving a value from one phase to another. Unit indices are never saved: a tape in
+    half precision would round them."""
     if value.op == "argmax":
         return INFINITE
     return prices.save * width(value, sizes)

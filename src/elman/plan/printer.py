@@ -1,4 +1,4 @@
-"""A program as text: what is kept, what leaves the loop, which products join, who waits."""
+"""Print a program: tape, hoisted values, joined products, barriers, slots."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from elman.ir.ops import OPS, TRANSCENDENTAL
 from elman.ir.pair import loop_invariant
 from elman.ir.printer import Hints, Names, pair_names
 from elman.ir.types import GateBlock, show_dim
-from elman.plan.cost import phase_nodes, state_bytes, tape_bytes
-from elman.plan.program import Bundle, Phase, Program, Segment
+from elman.plan.cost import phase_nodes, state_bytes, sweep_nodes, tape_bytes
+from elman.plan.program import Bundle, Phase, Program, Segment, Sweep
 
 _WIDE = 100
 _LABEL = 10
@@ -20,7 +20,7 @@ _KEPT = "\u00a0"  # a space at which no line is broken
 
 
 def syncs(phase: Phase) -> int:
-    """How often the units of a sample wait for each other in one run of a phase."""
+    """Number of barriers in one run of a phase, where units are split over workers."""
     return sum(segment.sync for segment in phase.segments)
 
 
@@ -86,7 +86,7 @@ def show_bundle(bundle: Bundle, names: Names) -> str:
 
 def _reductions(segment: Segment, names: Names) -> list[str]:
     ops_of: dict[tuple[tuple[Node, ...], str], list[str]] = {}
-    for value in (*segment.scalars, *(v for part in segment.parts for v in part.nodes)):
+    for value in segment.nodes:
         if OPS[value.op].kind in ("reduce", "scan"):
             reduced = OPS[value.op].kind == "reduce" and value.shape
             groups = show_dim(value.shape[0]) if reduced else ""
@@ -105,18 +105,19 @@ def _segment(segment: Segment, names: Names) -> str:
     work += [show_bundle(bundle, names) for part in segment.parts for bundle in part.bundles]
     if not work:
         work = ["pointwise"] if any(part.nodes for part in segment.parts) else ["copies"]
-    pairs = (*segment.scalar_writes, *(pair for part in segment.parts for pair in part.writes))
-    written = [value for value, buffer in pairs if buffer.where != "scratch"]
-    inside = len({value for value, buffer in pairs if buffer.where == "scratch"} - set(written))
+    written = [value for value, buffer in segment.writes if buffer.where != "scratch"]
+    inside = len(
+        {value for value, buffer in segment.writes if buffer.where == "scratch"} - set(written)
+    )
     text = " ; ".join(work)
     if written:
         text += f" → {_list(names, written)}"
     return text + (f" (+ {inside} for later segments)" if inside else "")
 
 
-def _phases(phases: list[tuple[str, Phase]], names: Names) -> list[str]:
+def _phases(sweep: Sweep, names: Names) -> list[str]:
     lines: list[str] = []
-    for label, phase in phases:
+    for label, phase in zip(("before", "step", "after"), sweep.phases, strict=True):
         for index, segment in enumerate(phase.segments):
             text = textwrap.wrap(
                 _segment(segment, names), _WIDE - _LABEL - 13, break_on_hyphens=False
@@ -130,14 +131,14 @@ def _phases(phases: list[tuple[str, Phase]], names: Names) -> list[str]:
 
 
 def _rematerialised(program: Program, names: Names) -> str:
-    """What the backward rematerialises: the forward computed it too."""
+    """Values of the forward that the backward recomputes."""
     if program.backward is None:
         return "–"
     back = program.backward
-    nodes = [v for p in (back.before, back.step, back.after) for v in phase_nodes(p)]
+    nodes = sweep_nodes(back)
     forward = program.pair.primal
-    known = {*program.kept, *program.pair.step.next_states}
-    rematerialised = [v for v in nodes if v.rate <= Rate.STATE and v in forward and v not in known]
+    stored = {*program.kept, *program.pair.step.next_states}
+    rematerialised = [v for v in nodes if v.rate <= Rate.STATE and v in forward and v not in stored]
     dear = [
         v
         for v in rematerialised
@@ -145,10 +146,10 @@ def _rematerialised(program: Program, names: Names) -> str:
     ]
     cheap = [v for v in dict.fromkeys(rematerialised) if v not in dear]
     texts = _list(names, dear)
-    more = f"{len(cheap)} elementwise" if cheap else ""
+    rest = f"{len(cheap)} elementwise" if cheap else ""
     if 0 < len(cheap) <= _FEW:
-        more = _list(names, cheap)
-    return " + ".join(text for text in (texts, more) if text) or "–"
+        rest = _list(names, cheap)
+    return " + ".join(text for text in (texts, rest) if text) or "–"
 
 
 def _gate_blocks(gate_blocks: Iterable[GateBlock | None]) -> str:
@@ -175,14 +176,14 @@ def _slots(program: Program, names: Names) -> list[str]:
 
 
 def _once(program: Program, names: Names) -> str:
-    shown = [
+    invariants = [
         names.short(arg)
         for value in program.pair.step.walk()
         if not loop_invariant(value)
         for arg in value.args
         if loop_invariant(arg) and arg.args
     ]
-    return ", ".join(dict.fromkeys(shown))
+    return ", ".join(dict.fromkeys(invariants))
 
 
 def _sums(program: Program, names: Names) -> str:
@@ -225,21 +226,19 @@ def show_program(program: Program, hints: Hints | None = None) -> str:
     if backward is not None:
         lines += _row("remat", _rematerialised(program, names))
         lines += _row("stored", _list(names, [*program.rematerialised, *program.stored]))
-    phases = [("before", forward.before), ("step", forward.step), ("after", forward.after)]
-    lines += _labelled("forward", _phases(phases, names))
+    lines += _labelled("forward", _phases(forward, names))
     scratch = f"forward step {_gate_blocks(forward.step.scratch)}"
     chunk = f"forward {_gate_blocks(forward.chunk)}"
     waits = f"{syncs(forward.step)} forward"
     if backward is not None:
-        phases = [("before", backward.before), ("step", backward.step), ("after", backward.after)]
-        lines += _labelled("backward", _phases(phases, names))
+        lines += _labelled("backward", _phases(backward, names))
         lines += _row("sums", _sums(program, names))
         scratch += f", backward step {_gate_blocks(backward.step.scratch)}"
         chunk += f", backward {_gate_blocks(backward.chunk)}"
         waits += f", {syncs(backward.step)} backward"
     lines += _labelled("slots", _slots(program, names))
     lines += _row("memory", f"of a chunk: {chunk}; scratch: {scratch}")
-    kept = f"{tape_bytes(program)} bytes of tape, {state_bytes(program)} of states per (t, b)"
-    lines += _row("", kept)
+    memory = f"{tape_bytes(program)} bytes of tape, {state_bytes(program)} of states per (t, b)"
+    lines += _row("", memory)
     lines += _row("waits", f"{waits} per step, where units are split over threads")
     return "\n".join(lines).replace(_KEPT, " ")

@@ -1,10 +1,7 @@
-"""A program: the unchanged graph pair, cut into phases, segments and parts. The same for every
-engine.
+"""A program: the graph pair partitioned into phases, segments and parts; the same for every engine.
 
-A *phase* is batched over T·B or one step of the loop. A *segment* is its longest run in which no
-value
-of another unit is read in full; a *part* is a segment's share in one gate block (units of one
-width).
+A *phase* is batched over T·B, or is one step of the loop. A *segment* is a longest run of values
+without a read of other units; a *part* holds a segment's values in one gate block (one width).
 """
 
 from __future__ import annotations
@@ -37,8 +34,7 @@ Where = Literal[
 
 @dataclass(frozen=True)
 class Buffer:
-    """Where a value lies: the kind of memory and the index in it (a gate block, a slot, a scratch
-    column)."""
+    """A value's location: kind of memory, and index in it (gate block, slot, scratch column)."""
 
     where: Where
     index: int
@@ -46,8 +42,7 @@ class Buffer:
 
 @dataclass(frozen=True, eq=False)
 class Acc:
-    """One accumulated product: Σ of ``terms`` (matmul nodes), added to the other terms of
-    ``into``."""
+    """A sum of products: Σ of ``terms`` (matmul nodes), accumulated into the value ``into``."""
 
     into: Node
     terms: tuple[Node, ...]
@@ -55,7 +50,7 @@ class Acc:
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """Products joined along rows (several accs) and along k (several operands)."""
+    """Products joined into one GEMM: along rows (several accs) and along k (several operands)."""
 
     operands: tuple[Node, ...]
     accs: tuple[Acc, ...]
@@ -83,10 +78,20 @@ class Segment:
     scalar_writes: tuple[tuple[Node, Buffer], ...]
     parts: tuple[Part, ...]
 
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every value computed in the segment, in order."""
+        return (*self.scalars, *(value for part in self.parts for value in part.nodes))
+
+    @property
+    def writes(self) -> tuple[tuple[Node, Buffer], ...]:
+        """Every store of the segment, in order."""
+        return (*self.scalar_writes, *(write for part in self.parts for write in part.writes))
+
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Segments in order; ``buffers`` tells where a value that is not computed in a part is read."""
+    """Segments in order; ``buffers``: where values computed elsewhere are read."""
 
     name: str
     segments: tuple[Segment, ...]
@@ -104,22 +109,26 @@ class Sweep:
     after: Phase
     chunk: tuple[GateBlock | None, ...]
 
+    @property
+    def phases(self) -> tuple[Phase, Phase, Phase]:
+        """The phases in the order in which they run."""
+        return self.before, self.step, self.after
+
     def summed(self, value: Node) -> Buffer:
-        """Where the rows of an operand of a sum lie, once all phases have run."""
+        """The buffer with the rows of a sum's operand, once all phases have run."""
         buffer = self.after.buffers.get(value)
         if buffer is not None and buffer.where != "scalar":
             return buffer
         for segment in self.after.segments:  # computed there, and kept for its sum
-            for part in (segment.scalar_writes, *(part.writes for part in segment.parts)):
-                for written, target in part:
-                    if written is value and target.where in ("tape", "chunk"):
-                        return target
+            for stored, target in segment.writes:
+                if stored is value and target.where in ("tape", "chunk"):
+                    return target
         raise VerifyError(f"{value!r} is summed, but is nowhere")
 
 
 @dataclass(frozen=True, eq=False)
 class SlotHistory:
-    """A slot's history, for people: which values live in it, in order."""
+    """The values that live in a slot, in order (for printing)."""
 
     gate_block: GateBlock | None
     values: tuple[tuple[str, Node], ...]
@@ -127,10 +136,10 @@ class SlotHistory:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Everything decided without an engine.
+    """The engine-independent plan of a cell.
 
     Attributes:
-        pair, spec: what it was made from.
+        pair, spec: the formula and the specification.
         forward, backward: the two sweeps (backward None when not training).
         tape: gate block of each slot that lives from forward to backward; None for a scalar.
         sums: what is summed over T·B after each chunk of the backward.
@@ -155,9 +164,9 @@ class Program:
         """Whether the backward writes slots of the tape."""
         if self.backward is None:
             return False
-        writes: list[Buffer] = []
-        for phase in (self.backward.before, self.backward.step, self.backward.after):
-            for segment in phase.segments:
-                writes.extend(buffer for _, buffer in segment.scalar_writes)
-                writes.extend(buffer for part in segment.parts for _, buffer in part.writes)
-        return any(buffer.where == "tape" for buffer in writes)
+        return any(
+            buffer.where == "tape"
+            for phase in self.backward.phases
+            for segment in phase.segments
+            for _, buffer in segment.writes
+        )

@@ -1,4 +1,4 @@
-"""How a program runs on several cores: data that an engine spells and the tuner chooses among."""
+"""Schedules: how a program is distributed over cores; chosen by the tuner."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ class Schedule:
     def parse(name: str) -> Schedule:
         """The schedule of a name. Raises EngineError for a text that is none."""
         split, _, rows = name.partition("/")
-        for known in SPLITS:
-            if split == known and (not rows or (rows.isdecimal() and int(rows) > 0)):
-                return Schedule(known, int(rows or 0))
+        for option in SPLITS:
+            if split == option and (not rows or (rows.isdecimal() and int(rows) > 0)):
+                return Schedule(option, int(rows or 0))
         raise EngineError(
             f"no schedule {name!r}; there are {', '.join(SPLITS)}, "
             f"each with the rows of a chunk behind it if need be: units/384"
         )
 
     def bind(self, T: int, B: int, workers: int, usual: int = CHUNK_ROWS) -> Bound:
-        """What a call of these sizes does; a batch smaller than the workers is not shared.
+        """The schedule for given sizes; a batch smaller than the number of workers is not split.
 
         ``usual``: rows of a chunk where the schedule names none.
         """

@@ -1,4 +1,4 @@
-"""Order the values of one phase into segments: who waits for whom, and which products join."""
+"""Order the values of a phase into segments, and join products."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class SegmentDraft:
 
 
 def full_reads(value: Node) -> tuple[Node, ...]:
-    """Arguments of which a value reads all units, not only its own."""
+    """Arguments of which a value reads all units (a reduction, a product), not only its own."""
     if value.op == "matmul":
         return (value.args[1],)
-    whole = OPS[value.op].kind == "reduce" or value.over_units
-    return tuple(arg for arg in value.args if arg.shape) if whole else ()
+    reads_all = OPS[value.op].kind == "reduce" or value.over_units
+    return tuple(arg for arg in value.args if arg.shape) if reads_all else ()
 
 
 def _earliest(order: list[Node], floor: Mapping[Node, int]) -> dict[Node, int]:
-    """Levels as soon as possible; ``floor`` pins some nodes from below."""
+    """ASAP levels; ``floor`` sets lower bounds."""
     level: dict[Node, int] = {}
     for value in order:
         full = full_reads(value)
@@ -52,10 +52,9 @@ def _earliest(order: list[Node], floor: Mapping[Node, int]) -> dict[Node, int]:
 def levels(order: list[Node], *, late_products: bool) -> dict[Node, int]:
     """The segment of each value: the highest of its arguments', one more after a full read.
 
-    Forward as soon as possible: products of one operand are joined. With ``late_products``
-    (backward) products
-    move as late as their readers allow: products into one sum are joined. Everything else stays
-        early.
+    Forward: as soon as possible, so that products of one operand are joined. With
+    ``late_products`` (backward) products move as late as their readers allow, so that products into
+    one sum are joined; everything else stays early.
     """
     early = _earliest(order, {})
     if not late_products or not early:
@@ -70,50 +69,52 @@ def levels(order: list[Node], *, late_products: bool) -> dict[Node, int]:
 
 
 def _sunk(order: list[Node], level: Mapping[Node, int], roots: Collection[Node]) -> dict[Node, int]:
-    """Levels where a value of one or two given ones is computed by its readers, not kept for them.
+    """Sink values with at most two sources into the segments of their readers.
 
-    To load what is given there costs no more than to store a value and to load it again. Scalars,
-    of this phase too, cost nothing.
+    Loading the sources there costs no more than storing and loading the value. Scalars cost
+    nothing.
     """
     used = readers(order)
-    given: dict[Node, frozenset[Node]] = {}
-    found = dict(level)
+    sources: dict[Node, frozenset[Node]] = {}
+    sunk = dict(level)
     for value in order:
         pointwise = value.shape and value.op != "matmul" and not full_reads(value)
         vectors = [arg for arg in value.args if arg.shape]  # scalars stay at hand
-        parts = [given.get(arg) if arg in level else frozenset((arg,)) for arg in vectors]
-        if pointwise and value not in roots and None not in parts:
-            whole = frozenset(v for part in parts for v in part or () if not loop_invariant(v))
-            if len(whole) <= 2:
-                given[value] = whole
+        arg_sources = [sources.get(arg) if arg in level else frozenset((arg,)) for arg in vectors]
+        if pointwise and value not in roots and None not in arg_sources:
+            union = frozenset(
+                v for source in arg_sources for v in source or () if not loop_invariant(v)
+            )
+            if len(union) <= 2:
+                sources[value] = union
     for value in reversed(order):
         readings = used.get(value, [])
-        if value in given and not any(value in full_reads(reader) for reader in readings):
-            found[value] = min((found[reader] for reader in readings), default=found[value])
-    return found
+        if value in sources and not any(value in full_reads(reader) for reader in readings):
+            sunk[value] = min((sunk[reader] for reader in readings), default=sunk[value])
+    return sunk
 
 
 def _apart(order: list[Node], level: Mapping[Node, int]) -> dict[Node, int]:
-    """A segment for each operation: what a plan is without fusion.
+    """One segment per operation (the plan without fusion).
 
     Scalars, and products, of one segment remain together, before its other operations.
     """
-    found: dict[Node, int] = {}
+    segment_of: dict[Node, int] = {}
     count = 0
     for index in range(max(level.values(), default=-1) + 1):
         mine = [value for value in order if level[value] == index]
-        together = [value for value in mine if value.op == "matmul" or not value.shape]
-        found.update(dict.fromkeys(together, count))
-        count += bool(together)
+        first = [value for value in mine if value.op == "matmul" or not value.shape]
+        segment_of.update(dict.fromkeys(first, count))
+        count += bool(first)
         for value in mine:
-            if value not in found:
-                found[value] = count
+            if value not in segment_of:
+                segment_of[value] = count
                 count += 1
-    return found
+    return segment_of
 
 
 def _single(vectors: tuple[Node, ...]) -> tuple[Bundle, ...]:
-    """Each product by itself: what a plan is without merging."""
+    """One group per product (the plan without merging)."""
     return tuple(
         Bundle((value.args[1],), (Acc(value, (value,)),))
         for value in vectors
@@ -127,7 +128,7 @@ def _joined(
     """Join products: into one sum along k, with one operand along rows."""
     products = [value for value in vectors if value.op == "matmul"]
     inside = set(vectors)
-    taken: set[Node] = set()
+    merged: set[Node] = set()
     accs: list[Acc] = []
     for value in vectors:
         if value.op != "lin":
@@ -144,8 +145,8 @@ def _joined(
         )
         if terms:
             accs.append(Acc(value, terms))
-            taken.update(terms)
-    accs.extend(Acc(value, (value,)) for value in products if value not in taken)
+            merged.update(terms)
+    accs.extend(Acc(value, (value,)) for value in products if value not in merged)
     place = {value: index for index, value in enumerate(vectors)}
     accs.sort(key=lambda acc: place[acc.terms[0]])
     groups: dict[tuple[Node, ...], list[Acc]] = {}
@@ -156,22 +157,22 @@ def _joined(
 
 def draft(
     roots: Collection[Node],
-    given: Collection[Node],
+    available: Collection[Node],
     *,
     late_products: bool = False,
     without: Collection[str] = (),
 ) -> tuple[list[SegmentDraft], dict[Node, int]]:
-    """Cut a phase that computes ``roots`` from ``given`` values into segments.
+    """Cut a phase that computes ``roots`` from ``available`` values into segments.
 
     Args:
-        roots, given: values.
+        roots, available: values.
         late_products: as for :func:`levels`.
         without: of ``spec.OPTIMIZATIONS``, what is left out.
 
     Returns:
         the segments in order, and the segment of every value computed in the phase.
     """
-    order = [value for value in below(roots, given) if value not in given]
+    order = [value for value in below(roots, available) if value not in available]
     level = levels(order, late_products=late_products)
     if "fusion" in without:
         level = _apart(order, level)

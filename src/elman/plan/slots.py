@@ -1,5 +1,4 @@
-"""One workspace for projection, tape and gate gradients: several values live in a slot, one after
-another.
+"""Slot allocation: projections, tape and gate gradients share columns of one workspace.
 
 A slot is one gate-block-wide column with a row per (t, b). A value may follow another in it once
 the last reader is done, or when that reader is the same straight-line code at the same unit.
@@ -16,7 +15,7 @@ from elman.ir.types import GateBlock
 
 @dataclass(frozen=True)
 class Life:
-    """When a value is written and last read, as event numbers (phase · 1000 + segment).
+    """Lifetime of a value, as event numbers (phase · 1000 + segment).
 
     ``last_full``: at the last event all its units are read, not only the reader's own.
     """
@@ -32,8 +31,8 @@ class Life:
 
 @dataclass
 class Slot:
-    """A column while it is being filled: its gate block (None: a scalar) and who lives in it
-    when."""
+    """A column during allocation: its gate block (None: a scalar), and the lifetimes assigned to
+    it."""
 
     gate_block: GateBlock | None
     lives: list[tuple[Node, Life]] = field(default_factory=list[tuple[Node, Life]])
@@ -41,7 +40,7 @@ class Slot:
     def fits(self, value: Node, life: Life) -> bool:
         """Whether ``value`` can live here beside those already in."""
         return gate_block_of(value) == self.gate_block and all(
-            other.before(life) or life.before(other) for _, other in self.lives
+            resident.before(life) or life.before(resident) for _, resident in self.lives
         )
 
 
@@ -51,9 +50,9 @@ def gate_block_of(value: Node) -> GateBlock | None:
 
 
 def assign(
-    values: Iterable[Node], lives: dict[Node, Life], shared: list[Slot], own: list[Slot]
+    values: Iterable[Node], lives: dict[Node, Life], shared: list[Slot], private: list[Slot]
 ) -> dict[Node, tuple[bool, int]]:
-    """Put each value into the first slot of ``shared`` that fits, else of ``own``, else into a
+    """Put each value into the first slot of ``shared`` that fits, else of ``private``, else into a
     new one.
 
     Returns:
@@ -64,10 +63,10 @@ def assign(
     for value in values:
         life = lives[value]
         places = [(True, i, slot) for i, slot in enumerate(shared) if slot.fits(value, life)]
-        places += [(False, i, slot) for i, slot in enumerate(own) if slot.fits(value, life)]
+        places += [(False, i, slot) for i, slot in enumerate(private) if slot.fits(value, life)]
         if not places:
-            own.append(Slot(gate_block_of(value)))
-            places = [(False, len(own) - 1, own[-1])]
+            private.append(Slot(gate_block_of(value)))
+            places = [(False, len(private) - 1, private[-1])]
         is_shared, index, slot = places[0]
         slot.lives.append((value, life))
         placed[value] = (is_shared, index)

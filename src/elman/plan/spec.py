@@ -1,4 +1,4 @@
-"""For what a kernel is made: sizes, dtype, device, and which gradients are asked for."""
+"""Specification of a kernel: sizes, dtype, device, gradients, options."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PlanOptions:
             raise InputError(
                 diagnostic(
                     f"there is no optimization {min(unknown)!r} to leave out",
-                    [(name, what) for name, what in OPTIMIZATIONS.items()],
+                    [(name, effect) for name, effect in OPTIMIZATIONS.items()],
                 )
             )
         steps, budget = checked(checkpoint, memory_budget)
@@ -105,7 +105,7 @@ USUAL = PlanOptions()
 
 @dataclass(frozen=True)
 class Spec:
-    """What is fixed when a kernel is compiled; T and B never are.
+    """Everything fixed at compile time; T and B never are.
 
     Attributes:
         dims: (name, size) of every named dim of the cell, sorted.

@@ -1,5 +1,4 @@
-"""Values that are 0 or 1 in every step, as the graph knows them: spikes, hard gates, one-hot
-vectors."""
+"""Find values that are 0 or 1 in every step: spikes, hard gates, one-hot vectors."""
 
 from __future__ import annotations
 
@@ -14,45 +13,45 @@ _AS_THEY_ARE = (((1.0,), 0.0), ((-1.0,), 1.0))  # coefficients and bias of s and
 
 
 def two_valued(step: Step) -> frozenset[Node]:
-    """Values of a step that are 0 or 1 if the states that are among them are.
+    """Values of a step that are 0 or 1, provided that the initial states among them are.
 
-    A state is if its next value is, by induction; the first one is a caller's, who may give any
-    number. So whoever uses this has to look at a state's values.
+    By induction a state is binary if its next value is; the initial state is the caller's and may
+    be any number, so users of this analysis check a state's values at run time.
     """
     pairs = list(zip(step.states, step.next_states, strict=True))
     states = {leaf for leaf, after in pairs if leaf is not after}
     while True:
-        found = _found(step, states)
-        wrong = {leaf for leaf, after in pairs if leaf in states and after not in found}
+        binary = _binary_values(step, states)
+        wrong = {leaf for leaf, after in pairs if leaf in states and after not in binary}
         if not wrong:
-            return frozenset(found)
+            return frozenset(binary)
         states -= wrong
 
 
 def worth_looking(step: Step) -> frozenset[Node]:
-    """Values of a step of which most may be 0 and the others 1: where it fires itself, its inputs
-    too, which may be another layer's spikes."""
-    known = two_valued(step)
-    fires = any(value in known for value in step.roots)
-    return known.union(step.inputs) if fires else known
+    """Values of a step that may be sparse spikes: binary values and, if the step fires itself, its
+    inputs, which may be spikes of another layer."""
+    binary = two_valued(step)
+    fires = any(value in binary for value in step.roots)
+    return binary.union(step.inputs) if fires else binary
 
 
-def _found(step: Step, states: set[Node]) -> set[Node]:
-    """The values that are, if these states are."""
-    found: set[Node] = set()
+def _binary_values(step: Step, states: set[Node]) -> set[Node]:
+    """Binary values of a step, given its binary states."""
+    binary: set[Node] = set()
     for value in step.walk():
-        if value in states or _is(value, found):
-            found.add(value)
-    return found
+        if value in states or _is(value, binary):
+            binary.add(value)
+    return binary
 
 
-def _is(value: Node, known: set[Node]) -> bool:
+def _is(value: Node, binary: set[Node]) -> bool:
     if value.op in _ALWAYS:
         return True
     if value.op == "const":
         return value.number in (0.0, 1.0)
     if value.op == "lin":
         plain = (tuple(value.coefs), value.bias) in _AS_THEY_ARE
-        return plain and value.args[0] in known
+        return plain and value.args[0] in binary
     args = value.args[1:] if value.op == "where" else value.args
-    return value.op in ("where", *_KEPT) and all(arg in known for arg in args)
+    return value.op in ("where", *_KEPT) and all(arg in binary for arg in args)

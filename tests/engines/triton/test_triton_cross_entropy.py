@@ -39,7 +39,7 @@ def exact(rows, scale, wants):
 
 
 def check(rows, scale, wants=ALL, most=None):
-    found = kernels.found(rows, scale, wants)
+    found = kernels.losses_and_gradients(rows, scale, wants)
     assert found is not None
     most = kernels._EXACT[rows.x.dtype] if most is None else most
     for name, got, want in zip(Found._fields, found, exact(rows, scale, wants), strict=True):
@@ -81,7 +81,7 @@ def test_extremes(device):
     rows.bias[1] = 400.0
     check(rows, scale, most=1e-5)
     rows.x[2, 1] = math.nan
-    found, want = kernels.found(rows, scale, ALL), in_torch(rows, scale, ALL)
+    found, want = kernels.losses_and_gradients(rows, scale, ALL), in_torch(rows, scale, ALL)
     assert found is not None
     assert_close(found.losses, want.losses, equal_nan=True)
     assert_close(found.x, want.x, equal_nan=True)

@@ -1,4 +1,4 @@
-"""Which of a job's weights is which of torch's, read off two equal steps walked side by side."""
+"""Match a job's weights with those of torch's layer, by walking both equal steps in parallel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elman.passes.digest import ordered
 
 @dataclass(frozen=True)
 class Binding:
-    """Positions in the job's weights; -1 for a bias that the job does not have."""
+    """Indices into the job's weights; -1 for a missing bias."""
 
     w_ih: int
     w_hh: int
@@ -28,15 +28,15 @@ def _names(value: Node) -> frozenset[str]:
 def _correspondence(formula: Formula, job: Job) -> dict[frozenset[str], frozenset[str]] | str:
     """Names of torch's weights -> names of the job's, per loop-invariant value; or why there is
     none."""
-    found: dict[frozenset[str], frozenset[str]] = {}
-    for theirs, ours in zip(ordered(formula.step), ordered(job.pair.source), strict=True):
-        if not loop_invariant(theirs):
+    job_names: dict[frozenset[str], frozenset[str]] = {}
+    for torch_value, job_value in zip(ordered(formula.step), ordered(job.pair.source), strict=True):
+        if not loop_invariant(torch_value):
             continue
-        key, names = _names(theirs), _names(ours)
-        if key and found.setdefault(key, names) != names:
-            theirs_named = " and ".join(sorted(key))
-            return f"{theirs_named} of torch's {formula.function} are several weights here"
-    return found
+        key, names = _names(torch_value), _names(job_value)
+        if key and job_names.setdefault(key, names) != names:
+            torch_names = " and ".join(sorted(key))
+            return f"{torch_names} of torch's {formula.function} are several weights here"
+    return job_names
 
 
 def bind(formula: Formula, job: Job) -> Binding | str:
@@ -44,26 +44,26 @@ def bind(formula: Formula, job: Job) -> Binding | str:
 
     The two steps have the same digest, so both walks meet the same values in the same order.
     """
-    found = _correspondence(formula, job)
-    if isinstance(found, str):
-        return found
+    job_names = _correspondence(formula, job)
+    if isinstance(job_names, str):
+        return job_names
     names = [leaf.name for leaf in job.graph.weights]
     shapes = {leaf.name: leaf.shape for leaf in job.graph.weights}
     place: dict[str, tuple[int, ...]] = {}
     for declared in formula.cell.weights:
-        ours = found[frozenset({declared.name})]
-        for name in ours:
+        matching = job_names[frozenset({declared.name})]
+        for name in matching:
             if shapes[name] != declared.shape:
-                own = f"{name}{show_shape(shapes[name])}"
-                return f"{own} is not {declared} of torch's {formula.function}"
-        place[declared.name] = tuple(index for index, name in enumerate(names) if name in ours)
+                declaration = f"{name}{show_shape(shapes[name])}"
+                return f"{declaration} is not {declared} of torch's {formula.function}"
+        place[declared.name] = tuple(index for index, name in enumerate(names) if name in matching)
     used = sorted(index for indices in place.values() for index in indices)
     if used != list(range(len(names))):
         return f"torch's {formula.function} has no place for all of {', '.join(names)}"
     biases = [place[entry.name] for entry in formula.cell.weights[2:]]
     if formula.two_biases:
-        both = frozenset({formula.cell.weights[2].name, formula.cell.weights[3].name})
-        if found[both] != frozenset(names[index] for pair in biases for index in pair):
+        bias_names = frozenset({formula.cell.weights[2].name, formula.cell.weights[3].name})
+        if job_names[bias_names] != frozenset(names[index] for pair in biases for index in pair):
             return f"the gates of torch's {formula.function} add both biases"
         if any(len(indices) != 1 for indices in biases):
             return f"torch's {formula.function} has one bias per product"

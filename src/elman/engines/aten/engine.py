@@ -28,16 +28,16 @@ class AtenKernel(DifferentiableKernel):
 
     def forward(self, call: Call) -> Result:
         """Run all steps; see :class:`Kernel`."""
-        own, weights = self._binding, call.weights
-        flat = [weights[own.w_ih], weights[own.w_hh]]
-        for index in own.biases:
+        binding, weights = self._binding, call.weights
+        flat = [weights[binding.w_ih], weights[binding.w_hh]]
+        for index in binding.biases:
             flat.append(weights[index] if index >= 0 else torch.zeros_like(flat[-1]))
         hx = [state.unsqueeze(0) for state in call.states]
         output, *last = self._run(
             call.inputs[0],
             hx if self._two_states else hx[0],
             flat,
-            bool(own.biases),
+            bool(binding.biases),
             1,  # layers
             0.0,  # dropout
             self._training,
@@ -48,7 +48,8 @@ class AtenKernel(DifferentiableKernel):
 
 
 def recognise(job: Job) -> tuple[Formula, Binding] | str:
-    """Which of torch's layers a job is, and where its weights go; or why it is none."""
+    """The torch layer that a job is equal to and the binding of its weights; or the reason why
+    not."""
     formula = formulas().get(digest(job.pair.source))
     if formula is None:
         return f"{job.name} is not the formula of torch's RNN, GRU or LSTM"
@@ -57,7 +58,7 @@ def recognise(job: Job) -> tuple[Formula, Binding] | str:
 
 
 class Aten(Engine):
-    """Runs what torch has a layer for."""
+    """Runs jobs that are equal to a layer of torch."""
 
     name = "aten"
     dtypes: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -72,16 +73,16 @@ class Aten(Engine):
             return lacking
         if min((size for _, size in job.spec.dims), default=1) == 0:
             return "torch's layers take no dim of size 0"
-        found = recognise(job)
-        return found if isinstance(found, str) else None
+        recognised = recognise(job)
+        return recognised if isinstance(recognised, str) else None
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Nothing is compiled."""
         reason = self.supports(job)
-        found = recognise(job)
-        if reason is not None or isinstance(found, str):
+        recognised = recognise(job)
+        if reason is not None or isinstance(recognised, str):
             raise EngineError(f"engine aten cannot run {job.name}: {reason}")
-        return AtenKernel(*found, job.spec.training)
+        return AtenKernel(*recognised, job.spec.training)
 
 
 ENGINE = Aten()

@@ -1,4 +1,4 @@
-"""What torch's fused layers compute, one cell each: the formulas jobs are compared with.
+"""Formulas of torch's fused layers, one cell each, with which jobs are compared.
 
 They stand here once more, beside ``elman.cells``, on purpose: these say what *torch* does. Were
 the library's gru changed, its graph would differ from this one and the engine would refuse it;
@@ -16,9 +16,8 @@ from typing import Any
 from elman.frontend.cell import Cell, cell
 from elman.frontend.functions import relu, sigmoid, split, tanh
 from elman.ir.build import Builder
-from elman.ir.graph import Graph
 from elman.ir.pair import Step
-from elman.passes import PASSES
+from elman.passes import rewritten
 from elman.passes.canonical import canonical
 from elman.passes.digest import digest
 
@@ -102,23 +101,17 @@ class Formula:
         return len(self.cell.weights) == 4
 
 
-def _step(graph: Graph) -> Step:
-    for rewrite in PASSES:
-        graph = rewrite(graph)
-    return canonical(graph, Builder())
-
-
 @cache
 def formulas() -> dict[str, Formula]:
     """Digest of the canonical step -> which of torch's layers it is."""
-    found: dict[str, Formula] = {}
+    by_digest: dict[str, Formula] = {}
     for function, cells in (
         ("rnn_tanh", (rnn_tanh, rnn_tanh_plain)),
         ("rnn_relu", (rnn_relu, rnn_relu_plain)),
         ("gru", (gru, gru_plain)),
         ("lstm", (lstm, lstm_plain)),
     ):
-        for own in cells:
-            step = _step(own.graph)
-            found[digest(step)] = Formula(function, own, step)
-    return found
+        for torch_cell in cells:
+            step = canonical(rewritten(torch_cell.graph), Builder())
+            by_digest[digest(step)] = Formula(function, torch_cell, step)
+    return by_digest

@@ -1,4 +1,4 @@
-"""How tensors are handed to a kernel: where they lie, and how far apart their rows are."""
+"""Kernel arguments from tensors: addresses and row strides."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ contiguous = Tensor.contiguous
 
 
 def address_or_null(value: Tensor | None) -> int:
-    """Where a tensor lies; 0 for none."""
+    """Address of a tensor; 0 for None."""
     return 0 if value is None else value.data_ptr()
 
 
 def contiguous_or_none(value: Tensor | None) -> Tensor | None:
-    """A contiguous tensor with the same numbers; none for none."""
+    """A contiguous tensor of the same values; None for None."""
     return None if value is None else value.contiguous()
 
 
@@ -50,7 +50,7 @@ def rows_of(x: Tensor, joined: bool = True) -> tuple[Tensor, int, int]:
 
 
 class Arguments:
-    """Inputs and weights as both directions give them.
+    """Inputs and weights as kernel arguments, for both directions.
 
     Args:
         shape: how many there are.
@@ -63,14 +63,14 @@ class Arguments:
         self._no_weights = (0,) * (not shape.weights)
 
     def of(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """Tensors to be held, and numbers for the context."""
+        """Tensors to keep alive, and numbers for the context."""
         inputs = call.inputs
         if call.packed is not None:
             inputs = tuple(value.unsqueeze(1) for value in inputs)
-        held, distances, rows = zip(*map(rows_of, inputs, self._joined)) if inputs else NO_ROWS
+        rowed, distances, rows = zip(*map(rows_of, inputs, self._joined)) if inputs else NO_ROWS
         matrices = tuple(map(contiguous, call.weights))
         numbers = (
-            *map(address, held),
+            *map(address, rowed),
             *self._no_inputs,
             *distances,
             *self._no_inputs,
@@ -79,4 +79,4 @@ class Arguments:
             *map(address, matrices),
             *self._no_weights,
         )
-        return (*held, *matrices), numbers
+        return (*rowed, *matrices), numbers

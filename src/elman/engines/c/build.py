@@ -1,5 +1,4 @@
-"""C text to a loaded library: compiled once per content, kept in the user's cache, verified on
-loading."""
+"""Compile C text to a shared library: once per content, cached per user, verified when loaded."""
 
 from __future__ import annotations
 
@@ -58,8 +57,8 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _further() -> tuple[str, ...]:
-    """The words of ELMAN_CFLAGS: flags after ours, for texts and not for parts that they share."""
+def _extra_flags() -> tuple[str, ...]:
+    """The words of ELMAN_CFLAGS: extra flags for kernels, not for shared units."""
     flags = os.environ.get("ELMAN_CFLAGS", "")
     try:
         return tuple(shlex.split(flags))
@@ -68,65 +67,65 @@ def _further() -> tuple[str, ...]:
 
 
 def _key(isa: Isa, compiler: Compiler, *texts: str) -> str:
-    parts = [*texts, isa.name, *isa.flags, *FLAGS, *compiler.command, compiler.version]
-    return _digest("\0".join(parts).encode(errors="surrogateescape"))[:40]
+    ingredients = [*texts, isa.name, *isa.flags, *FLAGS, *compiler.command, compiler.version]
+    return _digest("\0".join(ingredients).encode(errors="surrogateescape"))[:40]
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What is to be built: where things are kept, who compiles, and with which further flags."""
+    """Settings of a build: cache folder, instruction set, compiler and extra flags."""
 
     folder: Path
     isa: Isa
     compiler: Compiler
-    further: tuple[str, ...]
+    extra_flags: tuple[str, ...]
 
-    def kept(self, suffix: str, *texts: str) -> Path:
-        """Where what is made of these texts is kept."""
+    def cache_path(self, suffix: str, *texts: str) -> Path:
+        """The file in the cache for what these texts are compiled to."""
         return self.folder / f"{_key(self.isa, self.compiler, *texts)}{suffix}"
 
 
-def _compile(work: _Work, text: str, parts: Sequence[str]) -> tuple[bytes, dict[Path, bytes]]:
-    """A library; and the parts that were compiled for it, by where they are to be kept. Raises
-    OSError, whatever the compiler says, if the folder takes no files."""
+def _compile(work: _Work, text: str, units: Sequence[str]) -> tuple[bytes, dict[Path, bytes]]:
+    """Compile a library and those of its units that are not cached, by cache path. Raises OSError,
+    whatever the compiler reports, if the folder cannot be written to."""
     remove_leftovers(work.folder)
     with tempfile.TemporaryDirectory(dir=work.folder, prefix=BUILD) as name:
         try:
-            return _compile_in(Path(name), work, text, parts)
+            return _compile_in(Path(name), work, text, units)
         except BuildError:
             check_room(Path(name))
             raise
 
 
 def _compile_in(
-    here: Path, work: _Work, text: str, parts: Sequence[str]
+    here: Path, work: _Work, text: str, units: Sequence[str]
 ) -> tuple[bytes, dict[Path, bytes]]:
-    """The same, with all files of the compiler in an empty folder."""
+    """:func:`_compile` with all files of the compiler in an empty folder."""
     kernel, target = here / "kernel.c", here / "kernel.so"
     missing: dict[Path, Path] = {}
-    inputs, sources = [str(kernel), *work.further], {kernel: text}
-    for number, part in enumerate(parts):
-        kept, made = work.kept(".o", part), here / f"part{number}.o"
-        found = stored(kept)
-        if found is not None:
-            made.write_bytes(found[:-HASH])
+    inputs, sources = [str(kernel), *work.extra_flags], {kernel: text}
+    for number, part in enumerate(units):
+        cached, object_file = work.cache_path(".o", part), here / f"part{number}.o"
+        data_in_cache = stored(cached)
+        if data_in_cache is not None:
+            object_file.write_bytes(data_in_cache[:-HASH])
         else:
-            missing[kept], sources[made.with_suffix(".c")] = made, part
-        inputs.append(str(made))
+            missing[cached], sources[object_file.with_suffix(".c")] = object_file, part
+        inputs.append(str(object_file))
     for path, source in sources.items():
         path.write_text(source, encoding="utf-8")
     if missing:  # at once, and the text with them
         inputs[0] = str(kernel.with_suffix(".o"))
         calls = [["-c", str(path), "-o", str(path.with_suffix(".o"))] for path in sources]
-        calls[0] += work.further
-        _called(work, calls)
-    _called(work, [[*inputs, "-o", str(target), "-lm"]])
+        calls[0] += work.extra_flags
+        _call_compiler(work, calls)
+    _call_compiler(work, [[*inputs, "-o", str(target), "-lm"]])
     data = _library(work.compiler.version, target)
-    return data, {kept: made.read_bytes() for kept, made in missing.items()}
+    return data, {cached: object_file.read_bytes() for cached, object_file in missing.items()}
 
 
 def _library(compiler: str, path: Path) -> bytes:
-    """What a compiler made, if it is whole."""
+    """The bytes of a compiled library. Raises BuildError: it is missing or truncated."""
     if not path.is_file():
         raise BuildError(f"{compiler} reported success, but wrote no file")
     data = path.read_bytes()
@@ -135,39 +134,38 @@ def _library(compiler: str, path: Path) -> bytes:
     return data
 
 
-def _compile_anew(work: _Work, text: str, parts: Sequence[str]) -> tuple[bytes, dict[Path, bytes]]:
-    """The same; once more without the parts that are kept, if it fails with them: a compiler that
-    was broken may have made them."""
-    kept = [path for part in parts if (path := work.kept(".o", part)).exists()]
+def _compile_anew(work: _Work, text: str, units: Sequence[str]) -> tuple[bytes, dict[Path, bytes]]:
+    """:func:`_compile`, repeated without cached units if it fails with them: a broken compiler may
+    have made them."""
+    cached = [path for part in units if (path := work.cache_path(".o", part)).exists()]
     try:
-        return _compile(work, text, parts)
+        return _compile(work, text, units)
     except BuildError:
-        if not kept or work.compiler in _hung:
+        if not cached or work.compiler in _hung:
             raise
-    for path in kept:
+    for path in cached:
         path.unlink(missing_ok=True)
-    return _compile(work, text, parts)
+    return _compile(work, text, units)
 
 
-def _called(work: _Work, calls: Sequence[Sequence[str]]) -> None:
-    """Call the compiler, as often at once as there are threads; raise BuildError with its reason if
-    it fails."""
+def _call_compiler(work: _Work, calls: Sequence[Sequence[str]]) -> None:
+    """Run compiler calls in parallel. Raises BuildError with the compiler's message."""
     compiler, name = work.compiler, work.compiler.version
     if compiler in _hung:
         raise BuildError(_hung[compiler])
     try:
-        every = [[*compiler.command, *FLAGS, *work.isa.flags, *given] for given in calls]
-        done = call_all(every, _COMPILE, threads())
+        every = [[*compiler.command, *FLAGS, *work.isa.flags, *arguments] for arguments in calls]
+        results = call_all(every, _COMPILE, threads())
     except OSError as error:
         raise BuildError(f"{name} cannot be called: {error.strerror}") from error
     except TimeoutExpired as error:
         _hung[compiler] = f"{name} did not compile a kernel within {_COMPILE:g} s"
         raise BuildError(_hung[compiler]) from error
-    for made in done:
-        if made.status:
-            verb = "broke down at" if made.signal else "refused"
-            failed = BuildError(f"{name} {verb} a generated kernel: {made.why}")
-            failed.add_note(made.err or made.out)  # all of its words, for a traceback only
+    for result in results:
+        if result.status:
+            verb = "broke down at" if result.signal else "refused"
+            failed = BuildError(f"{name} {verb} a generated kernel: {result.why}")
+            failed.add_note(result.err or result.out)  # all of its words, for a traceback only
             raise failed
 
 
@@ -188,13 +186,13 @@ def _cut_short(data: bytes) -> bool:
     return False
 
 
-def build(text: str, isa: Isa, parts: Sequence[str] = ()) -> Path:
-    """The path of a compiled text: from the cache if it is there and whole, else compiled now.
+def build(text: str, isa: Isa, units: Sequence[str] = ()) -> Path:
+    """The path of a compiled text: from the cache if it is there and intact, else compiled now.
 
     Args:
         text: C, made into a library.
         isa: what it is compiled for.
-        parts: C that it is linked with; what they are compiled to is kept for other texts.
+        units: C texts that it is linked with; their object files are cached for other texts.
 
     Raises:
         BuildError: there is no compiler, it refused the text, no disk takes the library, or
@@ -204,49 +202,49 @@ def build(text: str, isa: Isa, parts: Sequence[str] = ()) -> Path:
     compiler = find_compiler()
     if isinstance(compiler, str):
         raise BuildError(compiler)
-    limit, work = limit_bytes(), _Work(kernel_folder(), isa, compiler, _further())
-    if stored(path := work.kept(".so", text, *parts, *work.further)) is None:
+    limit, work = limit_bytes(), _Work(kernel_folder(), isa, compiler, _extra_flags())
+    if stored(path := work.cache_path(".so", text, *units, *work.extra_flags)) is None:
         work = replace(work, folder=_instead.get(work.folder, work.folder))
     try:
-        path = _kept(work, text, parts)
+        path = _compile_once(work, text, units)
     except OSError as error:
         instead = _instead[work.folder] = folder_instead(work.folder, error)
         work = replace(work, folder=instead)
         try:
-            path = _kept(work, text, parts)
+            path = _compile_once(work, text, units)
         except OSError as error:
             raise BuildError(f"cannot keep a kernel in {instead}: {error}") from error
     make_room(work.folder, limit)
     return path
 
 
-def _kept(work: _Work, text: str, parts: Sequence[str]) -> Path:
+def _compile_once(work: _Work, text: str, units: Sequence[str]) -> Path:
     """The path of a compiled text in a folder. Raises OSError if the folder does not take it."""
-    path = work.kept(".so", text, *parts, *work.further)
-    note_use(path, *(work.kept(".o", part) for part in parts))
+    path = work.cache_path(".so", text, *units, *work.extra_flags)
+    note_use(path, *(work.cache_path(".o", content) for content in units))
     if stored(path) is not None:
         return path
-    with alone(path), _alone_with_parts(work, parts):
+    with alone(path), _lock_parts(work, units):
         if stored(path) is not None:
             return path
-        data, made = _compile_anew(work, text, parts)
-        for kept, part in {**made, path: data}.items():
-            store(kept, part)
+        data, objects = _compile_anew(work, text, units)
+        for target, content in {**objects, path: data}.items():
+            store(target, content)
     return path
 
 
-def _alone_with_parts(work: _Work, parts: Sequence[str]) -> AbstractContextManager[None]:
-    """Let one process compile parts; who has all of them goes on."""
-    if all(stored(work.kept(".o", part)) is not None for part in parts):
+def _lock_parts(work: _Work, units: Sequence[str]) -> AbstractContextManager[None]:
+    """Let one process compile units; no lock where all of them are cached."""
+    if all(stored(work.cache_path(".o", part)) is not None for part in units):
         return contextlib.nullcontext()
     return alone(work.folder / "parts.o")
 
 
 class _GoneError(BuildError):
-    """Another process made room, and removed a library before it was loaded."""
+    """Another process evicted a library before it was loaded."""
 
 
-def built(text: str, isa: Isa, parts: Sequence[str] = ()) -> tuple[ctypes.CDLL, str]:
+def built(text: str, isa: Isa, units: Sequence[str] = ()) -> tuple[ctypes.CDLL, str]:
     """A compiled text as a loaded library, and its fingerprint; arguments as of :func:`build`.
 
     Raises:
@@ -254,15 +252,15 @@ def built(text: str, isa: Isa, parts: Sequence[str] = ()) -> tuple[ctypes.CDLL, 
         EngineError: as :func:`build`.
     """
     for _ in range(_TRIES - 1):
-        path = build(text, isa, parts)
+        path = build(text, isa, units)
         with contextlib.suppress(_GoneError, FileNotFoundError):
             return load(path), fingerprint(path)
-    path = build(text, isa, parts)
+    path = build(text, isa, units)
     return load(path), fingerprint(path)
 
 
 class _Library(ctypes.CDLL):
-    """A library of ours: what it lacks is the compiler's fault."""
+    """A compiled kernel; a missing function is a BuildError."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -270,7 +268,7 @@ class _Library(ctypes.CDLL):
         except AttributeError as error:
             if name.startswith("__"):
                 raise
-            raise _not_kept(Path(self._name), f"it has no {name}") from error
+            raise _discard(Path(self._name), f"it has no {name}") from error
 
 
 def load(path: Path) -> ctypes.CDLL:
@@ -287,15 +285,15 @@ def load(path: Path) -> ctypes.CDLL:
             raise _GoneError(
                 f"a compiled kernel was removed before it was loaded: {path}"
             ) from error
-        raise _not_kept(path, str(error)) from error
+        raise _discard(path, str(error)) from error
     finalize(library, _ctypes.dlclose, library._handle).atexit = False
     return library
 
 
-def _not_kept(path: Path, why: str) -> BuildError:
-    """Remove a library that is none, so that a mended compiler is asked again."""
+def _discard(path: Path, why: str) -> BuildError:
+    """Remove an invalid library, so that it is compiled again once the compiler works."""
     with contextlib.suppress(OSError):
         path.unlink()
-    made = find_compiler()
-    by = made.version if isinstance(made, Compiler) else "the compiler"
+    compiler = find_compiler()
+    by = compiler.version if isinstance(compiler, Compiler) else "the compiler"
     return BuildError(f"{by} made no library for a kernel: cannot load {path}: {why}")

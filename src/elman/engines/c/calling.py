@@ -1,4 +1,4 @@
-"""A compiler called as a process: apart from the terminal's signals, bounded in time and in words.
+"""Run a compiler as a process: isolated from signals, with limits on time and output.
 
 It has a session of its own, so a Ctrl-C or a kill of elman's process group reaches elman alone,
 which decides what becomes of the compiler: if the call is interrupted or takes too long, the
@@ -32,11 +32,11 @@ _DRIVERS = (  # how a driver tells that a signal ended the compiler behind it
 
 @dataclass(frozen=True)
 class Called:
-    """How a call ended.
+    """Result of a process.
 
     Attributes:
         status: of the process; negative: the signal that ended it.
-        out, err: the beginning of its words, fit to print.
+        out, err: the beginning of its output, printable.
     """
 
     status: int
@@ -51,9 +51,9 @@ class Called:
             return numbers.get(-self.status, f"signal {-self.status}")
         by_words = {_in_words(number): name for number, name in numbers.items()}
         for driver in _DRIVERS:
-            found = driver.search(self.err) if self.status else None
-            if found is not None and found["name"].strip() in by_words:
-                return by_words[found["name"].strip()]
+            match = driver.search(self.err) if self.status else None
+            if match is not None and match["name"].strip() in by_words:
+                return by_words[match["name"].strip()]
         return numbers.get(self.status - _SHELL, "")
 
     @property
@@ -63,7 +63,7 @@ class Called:
 
     @property
     def why(self) -> str:
-        """In one line: how it ended, and the first of its words that tell of an error."""
+        """One line: how it ended, and the first line of output that mentions an error."""
         how = f"ended by {self.signal}" if self.signal else f"exit status {self.status}"
         how += ", perhaps for want of memory" if self.signal == "SIGKILL" else ""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
@@ -72,9 +72,9 @@ class Called:
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal cannot show, or would obey."""
-    shown = (c if c.isprintable() or c in "\n\t" else "?" for c in text)
-    return "".join(shown).replace("\ufffd", "?")
+    """A text without control characters."""
+    characters = (c if c.isprintable() or c in "\n\t" else "?" for c in text)
+    return "".join(characters).replace("\ufffd", "?")
 
 
 def _in_words(number: int) -> str:
@@ -82,7 +82,7 @@ def _in_words(number: int) -> str:
 
 
 def call(command: Sequence[str], limit_s: float) -> Called:
-    """Call a compiler; once more if somebody asked it to stop, and not us.
+    """Run a compiler; once more if it was interrupted and this process was not.
 
     Raises:
         OSError: there is no such program.
@@ -92,13 +92,13 @@ def call(command: Sequence[str], limit_s: float) -> Called:
 
 
 def call_all(commands: Sequence[Sequence[str]], limit_s: float, at_once: int) -> list[Called]:
-    """The same for several, the first ones first, ``at_once`` at a time.
+    """Run several commands in order, ``at_once`` at a time; see :func:`call`.
 
-    If one of them fails as above, or the caller is interrupted, all that still run are ended.
+    If one cannot be run, or the caller is interrupted, all running ones are killed.
     """
     waiting = deque(enumerate(commands))
     running: dict[int, _Running] = {}
-    found: dict[int, Called] = {}
+    results: dict[int, Called] = {}
     again: set[int] = set()
     spoken = threading.Event()
     try:
@@ -109,37 +109,37 @@ def call_all(commands: Sequence[Sequence[str]], limit_s: float, at_once: int) ->
                 running[index].begin()
             spoken.wait(_LOOK)
             spoken.clear()
-            for index in [index for index, one in running.items() if one.ended()]:
+            for index in [index for index, process in running.items() if process.ended()]:
                 called = running[index].called()
                 del running[index]
                 if called.interrupted and index not in again:
                     again.add(index)
                     waiting.appendleft((index, commands[index]))
                 else:
-                    found[index] = called
+                    results[index] = called
     except BaseException:
-        for one in running.values():
-            one.undo()
+        for process in running.values():
+            process.undo()
         raise
-    return [found[index] for index in range(len(commands))]
+    return [results[index] for index in range(len(commands))]
 
 
 class _Start(threading.Thread):
-    """Starts a process and listens to it; ``spoken`` is set when it has said its last word.
+    """Starts a process and reads its pipes; ``spoken`` is set when a pipe is closed.
 
-    On a thread, where no handler of a signal can raise before the process and its pipes are known.
+    On a thread, so that no signal handler can raise before the process and its pipes are known.
     """
 
     def __init__(self, command: Sequence[str], spoken: threading.Event) -> None:
         super().__init__(daemon=True)
         self._command, self._spoken = command, spoken
         self.ears: list[_Ear] = []
-        self._made: subprocess.Popen[bytes] | OSError | None = None
+        self._outcome: subprocess.Popen[bytes] | OSError | None = None
 
     def run(self) -> None:
         """Start it, or keep the reason why not."""
         try:
-            self._made = process = subprocess.Popen(
+            self._outcome = process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -148,22 +148,22 @@ class _Start(threading.Thread):
                 start_new_session=True,
             )
         except OSError as error:
-            self._made = error
+            self._outcome = error
             return
         self.ears = [_Ear(pipe, self._spoken) for pipe in (process.stdout, process.stderr)]
 
     def process(self) -> subprocess.Popen[bytes]:
         """What was started. Raises OSError if it was not."""
-        if isinstance(self._made, subprocess.Popen):
-            return self._made
-        raise self._made or OSError("not started")
+        if isinstance(self._outcome, subprocess.Popen):
+            return self._outcome
+        raise self._outcome or OSError("not started")
 
     def undo(self) -> None:
-        """End the process and whatever it started."""
+        """Kill the process and its children."""
         if self.ident is None:
             return
         self.join()
-        process = self._made
+        process = self._outcome
         if not isinstance(process, subprocess.Popen):
             return
         with contextlib.suppress(OSError):
@@ -174,27 +174,27 @@ class _Start(threading.Thread):
 
 
 class _Ear(threading.Thread):
-    """Reads a pipe to its end, so that nobody waits at a full one; keeps the beginning."""
+    """Reads a pipe to its end, so that the writer never blocks; keeps the beginning."""
 
     def __init__(self, pipe: object, ended: threading.Event) -> None:
         super().__init__(daemon=True)
-        self._pipe, self._kept, self._ended = pipe, b"", ended
+        self._pipe, self._heard, self._ended = pipe, b"", ended
         self.start()
 
     def run(self) -> None:
         """Read until all writers are gone, and say so."""
         with self._pipe as pipe:  # type: ignore[attr-defined]
             while part := pipe.read1(_HEARD):
-                self._kept += part[: _HEARD - len(self._kept)]
+                self._heard += part[: _HEARD - len(self._heard)]
         self._ended.set()
 
     def heard(self) -> str:
-        """What was kept, without what a terminal could not show or would obey."""
-        return printable(self._kept.decode("utf-8", "replace")).strip()
+        """The beginning of the output, printable."""
+        return printable(self._heard.decode("utf-8", "replace")).strip()
 
 
 class _Running:
-    """One compiler that runs, and what it says."""
+    """A running compiler and its output."""
 
     def __init__(self, command: Sequence[str], limit_s: float, spoken: threading.Event) -> None:
         self._command, self._limit_s = command, limit_s
@@ -208,9 +208,9 @@ class _Running:
         self._start.process()
 
     def ended(self) -> bool:
-        """Whether the compiler itself has: what it left running may hold its pipes for longer.
+        """Whether the compiler has ended; its children may keep the pipes open for longer.
 
-        Raises TimeoutExpired when it has taken too long.
+        Raises TimeoutExpired after the time limit.
         """
         process = self._start.process()
         if process.poll() is not None:
@@ -223,12 +223,12 @@ class _Running:
         return process.poll() is not None
 
     def called(self) -> Called:
-        """How it ended, with its last words."""
+        """Its result, with the last of its output."""
         late = time.monotonic() + _LAST_WORDS
         for ear in self._start.ears:
             ear.join(max(0.0, late - time.monotonic()))
         return Called(self._start.process().returncode, *(ear.heard() for ear in self._start.ears))
 
     def undo(self) -> None:
-        """End it and whatever it started."""
+        """Kill it and its children."""
         self._start.undo()

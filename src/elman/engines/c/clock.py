@@ -1,4 +1,4 @@
-"""A clock in a kernel's text: how long each phase of a call takes. Without one, no text differs."""
+"""Timing code in kernels: seconds of each phase of a call. The code is absent unless asked for."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ INLINE void spent(int phase) {{ /* what has passed since the last one, by all wo
 
 
 class Clock:
-    """Spells the marks of one text.
+    """Writes the timing code of one translation unit.
 
     Args:
-        on: whether there are any.
+        on: whether there is any.
     """
 
     def __init__(self, on: bool) -> None:
@@ -49,9 +49,9 @@ class Clock:
         waiting = self.phases.setdefault(WAITING, len(self.phases))
         return [_TEXT.format(count=len(self.phases), waiting=waiting)]
 
-    def taken(self, library: Any) -> Mapping[str, float]:
-        """What each phase has taken since it was asked last, in order of the text (s)."""
+    def read_seconds(self, library: Any) -> Mapping[str, float]:
+        """Seconds of each phase since the last call of this, in order of the text."""
         counts = (ctypes.c_long * len(self.phases)).in_dll(library, "elman_spent")
-        found = {phase: counts[index] * 1e-9 for phase, index in self.phases.items()}
+        seconds = {phase: counts[index] * 1e-9 for phase, index in self.phases.items()}
         ctypes.memset(counts, 0, ctypes.sizeof(counts))
-        return found
+        return seconds

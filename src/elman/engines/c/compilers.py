@@ -1,4 +1,4 @@
-"""The C compiler of this machine: which it is, what it says it is, or why there is none."""
+"""Find the C compiler of this machine and its version, or why there is none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Compiler:
     version: str
 
 
-def _asked(name: str) -> tuple[str, ...]:
+def _command_from_environment(name: str) -> tuple[str, ...]:
     """The command in an environment variable: a program (its path may hold spaces), or words as of
     a shell. Raises ValueError if it is neither."""
     text = os.environ.get(name, "").strip()
@@ -41,29 +41,29 @@ def _asked(name: str) -> tuple[str, ...]:
 
 
 def _candidates() -> list[tuple[str, ...]]:
-    asked = _asked("ELMAN_CC") or _asked("CC")
-    if asked:
-        return [asked]
-    found: list[tuple[str, ...]] = [
+    explicit = _command_from_environment("ELMAN_CC") or _command_from_environment("CC")
+    if explicit:
+        return [explicit]
+    commands: list[tuple[str, ...]] = [
         (path,) for name in ("gcc", "clang", "cc") if (path := shutil.which(name))
     ]
     if importlib.util.find_spec("ziglang") is not None:
-        found.append((sys.executable, "-m", "ziglang", "cc"))
-    return found
+        commands.append((sys.executable, "-m", "ziglang", "cc"))
+    return commands
 
 
 @lru_cache(maxsize=16)
 def _probe(command: tuple[str, ...]) -> Compiler | str:
-    shown = printable(shlex.join(command))
+    text = printable(shlex.join(command))
     try:
-        asked = call([*command, "--version"], _PROBE)
+        result = call([*command, "--version"], _PROBE)
     except OSError as error:
-        return f"{shown}: {error.strerror}"
+        return f"{text}: {error.strerror}"
     except TimeoutExpired:
-        return f"{shown} --version did not end within {_PROBE:g} s"
-    if asked.status:
-        return f"{shown} --version failed ({asked.why})"
-    return Compiler(command, asked.out.partition("\n")[0][:_MOST] or shown)
+        return f"{text} --version did not end within {_PROBE:g} s"
+    if result.status:
+        return f"{text} --version failed ({result.why})"
+    return Compiler(command, result.out.partition("\n")[0][:_MOST] or text)
 
 
 def find_compiler() -> Compiler | str:
@@ -80,9 +80,9 @@ def find_compiler() -> Compiler | str:
     except ValueError as error:
         return f"no C compiler ({printable(str(error))}): {_HOW}"
     for command in candidates:
-        found = _probe(command)
-        if isinstance(found, Compiler):
-            return found
-        reasons.append(found)
+        probed = _probe(command)
+        if isinstance(probed, Compiler):
+            return probed
+        reasons.append(probed)
     why = "; ".join(reasons) or "no gcc, clang or cc on the PATH"
     return f"no C compiler ({why}): {_HOW}"

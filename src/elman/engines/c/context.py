@@ -27,8 +27,8 @@ class Arity:
     states: int
     weights: int
 
-    def given(self) -> list[tuple[str, str, int]]:
-        """(C type, name, count) of what the caller sets, in the order of :meth:`Frame.call`.
+    def caller_fields(self) -> list[tuple[str, str, int]]:
+        """Fields set by the caller, (C type, name, count), in the order of :meth:`Frame.call`.
 
         The first nine are the ``Head`` of runtime.h.
         """
@@ -66,12 +66,12 @@ class Arity:
 
     def places(self) -> dict[str, int]:
         """Where each of :meth:`given` begins among the numbers of a call."""
-        counts = [max(1, count) for _, _, count in self.given()]
-        names = [name for _, name, _ in self.given()]
+        counts = [max(1, count) for _, _, count in self.caller_fields()]
+        names = [name for _, name, _ in self.caller_fields()]
         return dict(zip(names, accumulate(counts, initial=0)))
 
-    def own(self) -> list[tuple[str, str, int]]:
-        """(C type, name, count) of what the kernel fills in."""
+    def kernel_fields(self) -> list[tuple[str, str, int]]:
+        """Fields set by the kernel, (C type, name, count)."""
         return [
             ("long", "bytes", 1),
             ("T *", "vec", 1),
@@ -91,7 +91,7 @@ class Arity:
     def text(self) -> str:
         """The C struct."""
         lines = ["typedef struct {"]
-        for ctype, name, count in (*self.given(), *self.own()):
+        for ctype, name, count in (*self.caller_fields(), *self.kernel_fields()):
             array = f"[{max(1, count)}]" if name in ARRAYS else ""
             lines.append(f"    {ctype} {name}{array};")
         return "\n".join([*lines, "} C;"])
@@ -101,11 +101,11 @@ class Frame:
     """Argument blocks of one kernel; each call borrows one, so that calls may run at once."""
 
     def __init__(self, shape: Arity) -> None:
-        size = sum(max(1, count) for _, _, count in shape.given())
-        self.given = size  # how many numbers a call takes
+        size = sum(max(1, count) for _, _, count in shape.caller_fields())
+        self.number_count = size  # how many numbers a call takes
         self.places = shape.places()
         self._pack = struct.Struct(f"{size}q").pack_into
-        size += sum(count for _, _, count in shape.own())
+        size += sum(count for _, _, count in shape.kernel_fields())
         self._block = ctypes.c_int64 * size
         self._spare: deque[Any] = deque(maxlen=4)
 
@@ -119,11 +119,11 @@ class Frame:
         self._spare.append(block)
         return stolen
 
-    def filled(self, *given: int) -> Any:
+    def filled(self, *numbers: int) -> Any:
         """A block of those numbers."""
         try:
             block = self._spare.pop()
         except IndexError:
             block = self._block()
-        self._pack(block, 0, *given)
+        self._pack(block, 0, *numbers)
         return block

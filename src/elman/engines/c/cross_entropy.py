@@ -46,11 +46,11 @@ def _library(dtype: torch.dtype, isa: Isa) -> Any:
     if isinstance(find_compiler(), str):
         return None
     name = _NAMES[dtype]
-    own = f"#define TILE {tile_rows(isa, WIDEST)}\n{file('cross_entropy.h')}"
-    text = "\n".join([head(isa, name), tile_head(), shuffles(isa.lanes(name)), own])
+    tile_text = f"#define TILE {tile_rows(isa, WIDEST)}\n{file('cross_entropy.h')}"
+    text = "\n".join([head(isa, name), tile_head(), shuffles(isa.lanes(name)), tile_text])
     try:
-        parts = (runtime(isa, name), *tiles(isa, name, _PRODUCTS))
-        library = _declared(built(text, isa, parts)[0])
+        linked = (runtime(isa, name), *tiles(isa, name, _PRODUCTS))
+        library = _declared(built(text, isa, linked)[0])
         verify("c", partial(_computed, library), torch.empty(0, dtype=dtype), _EXACT[dtype])
     except EngineError as error:
         return error
@@ -65,7 +65,7 @@ def _declared(library: Any) -> Any:
     return library
 
 
-def found(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
+def losses_and_gradients(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
     """Losses and gradients, as of :func:`elman.engines.cross_entropy.in_torch`; None for types and
     devices that there is no kernel for, for a single row, or without a compiler.
 
@@ -85,15 +85,15 @@ def found(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
 def _computed(library: Any, rows: Rows, scale: Tensor, wants: Wants) -> Found:
     """One call of the kernel."""
     x, weight, bias = rows.x, rows.weight, rows.bias
-    made = Found(
+    results = Found(
         fresh((len(x),), x.dtype),
         fresh(x.shape, x.dtype) if wants.x else None,
         fresh(weight.shape, x.dtype) if wants.weight else None,
         fresh((len(weight),), x.dtype) if wants.bias else None,
     )
-    given = [x, weight, bias, scale, rows.targets]
-    held = [None if value is None else value.contiguous() for value in given]
-    addresses = [None if value is None else value.data_ptr() for value in (*held, *made)]
+    operands = [x, weight, bias, scale, rows.targets]
+    contiguous = [None if value is None else value.contiguous() for value in operands]
+    addresses = [None if value is None else value.data_ptr() for value in (*contiguous, *results)]
     shares = threads() if x.numel() * len(weight) >= _WORTH else 1
     decoder = _Decoder(
         head_workers=min(workers(), shares),
@@ -110,4 +110,4 @@ def _computed(library: Any, rows: Rows, scale: Tensor, wants: Wants) -> Found:
     stolen = library.elman_cross_entropy(ctypes.byref(decoder))
     if decoder.head_workers > 1:
         oversubscription.tell(stolen)
-    return made
+    return results

@@ -1,4 +1,4 @@
-"""Calls of one kind without a backward: argument blocks that are filled but for what changes."""
+"""Prepared calls without a backward: argument blocks with everything but the changing addresses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _like = torch.empty_like
 
 
 class _Noted(ConcurrentLaunches):
-    """What a kernel is called with, without the call."""
+    """Records the argument block of a call instead of running it."""
 
     def __init__(self) -> None:
         super().__init__(chained=False, threads=1)
@@ -33,10 +33,10 @@ class _Noted(ConcurrentLaunches):
         self.places: dict[str, int] = {}
         self.sequences: tuple[Tensor, ...] = ()
 
-    def add(self, frame: Frame, entry: Entry, given: tuple[int, ...], held: Any) -> None:
+    def add(self, frame: Frame, entry: Entry, numbers: tuple[int, ...], references: Any) -> None:
         """See :meth:`ConcurrentLaunches.add`."""
-        self.function, self.block, self.places = entry.alone, frame.filled(*given), frame.places
-        _, _, self.sequences, _ = held
+        self.function, self.block, self.places = entry.alone, frame.filled(*numbers), frame.places
+        _, _, self.sequences, _ = references
 
     def hand_back(self, spare: deque[Tensor], buffer: Tensor) -> None:
         """At once: calls of a kind have a workspace of their own."""
@@ -44,7 +44,7 @@ class _Noted(ConcurrentLaunches):
 
 
 class _Lent:
-    """What one call at a time works with: argument blocks, and memory that no caller sees.
+    """Argument blocks and internal memory of one call at a time.
 
     Attributes:
         free: how many threads kernels may use.
@@ -64,8 +64,8 @@ class _Lent:
         for layer, kernel in enumerate(kernels):
             noted, count = _Noted(), kernel.emitter.shape.weights
             states = tuple([state[layer : layer + 1] for state in call.states])
-            own = Call(inputs, states, call.weights[at : at + count], None, True)
-            output = kernel.begin_forward(own, noted).output
+            layer_call = Call(inputs, states, call.weights[at : at + count], None, True)
+            output = kernel.begin_forward(layer_call, noted).output
             size = kernel.workspace_bytes(T, B) // kernel.dtype.itemsize
             arena = torch.empty(size, dtype=kernel.dtype, device="cpu")
             noted.block[noted.places["arena"]] = arena.data_ptr()
@@ -81,7 +81,7 @@ class _Lent:
         ]
 
     def hold(self, kernels: Sequence[CKernel], weights: list[int]) -> None:
-        """Take weights that lie elsewhere."""
+        """Update the addresses of the weights."""
         at = 0
         for kernel, block, places in zip(kernels, self.blocks, self.places, strict=True):
             begin, count = places["w"], kernel.emitter.shape.weights
@@ -108,7 +108,7 @@ class Direct:
 
     def __init__(self, kernels: Sequence[CKernel], call: Call) -> None:
         self._kernels = tuple(kernels)
-        self._laid = call.inputs[0].shape, call.inputs[0].stride()
+        self._input_layout = call.inputs[0].shape, call.inputs[0].stride()
         self._zeros = tuple([torch.zeros_like(state) for state in call.states])
         item = self._kernels[0].dtype.itemsize
         self._rows = [state[0].numel() * item for state in call.states]  # (bytes) of a layer's
@@ -129,7 +129,7 @@ class Direct:
         ]
 
     def copies_nothing(self, call: Call) -> bool:
-        """Whether kernels read the input and the weights of a call where they lie."""
+        """Whether kernels read the input and the weights of a call without copies."""
         lent = self._lent[0]
         read = [
             address
@@ -156,7 +156,9 @@ class Direct:
         except IndexError:  # other threads have them
             lent = None
         if lent is None or lent.free != free:
-            call = Call((x.as_strided(*self._laid),), tuple(states), tuple(weights), None, True)
+            call = Call(
+                (x.as_strided(*self._input_layout),), tuple(states), tuple(weights), None, True
+            )
             lent = _Lent(self._kernels, call, free)
         addresses = [*map(address, weights)]
         if addresses != lent.weights:
@@ -186,25 +188,25 @@ class Direct:
 
 
 def direct(kernels: Sequence[Kernel], call: Call) -> Direct | None:
-    """A faster way for calls like one; None where there is none: a kernel copies what it is given,
-    or works in much memory.
+    """Prepare further calls like a given one; None if a kernel copies arguments or needs much
+    memory.
 
     Args:
         kernels, call: as of :class:`Direct`.
     """
     steps, batch, rows = call.sizes
-    own = [kernel for kernel in kernels if isinstance(kernel, CKernel) and _serves(kernel)]
-    if not rows or len(own) < len(kernels):
+    c_kernels = [kernel for kernel in kernels if isinstance(kernel, CKernel) and _serves(kernel)]
+    if not rows or len(c_kernels) < len(kernels):
         return None
-    kept = sum(k.workspace_bytes(steps, batch) + k.tape_bytes(steps, batch) for k in own)
-    if kept > _MOST_BYTES:
+    memory = sum(k.workspace_bytes(steps, batch) + k.tape_bytes(steps, batch) for k in c_kernels)
+    if memory > _MOST_BYTES:
         return None
-    made = Direct(own, call)
-    return made if made.copies_nothing(call) else None
+    prepared_call = Direct(c_kernels, call)
+    return prepared_call if prepared_call.copies_nothing(call) else None
 
 
 def _serves(kernel: CKernel) -> bool:
     """Whether a kernel has one input and one row of its output per sample and step, and no
     backward."""
-    one = kernel.emitter.shape.inputs == 1 and not kernel.results.scalar_output
-    return one and not kernel.spec.training
+    one_row = kernel.emitter.shape.inputs == 1 and not kernel.results.scalar_output
+    return one_row and not kernel.spec.training

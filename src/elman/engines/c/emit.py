@@ -47,8 +47,8 @@ class Emitter:
         body = self._body  # the head lists the gate blocks that it uses
         return f"{self._head()}\n\n{body}\n"
 
-    def parts(self) -> tuple[str, ...]:
-        """What the text is linked with."""
+    def linked_texts(self) -> tuple[str, ...]:
+        """Translation units that the text is linked with."""
         isa, dtype = self.isa, self.program.spec.dtype
         used = sorted(set(_TILES.findall(self._body)))
         return (runtime(isa, dtype), *tiles(isa, dtype, used))
@@ -70,8 +70,8 @@ class Emitter:
         else:
             backward = self._sweep("bwd", self.program.backward)
             texts.append(self._direction("backward", backward, self._sums(backward)))
-        arenas, parts, entries = zip(*texts, strict=True)
-        return "\n\n".join([*arenas, *parts, *entries])
+        arenas, linked_texts, entries = zip(*texts, strict=True)
+        return "\n\n".join([*arenas, *linked_texts, *entries])
 
     def _direction(
         self, name: str, sweep: SweepWriter, sums: SumWriter | None = None
@@ -83,9 +83,9 @@ class Emitter:
         """
         segments = sweep.segments()
         run = self._forward(name, sweep) if sums is None else self._backward(sweep, sums)
-        parts = "\n\n".join([*segments, run])
+        linked_texts = "\n\n".join([*segments, run])
         regions = self._regions(sweep, sums)  # its places are given where they are first named
-        texts = self._arena(name, regions), parts, self._entry(name)
+        texts = self._arena(name, regions), linked_texts, self._entry(name)
         if regions != self._regions(sweep, sums):
             raise VerifyError(f"the workspace of {name} was laid out before all of it was known")
         return texts
@@ -129,7 +129,7 @@ class Emitter:
         """Per gate block, the widest panel of any product: unit ranges are whole panels
         everywhere."""
         sweeps = [self.program.forward, self.program.backward]
-        phases = [p for s in sweeps if s is not None for p in (s.before, s.step, s.after)]
+        phases = [phase for sweep in sweeps if sweep is not None for phase in sweep.phases]
         panels = plan_panels(self.layout, product_parts(phases)).values()
         return [
             max([p.width for p in panels if p.gate_block == gate_block], default=1)
@@ -160,7 +160,7 @@ class Emitter:
         return regions
 
     def _arena(self, name: str, regions: list[tuple[str, str]]) -> str:
-        """Assign the workspace: called with no arena it only counts bytes."""
+        """C function that lays out the workspace; without an arena it only counts bytes."""
         lines = [
             f"static void {name}_arena(C *c) {{",
             "    long n = c->chunk < c->T ? c->chunk : c->T, rows = n * c->B;",
@@ -177,7 +177,8 @@ class Emitter:
         return "\n".join(lines)
 
     def _gathered(self, sweep: SweepWriter) -> list[tuple[str, str]]:
-        """Workspace for the states that precede the rows of a chunk, where they do not lie so."""
+        """Workspace for the states before the rows of a chunk, where they are not stored in that
+        order."""
         widths = self.layout.state_widths if sweep.gathers else ()
         always = self.layout.held if sweep.gathers_held else ()
         return [
@@ -237,34 +238,34 @@ class Emitter:
         pair, wants = self.program.pair, self.program.spec.wants
         sums = self._sums(sweep)
         lines: list[str] = []
-        wanted = [
+        gradients = [
             (leaf, d)
             for leaf, d in zip(pair.step.weights, pair.d_weights, strict=True)
             if leaf.name in wants
         ]
-        roots = [d for leaf, d in wanted if d is not None and leaf not in sums.direct]
+        roots = [d for leaf, d in gradients if d is not None and leaf not in sums.direct]
         lines.extend(sweep.code.compute(list(dict.fromkeys(roots))))
-        for leaf, d in wanted:
+        for leaf, d in gradients:
             if leaf not in sums.direct:
                 lines.extend(sweep.code.gradient(leaf, d))
         return lines
 
     def _carried(self) -> tuple[list[str], list[str]]:
-        """C lines that take in the cotangents of the last states, and that hand out those of the
-        first ones."""
+        """C lines that read the cotangents of the last states, and that write those of the initial
+        states."""
         layout = self.layout
         start: list[str] = []
         end: list[str] = []
         for index, column in enumerate(layout.states):
             (first, row), (final, _) = layout.carried(index, "t"), layout.carried(index, "1")
             width = layout.state_widths[column.array]
-            given = f"c->dlast[{column.array}]"
+            d_last = f"c->dlast[{column.array}]"
             target = f"{first} + b * {row} + {layout.carry[index]}"
-            source = f"{given} ? {given} + b * {width} + {column.offset} : 0"
+            source = f"{d_last} ? {d_last} + b * {width} + {column.offset} : 0"
             if self.program.pair.step.states[index].shape:
                 line = f"copy_in({target}, {source}, {column.width});"
             else:  # scalars lie side by side: a whole vector would reach into the next row
-                line = f"*({target}) = {given} ? *({given} + b) : 0;"
+                line = f"*({target}) = {d_last} ? *({d_last} + b) : 0;"
             start += [
                 "for (long t = c->T - 1, b = 0; t >= 0 && b < c->B; t--)",
                 f"    for (; b < size_at(c, t); b++) {line}",
@@ -326,8 +327,8 @@ class Emitter:
         )
 
     def _entry(self, name: str) -> str:
-        """What is called alone, or prepared and run beside others; without an arena it says how
-        many bytes it needs."""
+        """Exported C functions: the call by itself, and prepare and run for concurrent launches;
+        without an arena the call returns the workspace's size (bytes)."""
         return f"""__attribute__((visibility("default"))) void elman_{name}_prepare(void *c) {{
     {name}_arena(c);
 }}

@@ -17,7 +17,6 @@ from elman.engines.c.together import side_by_side
 from elman.engines.call import Call, DirectCall
 from elman.engines.cross_entropy import CrossEntropy
 from elman.engines.together import Arrangement
-from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.forecast import ranked
 from elman.plan.prices import Prices
@@ -55,7 +54,7 @@ class CEngine(Engine):
 
     def cross_entropy(self) -> CrossEntropy | None:
         """See :meth:`Engine.cross_entropy`."""
-        return cross_entropy.found
+        return cross_entropy.losses_and_gradients
 
     def undisturbed(self) -> AbstractContextManager[None]:
         """All workers take part, whoever else wants the cores."""
@@ -66,10 +65,8 @@ class CEngine(Engine):
         memory.release()
 
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
-        """Ways of sharing a step that the forecast does not rule out.
-
-        Those of a quiet machine, even if it is not quiet now: a choice outlives a contest.
-        """
+        """Schedules that the forecast does not rule out on an idle machine, since a choice is
+        kept."""
         return tuple(s.name for s in ranked(self._program(job), batch, _threads(job)))
 
     def together(
@@ -84,8 +81,8 @@ class CEngine(Engine):
         free = min(map(_threads, jobs), default=1)
         if free == 1 or len(jobs) == 1 or any(self.supports(job) for job in jobs):
             return None
-        own = [self._kernel(job) for job in jobs]
-        kernel, share = side_by_side(own, arrangement, batch, free)
+        c_kernels = [self._kernel(job) for job in jobs]
+        kernel, share = side_by_side(c_kernels, arrangement, batch, free)
         return (kernel, share) if share <= _PRUNE_RATIO else None
 
     def direct(self, kernels: Sequence[Kernel], call: Call) -> DirectCall | None:
@@ -94,9 +91,7 @@ class CEngine(Engine):
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan, spell, compile (or find in the cache), load; once for all schedules of a job."""
-        reason = self.supports(job)
-        if reason is not None:
-            raise EngineError(f"engine 'c' cannot run {job.name}: {reason}")
+        self.check(job)
         chosen = Schedule.parse(schedule) if schedule else None
         return self._kernel(job).scheduled(chosen)
 
@@ -112,10 +107,10 @@ class CEngine(Engine):
         return kernel
 
     def _program(self, job: Job) -> Program:
-        made = self._programs.get(job)
-        if made is None:
-            made = self._programs[job] = program(job.pair, job.spec, PRICES)
-        return made
+        planned = self._programs.get(job)
+        if planned is None:
+            planned = self._programs[job] = program(job.pair, job.spec, PRICES)
+        return planned
 
 
 def _threads(job: Job) -> int:

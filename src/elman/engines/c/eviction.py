@@ -1,4 +1,4 @@
-"""Compiled kernels are kept within a limit: what was used longest ago goes first.
+"""LRU eviction of compiled kernels from the cache.
 
 No lock is needed. A library that a process has loaded stays mapped when its file is removed; one
 that is removed between its check and its loading is built again. What a process uses itself it
@@ -37,18 +37,18 @@ def limit_bytes() -> int:
         EngineError: ELMAN_CACHE_SIZE is not a size.
     """
     text = limit_text()
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise EngineError(
             f"{VARIABLE}={text!r} is not a size; write a number and a unit: {VARIABLE}='{DEFAULT}'"
         )
-    number, unit, binary = found.groups()
+    number, unit, binary = match.groups()
     base = 1024 if binary else 1000
     return int(float(number) * base ** _UNITS.index((unit or " ").upper()))
 
 
 def note_use(*paths: Path) -> None:
-    """Note that this process uses these files; on disk at most once a day."""
+    """Mark files as used by this process; their timestamps are updated at most once a day."""
     for path in paths:
         _used.add(path)
         with contextlib.suppress(OSError):
@@ -58,17 +58,17 @@ def note_use(*paths: Path) -> None:
 
 def make_room(folder: Path, limit: int) -> None:
     """Remove what was used longest ago from a folder that holds more than the limit (bytes)."""
-    kept: list[tuple[float, int, Path]] = []
+    files: list[tuple[float, int, Path]] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):  # another process has just removed it
                 if entry.name.endswith(KEPT) and entry.is_file(follow_symlinks=False):
                     facts = entry.stat(follow_symlinks=False)
-                    kept.append((facts.st_mtime, facts.st_size, Path(entry.path)))
-    total = sum(size for _, size, _ in kept)
+                    files.append((facts.st_mtime, facts.st_size, Path(entry.path)))
+    total = sum(size for _, size, _ in files)
     if total <= limit:
         return
-    for _, size, path in sorted(kept):
+    for _, size, path in sorted(files):
         if total <= limit * _LEFT_OVER:
             return
         if path in _used:

@@ -1,4 +1,4 @@
-"""Products with spikes: rows of the weights are added up where the left operand is 1."""
+"""Sparse products with spikes: sums of the weights' rows where the operand is 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = 16  # of a call at least: matrices are looked through for infinities onc
 
 
 class Gathering:
-    """Which products of one program gather, and how that is spelled.
+    """Selects the products of a program that may gather rows.
 
     A block of rows gathers if no operand's element is anything but 0 or 1, few are 1, and no weight
     is infinite or NaN; else it is multiplied in tiles.
@@ -25,23 +25,26 @@ class Gathering:
 
     def __init__(self, layout: CLayout) -> None:
         self.layout = layout
-        self.known = worth_looking(layout.program.pair.step) if layout.tiled else frozenset[Node]()
+        self.candidates = (
+            worth_looking(layout.program.pair.step) if layout.tiled else frozenset[Node]()
+        )
 
     def operands(self, gate_block: GateBlock, bundle: Bundle) -> list[Node]:
-        """The operands of a bundle whose ones are looked for."""
+        """Operands of a product group that are scanned for ones."""
         if self.layout.size(gate_block) * len(bundle.accs) < _COLUMNS:
             return []
         least, most = _INNER
         return [
             value
             for value in bundle.operands
-            if value in self.known and least <= self.size(value) <= most
+            if value in self.candidates and least <= self.size(value) <= most
         ]
 
-    def sums(self, right: Node, lefts: list[Node]) -> bool:
-        """Whether the ones of a right operand are looked for in sums over rows with these."""
-        least = min(self.size(left) if left.shape else 1 for left in lefts)
-        return right in self.known and self.size(right) >= _INNER[0] and least >= _COLUMNS
+    def sums(self, right: Node, operands: list[Node]) -> bool:
+        """Whether a right operand is scanned for ones in sums over rows with these left
+        operands."""
+        least = min(self.size(operand) if operand.shape else 1 for operand in operands)
+        return right in self.candidates and self.size(right) >= _INNER[0] and least >= _COLUMNS
 
     def size(self, value: Node) -> int:
         """Units of an operand."""
@@ -85,27 +88,27 @@ def picked_rows(isa: Isa, vectors: int) -> str:
     """``picked{vectors}``: C[m, :] (+)= the sum of the panel's rows that are listed, from
     the list's place i on."""
     del isa  # as many sums as hide the latency of one, on each
-    parts = min(4, 8 // vectors)
-    sums = [[f"c{v}_{q}" for v in range(vectors)] for q in range(parts)]
+    chains = min(4, 8 // vectors)
+    sums = [[f"c{v}_{q}" for v in range(vectors)] for q in range(chains)]
 
-    def added(part: int) -> str:
-        lines = "".join(f" {name} += ld(p + {v} * VL);" for v, name in enumerate(sums[part]))
-        return f"{{ const T *p = P + at[i + {part}] * {vectors}L * VL;{lines} }}"
+    def added(chain: int) -> str:
+        lines = "".join(f" {name} += ld(p + {v} * VL);" for v, name in enumerate(sums[chain]))
+        return f"{{ const T *p = P + at[i + {chain}] * {vectors}L * VL;{lines} }}"
 
-    rounds = " ".join(added(part) for part in range(parts))
-    totals = [" + ".join(sums[q][v] for q in range(parts)) for v in range(vectors)]
-    kept = " ".join(
+    rounds = " ".join(added(chain) for chain in range(chains))
+    totals = [" + ".join(sums[q][v] for q in range(chains)) for v in range(vectors)]
+    stores = " ".join(
         f"st(C + {v} * VL, acc ? ld(C + {v} * VL) + ({total}) : {total});"
         for v, total in enumerate(totals)
     )
-    zeros = ", ".join(f"{name} = {{0}}" for part in sums for name in part)
+    zeros = ", ".join(f"{name} = {{0}}" for chain in sums for name in chain)
     return f"""SHARED void picked{vectors}(long m, const unsigned short *at, long i,
                           const int *ends, const T *P, T *C, long ldc, int acc) {{
     for (long r = 0; r < m; r++, C += ldc) {{
         V {zeros};
         long end = ends[r];
-        for (; i + {parts} <= end; i += {parts}) {{ {rounds} }}
+        for (; i + {chains} <= end; i += {chains}) {{ {rounds} }}
         for (; i < end; i++) {added(0)}
-        {kept}
+        {stores}
     }}
 }}"""

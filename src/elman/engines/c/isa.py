@@ -34,16 +34,14 @@ class Isa:
 
     def without(self, optimizations: Collection[str]) -> Isa:
         """The same without some of ``plan.spec.OPTIMIZATIONS``: how the compiler is called."""
-        found = self
+        isa = self
         if "simd" in optimizations:
-            flags = (*found.flags, "-fno-tree-vectorize", "-fno-tree-slp-vectorize")
-            found = replace(
-                found, name=f"{found.name} without vectors", vector_bytes=0, flags=flags
-            )
+            flags = (*isa.flags, "-fno-tree-vectorize", "-fno-tree-slp-vectorize")
+            isa = replace(isa, name=f"{isa.name} without vectors", vector_bytes=0, flags=flags)
         if "specialization" in optimizations:
-            flags = (*found.flags, "-DELMAN_LIBM")
-            found = replace(found, name=f"{found.name} with libm", flags=flags)
-        return found
+            flags = (*isa.flags, "-DELMAN_LIBM")
+            isa = replace(isa, name=f"{isa.name} with libm", flags=flags)
+        return isa
 
     @property
     def accumulators(self) -> int:
@@ -90,12 +88,12 @@ def detect() -> Isa:
         able = [ISAS[name] for name, needed in _NEEDED.items() if needed <= flags] + able
     elif machine in ("aarch64", "arm64"):
         able = [NEON, SCALAR]
-    wanted = os.environ.get("ELMAN_ISA")
-    if not wanted:
+    name_wanted = os.environ.get("ELMAN_ISA")
+    if not name_wanted:
         return able[0]
-    if wanted not in ISAS:
-        raise EngineError(f"ELMAN_ISA={wanted!r}; there are {', '.join(ISAS)}")
-    if ISAS[wanted] not in able:
+    if name_wanted not in ISAS:
+        raise EngineError(f"ELMAN_ISA={name_wanted!r}; there are {', '.join(ISAS)}")
+    if ISAS[name_wanted] not in able:
         names = ", ".join(isa.name for isa in able)
-        raise EngineError(f"ELMAN_ISA={wanted!r}, but this machine has {names}")
-    return ISAS[wanted]
+        raise EngineError(f"ELMAN_ISA={name_wanted!r}, but this machine has {names}")
+    return ISAS[name_wanted]

@@ -1,4 +1,4 @@
-"""A compiled program as a kernel: what it is given, and the memory that it works in."""
+"""A compiled program as a kernel: arguments, workspace, launches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from elman.engines.c.context import Frame
 from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import detect
 from elman.engines.c.launches import ConcurrentLaunches, Entry
-from elman.engines.c.memory import Spares, Supply, whole
+from elman.engines.c.memory import Spares, Supply, full_storage
 from elman.engines.c.results import Results
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
@@ -45,7 +45,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 @dataclass(frozen=True)
 class Plan:
-    """What all calls of one T, B and number of threads have in common.
+    """Sizes shared by all calls of one T, B and number of threads.
 
     Attributes:
         head: T, B, chunk, workers, split and what only the kernel sets, as the context begins.
@@ -70,22 +70,22 @@ class CKernel(Kernel):
     packs = True
 
     def __init__(
-        self, job: Job, made: Program, blocks: Blocks | None = None, *, timed: bool = False
+        self, job: Job, planned: Program, blocks: Blocks | None = None, *, timed: bool = False
     ) -> None:
-        self.program, self.spec = made, job.spec
+        self.program, self.spec = planned, job.spec
         self.fixed: Schedule | None = None
-        self._load, self._rows = load_of(made), usual_rows(made)
+        self._load, self._rows = load_of(planned), usual_rows(planned)
         self.isa = detect().without(job.spec.options.without)
         self._alone = "threads" in job.spec.options.without
-        self.emitter = Emitter(made, self.isa, blocks, timed=timed)
-        text, parts = self.emitter.text(), self.emitter.parts()
-        self.digest = hashlib.sha256("".join((text, *parts)).encode()).hexdigest()[:16]
-        library, self._fingerprint = built(text, self.isa, parts)
+        self.emitter = Emitter(planned, self.isa, blocks, timed=timed)
+        text, linked = self.emitter.text(), self.emitter.linked_texts()
+        self.digest = hashlib.sha256("".join((text, *linked)).encode()).hexdigest()[:16]
+        library, self._fingerprint = built(text, self.isa, linked)
         self._library = library
         on_pool(library)
         self._forward = Entry.of(library, "forward")
-        self._backward = Entry.of(library, "backward") if made.backward is not None else None
-        self._direct = Entry.of(library, "direct") if made.backward is None else None
+        self._backward = Entry.of(library, "backward") if planned.backward is not None else None
+        self._direct = Entry.of(library, "direct") if planned.backward is None else None
         self._team = int(self._alone)  # workers of a call at most; 0: as many as there are
         shape = self.emitter.shape
         self._frame = Frame(shape)
@@ -100,10 +100,10 @@ class CKernel(Kernel):
         self._arguments = Arguments(shape, [k in joined for k in range(shape.inputs)])
         self._joined_dy = "dy" in joined
         weight_names = self.emitter.arrays.names
-        self.results = Results(job, made, self.emitter.layout, weight_names, self.supply)
+        self.results = Results(job, planned, self.emitter.layout, weight_names, self.supply)
         self._rings = (*self.results.rings, *self._padding[1])
         self._all_rows = (*self.results.all_rows, *self._padding[1])
-        self.destructive = made.overwrites_tape
+        self.destructive = planned.overwrites_tape
         self._arenas, self._tapes = Spares(), Spares()
         self._plans: dict[tuple[int, int, int], Plan] = {}
 
@@ -114,7 +114,7 @@ class CKernel(Kernel):
 
     def phases(self) -> Mapping[str, float]:
         """See :meth:`Kernel.phases`."""
-        return self.emitter.clock.taken(self._library) if self.emitter.clock.on else {}
+        return self.emitter.clock.read_seconds(self._library) if self.emitter.clock.on else {}
 
     def fingerprint(self) -> str:
         """The hash of the library."""
@@ -132,9 +132,9 @@ class CKernel(Kernel):
 
         ``team``: workers at most (0: as many as there are).
         """
-        other = copy(self)
-        other.fixed, other._team, other._plans = schedule, int(self._alone) or team, {}
-        return other
+        kernel = copy(self)
+        kernel.fixed, kernel._team, kernel._plans = schedule, int(self._alone) or team, {}
+        return kernel
 
     def workers(self) -> int:
         """How many threads a call may use now."""
@@ -163,7 +163,7 @@ class CKernel(Kernel):
         return self.dtype.itemsize * max(plan.forward, plan.backward)
 
     def _plan(self, T: int, B: int, packed: Packed | None = None) -> Plan:
-        """What all calls of these sizes have in common, made once."""
+        """Sizes of calls, cached."""
         if packed is not None:
             return self._packed_plan(packed)
         free = self.workers()
@@ -177,7 +177,7 @@ class CKernel(Kernel):
         return plan
 
     def _packed_plan(self, packed: Packed) -> Plan:
-        """The same for packed rows, which hardly ever come twice."""
+        """Sizes of a packed call; not cached, since they rarely repeat."""
         T, B = packed.steps, packed.batch
         plan = self._planned(self.schedule(T, packed.mean_batch), T, B, self.workers(), True)
         sequences, tape = self.results.packed_sequences(packed), packed.rows * self.results.tape_row
@@ -203,40 +203,42 @@ class CKernel(Kernel):
         if not head[0] * head[1]:
             return 0
         # neither arena nor tape; rows only have to be there
-        given = (*head, 0, 0, int(packed))
-        return self._frame.call(entry.alone, *given, *(0,) * (self._frame.given - len(given)))
+        numbers = (*head, 0, 0, int(packed))
+        return self._frame.call(
+            entry.alone, *numbers, *(0,) * (self._frame.number_count - len(numbers))
+        )
 
     def _launch(
         self,
         launches: ConcurrentLaunches | None,
         entry: Entry,
         size: int,
-        held: Any,
+        references: Any,
         head: tuple[int, ...],
-        *given: int,
+        *numbers: int,
     ) -> None:
-        """Run a call now, or together with concurrent ones.
+        """Run a call now, or add it to concurrent launches.
 
         Args:
             launches: who runs it, or None.
             entry: what is called.
             size: of the workspace (elements).
-            held: what must not be freed before it has run.
+            references: what must not be freed before it has run.
             head: of the plan.
-            given: what follows the workspace (:meth:`Frame.call`).
+            numbers: what follows the workspace (:meth:`Frame.call`).
         """
         arena = self.supply.take(self._arenas, size)
         if launches is not None:
-            launches.add(self._frame, entry, (*head, arena.data_ptr(), *given), held)
+            launches.add(self._frame, entry, (*head, arena.data_ptr(), *numbers), references)
             launches.hand_back(self._arenas, arena)
             return
-        stolen = self._frame.call(entry.alone, *head, arena.data_ptr(), *given)
+        stolen = self._frame.call(entry.alone, *head, arena.data_ptr(), *numbers)
         self._arenas.append(arena)
         if head[_WORKERS] > 1:
             oversubscription.tell(stolen)
 
     def _places(self, plan: Plan, packed: Packed | None) -> Tensor | None:
-        """Where the rows of each step of a packed call lie, and how its samples are shared."""
+        """Row offsets of the steps of a packed call, and shares of its samples."""
         return None if packed is None else packed.numbers(plan.head[_SHARES])
 
     def forward(self, call: Call) -> Result:
@@ -249,7 +251,7 @@ class CKernel(Kernel):
         packed = call.packed
         plan = self._plan(T, B, packed)
         places = self._places(plan, packed)
-        held, numbers = self._arguments.of(call)
+        references, numbers = self._arguments.of(call)
         first = tuple(map(contiguous, call.states))
         sequences = tuple(map(self.supply.empty, plan.sequences))
         last = tuple(map(self.supply.like, call.states))
@@ -266,7 +268,7 @@ class CKernel(Kernel):
                 launches,
                 plan.forward_entry,
                 plan.forward,
-                (held, first, sequences, places),
+                (references, first, sequences, places),
                 plan.head,
                 0 if tape is None else tape.data_ptr(),
                 address_or_null(places),
@@ -287,7 +289,7 @@ class CKernel(Kernel):
     def discard(self, saved: Sequence[Tensor]) -> None:
         """See :meth:`Kernel.discard`: the tape is the last of it."""
         if saved:
-            self._tapes.append(whole(saved[-1]))
+            self._tapes.append(full_storage(saved[-1]))
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
@@ -309,7 +311,7 @@ class CKernel(Kernel):
         T, B, rows = call.sizes
         plan = self._plan(T, B, call.packed)
         places = self._places(plan, call.packed)
-        held, numbers = self._arguments.of(call)
+        references, numbers = self._arguments.of(call)
         *sequences, tape = saved
         if keep and self.destructive:
             tape = tape.clone()
@@ -320,8 +322,8 @@ class CKernel(Kernel):
         else:
             d_output = d_output if call.packed is None else d_output.unsqueeze(1)
             dy, t, row = rows_of(d_output, self._joined_dy)
-        made = self.results.gradients(call)
-        d_inputs, d_states, d_weights = made.inputs, made.states, made.weights
+        gradients = self.results.gradients(call)
+        d_inputs, d_states, d_weights = gradients.inputs, gradients.states, gradients.weights
         lasts = tuple(map(contiguous_or_none, cotangents.last))
         if not rows:
             for d in (*d_inputs, *d_states, *d_weights):
@@ -333,7 +335,7 @@ class CKernel(Kernel):
                 launches,
                 self._backward,
                 plan.backward,
-                (held, dy, lasts, tape, places),
+                (references, dy, lasts, tape, places),
                 plan.head,
                 tape.data_ptr(),
                 address_or_null(places),
@@ -355,9 +357,9 @@ class CKernel(Kernel):
                 *weights_pad,
             )
         if not keep:  # nobody else can read it any more
-            tape = whole(tape)
+            tape = full_storage(tape)
             if launches is not None:
                 launches.hand_back(self._tapes, tape)
             else:
                 self._tapes.append(tape)
-        return made
+        return gradients

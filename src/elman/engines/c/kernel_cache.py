@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept: whole or not at all, each with its hash behind it."""
+"""Cache of compiled kernels: written atomically, each file with its hash appended."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def check_room(folder: Path) -> None:
 
 
 def stored(path: Path) -> bytes | None:
-    """A file of the cache if it is whole: its last bytes are the hash of the rest."""
+    """A file of the cache if its trailing hash is right, else None."""
     try:
         data = read_file(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Calls of several kernels side by side: layers one chunk of time behind another, or directions."""
+"""Concurrent calls of several kernels: layers staggered by a chunk of time, or directions."""
 
 from __future__ import annotations
 
@@ -50,20 +50,21 @@ class ConcurrentLaunches:
     def __init__(self, chained: bool, threads: int) -> None:
         self._chained, self._threads = chained, threads
         self._tasks: list[int] = []
-        self._held: list[Any] = []
+        self._references: list[Any] = []
         self._back: list[tuple[deque[Tensor], Tensor]] = []
         self._before = 0
         self._together: Any = None
 
-    def add(self, frame: Frame, entry: Entry, given: tuple[int, ...], held: Any) -> None:
-        """Take in a call: its numbers (:meth:`Frame.call`) and what must live until it has run."""
-        block = frame.filled(*given)
+    def add(self, frame: Frame, entry: Entry, numbers: tuple[int, ...], references: Any) -> None:
+        """Add a call: its numbers (:meth:`Frame.call`) and objects to keep alive until it has
+        run."""
+        block = frame.filled(*numbers)
         address = ctypes.addressof(block)
         if self._chained:
             block[AWAITS] = self._before
             self._before = address + 8 * DONE
         self._tasks += (entry.prepare, entry.run, address)
-        self._held.append((block, held))
+        self._references.append((block, references))
         self._together = entry.together
 
     def hand_back(self, spare: deque[Tensor], buffer: Tensor) -> None:

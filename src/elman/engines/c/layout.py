@@ -1,5 +1,4 @@
-"""Where everything lies: offsets of gate blocks in rows, of slots, packs and vectors in the
-workspace."""
+"""Memory layout: offsets of gate blocks in rows, of slots, packs and vectors in the workspace."""
 
 from __future__ import annotations
 
@@ -42,15 +41,15 @@ class CLayout(Columns):
         offsets: dict[int, int] = {}
         lengths: list[int] = []
         for kind in (False, True):
-            own = [k for k, summed in enumerate(self.summed) if summed == kind]
-            places, length = self._padded([states[k].shape for k in own])
-            offsets.update(zip(own, places, strict=True))
+            indices = [k for k, summed in enumerate(self.summed) if summed == kind]
+            places, length = self._padded([states[k].shape for k in indices])
+            offsets.update(zip(indices, places, strict=True))
             lengths.append(length)
         return offsets, (lengths[0], lengths[1])
 
     def carried(self, index: int, step: str) -> tuple[str, int]:
-        """C text of where the rows of a state's cotangent begin that goes into the backward of a
-        step, and their length."""
+        """C text of the address of a state's cotangent rows read by the backward of a step, and
+        their length."""
         if self.summed[index]:
             return f"c->carry + 2 * c->B * {self.carry_row}", self.summed_row
         return f"c->carry + (({step}) & 1) * c->B * {self.carry_row}", self.carry_row
@@ -76,7 +75,7 @@ class CLayout(Columns):
         return self.vectors[value]
 
     def needless(self, target: Buffer) -> bool:
-        """Whether to write there would only copy a row onto itself."""
+        """Whether a store would copy a row onto itself."""
         return target.where == "next" and self.column(target).array in self.held
 
     def gate_block(self, gate_block: GateBlock) -> int:
@@ -108,9 +107,9 @@ class CLayout(Columns):
 def reads(phase: Phase) -> Iterator[Node]:
     """Values that a phase reads or stores; some of them again and again."""
     for segment in phase.segments:
-        for value in (*segment.scalars, *(v for part in segment.parts for v in part.nodes)):
+        for value in segment.nodes:
             yield from value.args
-        for value, _ in (*segment.scalar_writes, *(w for p in segment.parts for w in p.writes)):
+        for value, _ in segment.writes:
             yield value
 
 
@@ -120,12 +119,11 @@ def invariant_reads(phases: Iterable[Phase]) -> list[Node]:
     reads: dict[Node, None] = {}
     for phase in phases:
         for segment in phase.segments:
-            nodes = [*segment.scalars, *(v for part in segment.parts for v in part.nodes)]
-            for value in nodes:
+            for value in segment.nodes:
                 for arg in value.args[1:] if value.op == "matmul" else value.args:
                     if loop_invariant(arg) and arg.op not in ("const", "count"):
                         reads[arg] = None
-            for value, _ in (*segment.scalar_writes, *(w for p in segment.parts for w in p.writes)):
+            for value, _ in segment.writes:
                 if loop_invariant(value) and value.op not in ("const", "count"):
                     reads[value] = None
     return list(reads)

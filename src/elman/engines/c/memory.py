@@ -1,4 +1,4 @@
-"""Memory for large results: taken again once nobody holds it, and in large pages at first.
+"""Allocator for large results: unreferenced storages are reused, new ones use huge pages.
 
 The first touch of fresh memory costs more than writing to it: the system clears it, and takes a
 fault per page. torch has no cache of its own for the CPU, so each large result would pay that anew.
@@ -27,7 +27,7 @@ LARGE = 4 << 20  # (bytes) smaller results are torch's own affair
 LIMIT = 512 << 20  # (bytes) of results kept at most, in use or not; and of spare buffers
 _PAGE = 2 << 20  # (bytes) of a large page
 _HUGEPAGE = 14  # MADV_HUGEPAGE of Linux
-_kept: deque[Any] = deque()  # storages, those used last at the end
+_storages: deque[Any] = deque()  # storages, those used last at the end
 
 
 def _next_storage(storages: deque[Any]) -> tuple[Any, int]:
@@ -75,14 +75,14 @@ def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return again
     tensor = in_large_pages(torch.empty(shape, dtype=dtype, device="cpu"))
     if COUNTS_USERS and size <= LIMIT:
-        _kept.append(tensor.untyped_storage())
-        while sum(storage.nbytes() for storage in tuple(_kept)) > LIMIT:
-            _kept.popleft()
+        _storages.append(tensor.untyped_storage())
+        while sum(storage.nbytes() for storage in tuple(_storages)) > LIMIT:
+            _storages.popleft()
     return tensor
 
 
 def _unused(size: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-    """A tensor in a storage of about this size that nobody but this module holds, or None.
+    """A tensor in an unreferenced storage of about this size, or None.
 
     A storage that was moved into shared memory may be read by another process: it is let go. While
     one is looked at it is in nobody else's hands, so that two threads never get the same.
@@ -90,18 +90,18 @@ def _unused(size: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor | Non
     if not COUNTS_USERS:
         return None
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    for _ in range(len(_kept)):
+    for _ in range(len(_storages)):
         try:
-            storage, references = _next_storage(_kept)
+            storage, references = _next_storage(_storages)
         except IndexError:  # another thread took it
             return None
         if storage.is_shared():
             continue
         tensor = None
-        held = references > _SOLE_OWNER or count_users(storage) > 1
-        if size <= storage.nbytes() <= size + size // 8 and not held:
+        in_use = references > _SOLE_OWNER or count_users(storage) > 1
+        if size <= storage.nbytes() <= size + size // 8 and not in_use:
             tensor = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
-        _kept.append(storage)
+        _storages.append(storage)
         if tensor is not None:
             return tensor
     return None
@@ -131,7 +131,7 @@ _spares_lock = threading.Lock()
 
 
 def _make_room(size: int, user: Spares) -> None:
-    """Free spare buffers of other kernels that with a new one (bytes) would exceed the limit."""
+    """Free spare buffers of other kernels until a new one (bytes) fits the limit."""
     with _spares_lock:
         everyone = list(_spares)
     total = size + sum(spares.nbytes() for spares in everyone)
@@ -144,8 +144,8 @@ def _make_room(size: int, user: Spares) -> None:
 
 
 def release() -> None:
-    """Free the memory that is kept for further calls and that nobody uses now."""
-    _kept.clear()
+    """Free cached memory that is not in use."""
+    _storages.clear()
     with _spares_lock:
         everyone = list(_spares)
     for spares in everyone:
@@ -153,7 +153,7 @@ def release() -> None:
 
 
 class Supply:
-    """Uninitialised memory for what a kernel writes.
+    """Allocates uninitialised memory for a kernel's results.
 
     With the environment variable ELMAN_POISON it is filled with NaN, so that an element that was
     never written shows.
@@ -167,16 +167,16 @@ class Supply:
         """Of these sizes."""
         return self._filled(fresh(shape, self.dtype))
 
-    def like(self, given: Tensor) -> Tensor:
+    def like(self, tensor: Tensor) -> Tensor:
         """For something of the same sizes, contiguous."""
-        if not given.is_contiguous() or given.nbytes >= LARGE:
-            return self.empty(given.shape)
-        return self._filled(torch.empty_like(given))
+        if not tensor.is_contiguous() or tensor.nbytes >= LARGE:
+            return self.empty(tensor.shape)
+        return self._filled(torch.empty_like(tensor))
 
-    def zeros(self, given: Tensor) -> Tensor:
+    def zeros(self, tensor: Tensor) -> Tensor:
         """Zeros for something of the same sizes."""
         with own_threads():
-            return torch.zeros(given.shape, dtype=self.dtype, device="cpu")
+            return torch.zeros(tensor.shape, dtype=self.dtype, device="cpu")
 
     def take(self, spare: Spares, count: int) -> Tensor:
         """A buffer that an earlier call gave back if it is large enough, else a new one.
@@ -206,8 +206,8 @@ def poison(tensor: Tensor) -> None:
         tensor.fill_(float("nan"))
 
 
-def whole(buffer: Tensor) -> Tensor:
-    """All of the memory that a tensor is the beginning of."""
+def full_storage(buffer: Tensor) -> Tensor:
+    """The full storage of a tensor at its beginning."""
     storage = buffer.untyped_storage()
     if storage.nbytes() == buffer.nbytes:
         return buffer

@@ -92,15 +92,15 @@ def spell_reduce(op: str, arrays: list[tuple[str, int]], mean: str = "") -> str:
         mean: C text of the arrays' mean where it is at hand already, for ``var``.
     """
     units = ", ".join(f"{{{address}, {count}}}" for address, count in arrays)
-    given = f"(Units[]){{{units}}}, {len(arrays)}"
+    arguments = f"(Units[]){{{units}}}, {len(arrays)}"
     if op in ("amax", "argmax"):
-        return f"T s = {'max_of' if op == 'amax' else 'place_of'}({given});"
+        return f"T s = {'max_of' if op == 'amax' else 'place_of'}({arguments});"
     total = number(float(sum(count for _, count in arrays)))
     if op == "sum":
-        return f"T s = sum_of({given});"
+        return f"T s = sum_of({arguments});"
     if op == "mean":
-        return f"T s = sum_of({given}) / {total};"
-    return f"T s = square_of({given}, {mean or f'sum_of({given}) / {total}'}) / {total};"
+        return f"T s = sum_of({arguments}) / {total};"
+    return f"T s = square_of({arguments}, {mean or f'sum_of({arguments}) / {total}'}) / {total};"
 
 
 def spell_over_units(value: Node, address: str, size: Callable[[GateBlock], int]) -> str:
@@ -115,11 +115,11 @@ def spell_over_units(value: Node, address: str, size: Callable[[GateBlock], int]
     if value.op == "cumsum":
         way = "from" if value.backward_in_units else "to"
         return f"sums_{way}({address}, u, {size(value.shape[0][0])})"
-    groups, whole = (value, arg) if OPS[value.op].kind == "reduce" else (arg, value)
+    groups, vector = (value, arg) if OPS[value.op].kind == "reduce" else (arg, value)
     count = size(groups.shape[0][0]) if groups.shape else 1
-    given = f"{address}, u, {count}, {size(whole.shape[0][0]) // count}"
+    arguments = f"{address}, u, {count}, {size(vector.shape[0][0]) // count}"
     if groups is value:
-        return f"{_GROUPED[value.op]}({given})"
+        return f"{_GROUPED[value.op]}({arguments})"
     if value.op == "spread":
-        return f"spread_of({given})"
-    return f"one_hot_of({given}, {sum(map(size, value.data))})"
+        return f"spread_of({arguments})"
+    return f"one_hot_of({arguments}, {sum(map(size, value.data))})"

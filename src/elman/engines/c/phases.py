@@ -77,7 +77,7 @@ class PhaseWriter(Places):
         self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
 
     def _constant(self, value: Node) -> str | None:
-        """C text of what is the same in every row: numbers, loop-invariant scalars and vectors."""
+        """C text of a value that is the same in every row, or None."""
         if value.op == "const":
             return f"bc({number(value.number)})"
         if value.op == "count":
@@ -115,7 +115,7 @@ class PhaseWriter(Places):
         return f"st({place.at('r')} + u, {text});"
 
     def _straight(self, part: Part, columns: dict[Node, str]) -> list[str]:
-        """Loads, one line per node, stores: the code of one vector of units in one row."""
+        """C lines for one vector of units in one row: loads, one line per node, stores."""
         names: dict[Node, str] = {}
         lines: list[str] = []
 
@@ -123,7 +123,7 @@ class PhaseWriter(Places):
             if value not in names:
                 names[value] = f"x{len(names)}"
                 lines.append(f"const V {names[value]} = {self._load(value)};")
-                lines.extend(self.asked(value, self.phase.buffers.get(value), stored=False))
+                lines.extend(self.prefetches(value, self.phase.buffers.get(value), stored=False))
             return names[value]
 
         merged = {
@@ -149,7 +149,9 @@ class PhaseWriter(Places):
             elif value.op == "matmul":
                 text = columns[value]
             elif value.over_units:
-                text = spell_over_units(value, self._whole(value.args[0]), self.layout.size)
+                text = spell_over_units(
+                    value, self._address_of_units(value.args[0]), self.layout.size
+                )
             else:
                 text = spell(value, [use(arg) for arg in value.args])
             names[value] = f"x{len(names)}"
@@ -159,8 +161,10 @@ class PhaseWriter(Places):
             for value, buffer in part.writes
             if not self.layout.needless(buffer)
         ]
-        asked = [line for v, where in part.writes for line in self.asked(v, where, stored=True)]
-        return [*lines, *stores, *asked]
+        prefetches = [
+            line for v, buffer in part.writes for line in self.prefetches(v, buffer, stored=True)
+        ]
+        return [*lines, *stores, *prefetches]
 
     def _part(self, part: Part) -> list[str]:
         gate_block = self.layout.gate_block(part.gate_block)
@@ -229,9 +233,11 @@ class PhaseWriter(Places):
         """Lines that are run for every block of rows and every panel; ones are looked for once per
         block."""
         rows, vectors, width = self.row_block, panel.vectors, panel.width
-        lists = [line for found in ones.values() for line in found.declared()]
+        lists = [line for operand_ones in ones.values() for line in operand_ones.declared()]
         finite = "const int finite = all_finite(c->flags, c->workers);"
-        sought = [found.sought(*self._operand(value)) for value, found in ones.items()]
+        sought = [
+            operand_ones.sought(*self._operand(value)) for value, operand_ones in ones.items()
+        ]
         return [
             "{",
             *declared,
@@ -248,7 +254,7 @@ class PhaseWriter(Places):
         ]
 
     def _only_stored(self, part: Part) -> RowAddress | None:
-        """Where a part's only product is kept, if that is all that is done with it."""
+        """Address to which a part's only product is stored, if nothing else is done with it."""
         accs = [acc for bundle in part.bundles for acc in bundle.accs]
         if len(accs) > 1 or len(part.writes) != 1:
             return None
@@ -261,21 +267,21 @@ class PhaseWriter(Places):
         return place if place.width is None or place.width % self.layout.lanes == 0 else None
 
     def _ones(self, part: Part) -> dict[Node, Ones]:
-        """Operands of a part whose ones are looked for."""
-        found = [
+        """Operands of a part that are scanned for ones."""
+        operands = [
             value
             for bundle in part.bundles
             for value in self.gathering.operands(part.gate_block, bundle)
         ]
         return {
             value: Ones(number, self.gathering.size(value), self.row_block)
-            for number, value in enumerate(dict.fromkeys(found))
+            for number, value in enumerate(dict.fromkeys(operands))
         }
 
     def _product_into(
         self, panel: Panels, place: RowAddress, ones: Mapping[Node, Ones]
     ) -> list[str]:
-        """Lines whose tiles store where the value is kept: it goes through no buffer."""
+        """C lines whose tiles store a product directly to its address, without a buffer."""
         target = f"({place.at('rb')}) + v * VL"
         lines = product_code(panel, 0, self._operand, self.k_block, target, place.stride, ones)
         return [*lines, *self.multiplied]
@@ -284,7 +290,7 @@ class PhaseWriter(Places):
         place = self.place(self.phase.buffers[value], value)
         return f"({place.at('rb')})", place.stride
 
-    def _whole(self, value: Node) -> str:
+    def _address_of_units(self, value: Node) -> str:
         """C text of the address of all units of a value in row r."""
         if loop_invariant(value):
             return f"({self.vectors} + {self.layout.vector(value)})"
@@ -295,7 +301,9 @@ class PhaseWriter(Places):
 
     def _reduce(self, value: Node, mean: str) -> str:
         """A reduction over the arguments' units, which lie in memory."""
-        reads = [(self._whole(arg), self.layout.size(arg.shape[0][0])) for arg in value.args]
+        reads = [
+            (self._address_of_units(arg), self.layout.size(arg.shape[0][0])) for arg in value.args
+        ]
         return spell_reduce(value.op, reads, mean)
 
     def _scalars(self, segment: Segment) -> list[str]:

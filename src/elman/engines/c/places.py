@@ -1,4 +1,4 @@
-"""Where the values of a phase lie, as C text: rows of arguments, tape, chunk and scratch."""
+"""Addresses of a phase's values as C text: rows of arguments, tape, chunk and scratch."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ class Places:
             return RowAddress("sr", str(self.scratch_row), self.scratch[index], None, first)
         raise AssertionError(f"a {where} has no column")
 
-    def asked(self, value: Node, buffer: Buffer | None, *, stored: bool) -> list[str]:
-        """C lines that ask for what the next step stores (forward) or loads (backward) here.
+    def prefetches(self, value: Node, buffer: Buffer | None, *, stored: bool) -> list[str]:
+        """C lines that prefetch what the next step stores (forward) or loads (backward).
 
         The tape of a long sequence is in no cache when a direction comes to it, and between two
         steps only products run. Of a ragged batch it is a guess, and behind the end nothing.

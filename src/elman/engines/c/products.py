@@ -1,4 +1,4 @@
-"""Joined products: how a bundle's weights are packed into panels, and the calls that use them."""
+"""Matrix products: packed weight panels of a group of products, and the C calls that read them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from elman.plan.program import Bundle, Part
 
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """One bundle's packed weights.
+    """The packed weights of a group of products.
 
-    A panel serves ``width`` neighbouring vectors of units (the last one the rest); within it come
-    groups
-    of at most ``WIDEST`` vector columns, then operands, then k, then the group's columns side by
-    side.
+    A panel covers ``width`` neighbouring vectors of units (the last panel the remainder). Order of
+    elements within a panel: groups of at most ``WIDEST`` vector columns, operands, k, columns.
 
     Attributes:
         bundle: what is multiplied.
@@ -55,7 +53,7 @@ class Panels:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The panel widths that occur: the full one, and the rest's."""
+        """The panel widths that occur: full panels, and the remainder."""
         rest = self.vectors % self.width
         full = (self.width,) if self.vectors >= self.width else ()
         return full + ((rest,) if rest else ())
@@ -67,8 +65,7 @@ class Panels:
 
 
 def panel_width(accs: int, vectors: int) -> int:
-    """Vectors of units per panel: as many as fill a tile, but at least two panels if there are
-    vectors."""
+    """Vectors of units per panel: as many as fill a tile, if that leaves at least two panels."""
     width = 4
     while width > 1 and (accs * width > WIDEST or width * 2 > vectors):
         width //= 2
@@ -98,7 +95,7 @@ Matrix = Callable[[Node], tuple[str, str]]
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights that products read as they lie.
+    """Unpacked weights that products read in the caller's arrays.
 
     Attributes:
         matrix: C text of a block's address and of its row length.
@@ -119,16 +116,16 @@ def pack_code(panels: Panels, size: int, matrix: Matrix) -> list[str]:
     """
     lines: list[str] = []
     for number, acc in enumerate(panels.bundle.accs):
-        done = 0
+        packed_k = 0
         for term, inner in zip(acc.terms, panels.inner, strict=True):
             base, row = matrix(term.args[0])
             unit, along = ("1", row) if term.transposed else (row, "1")
             lines.append(
                 f"pack_block(w, c->pack + {panels.offset}, {panels.vectors}, {panels.width},"
-                f" {panels.accs}, {number}, {panels.total}, {done}, {base}, {unit}, {along},"
+                f" {panels.accs}, {number}, {panels.total}, {packed_k}, {base}, {unit}, {along},"
                 f" {size}, {inner});"
             )
-            done += inner
+            packed_k += inner
     return lines
 
 
@@ -158,7 +155,7 @@ def product_code(
         lines.append(f"  {test}{{" if last else f"  {test}if (nv == {width}) {{")
         for column, count in panels.groups(width):
             start = column * panels.total
-            done = 0
+            multiplied_k = 0
             target = f"{base} + {first + column} * VL"
             if not panels.total:
                 lines.append(
@@ -170,18 +167,19 @@ def product_code(
                 tiles: list[str] = []
                 for k in range(0, inner, k_block):
                     part = min(k_block, inner - k)
-                    acc = int(done + k > 0)
+                    acc = int(multiplied_k + k > 0)
                     tiles.append(
                         f"    rows{count}(m, {address} + {k}, {stride},"
-                        f" P + {start + (done + k) * count} * VL, {part}, {target}, {row}, {acc});"
+                        f" P + {start + (multiplied_k + k) * count} * VL, {part}, {target},"
+                        f" {row}, {acc});"
                     )
-                found = ones.get(value) if ones else None
-                if found:
-                    panel, acc = f"P + {start + done * count} * VL", int(done > 0)
-                    added = found.added(count, panel, target, row, acc)
-                    tiles = [f"    if (few{found.number}) {added}", "    else {", *tiles, "    }"]
+                lists = ones.get(value) if ones else None
+                if lists:
+                    panel, acc = f"P + {start + multiplied_k * count} * VL", int(multiplied_k > 0)
+                    added = lists.added(count, panel, target, row, acc)
+                    tiles = [f"    if (few{lists.number}) {added}", "    else {", *tiles, "    }"]
                 lines.extend(tiles)
-                done += inner
+                multiplied_k += inner
         lines.append("  }")
     lines.append("}")
     return lines
@@ -194,7 +192,7 @@ def direct_code(
     operand: Callable[[Node], tuple[str, str]],
     weights: Weights,
 ) -> list[str]:
-    """The same as :func:`product_code`, from the weights as they lie in the caller's arrays.
+    """C lines of the same products as :func:`product_code`, reading unpacked weights.
 
     Args:
         panels: the bundle; nothing of it is packed.
@@ -207,14 +205,14 @@ def direct_code(
         target = f"buf + ({first} + {number} * nv + j) * VL"
         if not panels.total:
             lines.append(f"    for (long r = 0; r < m; r++) st({target} + r * LDB, (V){{0}});")
-        done = 0
+        multiplied_k = 0
         for term, value, inner in zip(acc.terms, panels.bundle.operands, panels.inner, strict=True):
             address, stride = operand(value)
             base, row = weights.matrix(term.args[0])
             name, unit = ("scaled_rows", "1") if term.transposed else (weights.dots, row)
             lines.append(
                 f"    {name}(m, {address}, {stride}, {base} + (v + j) * VL * ({unit}), {row},"
-                f" units, {inner}, {target}, LDB, {int(done > 0)});"
+                f" units, {inner}, {target}, LDB, {int(multiplied_k > 0)});"
             )
-            done += inner
+            multiplied_k += inner
     return [*lines, "}"]

@@ -1,4 +1,4 @@
-"""The arrays that calls of one kernel write: state sequences, output, tape and gradients."""
+"""Result arrays of a kernel: state sequences, output, tape and gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Maker = Callable[[Tensor], Tensor]
 
 
 class Results:
-    """What is written for a call, and where it is taken from.
+    """Allocates the results of calls.
 
     Args:
         job, program, layout: of the kernel.
@@ -97,11 +97,11 @@ class Results:
     def gradients(self, call: Call) -> Gradients:
         """Memory of a call's gradients, None for what is not wanted."""
         return Gradients(
-            tuple(map(_made, call.inputs, self._input_makers)),
+            tuple(map(_allocate, call.inputs, self._input_makers)),
             tuple(map(self._supply.like, call.states)),
-            tuple(map(_made, call.weights, self._weight_makers)),
+            tuple(map(_allocate, call.weights, self._weight_makers)),
         )
 
 
-def _made(like: Tensor, make: Maker | None) -> Tensor | None:
+def _allocate(like: Tensor, make: Maker | None) -> Tensor | None:
     return None if make is None else make(like)

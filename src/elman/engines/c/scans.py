@@ -125,8 +125,8 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
     T, n, N = b.shape[0], *(b.shape[1:] if units else b.shape[:0:-1])
     workers = threads() if A.numel() >= _WORTH else 1
     lanes = 64 // b.dtype.itemsize
-    whole = n > 1 or lanes * workers <= N or _LONG_ENOUGH * (workers + 1) > T
-    pieces = 1 if not units or workers == 1 or whole else workers
+    sequential = n > 1 or lanes * workers <= N or _LONG_ENOUGH * (workers + 1) > T
+    pieces = 1 if not units or workers == 1 or sequential else workers
     return _forward(library, A, b, y0, units, workers, pieces)
 
 

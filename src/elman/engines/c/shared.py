@@ -1,5 +1,5 @@
-"""What kernels of one instruction set and dtype have in common: the head of every text, and parts
-that are compiled once and linked into each."""
+"""C text shared by kernels of one instruction set and dtype: the head of every text, and units that
+are compiled once and linked into each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _vectors(isa: Isa, dtype: str) -> str:
 
 @cache
 def head(isa: Isa, dtype: str) -> str:
-    """What a text begins with that is linked with :func:`runtime`: vectors, workers, functions."""
+    """Head of a text that is linked with :func:`runtime`: vectors, workers, functions."""
     return "\n".join([_vectors(isa, dtype), *map(file, ("runtime.h", "functions.h", "groups.h"))])
 
 
@@ -44,15 +44,15 @@ def tile_head() -> str:
     rows = [f"SHARED void rows{n}({_ROWS});" for n in WIDTHS]
     outer = f"SHARED Outer {', '.join(f'outer{n}' for n in WIDTHS)};"
     across = f"SHARED Across {', '.join(f'across{n}' for n in WIDTHS)};"
-    picked = f"SHARED Picked {', '.join(f'picked{n}' for n in WIDTHS)};"
-    return "\n".join([*rows, outer, across, picked])
+    picked_head = f"SHARED Picked {', '.join(f'picked{n}' for n in WIDTHS)};"
+    return "\n".join([*rows, outer, across, picked_head])
 
 
 @cache
 def runtime(isa: Isa, dtype: str) -> str:
-    """The part that every kernel needs."""
-    own = [shuffles(isa.lanes(dtype)), *map(file, ("reductions.h", "runtime.c", "spikes.h"))]
-    return "\n".join([head(isa, dtype), *own])
+    """The runtime unit that every kernel is linked with."""
+    texts = [shuffles(isa.lanes(dtype)), *map(file, ("reductions.h", "runtime.c", "spikes.h"))]
+    return "\n".join([head(isa, dtype), *texts])
 
 
 @cache

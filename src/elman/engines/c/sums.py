@@ -18,7 +18,7 @@ _FEW = 512  # units of left operands: to copy the right one would not pay
 
 
 class SumWriter:
-    """Spells what is summed after each chunk of the backward.
+    """Writes the code of the sums after each chunk of the backward.
 
     Each worker owns rows of the gradients, so nothing is combined afterwards. A right operand of
     many products is copied into panels once; left ones are read as they lie.
@@ -53,7 +53,7 @@ class SumWriter:
         self.rights = list(dict.fromkeys(term.right for term in matrix if term.right is not None))
         self.lefts = list(dict.fromkeys(term.left for term in matrix))
         # as they are spelled: all products of one left operand, then those of the next
-        self.matrix = [term for left in self.lefts for term in matrix if term.left is left]
+        self.matrix = [term for operand in self.lefts for term in matrix if term.left is operand]
         self.rest = [term for term in program.sums if term.right is None]
         self.listed = [
             value
@@ -72,12 +72,12 @@ class SumWriter:
         Those of few products are read as they lie, if they are whole vectors.
         """
         offsets: dict[Node, int] = {}
-        done = 0
+        width = 0
         for value in self.rights if self.layout.tiled else ():
             lefts = sum(self.size(term.left) for term in self.matrix if term.right is value)
             if lefts > _FEW or self.size(value) % self.layout.lanes:
-                offsets[value] = done
-                done += self.layout.padded(value.shape[0][0])
+                offsets[value] = width
+                width += self.layout.padded(value.shape[0][0])
         return offsets
 
     @property
@@ -99,9 +99,9 @@ class SumWriter:
         return self.code.matrix(self.leaf_of[term.target])
 
     def _acc(self, term: Sum) -> str:
-        """Whether a term is added to what is there: all but the first that is spelled."""
+        """C condition for adding to the target: false for its first term in the first chunk."""
         spelled = (*self.matrix, *self.rest)
-        first = next(other for other in spelled if other.target is term.target)
+        first = next(candidate for candidate in spelled if candidate.target is term.target)
         return "!first" if first is term else "1"
 
     def pack(self) -> list[str]:
@@ -147,15 +147,16 @@ class SumWriter:
         base, row = self.target(term)
         assert term.right is not None
         vectors = self.layout.padded(term.right.shape[0][0]) // self.layout.lanes
-        whole, last = divmod(vectors, WIDEST)
+        full_panels, last = divmod(vectors, WIDEST)
         full, rest = (
-            f"across{width}" if there else "0" for width, there in ((WIDEST, whole), (last, last))
+            f"across{width}" if needed else "0"
+            for width, needed in ((WIDEST, full_panels), (last, last))
         )
-        left, right = self.place(term.left), self.place(term.right)
+        rows, columns = self.place(term.left), self.place(term.right)
         offset = self.packed.get(term.right)
         panels = f"c->right + {offset} * rows, -1"
-        at = panels if offset is not None else f"{right.at('0')}, {right.stride}"
-        first = f"w, {turn}, {left.at('0')}, {left.stride}, {self.size(term.left)}"
+        at = panels if offset is not None else f"{columns.at('0')}, {columns.stride}"
+        first = f"w, {turn}, {rows.at('0')}, {rows.stride}, {self.size(term.left)}"
         most, acc = tile_rows(self.layout.isa, WIDEST), self._acc(term)
         tiles = (
             f"add_outer({first}, {most}, {at}, {vectors}, rows, {k_block}, {base}, {row}, {acc},"
@@ -166,7 +167,7 @@ class SumWriter:
         number = self.listed.index(term.right)
         panel = f"c->panel + w->id * rows * {WIDEST} * VL"
         return (
-            f"if (few{number}) add_listed({first}, {most}, {right.at('0')}, {right.stride},"
+            f"if (few{number}) add_listed({first}, {most}, {columns.at('0')}, {columns.stride},"
             f" {self.size(term.right)}, rows, lists{number}, {panel},"
             f" {base}, {row}, {acc}, picked{WIDEST}); else {tiles}"
         )

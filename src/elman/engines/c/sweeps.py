@@ -39,7 +39,7 @@ class SweepWriter:
         self.direct = direct or not layout.tiled
         self.row_block = blocks.rows
         self.chunk = layout.chunk(sweep.chunk)
-        self.phases = (sweep.before, sweep.step, sweep.after)
+        self.phases = sweep.phases
         self.panels: dict[Bundle, Panels] = plan_panels(layout, product_parts(self.phases))
         self.code = WeightCode(layout, arrays)
         self.gathering = Gathering(layout)
@@ -97,7 +97,7 @@ class SweepWriter:
         return [*lines, *self._checked(), *self.packed, "barrier(w);"]
 
     def _checked(self) -> list[str]:
-        """Look through the matrices of which rows may be left out."""
+        """C lines that search matrices of gathered products for infinities."""
         matrices = dict.fromkeys(
             term.args[0]
             for panels in self.panels.values()
@@ -123,7 +123,7 @@ class SweepWriter:
 
     @cached_property
     def gathers_held(self) -> bool:
-        """Whether states are among them that have one row per sample."""
+        """Whether pass-through states with one row per sample are among them."""
         layout, batched = self.layout, (self.sweep.before, self.sweep.after)
         rows = [p.buffers[v] for p in batched for v in reads(p) if v in p.buffers]
         if self.name == "bwd":
@@ -135,8 +135,8 @@ class SweepWriter:
         )
 
     def gathered(self) -> list[str]:
-        """Make those states rows of the chunk, where a ragged batch has no such rows, or a state
-        only holds a value."""
+        """C lines that gather those states into rows of the chunk, for ragged batches and
+        pass-through states."""
         if not self.gathers:
             return []
         if self.gathers_held:

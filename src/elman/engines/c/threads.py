@@ -1,4 +1,4 @@
-"""The process's one OpenMP pool: torch's own, found at run time and handed to every kernel.
+"""The process's OpenMP pool: torch's, found at run time and passed to every kernel.
 
 Kernels are never linked against an OpenMP library: a second pool beside torch's would make both
 slow.
@@ -62,7 +62,7 @@ def pool() -> Pool:
 
 
 class Oversubscription:
-    """Whether other processes want the same cores.
+    """Detects oversubscription of the cores by other processes.
 
     A worker that waits for one that is not running waits for a scheduler's tick, at every barrier.
     When workers have been without a core for more than an eighth of their time, until it is enough
@@ -84,7 +84,7 @@ class Oversubscription:
 
     @contextmanager
     def ignored(self) -> Iterator[None]:
-        """Inside, kernels use all threads, and nothing is learnt of others."""
+        """Context in which kernels use all threads and the detector is off."""
         self._ignored += 1
         try:
             yield
@@ -92,7 +92,8 @@ class Oversubscription:
             self._ignored -= 1
 
     def tell(self, stolen: int) -> None:
-        """Take in how long the workers of a call had no core, less an eighth of the call (us)."""
+        """Record the time that a call's workers were without a core, less an eighth of the call
+        (us)."""
         if self._ignored:
             return
         self._lost = max(0, self._lost + stolen)
@@ -105,7 +106,7 @@ class Oversubscription:
             self._pause = min(2 * self._pause, self._LONGEST)
 
     def alone(self) -> bool:
-        """Whether kernels should do without further workers now."""
+        """Whether kernels should run on one thread now."""
         if not self.alone_until or self._ignored:
             return False
         return time.monotonic() < self.alone_until

@@ -48,8 +48,8 @@ def shuffles(lanes: int) -> str:
     lines += ["}", "INLINE T total_of(V v) {"]
     while distance > 1:
         distance //= 2
-        other = ", ".join(str(i ^ distance) for i in range(lanes))
-        lines.append(f"    v += SHUFFLE(v, v, {other});")
+        lanes_across = ", ".join(str(i ^ distance) for i in range(lanes))
+        lines.append(f"    v += SHUFFLE(v, v, {lanes_across});")
     return "\n".join([*lines, "    return LANE(v, 0);", "}"])
 
 
@@ -100,9 +100,9 @@ COLUMNS = Operands("s", ("long lda, ", "long ldp, "), "{k} * lda + {r}", "lda", 
 def tile(isa: Isa, rows: int, vectors: int, operands: Operands) -> str:
     """C[rows, vectors·VL] (+)= A · P."""
     name = f"{operands.name}{vectors}_{rows}"
-    parts = _splits(isa, rows, vectors)
-    unroll = max(parts, _UNROLL)
-    sums = [f"c{r}_{v}_{q}" for q in range(parts) for r in range(rows) for v in range(vectors)]
+    splits = _splits(isa, rows, vectors)
+    unroll = max(splits, _UNROLL)
+    sums = [f"c{r}_{v}_{q}" for q in range(splits) for r in range(rows) for v in range(vectors)]
     before, behind = operands.parameters
     step, right = operands.step.format(rows=rows), operands.right or f"{vectors} * VL"
     lines = [
@@ -111,25 +111,25 @@ def tile(isa: Isa, rows: int, vectors: int, operands: Operands) -> str:
         "    V " + ", ".join(f"{name} = {{0}}" for name in sums) + ";",
     ]
 
-    def one(offset: int, part: int) -> str:
+    def step_text(offset: int, part: int) -> str:
         a = [f"A[{operands.left.format(k=offset, r=r, rows=rows)}]" for r in range(rows)]
         b = [f"ld(P + {offset} * {right} + {v} * VL)" for v in range(vectors)]
         return "{" + _step(rows, vectors, part, a, b) + "}"
 
     total = {
-        (r, v): " + ".join(f"c{r}_{v}_{q}" for q in range(parts))
+        (r, v): " + ".join(f"c{r}_{v}_{q}" for q in range(splits))
         for r in range(rows)
         for v in range(vectors)
     }
     if operands is COLUMNS:  # many rows are summed: C has left the cache since it was last added to
-        asked = (f"__builtin_prefetch(C + {r} * ldc + {v} * VL, 1);" for r, v in total)
-        lines.append(f"    if (acc) {{ {' '.join(asked)} }}")
+        prefetches = (f"__builtin_prefetch(C + {r} * ldc + {v} * VL, 1);" for r, v in total)
+        lines.append(f"    if (acc) {{ {' '.join(prefetches)} }}")
     lines.append("    long k = 0;")
     lines.append(f"    for (; k + {unroll} <= K; k += {unroll}) {{")
-    lines.extend(f"        {one(u, u % parts)}" for u in range(unroll))
+    lines.extend(f"        {step_text(u, u % splits)}" for u in range(unroll))
     lines.append(f"        A += {unroll} * {step}; P += {unroll} * {right};")
     lines.append("    }")
-    lines.append(f"    for (; k < K; k++) {{ {one(0, 0)} A += {step}; P += {right}; }}")
+    lines.append(f"    for (; k < K; k++) {{ {step_text(0, 0)} A += {step}; P += {right}; }}")
     place = {key: f"C + {key[0]} * ldc + {key[1]} * VL" for key in total}
     added = " ".join(f"st({place[key]}, ld({place[key]}) + ({total[key]}));" for key in total)
     fresh = " ".join(f"st({place[key]}, {total[key]});" for key in total)

@@ -26,15 +26,11 @@ class CTogether(Together):
         super().__init__(kernels, arrangement)
         self._threads = threads
 
-    def _launches(self) -> ConcurrentLaunches:
-        return ConcurrentLaunches(not self.arrangement.directions, min(self._threads, workers()))
-
     @contextmanager
     def _launched(self) -> Iterator[Callable[[Kernel], Kernel]]:
         """See :meth:`Together._launched`."""
-        launches = ConcurrentLaunches(
-            not self.arrangement.directions, min(self._threads, workers())
-        )
+        chained = not self.arrangement.directions
+        launches = ConcurrentLaunches(chained, min(self._threads, workers()))
         yield lambda kernel: _DeferredKernel(kernel, launches)
         launches.run()
 
@@ -89,10 +85,14 @@ def side_by_side(
         load = load_of(kernel.program)
         best = ranked(kernel.program, batch, threads)[0]
         alone += step_seconds(load, best, batch, threads)
-        own = ranked(kernel.program, batch, teams.size)[0]
-        shared += step_seconds(load, own, batch, teams.size)
-        schedule = own if arrangement.directions else replace(own, min_chunks=_MIN_CHUNKS)
+        schedule_of_team = ranked(kernel.program, batch, teams.size)[0]
+        shared += step_seconds(load, schedule_of_team, batch, teams.size)
+        schedule = (
+            schedule_of_team
+            if arrangement.directions
+            else replace(schedule_of_team, min_chunks=_MIN_CHUNKS)
+        )
         members.append(kernel.scheduled(schedule, teams.size))
     delay = 1.0 if arrangement.directions else 1.0 + (teams.count - 1) / _MIN_CHUNKS
-    made = CTogether(members, arrangement, teams.size * teams.count)
-    return made, shared * delay / teams.count / alone
+    combined = CTogether(members, arrangement, teams.size * teams.count)
+    return combined, shared * delay / teams.count / alone

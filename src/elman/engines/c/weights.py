@@ -1,5 +1,4 @@
-"""What happens once per call: values of weight rate, and the weights' gradients from finished
-sums."""
+"""C code that runs once per call: loop-invariant values, and weight gradients from their sums."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ _CONSTANTS = ("const", "count")
 
 
 class WeightArrays:
-    """Where the caller's weights lie: array, offset of each block, row length."""
+    """Layout of the caller's weights: array, offset and row length of each block."""
 
     def __init__(self, layout: CLayout, pair: Pair) -> None:
         self.layout = layout
@@ -24,21 +23,21 @@ class WeightArrays:
         self.offset: dict[Node, int] = {}
         self.row: dict[Node, int] = {}
         for leaf in pair.step.weights:
-            siblings = [other for other in pair.step.weights if other.data[0] == leaf.data[0]]
+            siblings = [block for block in pair.step.weights if block.data[0] == leaf.data[0]]
             if len(leaf.shape) == 2:
                 row, column = leaf.row, leaf.column
-                first = [other for other in siblings if other.row == 0]
-                width = sum(self.size(other, 1) for other in first)
+                first = [block for block in siblings if block.row == 0]
+                width = sum(self.size(block, 1) for block in first)
                 above = sum(
-                    self.size(other, 0)
-                    for other in siblings
-                    if other.column == 0 and other.row < row
+                    self.size(block, 0)
+                    for block in siblings
+                    if block.column == 0 and block.row < row
                 )
-                left = sum(self.size(o, 1) for o in first if o.column < column)
-                self.offset[leaf], self.row[leaf] = above * width + left, width
+                before_columns = sum(self.size(o, 1) for o in first if o.column < column)
+                self.offset[leaf], self.row[leaf] = above * width + before_columns, width
             else:
                 before = [o for o in siblings if o.row < leaf.row]
-                self.offset[leaf] = sum(self.size(other, 0) for other in before)
+                self.offset[leaf] = sum(self.size(block, 0) for block in before)
                 self.row[leaf] = 1
 
     def size(self, leaf: Node, axis: int) -> int:
@@ -51,7 +50,7 @@ class WeightArrays:
 
 
 class WeightCode:
-    """Spells values of weight rate, each into the vector or the matrix area of the workspace."""
+    """Writes the code of loop-invariant values in the vector or matrix area of the workspace."""
 
     def __init__(self, layout: CLayout, arrays: WeightArrays) -> None:
         self.layout, self.arrays = layout, arrays

@@ -62,13 +62,13 @@ class _Function:
     def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
         y = before[0]
 
-        def one(row: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        def value_twice(row: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
             inputs = tuple(part.unsqueeze(0) for part in inputs)
             value = self._step(row.unsqueeze(0), inputs if self._packed else inputs[0]).squeeze(0)
             return value, value
 
         x = self._rows(rows)
-        jacobian, values = vmap(jacrev(one, has_aux=True))(
+        jacobian, values = vmap(jacrev(value_twice, has_aux=True))(
             y.flatten(0, 1), *(x if self._packed else (x,))
         )
         return (values.unflatten(0, y.shape[:2]),), (jacobian.unflatten(0, y.shape[:2]),)
@@ -168,8 +168,8 @@ def _check_tensor(function: str, name: str, value: Any) -> None:
     """Refuse what is not a dense tensor with numbers in it. Raises InputError."""
     if not isinstance(value, Tensor):
         many = isinstance(value, tuple | list) or hasattr(value, "__array__")
-        what = f"{function}: {name} must be a tensor, got {shown(value)}"
-        raise InputError(what, f"torch.as_tensor({name})" if many else "")
+        message = f"{function}: {name} must be a tensor, got {shown(value)}"
+        raise InputError(message, f"torch.as_tensor({name})" if many else "")
     if value.is_nested or value.layout is not torch.strided:
         raise InputError(f"{function}: {name} is not dense", f"{name}.to_dense()")
 
@@ -190,8 +190,8 @@ def _checked(
     lead = y0.shape[:-1]
     for part in inputs:
         if part.is_complex():
-            what = f"deer: x is {part.dtype}; it must be real"
-            raise InputError(what, "torch.view_as_real(x).flatten(-2)")
+            message = f"deer: x is {part.dtype}; it must be real"
+            raise InputError(message, "torch.view_as_real(x).flatten(-2)")
         if part.shape[: 1 + len(lead)] != (inputs[0].shape[0], *lead):
             raise ShapeError(
                 f"deer: x is [T, {', '.join(map(str, lead))}{', ' if lead else ''}…] beside y0 "
@@ -221,7 +221,7 @@ def _attached(equations: _Function, y: Tensor, budget: int) -> Tensor:
     """
     size = max(1, budget // max(1, equations.row_bytes))
     start = equations.start[0]
-    parts: list[Tensor] = []
+    pieces: list[Tensor] = []
     with torch.no_grad():
         previous = before(equations.start, (y,))[0]
     for first in range(0, y.shape[0], size):
@@ -231,9 +231,9 @@ def _attached(equations: _Function, y: Tensor, budget: int) -> Tensor:
         value = equations.call(previous[rows], rows)
         rest = value - Dense(y.shape[-1]).of_vector(J, previous[rows])
         states = linear(Dense(y.shape[-1]), J, rest, start)
-        parts.append(states)
+        pieces.append(states)
         start = states[-1]
-    return torch.cat(parts)
+    return torch.cat(pieces)
 
 
 def _warn(solution: Solution) -> None:
@@ -270,12 +270,12 @@ def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
         _check_tensor("linear_scan", name, value)
     if y0 is None:
         y0 = torch.zeros_like(b[0]) if b.dim() and b.shape[0] else b.new_zeros(b.shape[1:])
-    for other in (a, y0):
-        if other.dtype != b.dtype or other.device != b.device:
+    for operand in (a, y0):
+        if operand.dtype != b.dtype or operand.device != b.device:
             raise InputError("linear_scan: a, b and y0 must have the same dtype and device")
     matrices = a.dim() == b.dim() + 1 and b.dim() > 1
-    wanted = (*b.shape, b.shape[-1]) if matrices else tuple(b.shape)
-    if not b.dim() or tuple(a.shape) != wanted or y0.shape != b.shape[1:]:
+    expected = (*b.shape, b.shape[-1]) if matrices else tuple(b.shape)
+    if not b.dim() or tuple(a.shape) != expected or y0.shape != b.shape[1:]:
         raise ShapeError(
             f"linear_scan: b [T, …], a as b (or [T, …, n, n]), y0 as b[0]; got a {list(a.shape)}, "
             f"b {list(b.shape)}, y0 {list(y0.shape)}"

@@ -13,7 +13,7 @@ from elman.ir.graph import Node
 
 
 class Backward:
-    """Windows of steps from the last to the first; cotangents of states pass between them."""
+    """Backward over windows of steps, last to first, with cotangents carried between them."""
 
     def __init__(
         self,
@@ -24,9 +24,9 @@ class Backward:
     ) -> None:
         self.problem, self.formula, self.y, self.d_output = problem, problem.formula, y, d_output
         step = self.formula.pair.step
-        given = {name: d for name, d in d_last.items() if d is not None}
-        leaves = [leaf for leaf in step.states if leaf.name in given]
-        self.d_last = self.formula.gate_blocks(leaves, given)
+        d_last_states = {name: d for name, d in d_last.items() if d is not None}
+        leaves = [leaf for leaf in step.states if leaf.name in d_last_states]
+        self.d_last = self.formula.gate_blocks(leaves, d_last_states)
         self.carry: Trajectory = tuple(torch.zeros_like(part) for part in problem.start)
         self.d_states: dict[Node, Tensor] = {}
         self.d_held = dict.fromkeys(problem.formula.held, torch.zeros(()))
@@ -34,7 +34,7 @@ class Backward:
         self.sums: list[Tensor | None] = [None] * len(self.formula.pair.sums)
 
     def window(self, rows: slice) -> None:
-        """Take in the steps of a window; the later ones have been taken in."""
+        """Process a window of steps; all later windows have been processed."""
         problem, formula = self.problem, self.formula
         pair, step = formula.pair, formula.pair.step
         count = rows.stop - rows.start
@@ -42,23 +42,23 @@ class Backward:
         first = problem.start if not rows.start else tuple(part[rows.start - 1] for part in self.y)
         along = tuple(part[rows] for part in self.y)
         previous = before(first, along)
-        known = problem.leaves(previous, rows)
-        problem.evaluate(step.roots, known)  # what all of the following share
-        known.update(self._d_outputs(rows))
+        values = problem.leaves(previous, rows)
+        problem.evaluate(step.roots, values)  # what all of the following share
+        values.update(self._d_outputs(rows))
         ends = [self._ends(leaf, count, final) for leaf in step.states]
         for leaf, end, state in zip(pair.d_next, ends, step.states, strict=True):
-            known[leaf] = problem.bare(end, state)
+            values[leaf] = problem.bare(end, state)
         roots = [pair.d_states[k] for k in formula.recurrent]
         cotangents = {
             k: problem.broadcast(value, step.states[k], count)
             for k, value in zip(
-                formula.recurrent, problem.evaluate(roots, dict(known)), strict=True
+                formula.recurrent, problem.evaluate(roots, dict(values)), strict=True
             )
         }
         if problem.iterations is None:
-            jacobians = problem.jacobian(known, count)
+            jacobians = problem.jacobian(values, count)
         else:
-            jacobians = problem.iterations.jacobian(along, first, rows, known)
+            jacobians = problem.iterations.jacobian(along, first, rows, values)
         totals: dict[int, Tensor] = {}
         carries: list[Tensor] = []
         for state_group, J, start in zip(formula.state_groups, jacobians, self.carry, strict=True):
@@ -74,11 +74,11 @@ class Backward:
             carries.append(u[0])
         self.carry = tuple(carries)
         for k, total in totals.items():
-            known[pair.d_next[k]] = problem.bare(total + ends[k], step.states[k])
-        self._collect(known, count)
-        self._held(known, count)
+            values[pair.d_next[k]] = problem.bare(total + ends[k], step.states[k])
+        self._collect(values, count)
+        self._sum_passthrough(values, count)
         if not rows.start:
-            self._initial(known, count)
+            self._initial(values, count)
 
     def _d_outputs(self, rows: slice) -> dict[Node, Tensor]:
         """Cotangents of the output's gate blocks."""
@@ -101,52 +101,54 @@ class Backward:
         return d_outputs
 
     def _ends(self, leaf: Node, count: int, final: bool) -> Tensor:
-        """What flows into a state from the caller: into the last row of all."""
+        """The caller's cotangent of a last state, in the last row of the last window."""
         d = self.d_last.get(leaf)
-        whole = self.problem.zeros(leaf, count)
+        ends = self.problem.zeros(leaf, count)
         if d is None or not final:
-            return whole
-        whole = whole.clone()
-        whole[-1] = d if leaf.shape else d.unsqueeze(-1)
-        return whole
+            return ends
+        ends = ends.clone()
+        ends[-1] = d if leaf.shape else d.unsqueeze(-1)
+        return ends
 
-    def _collect(self, known: dict[Node, Tensor], count: int) -> None:
-        """Gradients of inputs, and sums over all rows for those of the weights."""
+    def _collect(self, values: dict[Node, Tensor], count: int) -> None:
+        """Accumulate gradients of inputs, and sums over rows for those of the weights."""
         problem, pair = self.problem, self.formula.pair
         for leaf, root in zip(pair.step.inputs, pair.d_inputs, strict=True):
             if root is not None:
-                value = problem.evaluate((root,), known)[0]
-                wide = problem.broadcast(value, leaf, count)
+                d_input = problem.evaluate((root,), values)[0]
+                wide = problem.broadcast(d_input, leaf, count)
                 self.d_inputs[leaf].append(problem.bare(wide, leaf))
         for index, term in enumerate(pair.sums):
-            left = problem.broadcast(problem.evaluate((term.left,), known)[0], term.left, count)
+            d_rows = problem.broadcast(problem.evaluate((term.left,), values)[0], term.left, count)
             if term.right is None:
-                gradient = left.sum((0, 1))
+                gradient = d_rows.sum((0, 1))
                 gradient = gradient if term.left.shape else gradient[0]
             else:
-                right = problem.evaluate((term.right,), known)[0]
-                wide = problem.broadcast(right, term.right, count)
-                gradient = left.flatten(0, 1).T @ wide.flatten(0, 1)
+                operand = problem.evaluate((term.right,), values)[0]
+                wide = problem.broadcast(operand, term.right, count)
+                gradient = d_rows.flatten(0, 1).T @ wide.flatten(0, 1)
             total = self.sums[index]
             self.sums[index] = gradient if total is None else total + gradient
 
-    def _held(self, known: dict[Node, Tensor], count: int) -> None:
-        """Sums over all rows for states that only hold a value: nothing is handed on there."""
+    def _sum_passthrough(self, values: dict[Node, Tensor], count: int) -> None:
+        """Accumulate gradients of pass-through states, which have no recurrence."""
         problem, pair = self.problem, self.formula.pair
         for leaf, root in zip(pair.step.states, pair.d_states, strict=True):
             if leaf in self.d_held:
-                (value,) = problem.evaluate((root,), known)
-                self.d_held[leaf] = self.d_held[leaf] + problem.broadcast(value, leaf, count).sum(0)
+                (d_state,) = problem.evaluate((root,), values)
+                self.d_held[leaf] = self.d_held[leaf] + problem.broadcast(d_state, leaf, count).sum(
+                    0
+                )
 
-    def _initial(self, known: dict[Node, Tensor], count: int) -> None:
+    def _initial(self, values: dict[Node, Tensor], count: int) -> None:
         problem, pair = self.problem, self.formula.pair
         step = pair.step
         for leaf, root in zip(step.states, pair.d_states, strict=True):
             if leaf in self.d_held:
                 self.d_states[leaf] = problem.bare(self.d_held[leaf], leaf)
                 continue
-            value = problem.broadcast(problem.evaluate((root,), known)[0], leaf, count)
-            self.d_states[leaf] = problem.bare(value, leaf)[0]
+            d_state = problem.broadcast(problem.evaluate((root,), values)[0], leaf, count)
+            self.d_states[leaf] = problem.bare(d_state, leaf)[0]
 
     def gradients(self, call: Call, wants: frozenset[str]) -> Gradients:
         """As :meth:`Kernel.backward` returns them."""
@@ -158,10 +160,10 @@ class Backward:
                 total = totals.get(term.target)
                 totals[term.target] = value if total is None else total + value
 
-        def of(leaf: Node, like: Tensor, parts: dict[Node, Tensor]) -> Tensor:
-            gate_blocks = [gate_block for gate_block in parts if gate_block.name == leaf.name]
+        def of(leaf: Node, like: Tensor, of_blocks: dict[Node, Tensor]) -> Tensor:
+            gate_blocks = [gate_block for gate_block in of_blocks if gate_block.name == leaf.name]
             return formula.joined(
-                gate_blocks, [parts[gate_block] for gate_block in gate_blocks], like
+                gate_blocks, [of_blocks[gate_block] for gate_block in gate_blocks], like
             )
 
         found_inputs: list[Tensor | None] = []
@@ -169,11 +171,11 @@ class Backward:
             if leaf.name not in wants:
                 found_inputs.append(None)
                 continue
-            parts = {
+            of_blocks = {
                 gate_block: torch.cat(rows[::-1]) if rows else torch.zeros(())
                 for gate_block, rows in self.d_inputs.items()
             }
-            found_inputs.append(of(leaf, value, parts))
+            found_inputs.append(of(leaf, value, of_blocks))
         found_weights = formula.weights.gradients(totals, call.weights)
         found_states = [
             of(leaf, state.reshape(state.shape[-1 - len(leaf.shape) :]), self.d_states).reshape(

@@ -17,7 +17,7 @@ WINDOWS, WINDOW = 4, 16  # sampled windows, and their steps at most
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What is demanded of a trajectory, as a share of the largest state (at least 1).
+    """Tolerances of a trajectory, relative to its largest state (at least 1).
 
     Attributes:
         residual: largest |y[t] - f(y[t-1], x[t])| of all steps.

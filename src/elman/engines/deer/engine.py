@@ -59,9 +59,7 @@ class Deer(Engine):
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Nothing is compiled but the scans."""
-        reason = self.supports(job)
-        if reason is not None:
-            raise EngineError(f"engine {self.name!r} cannot run {job.name}: {reason}")
+        self.check(job)
         return DeerKernel(job, self.name, self._solvers(schedule))
 
     def _solvers(self, schedule: str | None) -> tuple[str, ...]:

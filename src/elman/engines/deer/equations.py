@@ -16,10 +16,10 @@ Trajectory = tuple[Tensor, ...]  # one array per bundle of states, steps first
 
 
 class ByKernels(Protocol):
-    """What kernels compute of equations: see ``iterations.Iterations``."""
+    """Equations solved by kernels: see ``iterations.Iterations``."""
 
     def improved(self, y: Trajectory, start: Trajectory, rows: slice) -> tuple[Trajectory, float]:
-        """An iteration on some steps, and the residual of what it was given."""
+        """One iteration on some steps, and the residual of the given iterate."""
         ...
 
     def residual(self, y: Trajectory, rows: slice) -> float:
@@ -96,7 +96,7 @@ def before_window(start: Trajectory, y: Trajectory, rows: slice) -> Trajectory:
     return tuple(part[rows.start - 1 : rows.stop - 1] for part in y)
 
 
-def largest(parts: Sequence[Tensor]) -> float:
+def largest(tensors: Sequence[Tensor]) -> float:
     """The largest absolute value; NaN if there is one."""
-    maxima = [float(part.abs().max()) for part in parts if part.numel()]
+    maxima = [float(tensor.abs().max()) for tensor in tensors if tensor.numel()]
     return math.nan if any(map(math.isnan, maxima)) else max(maxima, default=0.0)

@@ -1,5 +1,4 @@
-"""Jacobians of all steps at once, by the backward step: of states whose units mix, row by row only
-from where they mix."""
+"""Jacobians of all steps from the backward step; row by row only behind ops that mix units."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class Rows:
     Attributes:
         problem: evaluates and knows sizes.
         mixing: the backward step.
-        known: values of the step and of what is unit by unit, cotangents being one for a state
+        values: values of the step and of what is unit by unit, cotangents being one for a state
             each: [states, T, B, w].
         places: by cotangent, which state of the group it belongs to, and its rows.
         count: T.
@@ -36,7 +35,7 @@ class Rows:
 
     problem: Any
     mixing: Mixing
-    known: dict[Node, Tensor]
+    values: dict[Node, Tensor]
     places: Mapping[Node, tuple[int, slice]]
     count: int
     size: int
@@ -47,32 +46,32 @@ class Rows:
         terms = list(_terms(1.0, root, self.mixing)) if root is not None else []
         written: set[int] = set()
         scaled = [(coef, self.mixing.scaled[term]) for coef, term in terms if self._is_leaf(term)]
-        for coef, one in scaled:
-            if one.product is not None:
-                self._multiply(block, coef, one, written)
-        for place, rows in self.places.values():
+        for coef, rows_of in scaled:
+            if rows_of.product is not None:
+                self._multiply(block, coef, rows_of, written)
+        for place, span in self.places.values():
             if place not in written:
-                block[:, :, rows] = 0
+                block[:, :, span] = 0
         for coef, term in terms:
             if not self._is_leaf(term):
                 block.add_(self._evaluated(term), alpha=coef)
-        for coef, one in scaled:
-            if one.product is None:
-                for value, _, rows in self._diagonals(coef, one):
-                    if one.vector.shape:
-                        block[:, :, rows].diagonal(dim1=-2, dim2=-1).add_(value)
+        for coef, rows_of in scaled:
+            if rows_of.product is None:
+                for value, _, span in self._diagonals(coef, rows_of):
+                    if rows_of.vector.shape:
+                        block[:, :, span].diagonal(dim1=-2, dim2=-1).add_(value)
                     else:  # a scalar's row: every unit of the root has the same
-                        block[:, :, rows].add_(value.unsqueeze(-1))
+                        block[:, :, span].add_(value.unsqueeze(-1))
 
     def _is_leaf(self, term: Node) -> bool:
         return term in self.mixing.scaled
 
-    def _multiply(self, block: Tensor, coef: float, one: ScaledRows, written: set[int]) -> None:
+    def _multiply(self, block: Tensor, coef: float, scaled: ScaledRows, written: set[int]) -> None:
         """Diagonals times a matrix of weights, added to the block's rows of their states."""
-        assert one.product is not None
-        (matrix,) = self.problem.evaluate((one.product.args[0],), self.known)
-        right = matrix if one.product.transposed else matrix.transpose(-1, -2)
-        for value, place, rows in self._diagonals(coef, one):
+        assert scaled.product is not None
+        (matrix,) = self.problem.evaluate((scaled.product.args[0],), self.values)
+        right = matrix if scaled.product.transposed else matrix.transpose(-1, -2)
+        for value, place, rows in self._diagonals(coef, scaled):
             part = block[:, :, rows]
             if place in written:
                 part.addcmul_(value.unsqueeze(-1), right)
@@ -80,32 +79,32 @@ class Rows:
                 torch.mul(value.unsqueeze(-1), right, out=part)
                 written.add(place)
 
-    def _diagonals(self, coef: float, one: ScaledRows) -> Iterable[tuple[Tensor, int, slice]]:
+    def _diagonals(self, coef: float, scaled: ScaledRows) -> Iterable[tuple[Tensor, int, slice]]:
         """The diagonal [T, B, w] of each state that it depends on, the state, and its rows."""
-        (values,) = self.problem.evaluate((one.vector,), self.known)
+        (diagonal,) = self.problem.evaluate((scaled.vector,), self.values)
         states = 1 + max(place for place, _ in self.places.values())
-        wide = self.problem.broadcast(values, one.vector, states, self.count)
+        wide = self.problem.broadcast(diagonal, scaled.vector, states, self.count)
         for leaf, (place, rows) in self.places.items():
-            if leaf in one.reached:
+            if leaf in scaled.reached:
                 yield (wide[place] if coef == 1 else coef * wide[place]), place, rows
 
     def _evaluated(self, value: Node) -> Tensor:
         """Rows [T, B, n, w] of a value behind the first product."""
         lifted, mixed = self._lifted, self.mixing.nodes
-        for one in walk((value,), stop=lambda found: found in lifted or found not in mixed):
-            if one in lifted:
+        for node in walk((value,), stop=lambda node: node in lifted or node not in mixed):
+            if node in lifted:
                 continue
-            if self._is_leaf(one):
-                lifted[one] = self._whole(one)
-            elif one not in mixed:
-                (known,) = self.problem.evaluate((one,), self.known)
-                lifted[one] = _lift(known, one)
+            if self._is_leaf(node):
+                lifted[node] = self._full_rows(node)
+            elif node not in mixed:
+                (values,) = self.problem.evaluate((node,), self.values)
+                lifted[node] = _lift(values, node)
         (rows,) = self.problem.evaluate((value,), lifted)
         return rows if value.shape else rows.unsqueeze(-1)
 
-    def _whole(self, leaf: Node) -> Tensor:
+    def _full_rows(self, leaf: Node) -> Tensor:
         problem = self.problem
-        like = next(iter(self.known.values()))
+        like = next(iter(self.values.values()))
         lead = (self.count, problem.batch, self.size)
         block = like.new_empty(*lead, problem.width(leaf))
         self.write(block, leaf)
@@ -121,8 +120,8 @@ def _terms(coef: float, value: Node, mixing: Mixing) -> Iterable[Term]:
         yield coef, value
 
 
-def _lift(value: Tensor, known: Node) -> Tensor:
+def _lift(value: Tensor, node: Node) -> Tensor:
     """A value of a step with an axis for the rows of a Jacobian."""
-    if len(known.shape) == 2 or not value.dim():
+    if len(node.shape) == 2 or not value.dim():
         return value
-    return value.unsqueeze(-2) if known.shape else value.unsqueeze(-1)
+    return value.unsqueeze(-2) if node.shape else value.unsqueeze(-1)

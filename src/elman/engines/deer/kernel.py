@@ -47,20 +47,20 @@ class DeerKernel(Kernel):
     def describe(self) -> dict[str, Any]:
         """Engine, and solvers in the order in which they are tried; where a device has kernels of
         Newton's iteration, whether these run it, or why not."""
-        found = {"engine": self.engine, "schedule": "+".join(self.solvers)}
+        facts = {"engine": self.engine, "schedule": "+".join(self.solvers)}
         spec = self._job.spec
         if self.solvers and registry.newton(spec.device) is not None:
-            made = self.formula.newton(spec.device, getattr(torch, spec.dtype))
-            why = f"by torch's operations ({made})" if isinstance(made, str) else "in kernels"
-            found["iterations"] = why
-        return found
+            kernels = self.formula.newton(spec.device, getattr(torch, spec.dtype))
+            why = f"by torch's operations ({kernels})" if isinstance(kernels, str) else "in kernels"
+            facts["iterations"] = why
+        return facts
 
     def counters(self) -> dict[str, int]:
         """Forward calls, and how many of them fell back to sequential steps."""
         return {"calls": self.calls, "fallbacks": self.fallbacks} if self.solvers else {}
 
     def tape_bytes(self, T: int, B: int) -> int:
-        """The trajectory, and the states that it begins with (bytes)."""
+        """Memory of the trajectory and the initial states (bytes)."""
         sizes = self.formula.sizes
         states = sum(width(leaf, sizes) for leaf in self._job.graph.states)
         return item_bytes(self._job.spec) * B * (states + T * self._recurrent())
@@ -77,7 +77,10 @@ class DeerKernel(Kernel):
 
     def _recurrent(self) -> int:
         """Elements of the recurrent states of one sample."""
-        return sum(sum(one.widths) * len(one.groups) for one in self.formula.state_groups)
+        return sum(
+            sum(state_group.widths) * len(state_group.groups)
+            for state_group in self.formula.state_groups
+        )
 
     def _problem(self, call: Call) -> Problem:
         graph = self._job.graph
@@ -102,14 +105,14 @@ class DeerKernel(Kernel):
         y = self._trajectory(problem, call)
         step, graph = self.formula.pair.step, self._job.graph
         outputs: list[Tensor] = []
-        made: dict[Node, Tensor] = {}
+        computed: dict[Node, Tensor] = {}
         T = 0
         for rows in windows(problem, self.budget):
-            known = problem.leaves(before_window(problem.start, y, rows), rows)
-            made = dict(zip(step.roots, problem.evaluate(step.roots, known), strict=True))
+            values = problem.leaves(before_window(problem.start, y, rows), rows)
+            computed = dict(zip(step.roots, problem.evaluate(step.roots, values), strict=True))
             T = rows.stop - rows.start
-            pieces = [problem.broadcast(made[root], root, T) for root in step.outputs]
-            outputs.append(_whole(pieces, graph.output_shape))
+            pieces = [problem.broadcast(computed[root], root, T) for root in step.outputs]
+            outputs.append(_concat_blocks(pieces, graph.output_shape))
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         last: list[Tensor] = []
         for leaf, state in zip(graph.states, call.states, strict=True):
@@ -117,10 +120,10 @@ class DeerKernel(Kernel):
                 k for k, gate_block in enumerate(step.states) if gate_block.name == leaf.name
             ]
             ends = [
-                problem.broadcast(made[step.next_states[k]], step.states[k], T)[-1:]
+                problem.broadcast(computed[step.next_states[k]], step.states[k], T)[-1:]
                 for k in gate_blocks
             ]
-            last.append(_whole(ends, leaf.shape).reshape(state.shape))
+            last.append(_concat_blocks(ends, leaf.shape).reshape(state.shape))
         if not self._job.spec.training:
             return Result(output, tuple(last))
         return Result(output, tuple(last), y or (output.new_empty(0),))  # what is empty has none
@@ -132,13 +135,13 @@ class DeerKernel(Kernel):
             return ()
         if self.solvers:
             with multiplying(call.states[0], "ieee"):  # the convergence checks demand all bits
-                found = solve(problem, self.solvers, budget=self.budget)
-            self.last = found
-            if found.y is not None:
-                return found.y
+                solution = solve(problem, self.solvers, budget=self.budget)
+            self.last = solution
+            if solution.y is not None:
+                return solution.y
             if finite(call.tensors):
                 self.fallbacks += 1
-                self._tell(found)
+                self._warn_fallback(solution)
         if not self._looked:
             self._sequential, self._looked = sequential.sequential_kernel(self._job), True
         if self._sequential is None:
@@ -157,11 +160,11 @@ class DeerKernel(Kernel):
         }
         return tuple(state_group.packed(columns) for state_group in self.formula.state_groups)
 
-    def _tell(self, found: Solution) -> None:
+    def _warn_fallback(self, solution: Solution) -> None:
         """One warning per cell and process."""
         warn_once(
             f"engine deer ran {self._job.name} step by step, because no solver's result was "
-            f"accepted ({found.attempts}). The results are correct, only slower to compute. "
+            f"accepted ({solution.attempts}). The results are correct, only slower to compute. "
             f"This warning is shown once.",
             f"deer {self._job.name}",
         )
@@ -185,6 +188,6 @@ class DeerKernel(Kernel):
         }
 
 
-def _whole(gate_blocks: list[Tensor], shape: Shape) -> Tensor:
+def _concat_blocks(gate_blocks: list[Tensor], shape: Shape) -> Tensor:
     """The gate blocks of a value [rows, B, n] as one array; a scalar's as [rows, B]."""
     return torch.cat(gate_blocks, -1) if shape else gate_blocks[0].squeeze(-1)

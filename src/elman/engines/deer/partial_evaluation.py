@@ -1,5 +1,4 @@
-"""Partial evaluation of the adjoint: what is zero, or is taken for zero, goes; what is one number
-per unit is not computed as a matrix."""
+"""Partial evaluation of the adjoint: zero cotangents removed, diagonal Jacobians as vectors."""
 
 from __future__ import annotations
 
@@ -17,36 +16,35 @@ _UNIT_BY_UNIT = ("lin", "add", "sub", "neg", "mul", "div", "where")
 def with_zero_cotangents(
     roots: Sequence[Node], zeros: Iterable[Node], build: Builder
 ) -> list[Node | None]:
-    """The values of ``roots`` where the leaves ``zeros`` are 0; None where nothing is left.
+    """Specialise ``roots`` to leaves ``zeros`` being 0; None for roots that vanish.
 
     The backward step is linear in its cotangents, so terms may be left out of sums; 0 times
     infinity counts as 0, as it does where no cotangent flows.
     """
-    gone = set(zeros)
-    new: dict[Node, Node | None] = dict.fromkeys(gone)
-    for value in walk(roots, stop=lambda found: found in gone):
+    zero_leaves = set(zeros)
+    new: dict[Node, Node | None] = dict.fromkeys(zero_leaves)
+    for value in walk(roots, stop=zero_leaves.__contains__):
         if value not in new:
-            new[value] = _kept(value, new, build)
+            new[value] = _linear_terms(value, new, build)
     return [new[root] for root in roots]
 
 
 def within_units(
     roots: Sequence[Node | None], cotangents: Iterable[Node], build: Builder
 ) -> tuple[list[Node | None], dict[Node, Node]]:
-    """The values of ``roots`` as if no unit's cotangent reached another unit.
+    """Specialise ``roots`` to cotangents that reach no other unit.
 
-    Of the matrix of a product its diagonal is left, of a sum over units nothing, of a running sum
-    the unit itself. Exact for a state
-    that reaches the next one through one product on each way (GRU, LSTM); of two in a row it is the
-    product of their diagonals.
+    Of a product's matrix the diagonal is kept, of a sum over units nothing, of a running sum the
+    unit itself. Exact for states with one product on each path to the next state (GRU, LSTM); for
+    two products in a row it is the product of their diagonals.
 
     Returns:
-        The values, None where nothing is left; and by matrix the leaf that stands for its diagonal.
+        The values, None for those that vanish; and by matrix the leaf of its diagonal.
     """
     new: dict[Node, Node | None] = {leaf: leaf for leaf in cotangents}
     diagonals: dict[Node, Node] = {}
-    wanted = [root for root in roots if root is not None]
-    for value in walk(wanted, stop=lambda found: found in new):
+    present = [root for root in roots if root is not None]
+    for value in walk(present, stop=new.__contains__):
         if value in new:
             continue
         reached = [arg for arg in value.args if arg in new]
@@ -60,7 +58,7 @@ def within_units(
             new[value] = _on_diagonal(value, new[value.args[1]], diagonals, build)
         else:
             args = {arg: arg for arg in value.args}
-            new[value] = _kept(value, args | new, build)
+            new[value] = _linear_terms(value, args | new, build)
     return [None if root is None else new.get(root, root) for root in roots], diagonals
 
 
@@ -81,7 +79,7 @@ class ScaledRows:
 
 @dataclass(frozen=True)
 class Mixing:
-    """The backward step from where units mix.
+    """The backward step behind ops that mix units.
 
     Attributes:
         roots: as given, None where nothing is left; they stand on the leaves of ``scaled``.
@@ -115,8 +113,8 @@ def until_units_mix(roots: Sequence[Node | None], cotangents: Iterable[Node]) ->
     def cut(value: Node) -> Node:
         return leaf_of(value, value, None) if value in unitwise else mixed.get(value, value)
 
-    wanted = [root for root in roots if root is not None]
-    for value in walk(wanted, stop=lambda found: found in unitwise):
+    present = [root for root in roots if root is not None]
+    for value in walk(present, stop=unitwise.__contains__):
         reached = [arg for arg in value.args if arg in unitwise]
         if value in unitwise or not (reached or any(arg in mixed for arg in value.args)):
             continue
@@ -146,15 +144,17 @@ def _on_diagonal(
     return build.make("mul", (diagonals[matrix], vector), (), value.shape)
 
 
-def _kept(value: Node, new: dict[Node, Node | None], build: Builder) -> Node | None:
+def _linear_terms(value: Node, new: dict[Node, Node | None], build: Builder) -> Node | None:
     args = [new[arg] for arg in value.args]
     if None not in args:
         return with_args(value, tuple(arg for arg in args if arg is not None))
     if value.op == "lin" and not value.bias:
-        kept = [(coef, arg) for coef, arg in zip(value.coefs, args, strict=True) if arg is not None]
-        if not kept:
+        terms = [
+            (coef, arg) for coef, arg in zip(value.coefs, args, strict=True) if arg is not None
+        ]
+        if not terms:
             return None
-        total = build.lin(kept, shape=value.shape)
+        total = build.lin(terms, shape=value.shape)
         return total if total.shape == value.shape else build.broadcast(total, value.shape)
     if value.op == "where" and args[0] is not None:
         if args[1] is None and args[2] is None:
@@ -162,11 +162,11 @@ def _kept(value: Node, new: dict[Node, Node | None], build: Builder) -> Node | N
         zero = build.const(0.0)
         return with_args(value, (args[0], args[1] or zero, args[2] or zero))
     if value.op in ("sum", "mean"):
-        kept_units = [arg for arg in args if arg is not None]
-        if not kept_units:
+        units = [arg for arg in args if arg is not None]
+        if not units:
             return None
         if value.op == "sum":
-            return build.make("sum", kept_units, (), value.shape)
+            return build.make("sum", units, (), value.shape)
     if value.op in ("mul", "matmul", "outer", "spread", "cumsum") or (
         value.op == "div" and args[0] is None
     ):

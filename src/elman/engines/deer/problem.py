@@ -32,7 +32,6 @@ from elman.engines.deer.state_groups import (
     jacobian_width,
     state_groups_of,
     unitwise,
-    width_of,
 )
 from elman.engines.gate_blocks import GateBlockViews
 from elman.engines.group_step import GroupStep
@@ -41,12 +40,13 @@ from elman.ir.build import Builder
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Node, walk
 from elman.ir.pair import loop_invariant
+from elman.plan.prices import width
 
 COPIES = 3  # arrays as large as the Jacobian that live at once: it, transposed, and in reverse
 
 
 class Formula:
-    """What of a job does not depend on its arguments: structure, bundles, pruned backward steps."""
+    """Properties of a job that do not depend on arguments: structure, bundles, pruned adjoints."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.pair, self.sizes = job, job.pair, dict(job.spec.dims)
@@ -62,9 +62,11 @@ class Formula:
         }
         roots = [self.pair.d_states[k] for k in self.recurrent]
         self.jacobian_rows = with_zero_cotangents(roots, zeros, Builder())
-        kept = [self.pair.d_next[k] for k in self.recurrent]
-        self.rows_within_units, self.diagonals = within_units(self.jacobian_rows, kept, Builder())
-        self.mixing = until_units_mix(self.jacobian_rows, kept)
+        cotangents = [self.pair.d_next[k] for k in self.recurrent]
+        self.rows_within_units, self.diagonals = within_units(
+            self.jacobian_rows, cotangents, Builder()
+        )
+        self.mixing = until_units_mix(self.jacobian_rows, cotangents)
         self.unitwise = unitwise(self.state_groups)
         leaves = (*step.inputs, *step.states, *step.weights)
         views = GateBlockViews(job.graph.leaves, leaves, self.sizes)
@@ -80,9 +82,9 @@ class Formula:
         ends: list[Node | None] = [*pair.step.roots]
         if self.job.spec.training:
             ends += [*pair.d_states, *pair.d_inputs]
-            ends += [end for one in pair.sums for end in (one.left, one.right)]
+            ends += [end for term in pair.sums for end in (term.left, term.right)]
         computed = walk([end for end in ends if end is not None])
-        return sum(width_of(v, self.sizes) for v in computed if v.args and not loop_invariant(v))
+        return sum(width(v, self.sizes) for v in computed if v.args and not loop_invariant(v))
 
     def newton(self, device: str, dtype: torch.dtype) -> tuple[Any, ...] | str:
         """Kernels of a whole iteration for each bundle of states; or why there are none."""
@@ -97,20 +99,20 @@ class Formula:
         return self._newtons[key]
 
     def _iterations(self, make: Any, dtype: torch.dtype) -> tuple[Any, ...] | str:
-        found: list[Any] = []
+        kernels: list[Any] = []
         for state_group in self.state_groups:
-            made = make(
+            kernel = make(
                 [self._group_step(group) for group in state_group.groups],
                 self.sizes,
                 n=state_group.algebra.n,
                 units=isinstance(state_group.algebra, Units),
-                held=frozenset(self.held),
+                passthrough=frozenset(self.held),
                 dtype=dtype,
             )
-            if isinstance(made, str):
-                return made
-            found.append(made)
-        return tuple(found)
+            if isinstance(kernel, str):
+                return kernel
+            kernels.append(kernel)
+        return tuple(kernels)
 
     def _group_step(self, group: Sequence[int]) -> GroupStep:
         step, places = self.pair.step, [self.recurrent.index(k) for k in group]
@@ -154,14 +156,14 @@ class Problem:
         self.iterations = None if isinstance(kernels, str) else Iterations(self, kernels)
 
     def _lay_out(self, groups: tuple[StateGroups, ...], rows: Sequence[Node | None]) -> None:
-        """Take groups, and what their Jacobians' rows are."""
+        """Set the layout of state groups and the rows of their Jacobians."""
         formula = self.formula
         self.state_groups, self._rows = groups, rows
         below = {
             k: self._column(formula.pair.step.states[k], self._states) for k in formula.recurrent
         }
-        whole = {k: value.unsqueeze(0) for k, value in below.items()}
-        self.start: Trajectory = tuple(b.packed(whole)[0] for b in groups)
+        one_step = {k: value.unsqueeze(0) for k, value in below.items()}
+        self.start: Trajectory = tuple(b.packed(one_step)[0] for b in groups)
         self.algebras = tuple(state_group.algebra for state_group in groups)
         self.row_bytes = COPIES * self.batch * jacobian_width(groups) * self.dtype.itemsize
 
@@ -190,34 +192,34 @@ class Problem:
         return values[leaf] if leaf.shape else values[leaf].unsqueeze(-1)
 
     def leaves_of_rows(self, rows: Rows) -> dict[Node, Tensor]:
-        """Values of leaves that are not recurrent for some steps, and what is of weight rate."""
-        known = dict(self._invariants)
-        known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
-        known.update((leaf, self._states[leaf].unsqueeze(0)) for leaf in self.formula.held)
-        return known
+        """Values of non-recurrent leaves for some steps, and loop-invariant values."""
+        values = dict(self._invariants)
+        values.update((leaf, value[rows]) for leaf, value in self._inputs.items())
+        values.update((leaf, self._states[leaf].unsqueeze(0)) for leaf in self.formula.held)
+        return values
 
     def leaves(self, before: Trajectory, rows: Rows) -> dict[Node, Tensor]:
         """Values of all leaves for some steps; ``before`` holds the states they start from."""
         step = self.formula.pair.step
-        known = self.leaves_of_rows(rows)
+        values = self.leaves_of_rows(rows)
         for state_group, packed in zip(self.state_groups, before, strict=True):
-            for k, value in state_group.unpacked(packed, self.batch).items():
+            for k, state in state_group.unpacked(packed, self.batch).items():
                 leaf = step.states[k]
-                known[leaf] = value if leaf.shape else value.squeeze(-1)
-        return known
+                values[leaf] = state if leaf.shape else state.squeeze(-1)
+        return values
 
-    def evaluate(self, roots: Sequence[Node], known: dict[Node, Tensor]) -> tuple[Tensor, ...]:
+    def evaluate(self, roots: Sequence[Node], values: dict[Node, Tensor]) -> tuple[Tensor, ...]:
         """Values of some nodes."""
-        return evaluate(self._arrays, tuple(roots), known, self._sizes)
+        return evaluate(self._arrays, tuple(roots), values, self._sizes)
 
     def values(self, before: Trajectory, rows: Rows) -> Trajectory:
         """f for some steps, whatever precedes each of them."""
         return self._next(self.leaves(before, rows))
 
-    def _next(self, known: dict[Node, Tensor]) -> Trajectory:
+    def _next(self, leaves: dict[Node, Tensor]) -> Trajectory:
         formula = self.formula
-        count = next(known[leaf].shape[0] for leaf in formula.pair.step.inputs)
-        values = self.evaluate(formula.next, known)
+        count = next(leaves[leaf].shape[0] for leaf in formula.pair.step.inputs)
+        values = self.evaluate(formula.next, leaves)
         wide = {
             k: self.broadcast(value, formula.pair.step.states[k], count)
             for k, value in zip(formula.recurrent, values, strict=True)
@@ -226,7 +228,7 @@ class Problem:
 
     def width(self, value: Node) -> int:
         """Units of a gate block; 1 for a scalar."""
-        return width_of(value, self._sizes)
+        return width(value, self._sizes)
 
     def broadcast(self, value: Tensor, leaf: Node, *lead: int) -> Tensor:
         """A value of every step, sample and unit, scalars as columns."""
@@ -244,28 +246,28 @@ class Problem:
 
     def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
         """f and its Jacobian by the states for some steps."""
-        known = self.leaves(before, rows)
-        values = self._next(known)
+        leaves = self.leaves(before, rows)
+        values = self._next(leaves)
         count = values[0].shape[0] if values else 0
-        return values, self.jacobian(known, count)
+        return values, self.jacobian(leaves, count)
 
-    def jacobian(self, known: dict[Node, Tensor], count: int) -> Trajectory:
-        """The Jacobian of so many steps; ``known`` holds their leaves, and stays as it is."""
+    def jacobian(self, leaves: dict[Node, Tensor], count: int) -> Trajectory:
+        """The Jacobian of so many steps; ``leaves`` holds their leaves, and stays as it is."""
         step, pair = self.formula.pair.step, self.formula.pair
         jacobians: list[Tensor] = []
         some = next(iter(self._inputs.values()))
         for state_group in self.state_groups:
             seeds = state_group.seeded(some)
-            states, values = len(state_group.widths), dict(known)
+            states, values = len(state_group.widths), dict(leaves)
             for k in self.formula.recurrent:
                 leaf = step.states[k]
                 seed = seeds.get(k)
                 if seed is None:
-                    seed = some.new_zeros(states, 1, 1, width_of(leaf, self._sizes))
+                    seed = some.new_zeros(states, 1, 1, width(leaf, self._sizes))
                 values[pair.d_next[k]] = self.bare(seed, leaf)
             units = isinstance(state_group.algebra, Units)
-            made = self._units_jacobian if units else self._rows_jacobian
-            jacobians.append(made(state_group, values, count))
+            jacobian_of = self._units_jacobian if units else self._rows_jacobian
+            jacobians.append(jacobian_of(state_group, values, count))
         return tuple(jacobians)
 
     def _units_jacobian(
@@ -289,13 +291,13 @@ class Problem:
         """[T, B·groups, n, n], of states whose units mix."""
         formula, n, groups = self.formula, state_group.rows, state_group.groups
         ends = list(accumulate(state_group.widths))
-        parts = [slice(*ends) for ends in zip((0, *ends), ends)]
+        spans = [slice(*ends) for ends in zip((0, *ends), ends)]
         like = next(iter(self._inputs.values()))
-        whole = like.new_empty(count, self.batch, len(groups), n, n)
+        jacobian = like.new_empty(count, self.batch, len(groups), n, n)
         for g, group in enumerate(groups):
-            places = {formula.pair.d_next[k]: (p, parts[p]) for p, k in enumerate(group)}
+            places = {formula.pair.d_next[k]: (p, spans[p]) for p, k in enumerate(group)}
             rows = JacobianRows(self, formula.mixing, values, places, count, n)
             for place, k in enumerate(group):
                 root = formula.mixing.roots[formula.recurrent.index(k)]
-                rows.write(whole[:, :, g, :, parts[place]], root)
-        return whole.flatten(1, 2)
+                rows.write(jacobian[:, :, g, :, spans[place]], root)
+        return jacobian.flatten(1, 2)

@@ -1,4 +1,4 @@
-"""Steps one after another: by another engine's kernel if there is one, else by torch ops."""
+"""Sequential runs: by another engine's kernel if possible, else by torch ops."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def rows_by_kernel(kernel: Kernel, call: Call, states: Sequence[Node]) -> list[T
 def run_sequentially(equations: Equations) -> Trajectory:
     """All states by torch ops, a step at a time."""
     state = equations.start
-    parts: list[Trajectory] = []
+    computed: list[Trajectory] = []
     for t in range(equations.steps):
         deadline.check()
-        one = tuple(part.unsqueeze(0) for part in state)
-        values = equations.values(one, slice(t, t + 1))
-        parts.append(values)
+        states = tuple(part.unsqueeze(0) for part in state)
+        values = equations.values(states, slice(t, t + 1))
+        computed.append(values)
         state = tuple(part[0] for part in values)
-    return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
+    return tuple(torch.cat(pieces) for pieces in zip(*computed, strict=True))

@@ -73,7 +73,7 @@ CHAIN = ("newton", "damped", "windowed")  # tried in this order, before the sequ
 
 @dataclass
 class Solution:
-    """What came out, and how.
+    """Result of :func:`solve`.
 
     Attributes:
         y: the trajectory; None if no solver came past the convergence checks.
@@ -89,13 +89,13 @@ class Solution:
 
     @property
     def attempts(self) -> str:
-        """What was tried, as text."""
+        """Rejected solvers and reasons, as text."""
         return "; ".join(f"{name}: {why}" for name, why in self.tried.items())
 
 
 @dataclass(frozen=True)
 class Glance:
-    """An iterate as it is seen by who studies a solver.
+    """An iterate, as reported to a watching callback.
 
     Attributes:
         solver: whose it is.
@@ -141,8 +141,8 @@ def solve(
             y, iterations, why = _windows(equations, name, guess, budget, watch)
             why = why or refusal(equations, y, dtype, budget)
         else:
-            seen = None if watch is None else partial(_repacked, equations, watch)
-            y, iterations, why = _windows(view, name, guess, budget, seen)
+            repacking_watch = None if watch is None else partial(_repacked, equations, watch)
+            y, iterations, why = _windows(view, name, guess, budget, repacking_watch)
             why = why or refusal(view, y, dtype, budget)
             y = y if why else equations.repacked(y)
         if why is None:
@@ -163,18 +163,18 @@ def _windows(
     """Windows one after another, each from the last state of the one before."""
     method = METHODS[name]
     start = equations.start
-    parts: list[Trajectory] = []
+    solved: list[Trajectory] = []
     most = 0
     for rows in windows(equations, budget, method.window):
         y, iterations, why = _window(equations, name, guess, start, rows, watch)
         most = max(most, iterations)
         if why is not None:
             return y, most, f"steps {rows.start} to {rows.stop}: {why}"
-        start = tuple(part[-1] for part in y)
-        parts.append(y)
-    if len(parts) == 1:
-        return parts[0], most, None
-    return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True)), most, None
+        start = tuple(states[-1] for states in y)
+        solved.append(y)
+    if len(solved) == 1:
+        return solved[0], most, None
+    return tuple(torch.cat(pieces) for pieces in zip(*solved, strict=True)), most, None
 
 
 def _window(
@@ -187,7 +187,7 @@ def _window(
 ) -> tuple[Trajectory, int, str | None]:
     """Iterate on the steps of one window."""
     method, replaced = METHODS[name], 0
-    y = _begun(equations, guess, start, rows)
+    y = _initial_guess(equations, guess, start, rows)
     demanded = TOLERANCES[start[0].dtype].residual if start else 0.0
     if method.plain and watch is None and equations.iterations is not None:
         return _by_kernels(equations.iterations, method, y, start, rows, demanded)
@@ -226,7 +226,7 @@ def _by_kernels(
     rows: slice,
     demanded: float,
 ) -> tuple[Trajectory, int, str | None]:
-    """The same by kernels of whole iterations."""
+    """Iterate by kernels that run whole iterations."""
     off = math.nan
     for iteration in range(method.iterations + 1):
         deadline.check()
@@ -236,7 +236,7 @@ def _by_kernels(
     return y, method.iterations, f"residual {off:.2g} after {method.iterations} iterations"
 
 
-def _begun(
+def _initial_guess(
     equations: Equations, guess: str | Trajectory, start: Trajectory, rows: slice
 ) -> Trajectory:
     if not isinstance(guess, str):
@@ -247,7 +247,7 @@ def _begun(
 
 
 def _clean(y: Trajectory) -> Trajectory:
-    """Neither NaN nor infinity inside an iterate: 0, and at most a large number."""
+    """Replace NaN by 0 and clamp to ±_CLIP."""
     return tuple(
         torch.nan_to_num(part, nan=0.0, posinf=_CLIP, neginf=-_CLIP).clamp_(-_CLIP, _CLIP)
         for part in y
@@ -279,8 +279,8 @@ def _solved(
         rest = torch.nan_to_num(f) - x
         d = _corrections(algebra, method, scale, J, rest)
         if not bool(d.isfinite().all()):  # what is not finite in J reaches d
-            kept = torch.nan_to_num(J, nan=0.0, posinf=_CLIP, neginf=-_CLIP)
-            d = _corrections(algebra, method, scale, kept, rest)
+            finite = torch.nan_to_num(J, nan=0.0, posinf=_CLIP, neginf=-_CLIP)
+            d = _corrections(algebra, method, scale, finite, rest)
         states.append(x + d)
     return tuple(states)
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from elman.autodiff.structure import JacobianPattern, Structure
 from elman.engines.deer.scans import Algebra, Dense, Units
-from elman.ir.graph import Node
 from elman.ir.pair import Step
-from elman.ir.types import shape_size
+from elman.plan.prices import width
 
 
 @dataclass(frozen=True)
@@ -48,21 +47,21 @@ class StateGroups:
         count = len(self.groups)
         states: dict[int, Tensor] = {}
         if isinstance(self.algebra, Units):
-            whole = packed.unflatten(2, (batch, count, self.widths[0]))
+            views = packed.unflatten(2, (batch, count, self.widths[0]))
             for g, group in enumerate(self.groups):
                 for place, k in enumerate(group):
-                    states[k] = whole[:, place, :, g]
+                    states[k] = views[:, place, :, g]
             return states
-        whole = packed.unflatten(1, (batch, count))
+        views = packed.unflatten(1, (batch, count))
         for g, group in enumerate(self.groups):
-            states.update(zip(group, whole[:, :, g].split(self.widths, -1), strict=True))
+            states.update(zip(group, views[:, :, g].split(self.widths, -1), strict=True))
         return states
 
     def seeded(self, like: Tensor) -> dict[int, Tensor]:
         """Cotangents [states of a group, 1, 1, n], each one for every unit of one state."""
         cotangents: dict[int, Tensor] = {}
-        for place, width in enumerate(self.widths):
-            seed = like.new_zeros(len(self.widths), 1, 1, width)
+        for place, units in enumerate(self.widths):
+            seed = like.new_zeros(len(self.widths), 1, 1, units)
             seed[place] = 1
             cotangents.update({group[place]: seed for group in self.groups})
         return cotangents
@@ -74,7 +73,7 @@ def state_groups_of(
     """The recurrent states of a step, groups of one kind together."""
     kinds: dict[tuple[bool, tuple[int, ...]], list[tuple[int, ...]]] = {}
     for group in recurrence.groups:
-        widths = tuple(width_of(step.states[k], sizes) for k in group)
+        widths = tuple(width(step.states[k], sizes) for k in group)
         patterns = [kind for (a, _), kind in recurrence.kinds.items() if a in group]
         units = JacobianPattern.DENSE not in patterns and len(set(widths)) == 1
         kinds.setdefault((units, widths), []).append(group)
@@ -87,18 +86,13 @@ def state_groups_of(
 def unitwise(state_groups: Sequence[StateGroups]) -> tuple[StateGroups, ...] | None:
     """The same groups, each unit by itself; None if there is nothing to gain, or if the states of a
     group differ in size."""
-    if all(isinstance(one.algebra, Units) for one in state_groups):
+    if all(isinstance(group.algebra, Units) for group in state_groups):
         return None
-    if any(len(set(one.widths)) > 1 for one in state_groups):
+    if any(len(set(group.widths)) > 1 for group in state_groups):
         return None
-    return tuple(replace(one, algebra=Units(len(one.widths))) for one in state_groups)
+    return tuple(replace(group, algebra=Units(len(group.widths))) for group in state_groups)
 
 
 def jacobian_width(state_groups: Sequence[StateGroups]) -> int:
     """Elements of the Jacobians of one step of one sample."""
-    return sum(one.rows * sum(one.widths) * len(one.groups) for one in state_groups)
-
-
-def width_of(leaf: Node, sizes: Mapping[str, int]) -> int:
-    """Units of a gate block; 1 of a scalar."""
-    return shape_size(leaf.shape, sizes)[0] if leaf.shape else 1
+    return sum(group.rows * sum(group.widths) * len(group.groups) for group in state_groups)

@@ -13,7 +13,7 @@ from torch import Tensor
 from elman.engines.arrays import Arrays
 from elman.engines.base import DifferentiableKernel, Engine, Job, Kernel
 from elman.engines.call import Call, Result
-from elman.ir.evaluate import prepared
+from elman.ir.evaluate import node_functions
 from elman.ir.graph import Graph, Node
 from elman.ir.types import shape_size
 from elman.plan.spec import OPTIMIZATIONS
@@ -39,20 +39,20 @@ def steps(
     states: Sequence[Tensor] = call.states
     arrays = Arrays(states[0].dtype, states[0].device)
     widths = [shape_size(value.shape, dims) for value in graph.outputs]
-    known: dict[Node, Tensor] = dict(zip(graph.weights, call.weights, strict=True))
-    order = prepared(arrays, graph.roots, {*graph.leaves}, dims)
+    weights: dict[Node, Tensor] = dict(zip(graph.weights, call.weights, strict=True))
+    order = node_functions(arrays, graph.roots, {*graph.leaves}, dims)
     for row in zip(*(x.unbind(0) for x in call.inputs), strict=True):
-        values = dict(known)
+        values = dict(weights)
         values.update(zip(graph.inputs, row, strict=True))
         values.update(zip(graph.states, states, strict=True))
         for node, compute in order:
             args = [values[arg] for arg in node.args]
             values[node] = compute(*args) if change is None else change(node, compute, args)
-        made = [values[root] for root in graph.roots]
-        after, handed = made[: len(states)], made[len(states) :]
+        results = [values[root] for root in graph.roots]
+        after, returned = results[: len(states)], results[len(states) :]
         states = [_widened(new, old.shape) for new, old in zip(after, states, strict=True)]
         batch = states[0].shape[0]
-        outputs = [_widened(v, (batch, *width)) for v, width in zip(handed, widths, strict=True)]
+        outputs = [_widened(v, (batch, *width)) for v, width in zip(returned, widths, strict=True)]
         yield values, states, _side_by_side(outputs)
 
 

@@ -56,7 +56,7 @@ class _SegmentKernel(Body):
             if value.shape:
                 size = self.layout.width(value)
                 at, mask = f"{at} + {self.units(size)}", self.inside(size)
-            self.lines.append(f"lib.put({at}, {self.whole(self.use(value), value)}, {mask})")
+            self.lines.append(f"lib.put({at}, {self.broadcast(self.use(value), value)}, {mask})")
 
     def units(self, size: int) -> str:
         """See :meth:`Body.units`."""
@@ -177,7 +177,7 @@ class BatchedPhase:
         return names | {run.columns.base for runs in products for run in runs}
 
     def places(self, buffer: Buffer) -> tuple[str, int]:
-        """Where a buffer lies; scratch is this phase's own."""
+        """Array and offset of a buffer."""
         if buffer.where == "scratch":
             return "sr", self.scratch[0][buffer.index]
         return self._places(buffer)
@@ -205,30 +205,30 @@ class BatchedPhase:
         for place, index in sorted(placed):
             if runs and runs[-1].columns.is_contiguous_with(place):
                 last = runs.pop()
-                (whole,) = merged([last.columns, place])
-                runs.append(_JoinedOperands(whole, (*last.places, index)))
+                (joined_range,) = merged([last.columns, place])
+                runs.append(_JoinedOperands(joined_range, (*last.places, index)))
             else:
                 runs.append(_JoinedOperands(place, (index,)))
         return tuple(runs)
 
     def matrices(self) -> list[Node]:
-        """What its products multiply with."""
-        found = [
+        """Matrices of its products."""
+        matrices = [
             term.args[0]
             for segment in self.segments
             for bundle, *_ in segment.products
             for acc in bundle.accs
             for term in acc.terms
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(matrices))
 
     def weights(self, matrices: Mapping[Node, Tensor]) -> list[Tensor]:
-        """What its products multiply with, one per run of operands of each bundle, in order.
+        """Weights of its products, one per run of joined operands, in order.
 
         Args:
             matrices: values of :meth:`matrices` [.., m, n].
         """
-        found: list[Tensor] = []
+        operands: list[Tensor] = []
         for segment in self.segments:
             for bundle, _, runs in segment.products:
                 for run in runs:
@@ -237,8 +237,8 @@ class BatchedPhase:
                         terms = [acc.terms[place] for acc in bundle.accs]
                         blocks = [transposed_if(matrices[t.args[0]], t.transposed) for t in terms]
                         below.append(joined(blocks).mT)
-                    found.append(joined(below))
-        return found
+                    operands.append(joined(below))
+        return operands
 
     def run(
         self, arrays: Mapping[str, Tensor], weights: Sequence[Tensor], vec: Tensor, count: int
@@ -255,14 +255,14 @@ class BatchedPhase:
         heads = vec.shape[0] if self.heads else 1
         rest = iter(weights)
         for segment in self.segments:
-            made = {**arrays, "vec": vec}
+            named = {**arrays, "vec": vec}
             for _, name, runs in segment.products:
-                made[name] = _multiplied(runs, arrays, rest)
+                named[name] = _multiplied(runs, arrays, rest)
             if segment.kernel is None:
                 continue
-            given = arguments(segment.arguments, made, {"count": count})
+            values = arguments(segment.arguments, named, {"count": count})
             grid = (-(-count // segment.block), heads)
-            launch(segment.kernel, grid, given, {"N": segment.block})
+            launch(segment.kernel, grid, values, {"N": segment.block})
 
 
 def _multiplied(
@@ -271,22 +271,22 @@ def _multiplied(
     """The sums of a bundle, side by side: [.., rows, Σ units]."""
     total: Tensor | None = None
     for run in runs:
-        made = multiplied(run.columns.view(arrays), next(weights))
-        total = made if total is None else total.add_(made)
+        product = multiplied(run.columns.view(arrays), next(weights))
+        total = product if total is None else total.add_(product)
     assert total is not None, "a product has operands"
     return total
 
 
-def multiplied(left: Tensor, right: Tensor) -> Tensor:
+def multiplied(rows: Tensor, matrix: Tensor) -> Tensor:
     """A product in float32, of what is multiplied in the type of the right side; or one for each
     head."""
-    left = left.to(right.dtype)
-    product = torch.bmm if left.dim() == 3 else torch.mm
-    if left.dtype == torch.float32:
-        return product(left, right)
-    if left.is_cuda:
-        return product(left, right, out_dtype=torch.float32)
-    return product(left.float(), right.float())
+    rows = rows.to(matrix.dtype)
+    product = torch.bmm if rows.dim() == 3 else torch.mm
+    if rows.dtype == torch.float32:
+        return product(rows, matrix)
+    if rows.is_cuda:
+        return product(rows, matrix, out_dtype=torch.float32)
+    return product(rows.float(), matrix.float())
 
 
 def transposed_if(matrix: Tensor, transposed: bool) -> Tensor:
@@ -295,7 +295,7 @@ def transposed_if(matrix: Tensor, transposed: bool) -> Tensor:
 
 
 def joined(blocks: list[Tensor]) -> Tensor:
-    """Blocks below one another: a view where they lie so in memory."""
+    """Blocks concatenated along rows; a view where they are adjacent in memory."""
     first = blocks[0]
     rows = 0
     for block in blocks:

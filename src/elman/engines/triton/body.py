@@ -14,7 +14,7 @@ from elman.plan.program import Buffer, Bundle, Part, Phase, Segment
 
 
 class Body(ABC):
-    """Writes the lines of a phase; who derives from it knows where memory and products are.
+    """Writes the lines of a phase; subclasses define addresses and products.
 
     Attributes:
         before: lines that stand before any loop: indices, constants, what is loaded once.
@@ -26,7 +26,7 @@ class Body(ABC):
         self.before: list[str] = []
         self.lines: list[str] = []
         self.names: dict[Node, str] = {}  # what is at hand in a step
-        self.held: dict[Node, str] = {}  # what is at hand in every step
+        self.invariants: dict[Node, str] = {}  # what is at hand in every step
         self._units: dict[int, str] = {}
         self._count = 0
 
@@ -62,7 +62,7 @@ class Body(ABC):
         return padded(size)
 
     def masked(self, size: int) -> bool:
-        """Whether some of them are none."""
+        """Whether a block is padded."""
         return padded(size) != size
 
     def inside(self, size: int, rows: str = "live") -> str:
@@ -71,21 +71,21 @@ class Body(ABC):
         return f"ok_{name} & {rows}" if self.masked(size) else rows
 
     def constant(self, value: Node) -> str | None:
-        """The name of what is the same in every row, or None."""
-        if value in self.held:
-            return self.held[value]
+        """The name of a loop-invariant value, or None."""
+        if value in self.invariants:
+            return self.invariants[value]
         if value.op in ("const", "count"):
-            known = (
+            constant_value = (
                 value.number
                 if value.op == "const"
                 else float(dim_size(value.data, self.layout.sizes))
             )
-            name = self.held[value] = self.fresh("k")
-            self.before.append(f"{name} = {block(known)}")
+            name = self.invariants[value] = self.fresh("k")
+            self.before.append(f"{name} = {block(constant_value)}")
             return name
         if not loop_invariant(value):
             return None
-        name = self.held[value] = self.fresh("v")
+        name = self.invariants[value] = self.fresh("v")
         offset = self.layout.vector(value)
         if value.shape:
             size = self.layout.width(value)
@@ -97,11 +97,11 @@ class Body(ABC):
         return name
 
     def use(self, value: Node) -> str:
-        """The name of a value: held, computed, or loaded now."""
-        known = self.constant(value) or self.names.get(value)
-        if known is None:
-            known = self.names[value] = self.load(self.phase.buffers[value], value)
-        return known
+        """The name of a value, loaded if need be."""
+        name = self.constant(value) or self.names.get(value)
+        if name is None:
+            name = self.names[value] = self.load(self.phase.buffers[value], value)
+        return name
 
     def load(self, buffer: Buffer, value: Node) -> str:
         """Load a value from its buffer; its name."""
@@ -126,10 +126,10 @@ class Body(ABC):
         """Store a value to a buffer."""
         name = self.use(value)
         at, mask = self.place(buffer, value)
-        self.lines.append(f"lib.put({at}, {self.whole(name, value)}, {mask})")
+        self.lines.append(f"lib.put({at}, {self.broadcast(name, value)}, {mask})")
 
-    def whole(self, name: str, value: Node) -> str:
-        """A value of every unit and sample, however it was written."""
+    def broadcast(self, name: str, value: Node) -> str:
+        """A value broadcast to every unit and sample."""
         units = self.block_of(self.layout.width(value)) if value.shape else 1
         return f"tl.broadcast_to({name}, [{units}, N])"
 
@@ -168,18 +168,18 @@ class Body(ABC):
         if OPS[value.op].kind == "reduce" and not value.shape:
             text = self._reduced(value)
         elif value.over_units:
-            text = self.own(self._over_units(value), value)
+            text = self.owned_units(self._over_units(value), value)
         elif value.op == "lin":
-            own = [
+            owned_units = [
                 (coef, arg)
                 for coef, arg in zip(value.coefs, value.args, strict=True)
                 if product is None or arg not in merged
             ]
-            terms = [self.use(arg) for _, arg in own]
-            coefs = tuple(coef for coef, _ in own)
+            terms = [self.use(arg) for _, arg in owned_units]
+            coefs = tuple(coef for coef, _ in owned_units)
             if product is None:
                 text = spell_sum(coefs, value.bias, terms)
-            elif not own and not value.bias:
+            elif not owned_units and not value.bias:
                 self.names[value] = product
                 return
             else:
@@ -195,11 +195,11 @@ class Body(ABC):
     def all_units(self, value: Node) -> tuple[str, str | None]:
         """The name of a block with all units of a value, and of their mask if they need one."""
         size = self.layout.width(value)
-        name = self.whole(self.use(value), value)
+        name = self.broadcast(self.use(value), value)
         return name, f"ok_{self.units(size)}" if self.masked(size) else None
 
-    def own(self, text: str, value: Node) -> str:
-        """Of a block with all units of a value, text of those of this program."""
+    def owned_units(self, text: str, value: Node) -> str:
+        """Text of this program's units of a block with all units of a value."""
         return text
 
     def _over_units(self, value: Node) -> str:
@@ -223,18 +223,18 @@ class Body(ABC):
     def _first(self, value: Node, wide: list[tuple[str, str | None]]) -> str:
         """The number of the first largest unit of all arguments, counted over all of them."""
         sizes = [self.layout.width(arg) for arg in value.args]
-        parts = [
+        blocks = [
             f"({name}, 1, {padded(size)}, {size})"
             for (name, _), size in zip(wide, sizes, strict=True)
         ]
-        best = [self.fresh() for _ in parts]
-        for name, part in zip(best, parts, strict=True):
-            self.lines.append(f"{name} = lib.group_amax{part}")
+        best = [self.fresh() for _ in blocks]
+        for name, arguments in zip(best, blocks, strict=True):
+            self.lines.append(f"{name} = lib.group_amax{arguments}")
         top = largest(best)
-        text = f"lib.group_argmax{parts[-1]} + {sum(sizes[:-1])}.0"
-        for k in reversed(range(len(parts) - 1)):
-            found = f"lib.group_argmax{parts[k]} + {sum(sizes[:k])}.0"
-            text = f"tl.where(({best[k]} == {top}) | ({best[k]} != {best[k]}), {found}, {text})"
+        text = f"lib.group_argmax{blocks[-1]} + {sum(sizes[:-1])}.0"
+        for k in reversed(range(len(blocks) - 1)):
+            index = f"lib.group_argmax{blocks[k]} + {sum(sizes[:k])}.0"
+            text = f"tl.where(({best[k]} == {top}) | ({best[k]} != {best[k]}), {index}, {text})"
         return text
 
     def _reduced(self, value: Node) -> str:
@@ -244,8 +244,8 @@ class Body(ABC):
         if value.op == "argmax":
             return self._first(value, wide)
         if value.op == "amax":
-            parts = [f"lib.amax({only(name, mask, '-inf')})" for name, mask in wide]
-            return f"({largest(parts)})[None, :]"
+            maxima = [f"lib.amax({only(name, mask, '-inf')})" for name, mask in wide]
+            return f"({largest(maxima)})[None, :]"
         total = " + ".join(f"tl.sum({only(name, mask)}, 0)" for name, mask in wide)
         if value.op == "sum":
             return f"({total})[None, :]"
@@ -262,15 +262,15 @@ class Body(ABC):
         return f"(({' + '.join(squares)}) * {number(1.0 / count)})[None, :]"
 
 
-def largest(parts: list[str]) -> str:
+def largest(blocks: list[str]) -> str:
     """The largest of some blocks, unit by unit; NaN where there is one."""
-    text = parts[0]
-    for part in parts[1:]:
-        text = f"tl.maximum({text}, {part}, propagate_nan=tl.PropagateNan.ALL)"
+    text = blocks[0]
+    for other_block in blocks[1:]:
+        text = f"tl.maximum({text}, {other_block}, propagate_nan=tl.PropagateNan.ALL)"
     return text
 
 
-def only(text: str, mask: str | None, other: str = "0.0") -> str:
-    """A block with another value in its padding."""
-    other = other if other == "0.0" else f'float("{other}")'
-    return text if mask is None else f"tl.where({mask}, {text}, {other})"
+def only(text: str, mask: str | None, padding: str = "0.0") -> str:
+    """A block with its padding replaced."""
+    padding = padding if padding == "0.0" else f'float("{padding}")'
+    return text if mask is None else f"tl.where({mask}, {text}, {padding})"

@@ -1,4 +1,4 @@
-"""A call under way: arrays of all its steps, which are computed a time chunk at a time."""
+"""Arrays of a call in progress, computed in time chunks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CallBuffers(ABC):
-    """What both directions share.
+    """Arrays of a call in one direction.
 
     Attributes:
         T, B, rows: steps, samples, and rows of all steps.
@@ -56,7 +56,7 @@ class CallBuffers(ABC):
         self.vec = like.new_zeros(*lead, 1, dtype=torch.float32) if vec is None else vec
         self._matrices = {node: _rowed(values[node]) for node in sweep.matrices}
         self._operands: dict[BatchedPhase, list[Tensor]] = {}
-        self._held: Arrays | None = None
+        self._constants: Arrays | None = None
         self._carry: list[Tensor] = []
         self._start: list[Tensor] = []
         self.sequences: Sequence[Tensor] = ()
@@ -70,24 +70,24 @@ class CallBuffers(ABC):
         The time chunks of a call follow one another, in the backward from the last step on.
         """
         last = self.T if last is None else last
-        whole = last - first == self.T
+        all_steps = last - first == self.T
         arrays, sequences, rows = self.arrays, self.sequences, self.rows
-        if not whole:
+        if not all_steps:
             at, rows = first * self.B, (last - first) * self.B
             arrays = {name: value.narrow(-2, at, rows) for name, value in arrays.items()}
             sequences = [
-                value.narrow(-3, first, last - first + 1) if kept else value
-                for value, kept in zip(sequences, self.of.kept, strict=True)
+                value.narrow(-3, first, last - first + 1) if is_kept else value
+                for value, is_kept in zip(sequences, self.of.kept_states, strict=True)
             ]
         if not self._start:
             self._start = self._carry  # another stream may read it until the run is over
         self._batched(self.sweep.before, arrays, rows)
         if self.sweep.steps is not None:
-            assert whole, "steps that are launched one by one are not cut"
+            assert all_steps, "steps that are launched one by one are not cut"
             self._carry = self._stepped(arrays)
         else:
             # in float32 from time chunk to time chunk, as from step to step
-            carry = self._carry if whole else [value.float() for value in self._carry]
+            carry = self._carry if all_steps else [value.float() for value in self._carry]
             after = [torch.empty_like(value) for value in carry]
             self._looped(arrays, sequences, Ends(self.ends, carry, after), last - first)
             self._carry = after
@@ -96,17 +96,17 @@ class CallBuffers(ABC):
         self._batched(self.sweep.after, arrays, rows)
 
     def _batched(self, runner: BatchedPhase, arrays: Arrays, rows: int) -> None:
-        """A phase on rows at once."""
+        """Run a batched phase on rows."""
         if not runner.segments:
             return
-        own: Arrays = {}
+        workspace: Arrays = {}
         for name, width in (("sr", runner.scratch[1]), ("sc", runner.scalars)):
             if width:
-                own[name] = fresh(self.vec, *self.heads, rows, width)
-        runner.run({**arrays, **own}, self._weights(runner), self.vec, rows)
+                workspace[name] = fresh(self.vec, *self.heads, rows, width)
+        runner.run({**arrays, **workspace}, self._weights(runner), self.vec, rows)
 
     def _weights(self, runner: BatchedPhase) -> list[Tensor]:
-        """What a phase multiplies with."""
+        """Weights of a phase's products, cached."""
         if runner not in self._operands:
             self._operands[runner] = runner.weights(self._matrices)
         return self._operands[runner]
@@ -115,21 +115,21 @@ class CallBuffers(ABC):
         """Steps in one kernel."""
         loop, packed = self.sweep.loop, self.packed
         assert loop is not None, "asked for before"
-        if self._held is None:
-            held = [_rowed(transposed_if(self._matrices[node], t)) for node, t in loop.matrices]
-            self._held = {**numbered("m", held), "vec": self.vec}
+        if self._constants is None:
+            matrices = [_rowed(transposed_if(self._matrices[node], t)) for node, t in loop.matrices]
+            self._constants = {**numbered("m", matrices), "vec": self.vec}
             if packed is not None:
                 rows = _first_rows(packed, self.vec.device)
-                self._held["rows"] = rows.expand(*self.heads, -1)  # the same for every head
+                self._constants["rows"] = rows.expand(*self.heads, -1)  # the same for every head
         states = numbered("st", [sequence.flatten(-3, -2) for sequence in sequences])
-        self.sweep.run({**arrays, **states, **self._held}, ends, steps, self.of.element)
+        self.sweep.run({**arrays, **states, **self._constants}, ends, steps, self.of.element)
 
     @abstractmethod
     def _stepped(self, arrays: Arrays) -> list[Tensor]:
-        """All steps one by one; what is carried at the end."""
+        """Run all steps one by one; returns the states carried at the end."""
 
     def _worked(self, arrays: Arrays, carries: Arrays) -> Tensor | None:
-        """All steps one by one; what is carried in memory of its own at the end."""
+        """Run all steps one by one; returns the carry buffer at the end."""
         steps = self.sweep.steps
         assert steps is not None, "asked for before"
         rows = {name: a for name, a in arrays.items() if not name.startswith(("st", "nx"))}
@@ -151,35 +151,35 @@ class CallBuffers(ABC):
 
     def _rows_of_states(self) -> Arrays:
         """Kept sequences as rows before and after each step."""
-        found: Arrays = {}
+        rows: Arrays = {}
         packed = self.packed
         needed = self._needed()
         for k, sequence in enumerate(self.sequences):
             if k in self.of.layout.held and {f"st{k}", f"nx{k}"} & needed:
-                found[f"st{k}"] = found[f"nx{k}"] = self._repeated(sequence)
-            if not self.of.kept[k]:
+                rows[f"st{k}"] = rows[f"nx{k}"] = self._repeated(sequence)
+            if not self.of.kept_states[k]:
                 continue
             flat = sequence.flatten(-3, -2)
-            found[f"nx{k}"] = flat[..., self.B :, :]
+            rows[f"nx{k}"] = flat[..., self.B :, :]
             if packed is None:
-                found[f"st{k}"] = flat[..., : self.rows, :]
+                rows[f"st{k}"] = flat[..., : self.rows, :]
             else:
-                found[f"st{k}"] = flat.index_select(-2, _before(packed, flat.device))
-        return found
+                rows[f"st{k}"] = flat.index_select(-2, _before(packed, flat.device))
+        return rows
 
     def _needed(self) -> set[str]:
         """Names of the arrays whose rows of all steps are read."""
         return self.sweep.arrays
 
     def _repeated(self, sequence: Tensor) -> Tensor:
-        """A state that only holds a value, at each step."""
+        """A pass-through state repeated for each step."""
         if self.packed is None:
             return sequence.expand(*self.heads, self.T, -1, -1).flatten(-3, -2)
         at = self.packed.sequence.to(sequence.device)
         return sequence.select(-3, 0).index_select(-2, at)
 
     def _chunk(self, like: Tensor) -> Tensor:
-        """Memory for what batched phases hand to the steps, or the steps to them."""
+        """Memory between batched phases and steps."""
         width = max(1, self.sweep.chunk[1])
         return fresh(like, *self.heads, self.rows, width, dtype=self.of.slots)
 
@@ -214,16 +214,20 @@ class ForwardCallBuffers(CallBuffers):
         fewest = 2 if self.sweep.steps is not None else 1
         self.sequences = [
             fresh(like, *heads, 1, B + rows, width)
-            if kept and packed is not None
-            else fresh(like, *heads, T + 1 if kept else 1 if k in layout.held else fewest, B, width)
-            for k, (kept, width) in enumerate(zip(of.kept, layout.state_widths, strict=True))
+            if is_kept and packed is not None
+            else fresh(
+                like, *heads, T + 1 if is_kept else 1 if k in layout.held else fewest, B, width
+            )
+            for k, (is_kept, width) in enumerate(
+                zip(of.kept_states, layout.state_widths, strict=True)
+            )
         ]
         for sequence, start in zip(self.sequences, self._carry, strict=True):
             sequence[..., 0, :B, :] = start
         self._lead = (rows,) if packed is not None else (T, B)
         if of.output_is_state:
-            whole = self.sequences[0]
-            self.output = whole[..., 1:, :, :] if packed is None else whole[..., 0, B:, :]
+            sequence0 = self.sequences[0]
+            self.output = sequence0[..., 1:, :, :] if packed is None else sequence0[..., 0, B:, :]
         else:
             self.output = fresh(like, *heads, *self._lead, layout.output_width)
             self.arrays["out"] = self.output.reshape(*heads, rows, layout.output_width)
@@ -250,7 +254,7 @@ class ForwardCallBuffers(CallBuffers):
         """A state after every sample's last step."""
         if self.packed is None or k in self.of.layout.held:
             return sequence.select(-3, self.T % sequence.shape[-3]).clone()
-        rows = _last_rows(self.packed, self.of.kept[k], sequence.device)
+        rows = _last_rows(self.packed, self.of.kept_states[k], sequence.device)
         return sequence.flatten(-3, -2).index_select(-2, rows)
 
 
@@ -305,8 +309,10 @@ class BackwardCallBuffers(CallBuffers):
     def results(self) -> Gradients:
         """What :meth:`Kernel.backward` returns, after the last time chunk."""
         of, call = self.of, self.call
-        sums, whole = of.weight_gradients(self.arrays)
-        d_weights = of.rate.gradients(sums, call.weights, heads=bool(self.heads), whole=whole)
+        sums, direct = of.weight_gradients(self.arrays)
+        d_weights = of.rate.gradients(
+            sums, call.weights, heads=bool(self.heads), precomputed=direct
+        )
         d_inputs = tuple(
             d if d is None else d.reshape(value.shape)
             for d, value in zip(self.d_inputs, call.inputs, strict=True)
@@ -325,16 +331,16 @@ class BackwardCallBuffers(CallBuffers):
         size = (*self.heads, self.B, max(1, layout.carry_row))
         carries = {name: self.vec.new_zeros(size) for name in ("ca", "cn")}
         for array, offset, column in layout.carried():
-            own = self._carry[array].narrow(-1, column.offset, column.width)
+            columns = self._carry[array].narrow(-1, column.offset, column.width)
             for carry in carries.values():  # a sample may begin at either
-                carry.narrow(-1, offset, column.width).copy_(own)
+                carry.narrow(-1, offset, column.width).copy_(columns)
         end = self._worked(arrays, carries)
         assert end is not None, "carries were given"
-        found = [torch.empty_like(value) for value in self._carry]
+        states = [torch.empty_like(value) for value in self._carry]
         for array, offset, column in layout.carried():
-            own = end.narrow(-1, offset, column.width)
-            found[array].narrow(-1, column.offset, column.width).copy_(own)
-        return found
+            columns = end.narrow(-1, offset, column.width)
+            states[array].narrow(-1, column.offset, column.width).copy_(columns)
+        return states
 
 
 def _empty(like: Tensor, filled: bool, *shape: int) -> Tensor:
@@ -364,10 +370,10 @@ def _before(packed: Packed, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _last_rows(packed: Packed, kept: bool, device: torch.device) -> Tensor:
+def _last_rows(packed: Packed, is_kept: bool, device: torch.device) -> Tensor:
     """Where the state after each sample's last step lies: among all, or of two that alternate."""
     rows = [
-        packed.batch + packed.offsets[length - 1] + n if kept else length % 2 * packed.batch + n
+        packed.batch + packed.offsets[length - 1] + n if is_kept else length % 2 * packed.batch + n
         for n, length in enumerate(packed.lengths)
     ]
     return torch.tensor(rows, device=device)

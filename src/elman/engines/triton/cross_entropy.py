@@ -132,7 +132,7 @@ def _verdict(dtype: torch.dtype, device: torch.device) -> EngineError | None:
     return None
 
 
-def found(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
+def losses_and_gradients(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
     """Losses and gradients, as of :func:`elman.engines.cross_entropy.in_torch`; None for types and
     devices that there is no kernel for.
 

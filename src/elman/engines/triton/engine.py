@@ -24,7 +24,6 @@ from elman.engines.triton.occupancy import grids, loops
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import defined
 from elman.engines.triton.wavefront import Wavefront, forecast
-from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.prices import Prices
 from elman.plan.program import Program
@@ -49,10 +48,10 @@ class TritonEngine(Engine):
     def lacks(self, device: str, dtype: str) -> str | None:
         """See :meth:`Engine.lacks`."""
         interpreted = device == "cpu" and knobs.runtime.interpret
-        ours, theirs = triton.__version__, numpy.__version__
-        if interpreted and _version(ours) < (3, 7) and _version(theirs) >= (2, 4):
+        triton_version, numpy_version = triton.__version__, numpy.__version__
+        if interpreted and _version(triton_version) < (3, 7) and _version(numpy_version) >= (2, 4):
             return (
-                f"the interpreter of Triton {ours} does not know numpy {theirs}: "
+                f"the interpreter of Triton {triton_version} does not know numpy {numpy_version}: "
                 "pip install 'numpy<2.4', or a Triton from 3.7 on"
             )
         return super().lacks("cuda" if interpreted else device, dtype)
@@ -63,7 +62,7 @@ class TritonEngine(Engine):
 
     def cross_entropy(self) -> CrossEntropy | None:
         """See :meth:`Engine.cross_entropy`."""
-        return cross_entropy.found
+        return cross_entropy.losses_and_gradients
 
     def newton(self) -> Any:
         """See :meth:`Engine.newton`."""
@@ -110,31 +109,29 @@ class TritonEngine(Engine):
             return None
         resident = processors() // len(jobs)
         most = 1 << (batch - 1).bit_length()  # a choice holds up to here (tuning's size buckets)
-        found: list[TritonKernel] = []
+        layers: list[TritonKernel] = []
         for job, kernel in zip(jobs, kernels, strict=True):
-            others = (self.compile(job, name) for name in self.schedules(job, steps, most))
-            fits = (k for k in chain([kernel], others) if _programs(k, most) <= resident)
+            alternatives = (self.compile(job, name) for name in self.schedules(job, steps, most))
+            fits = (k for k in chain([kernel], alternatives) if _programs(k, most) <= resident)
             first = next(fits, None)
             if not isinstance(first, TritonKernel):
                 return None
-            found.append(first)
-        return Wavefront(found, arrangement), share
+            layers.append(first)
+        return Wavefront(layers, arrangement), share
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan and spell; Triton compiles at the first call."""
-        reason = self.supports(job)
-        if reason is not None:
-            raise EngineError(f"engine 'triton' cannot run {job.name}: {reason}")
+        self.check(job)
         chosen = TritonSchedule.parse(schedule or self.schedules(job, 1, 1)[0])
         if job.single is not None:
             return HeadsKernel(job, self._program(job.single), chosen)
         return TritonKernel(job, self._program(job), chosen)
 
     def _program(self, job: Job) -> Program:
-        made = self._programs.get(job)
-        if made is None:
-            made = self._programs[job] = program(job.pair, job.spec, PRICES)
-        return made
+        planned = self._programs.get(job)
+        if planned is None:
+            planned = self._programs[job] = program(job.pair, job.spec, PRICES)
+        return planned
 
 
 def _version(text: str) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from elman.engines.triton.loop import Loop
 from elman.engines.triton.text import added, assigned, renamed
 from elman.ir.graph import Node
 from elman.ir.pair import loop_invariant
-from elman.ir.types import GateBlock
+from elman.plan.cost import phase_nodes
 from elman.plan.program import Acc, Buffer, Bundle, Phase, Segment
 from elman.plan.segments import full_reads
 
@@ -51,7 +51,7 @@ class Grid(Loop):
 
     Args:
         layout, phase, chunk, forward, packed: as of :class:`Loop`; all states are kept.
-        own: units of the largest gate block that a program has.
+        units: of the largest gate block that a program has.
         heads: whether there are several, each with programs of its own.
         splits: how many parts of a product's inner dim are computed side by side.
         slices: of the samples, computed one after another.
@@ -68,15 +68,15 @@ class Grid(Loop):
         chunk: tuple[list[int], int],
         *,
         forward: bool,
-        own: int,
+        units: int,
         splits: int,
         slices: int = 1,
         packed: bool = False,
         heads: bool = False,
     ) -> None:
-        kept = (True,) * len(layout.state_widths)
+        all_kept = (True,) * len(layout.state_widths)
         super().__init__(
-            layout, phase, chunk, forward=forward, kept=kept, packed=packed, heads=heads
+            layout, phase, chunk, forward=forward, kept_states=all_kept, packed=packed, heads=heads
         )
         self.splits, self.slices = splits, slices
         self._pipeline: list[_PipelineStage] = []
@@ -87,29 +87,28 @@ class Grid(Loop):
         self._is_early = False
         self.sums: set[int] = set()  # how many blocks are summed at once, somewhere
         self.scratch = layout.slots(phase.scratch)
-        sizes = [layout.size(gate_block) for gate_block in _gate_blocks(phase)]
-        self.programs = -(-max(sizes, default=1) // own)
+        sizes = [layout.size(part.gate_block) for s in phase.segments for part in s.parts]
+        self.programs = -(-max(sizes, default=1) // units)
         self.passes = 1 + sum(segment.sync for segment in phase.segments)
         # the interpreter repeats a step: what a program had before and what it has stored are two
         # arrays there, and one on a GPU
         self._now = False
-        self._whole: dict[tuple[Node, KTile], str] = {}
+        self._full_operands: dict[tuple[Node, KTile], str] = {}
         self._inner: dict[KTile, str] = {}
         self._split_weights: dict[tuple[Node, bool, KTile], str] = {}
         self._all: set[int] = set()
         pair = layout.program.pair
         leaves = pair.step.states if forward else pair.d_next
-        nodes = [v for s in phase.segments for p in s.parts for v in p.nodes]
-        nodes += [v for s in phase.segments for v in s.scalars]
-        self._read = {arg for value in nodes for arg in full_reads(value)}  # by all programs
+        # by all programs
+        self._read = {arg for value in phase_nodes(phase) for arg in full_reads(value)}
         self._shared = {k for k, leaf in enumerate(leaves) if leaf in self._read}
 
-    def _own(self, size: int) -> int:
+    def _owned_size(self, size: int) -> int:
         return -(-size // self.programs)
 
     def block_of(self, size: int) -> int:
         """See :meth:`Body.block_of`."""
-        return max(_FEWEST, 1 << (self._own(size) - 1).bit_length())
+        return max(_FEWEST, 1 << (self._owned_size(size) - 1).bit_length())
 
     def masked(self, size: int) -> bool:
         """See :meth:`Body.masked`."""
@@ -117,10 +116,10 @@ class Grid(Loop):
 
     def indices(self, name: str, size: int) -> list[str]:
         """See :meth:`Body.indices`: those of this program."""
-        own = f"tl.arange(0, {self.block_of(size)})[:, None]"
+        offsets = f"tl.arange(0, {self.block_of(size)})[:, None]"
         return [
-            f"{name} = tl.program_id(0) * {self._own(size)} + {own}",
-            f"ok_{name} = ({own} < {self._own(size)}) & ({name} < {size})",
+            f"{name} = tl.program_id(0) * {self._owned_size(size)} + {offsets}",
+            f"ok_{name} = ({offsets} < {self._owned_size(size)}) & ({name} < {size})",
         ]
 
     def address(self, buffer: Buffer, value: Node) -> str:
@@ -172,8 +171,8 @@ class Grid(Loop):
         self.lines, self._early, self._ready, self._late = [], [], [], []
         self._early_bases = {}
         super().segment(segment)
-        parts = self._early, self._ready, self.lines, self._late
-        self._pipeline.append(_PipelineStage(segment.sync, *parts))
+        lines = self._early, self._ready, self.lines, self._late
+        self._pipeline.append(_PipelineStage(segment.sync, *lines))
 
     def load(self, buffer: Buffer, value: Node) -> str:
         """See :meth:`Body.load`: a stage ahead. Nothing of this kernel wrote what is loaded
@@ -187,7 +186,7 @@ class Grid(Loop):
         return name
 
     def _swap(self) -> None:
-        """From a stage's lines to those ahead of it, and back."""
+        """Switch between a stage's lines and those a stage ahead."""
         self.lines, self._early = self._early, self.lines
         self._bases, self._early_bases = self._early_bases, self._bases
         self._is_early = not self._is_early
@@ -252,13 +251,13 @@ class Grid(Loop):
     @property
     def _own_names(self) -> set[str]:
         """What every slice has of its own."""
-        found = {"n", "live", "all_live", "epoch", *self.carried}
-        found |= set(assigned(self._step_head())) - {"t"}
-        found |= {f"next_{index}" for index in self._next}
+        names = {"n", "live", "all_live", "epoch", *self.carried}
+        names |= set(assigned(self._step_head())) - {"t"}
+        names |= {f"next_{index}" for index in self._next}
         for stage in self._pipeline:
-            parts = (stage.early, stage.ready, stage.lines, stage.late)
-            found |= {name for part in parts for name in assigned(part)}
-        return found | {f"{raw}_soon" for raw in self._raws}
+            groups = (stage.early, stage.ready, stage.lines, stage.late)
+            names |= {name for group in groups for name in assigned(group)}
+        return names | {f"{raw}_soon" for raw in self._raws}
 
     def _ahead(self, index: str, mark: str) -> list[str]:
         """The first loads of a step that begins next; its names end with a mark."""
@@ -272,9 +271,12 @@ class Grid(Loop):
         if not self.packed:
             lines.append("live = all_live")
         lines.append("live = live & inside")
-        own = {"i", "inside", *assigned([*lines, *early])}
-        made = [*first, *renamed([*lines, *early], {name: f"{name}_{mark}" for name in own})]
-        return self._of(0, made)
+        step_names = {"i", "inside", *assigned([*lines, *early])}
+        ahead = [
+            *first,
+            *renamed([*lines, *early], {name: f"{name}_{mark}" for name in step_names}),
+        ]
+        return self._of(0, ahead)
 
     def _inner_of(self, tile: KTile) -> tuple[str, int]:
         """The name of a piece's indices [splits, units of a split], and how many splits."""
@@ -288,9 +290,9 @@ class Grid(Loop):
 
     def _split_weight(self, matrix: Node, transposed: bool, tile: KTile) -> str:
         """The name of this program's rows of a matrix: [splits, units, units of a split]."""
-        found = self._split_weights.get((matrix, transposed, tile))
-        if found is not None:
-            return found
+        cached = self._split_weights.get((matrix, transposed, tile))
+        if cached is not None:
+            return cached
         array = self.array(matrix, transposed)
         rows, columns = (self.layout.size(dim[0]) for dim in matrix.shape)
         out = columns if transposed else rows
@@ -306,14 +308,14 @@ class Grid(Loop):
 
     def _split_operand(self, value: Node, tile: KTile) -> str:
         """The name of a piece of all units: [splits, units of a split, samples]."""
-        if (value, tile) in self._whole:
-            return self._whole[value, tile]
+        if (value, tile) in self._full_operands:
+            return self._full_operands[value, tile]
         k, _ = self._inner_of(tile)
         at = f"({self._anywhere(value)})[None, :, :] + {k}[:, :, None]"
         mask = "live[None, :, :]"
         if tile.padded:
             mask = f"({k} < {tile.size})[:, :, None] & {mask}"
-        name = self._whole[value, tile] = self.fresh("o")
+        name = self._full_operands[value, tile] = self.fresh("o")
         self.lines.append(
             f"{name} = tl.load({at}, mask={mask}, other=0.0, cache_modifier='.cg').to(DT)"
         )
@@ -326,18 +328,20 @@ class Grid(Loop):
         flat = [name for chain in chains for name in chain]
         sums = [self.fresh("a") for _ in flat]
         if len(flat) == 1 or any(len(chain) > 1 for chain in chains):
-            summed = [f"{made} = tl.sum({name}, 0)" for made, name in zip(sums, flat, strict=True)]
+            summed = [
+                f"{total} = tl.sum({name}, 0)" for total, name in zip(sums, flat, strict=True)
+            ]
         else:
             self.sums.add(len(flat))
             summed = ["if INTERPRETED:"]
             pairs = list(zip(sums, flat, strict=True))
-            summed += [f"    {made} = tl.sum({name}, 0)" for made, name in pairs]
-            more = f"tl.reduce(({', '.join(flat)}), 0, added{len(flat)})"
-            summed += ["else:", f"    {', '.join(sums)} = {more}"]
+            summed += [f"    {total} = tl.sum({name}, 0)" for total, name in pairs]
+            reduce = f"tl.reduce(({', '.join(flat)}), 0, added{len(flat)})"
+            summed += ["else:", f"    {', '.join(sums)} = {reduce}"]
         self.lines += summed
         for name, chain in zip(names, chains, strict=True):
-            own, sums = sums[: len(chain)], sums[len(chain) :]
-            self.lines.append(f"{name} = {' + '.join(own)}")
+            chain_sums, sums = sums[: len(chain)], sums[len(chain) :]
+            self.lines.append(f"{name} = {' + '.join(chain_sums)}")
         return names
 
     def _chains(self, acc: Acc) -> list[str]:
@@ -379,7 +383,7 @@ class Grid(Loop):
         )
         return name, f"ok_{f}"
 
-    def own(self, text: str, value: Node) -> str:
+    def owned_units(self, text: str, value: Node) -> str:
         """See :meth:`Body.own`."""
         return f"lib.units({text}, {self.units(self.layout.width(value))})"
 
@@ -394,8 +398,3 @@ class Grid(Loop):
 
     def _end(self) -> list[str]:
         return self._sliced(super()._end())
-
-
-def _gate_blocks(phase: Phase) -> list[GateBlock]:
-    """Gate blocks that the phase computes in."""
-    return [part.gate_block for segment in phase.segments for part in segment.parts]

@@ -34,14 +34,16 @@ class GroupKernels:
 
     def __init__(self, groups: Sequence[Linearised], *, units: bool) -> None:
         self.groups, self.units = groups, units
-        self._own = groups[0]
-        self.n = self._own.n
-        self.leaves = [leaf for one in groups for leaf in (*one.rows, *one.invariants)]
+        self._first = groups[0]
+        self.n = self._first.n
+        self.leaves = [leaf for group in groups for leaf in (*group.rows, *group.invariants)]
         self.jacobian_text, self.strayed_text = self._jacobian(), self._strayed()
-        lines = [*self._head(), *self._own.values(), *self._extremes()]
+        lines = [*self._head(), *self._first.values(), *self._extremes()]
         self.residual_text = scans.kernel("residual", "y, y0, X, vec, off", lines)
 
-    def given(self, values: Mapping[Node, Tensor], rows: int, batch: int) -> tuple[Tensor, Tensor]:
+    def operands(
+        self, values: Mapping[Node, Tensor], rows: int, batch: int
+    ) -> tuple[Tensor, Tensor]:
         """What kernels read beside the iterate: values of rows, and of weight rate.
 
         Args:
@@ -51,22 +53,24 @@ class GroupKernels:
         Returns:
             X [values, T, N] and vec [values, groups].
         """
-        each = zip(*(one.rows for one in self.groups))
+        each = zip(*(group.rows for group in self.groups))
         planes = [
             self._planes([_column(leaf, values) for leaf in leaves], rows, batch) for leaves in each
         ]
         some = next(iter(values.values()))
         X = torch.cat(planes) if planes else some.new_zeros(1, rows, 1)
         flat = [
-            torch.cat([values[leaf].reshape(-1) for leaf in one.invariants] or [some.new_zeros(1)])
-            for one in self.groups
+            torch.cat(
+                [values[leaf].reshape(-1) for leaf in group.invariants] or [some.new_zeros(1)]
+            )
+            for group in self.groups
         ]
         return X.contiguous(), torch.stack(flat, -1).reshape(-1)
 
     def _planes(self, values: Sequence[Tensor], rows: int, batch: int) -> Tensor:
         """A value of rows of all groups, [n, T, N]; [1, T, N] if units are channels."""
         if self.units:
-            wide = [v.expand(rows, batch, self._own.width) for v in values]
+            wide = [v.expand(rows, batch, self._first.width) for v in values]
             return torch.stack(wide, 2).reshape(1, rows, -1)
         wide = [v.expand(rows, batch, -1) for v in values]
         return torch.stack(wide, 2).reshape(rows, batch * len(wide), -1).movedim(-1, 0)
@@ -84,7 +88,7 @@ class GroupKernels:
 
     def _channel(self) -> list[str]:
         """Which unit and group a channel is, and how far planes of values are apart."""
-        width = self._own.width
+        width = self._first.width
         return [
             f"unit = c % {width}",
             f"group = c // {width} % {len(self.groups)}",
@@ -118,12 +122,12 @@ class GroupKernels:
         """The kernel of each step's Jacobian ``A`` [T, n, n, N]; and of f less the iterate,
         ``rest`` [T, n, N], with which the correction is a linear recurrence."""
         n = self.n
-        lines = [*self._head(), *self._own.values(), *self._extremes()]
+        lines = [*self._head(), *self._first.values(), *self._extremes()]
         for i in range(n):
             at = f"rest + (t * {n} + {i}) * N + c"
             lines.append(f"tl.store({at}, f{i} - q{i}, mask=inside)")
         for i in range(n):
-            lines += self._own.row(i)
+            lines += self._first.row(i)
             for j in range(n):
                 at = f"A + (t * {n * n} + {i * n + j}) * N + c"
                 lines.append(f"tl.store({at}, a{i}{j}, mask=inside)")
@@ -142,7 +146,7 @@ class GroupKernels:
         for i in range(self.n):
             at = self._place("first", i, "w")
             lines.append(f"h{i} = tl.load({at}, mask=inside, other=0.0)")
-        loop = ["t = w * LENGTH + s", "at = t * N + c", *self._own.values()]
+        loop = ["t = w * LENGTH + s", "at = t * N + c", *self._first.values()]
         for i in range(self.n):
             at = self._place("y", i, "t")
             loop.append(f"q{i} = tl.load({at}, mask=inside, other=0.0)")

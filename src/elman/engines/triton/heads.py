@@ -17,20 +17,20 @@ from elman.ir.types import Dim, Shape, gate_block_size
 from elman.plan.program import Program
 
 
-class _Part:
+class _Division:
     """How an argument is divided among heads, dim by dim.
 
     Args:
-        whole, single: its shape with all heads, and of one of them.
+        combined, single: its shape with all heads, and of one of them.
         heads: how many.
         sizes: of the dims.
     """
 
-    def __init__(self, whole: Shape, single: Shape, heads: int, sizes: Any) -> None:
+    def __init__(self, combined: Shape, single: Shape, heads: int, sizes: Any) -> None:
         self.heads = heads
         self.index = [
-            _index(dim, heads, sizes) if dim != many else None
-            for dim, many in zip(single, whole, strict=True)
+            _index(dim, heads, sizes) if dim != full else None
+            for dim, full in zip(single, combined, strict=True)
         ]
         self._orders: dict[torch.device, list[tuple[Tensor, Tensor] | None]] = {}
 
@@ -47,16 +47,16 @@ class _Part:
     def split(self, value: Tensor) -> Tensor:
         """[heads, …] of a whole argument; what heads share is there for each of them."""
         rank = len(self.index)
-        made, divided = value, False
+        result, divided = value, False
         for place, order in enumerate(self._order(value.device)):
             if order is None:
                 continue
             if divided:
                 raise EngineError("a weight is divided along both of its dims")
             axis = value.dim() - rank + place
-            parts = made.index_select(axis, order[0]).unflatten(axis, (self.heads, -1))
-            made, divided = parts.movedim(axis, 0), True
-        return made if divided else value.expand(self.heads, *value.shape)
+            by_head = result.index_select(axis, order[0]).unflatten(axis, (self.heads, -1))
+            result, divided = by_head.movedim(axis, 0), True
+        return result if divided else value.expand(self.heads, *value.shape)
 
     def merged(self, value: Tensor) -> Tensor:
         """The reverse, of results and gradients [heads, …]: what is shared is summed."""
@@ -71,14 +71,14 @@ class _Part:
 
 def _index(dim: Dim, heads: int, sizes: Any) -> Tensor:
     """The units of each head [heads, units of one]: head by head within each gate block."""
-    found: list[list[int]] = [[] for _ in range(heads)]
+    units: list[list[int]] = [[] for _ in range(heads)]
     at = 0
     for gate_block in dim:
         size = gate_block_size(gate_block, sizes)
-        for own in found:
-            own += range(at, at + size)
+        for head_units in units:
+            head_units += range(at, at + size)
             at += size
-    return torch.tensor(found, dtype=torch.long)
+    return torch.tensor(units, dtype=torch.long)
 
 
 class HeadsKernel(Kernel):
@@ -90,22 +90,22 @@ class HeadsKernel(Kernel):
     def __init__(self, job: Job, program: Program, schedule: TritonSchedule) -> None:
         assert job.single is not None, "asked for before"
         self.job, self.heads = job, job.heads
-        self.one = TritonKernel(job.single, program, schedule, job.heads)
+        self.head_kernel = TritonKernel(job.single, program, schedule, job.heads)
         sizes = dict(job.spec.dims)
 
-        def parts(whole: Any, single: Any) -> list[_Part]:
-            pairs = zip(whole, single, strict=True)
-            return [_Part(many.shape, one.shape, self.heads, sizes) for many, one in pairs]
+        def divisions(combined: Any, single: Any) -> list[_Division]:
+            pairs = zip(combined, single, strict=True)
+            return [_Division(full.shape, leaf.shape, self.heads, sizes) for full, leaf in pairs]
 
-        of, one = job.graph, job.single.graph
-        self.inputs = parts(of.inputs, one.inputs)
-        self.states = parts(of.states, one.states)
-        self.weights = parts(of.weights, one.weights)
-        self.output = _Part(of.output_shape, one.output_shape, self.heads, sizes)
+        graph, head_graph = job.graph, job.single.graph
+        self.inputs = divisions(graph.inputs, head_graph.inputs)
+        self.states = divisions(graph.states, head_graph.states)
+        self.weights = divisions(graph.weights, head_graph.weights)
+        self.output = _Division(graph.output_shape, head_graph.output_shape, self.heads, sizes)
 
     def describe(self) -> dict[str, Any]:
         """Engine, schedule, heads."""
-        return {**self.one.describe(), "heads": self.heads}
+        return {**self.head_kernel.describe(), "heads": self.heads}
 
     def _split(self, call: Call) -> Call:
         """The call head by head; states [heads, B, n]."""
@@ -119,7 +119,7 @@ class HeadsKernel(Kernel):
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
-        output, last, saved = self.one.forward(self._split(call))
+        output, last, saved = self.head_kernel.forward(self._split(call))
         ends = _merged(self.states, last, call.states)
         return Result(self.output.merged(output), tuple(e for e in ends if e is not None), saved)
 
@@ -133,7 +133,7 @@ class HeadsKernel(Kernel):
             for d, part in zip(cotangents.last, self.states, strict=True)
         )
         ends = Cotangents(None if d_output is None else self.output.split(d_output), d_last)
-        of_heads = self.one.backward(self._split(call), saved, ends, keep)
+        of_heads = self.head_kernel.backward(self._split(call), saved, ends, keep)
         return Gradients(
             _merged(self.inputs, of_heads.inputs, call.inputs),
             _merged(self.states, of_heads.states, call.states),
@@ -141,19 +141,19 @@ class HeadsKernel(Kernel):
         )
 
 
-def _flat(state: Tensor, part: _Part) -> Tensor:
+def _flat(state: Tensor, division: _Division) -> Tensor:
     """A state [.., B, n], or [.., B], without what stands before."""
-    return state.reshape(state.shape[-1 - len(part.index) :])
+    return state.reshape(state.shape[-1 - len(division.index) :])
 
 
-def _split(parts: Sequence[_Part], values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(part.split(value) for part, value in zip(parts, values, strict=True))
+def _split(divisions: Sequence[_Division], values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(division.split(value) for division, value in zip(divisions, values, strict=True))
 
 
 def _merged(
-    parts: Sequence[_Part], values: Sequence[Tensor | None], like: Sequence[Tensor]
+    divisions: Sequence[_Division], values: Sequence[Tensor | None], like: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     return tuple(
-        None if value is None else part.merged(value).reshape(whole.shape)
-        for part, value, whole in zip(parts, values, like, strict=True)
+        None if value is None else division.merged(value).reshape(argument.shape)
+        for division, value, argument in zip(divisions, values, like, strict=True)
     )

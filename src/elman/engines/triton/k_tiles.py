@@ -25,13 +25,13 @@ class KTile:
 
 def k_tiles(size: int) -> tuple[KTile, ...]:
     """An inner dim as powers of two, with little padding: 1152 is 1024 and 128."""
-    found: list[KTile] = []
+    tiles: list[KTile] = []
     at = 0
     while at < size:
         rest = size - at
         length = padded(rest)
         if length - rest > _WASTE * size and length > _SMALL:
             length //= 2
-        found.append(KTile(size, at, length))
+        tiles.append(KTile(size, at, length))
         at += length
-    return tuple(found)
+    return tuple(tiles)

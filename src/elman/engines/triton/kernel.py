@@ -55,16 +55,18 @@ class TritonKernel(Kernel):
         self.output_is_state = output_is_state(program.pair)
         training = job.spec.training
         late = bool(program.forward.after.segments)
-        self.kept = tuple(
+        self.kept_states = tuple(
             (training or late or schedule.kind == "grid" or (not k and self.output_is_state))
             and k not in layout.held
             for k in range(len(layout.state_widths))
         )
         self.scalar_output = not job.graph.output_shape
-        self.ahead = Sweeping(layout, program.forward, schedule, self.kept, heads=heads > 0)
+        self.ahead = Sweeping(layout, program.forward, schedule, self.kept_states, heads=heads > 0)
         self.back = None
         if program.backward is not None:
-            self.back = Sweeping(layout, program.backward, schedule, self.kept, heads=heads > 0)
+            self.back = Sweeping(
+                layout, program.backward, schedule, self.kept_states, heads=heads > 0
+            )
             self.weight_gradients = WeightGradients(self.back, program.sums, self.dtype)
         self.declared = [leaf.name for leaf in job.graph.inputs]
         flows = zip(step.inputs, program.pair.d_inputs, strict=True)
@@ -86,7 +88,7 @@ class TritonKernel(Kernel):
 
     def _of_packed(self, sweep: Sweep) -> Sweeping:
         heads = bool(self.heads)
-        return Sweeping(self.layout, sweep, self.fixed, self.kept, packed=True, heads=heads)
+        return Sweeping(self.layout, sweep, self.fixed, self.kept_states, packed=True, heads=heads)
 
     def describe(self) -> dict[str, Any]:
         """Engine and schedule."""
@@ -96,8 +98,8 @@ class TritonKernel(Kernel):
     def texts(self) -> list[str]:
         """The text of every kernel."""
         runners = [runner for sweep in self._sweeps for runner in sweep.runners]
-        found = [text for runner in runners for text in runner.texts]
-        return [*found, *(sweep.text for sweep in self._sweeps if sweep.loop is not None)]
+        texts = [text for runner in runners for text in runner.texts]
+        return [*texts, *(sweep.text for sweep in self._sweeps if sweep.loop is not None)]
 
     @property
     def _sweeps(self) -> list[Sweeping]:
@@ -150,9 +152,9 @@ class TritonKernel(Kernel):
             if not self._replayable(call):
                 return self._backward(call, saved, cotangents, keep)
             facts = call.states[0].device, call.stacked, keep
-            given = (*call.tensors, *saved, cotangents.output, *cotangents.last)
+            tensors = (*call.tensors, *saved, cotangents.output, *cotangents.last)
             return self.backwards(
-                lambda: self._backward(call, saved, cotangents, keep), given, facts
+                lambda: self._backward(call, saved, cotangents, keep), tensors, facts
             )
 
     def _backward(

@@ -47,18 +47,24 @@ class launching:  # noqa: N801
 
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], given: Sequence[Any], options: Mapping[str, Any]
+    kernel: Any, grid: tuple[int, ...], arguments_given: Sequence[Any], options: Mapping[str, Any]
 ) -> None:
-    """Launch a kernel; a recording of the call takes it down."""
+    """Launch a kernel, recorded if the call is."""
     notes = recorder()
     if notes is None:
-        kernel[grid](*given, **options)
+        kernel[grid](*arguments_given, **options)
     else:
-        notes.launched(kernel, grid, given, options, lambda: kernel[grid](*given, **options))
+        notes.launched(
+            kernel,
+            grid,
+            arguments_given,
+            options,
+            lambda: kernel[grid](*arguments_given, **options),
+        )
 
 
 def chip() -> Any:
-    """What torch tells of the GPU at hand; None where there is none."""
+    """Properties of the GPU, or None."""
     return torch.cuda.get_device_properties("cuda") if torch.cuda.is_available() else None
 
 
@@ -70,8 +76,8 @@ def processors() -> int:
 
 def fresh(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
     """Memory like a tensor's, not initialised; NaN where the tests look for what nobody wrote."""
-    made = like.new_empty(shape, dtype=dtype or like.dtype)
-    return made.fill_(float("nan")) if os.environ.get("ELMAN_POISON") else made
+    memory = like.new_empty(shape, dtype=dtype or like.dtype)
+    return memory.fill_(float("nan")) if os.environ.get("ELMAN_POISON") else memory
 
 
 def numbered(name: str, values: Sequence[Tensor]) -> Arrays:
@@ -90,15 +96,15 @@ def arguments(
         arrays: [rows, n] each, or [heads, rows, n]; contiguous along n. Vectors [n], [heads, n].
         numbers: what else the kernel is called with.
     """
-    found: list[Any] = []
+    values: list[Any] = []
     for name in names:
         base, _, kind = name.partition("_")
         if name in numbers:
-            found.append(numbers[name])
+            values.append(numbers[name])
         elif not kind:
-            found.append(arrays[name])
+            values.append(arrays[name])
         elif kind == "h":
-            found.append(arrays[base].stride(0))
+            values.append(arrays[base].stride(0))
         else:
-            found.append(arrays[base].stride(-2))
-    return found
+            values.append(arrays[base].stride(-2))
+    return values

@@ -35,13 +35,13 @@ class ColumnRange(NamedTuple):
 
 def merged(places: Sequence[ColumnRange]) -> list[ColumnRange]:
     """Places in their order, contiguous ones as one."""
-    found: list[ColumnRange] = []
+    ranges: list[ColumnRange] = []
     for place in places:
-        if found and found[-1].is_contiguous_with(place):
-            found[-1] = found[-1]._replace(width=found[-1].width + place.width)
+        if ranges and ranges[-1].is_contiguous_with(place):
+            ranges[-1] = ranges[-1]._replace(width=ranges[-1].width + place.width)
         else:
-            found.append(place)
-    return found
+            ranges.append(place)
+    return ranges
 
 
 class TritonLayout(Columns):
@@ -104,16 +104,16 @@ class TritonLayout(Columns):
 
 def _ranks(program: Program) -> dict[str, dict[int, int]]:
     """By kind and slot: the first weight block whose gradient is a sum of the slot's rows."""
-    found: dict[str, dict[int, int]] = {"tape": {}, "chunk": {}}
+    by_kind: dict[str, dict[int, int]] = {"tape": {}, "chunk": {}}
     if program.backward is None:
-        return found
+        return by_kind
     blocks = program.pair.blocks
     for term in program.sums:
         buffer = program.backward.summed(term.left)
-        if buffer.where in found and term.target in blocks:
-            ranks, first = found[buffer.where], blocks[term.target][0]
+        if buffer.where in by_kind and term.target in blocks:
+            ranks, first = by_kind[buffer.where], blocks[term.target][0]
             ranks[buffer.index] = min(first, ranks.get(buffer.index, first))
-    return found
+    return by_kind
 
 
 def padded(size: int) -> int:

@@ -44,8 +44,8 @@ def atan(v):
     start = tl.where(far, 1.5707963267948966, tl.where(mid, 0.7853981633974483, 0.0))
     z = x * x
     p = ((8.05374449538e-2 * z - 1.38776856032e-1) * z + 1.99777106478e-1) * z - 3.33329491539e-1
-    made = start + (p * z * x + x)
-    return tl.where(v < 0.0, -made, tl.where(v == 0.0, v, made))
+    angle = start + (p * z * x + x)
+    return tl.where(v < 0.0, -angle, tl.where(v == 0.0, v, angle))
 
 
 @triton.jit
@@ -58,22 +58,22 @@ def expm1(v):
 def nearest(v):
     """The nearest whole number, half to even; beyond 2^23 all numbers are whole."""
     a = tl.abs(v)
-    whole = tl.where(a < 8388608.0, (a + 8388608.0) - 8388608.0, a)
-    return tl.where(v < 0.0, -whole, whole)
+    rounded = tl.where(a < 8388608.0, (a + 8388608.0) - 8388608.0, a)
+    return tl.where(v < 0.0, -rounded, rounded)
 
 
 @triton.jit
 def power(v, w):
     """v to the power w, as C's pow: in float64, where w log|v| has digits to spare."""
     e, a = w.to(tl.float64), tl.abs(v).to(tl.float64)
-    made = tl.exp(e * tl.log(a)).to(tl.float32)
+    result = tl.exp(e * tl.log(a)).to(tl.float32)
     odd = (tl.floor(w) == w) & (tl.floor(0.5 * w) != 0.5 * w) & (tl.abs(w) < 16777216.0)
     below = (v < 0.0) | ((v == 0.0) & (1.0 / v < 0.0))
-    made = tl.where(below & odd, -made, made)
+    result = tl.where(below & odd, -result, result)
     finite = (tl.abs(v) < float("inf")) & (tl.abs(w) < float("inf"))
-    made = tl.where((v < 0.0) & (tl.floor(w) != w) & finite, float("nan"), made)
+    result = tl.where((v < 0.0) & (tl.floor(w) != w) & finite, float("nan"), result)
     return tl.where(
-        (w == 0.0) | (v == 1.0) | ((v == -1.0) & (tl.abs(w) == float("inf"))), 1.0, made
+        (w == 0.0) | (v == 1.0) | ((v == -1.0) & (tl.abs(w) == float("inf"))), 1.0, result
     )
 
 
@@ -82,10 +82,10 @@ def remainder(v, w):
     """v less a whole number of w, of w's sign, as torch's, for quotients below 2^28, which float64
     tells from whole numbers."""
     a, b = v.to(tl.float64), w.to(tl.float64)
-    made = (a - tl.floor(a / b) * b).to(tl.float32)
-    other = (v != 0.0) & ((v < 0.0) != (w < 0.0))
+    rest = (a - tl.floor(a / b) * b).to(tl.float32)
+    opposite = (v != 0.0) & ((v < 0.0) != (w < 0.0))
     endless = (tl.abs(w) == float("inf")) & (tl.abs(v) < float("inf"))
-    return tl.where(endless, tl.where(other, w, v), made)
+    return tl.where(endless, tl.where(opposite, w, v), rest)
 
 
 @triton.jit
@@ -242,8 +242,8 @@ def uniform(high, low, unit, OF: tl.constexpr):
     """See :func:`elman.ir.draws.drawn`: a number in [0, 1) for each unit and sample."""
     high, low = high.to(tl.int32).to(tl.uint32), low.to(tl.int32).to(tl.uint32)
     first, second = low ^ (high << 24), (high >> 8) ^ OF
-    drawn = mixed(mixed(unit.to(tl.uint32) ^ first) ^ second) >> 8
-    return drawn.to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+    bits = mixed(mixed(unit.to(tl.uint32) ^ first) ^ second) >> 8
+    return bits.to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
 
 
 @triton.jit

@@ -36,53 +36,53 @@ class Linearised:
         *,
         units: bool,
         groups: int = 1,
-        held: frozenset[Node] = frozenset(),
+        passthrough: frozenset[Node] = frozenset(),
         again: bool = False,
     ) -> None:
-        writer = Writer(sizes, units=units, groups=groups, held=held)
+        writer = Writer(sizes, units=units, groups=groups, passthrough=passthrough)
         self._counts = [writer.count(state) for state in group.states]
         self.n = sum(self._counts)
         self.width = max(writer.size(state) for state in group.states) if units else 1
         self._at = [0, *accumulate(self._counts)]
         for state, first, count in zip(group.states, self._at, self._counts):
-            writer.known[state] = [f"h{first + i}" for i in range(count)]
-        self._parts = [(self._wide(writer, group.after), writer.taken())]
+            writer.entries[state] = [f"h{first + i}" for i in range(count)]
+        self._rows = [(self._wide(writer, group.after), writer.take_lines())]
         for s in range(self.n):
             if again:
                 writer.forget_invariants()
-            self._parts.append((self._row(writer, group, s), writer.taken()))
+            self._rows.append((self._row(writer, group, s), writer.take_lines()))
         self.rows, self.invariants = list(writer.rows), list(writer.invariants)
         self._prune()
 
     def _wide(self, writer: Writer, values: Sequence[Node | None]) -> list[Entry]:
         """An entry for every state."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for value, count in zip(values, self._counts, strict=True):
-            own: list[Entry] = [0.0] if value is None else writer.value(value)
-            found += own if len(own) == count else own * count
-        return found
+            of_value: list[Entry] = [0.0] if value is None else writer.value(value)
+            entries += of_value if len(of_value) == count else of_value * count
+        return entries
 
     def _row(self, writer: Writer, group: GroupStep, s: int) -> list[Entry]:
         for seed, first, count in zip(group.seeds, self._at, self._counts):
-            writer.known[seed] = [float(s == first + i) for i in range(count)]
+            writer.entries[seed] = [float(s == first + i) for i in range(count)]
         row = self._wide(writer, group.rows)
         writer.forget(Rate.OUTPUT)
         return row
 
     def _prune(self) -> None:
-        """Leave out what nothing reads, of the last line first."""
+        """Remove dead lines, from the last to the first."""
         read: set[str] = set()
-        kept: list[tuple[list[Entry], list[str]]] = []
-        for entries, lines in reversed(self._parts):
+        pruned: list[tuple[list[Entry], list[str]]] = []
+        for entries, lines in reversed(self._rows):
             read.update(entry for entry in entries if isinstance(entry, str))
-            own: list[str] = []
+            used: list[str] = []
             for line in reversed(lines):
                 name, text = line.split(" = ", 1)
                 if name in read:
-                    own.append(line)
+                    used.append(line)
                     read.update(_NAME.findall(text))
-            kept.append((entries, own[::-1]))
-        self._parts = kept[::-1]
+            pruned.append((entries, used[::-1]))
+        self._rows = pruned[::-1]
 
     @property
     def text(self) -> str:
@@ -91,17 +91,17 @@ class Linearised:
 
     def values(self) -> list[str]:
         """Lines of f: ``g0`` …, and ``f0`` …, in which no NaN is left."""
-        entries, lines = self._parts[0]
-        found = [*lines, "zero = tl.zeros([STEPS, CHANNELS], tl.float32)"]
+        entries, lines = self._rows[0]
+        text = [*lines, "zero = tl.zeros([STEPS, CHANNELS], tl.float32)"]
         for i, entry in enumerate(entries):
-            found += [f"g{i} = {text_of(entry)} + zero", f"f{i} = lib.number(g{i})"]
-        return found
+            text += [f"g{i} = {text_of(entry)} + zero", f"f{i} = lib.number(g{i})"]
+        return text
 
     def row(self, i: int) -> list[str]:
         """Lines of a row of the Jacobian, ``ai0`` …; a step outside changes nothing."""
-        entries, lines = self._parts[1 + i]
-        found = list(lines)
+        entries, lines = self._rows[1 + i]
+        text = list(lines)
         for j, entry in enumerate(entries):
-            made = f"lib.bounded({text_of(entry)} + zero)"
-            found.append(f"a{i}{j} = tl.where(inside, {made}, {float(i == j)})")
-        return found
+            bounded = f"lib.bounded({text_of(entry)} + zero)"
+            text.append(f"a{i}{j} = tl.where(inside, {bounded}, {float(i == j)})")
+        return text

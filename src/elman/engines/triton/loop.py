@@ -33,12 +33,17 @@ class Loop(Body):
         chunk: tuple[list[int], int],
         *,
         forward: bool,
-        kept: tuple[bool, ...],
+        kept_states: tuple[bool, ...],
         packed: bool,
         heads: bool = False,
     ) -> None:
         super().__init__(layout, phase)
-        self.chunk, self.forward, self.kept, self.packed = chunk, forward, kept, packed
+        self.chunk, self.forward, self.kept_states, self.packed = (
+            chunk,
+            forward,
+            kept_states,
+            packed,
+        )
         self.heads = heads  # each a row of programs, with arrays and weights of its own
         self.step = layout.program.pair.step
         self.matrices: list[tuple[Node, bool]] = []
@@ -60,7 +65,7 @@ class Loop(Body):
             self.lines.append(f"{name} = {text}")
         return name
 
-    def _given(self, name: str) -> str:
+    def _caller_array(self, name: str) -> str:
         """A caller's array, of any strides but along units."""
         return self._base(f"p_{name}", f"{name} + row * {name}_b", name, f"{name}_b")
 
@@ -70,7 +75,7 @@ class Loop(Body):
         if where in ("input", "d_output"):
             column = layout.column(buffer)
             array = f"in{column.array}" if where == "input" else "dy"
-            return f"{self._given(array)} + {column.offset}"
+            return f"{self._caller_array(array)} + {column.offset}"
         if where in ("state", "next"):
             column = layout.column(buffer)
             width = layout.state_widths[column.array]
@@ -97,7 +102,7 @@ class Loop(Body):
             if buffer.where == "d_state":
                 return
             array = self.layout.column(buffer).array
-            if array in self.layout.held or not self.kept[array]:
+            if array in self.layout.held or not self.kept_states[array]:
                 return
         if buffer.where != "scratch":  # values of a step are at hand
             super().store(buffer, value)
@@ -117,9 +122,9 @@ class Loop(Body):
 
     def _weight(self, matrix: Node, transposed: bool) -> str:
         """The name of a matrix that was loaded before the loop."""
-        found = self._weights.get((matrix, transposed))
-        if found is not None:
-            return found
+        cached = self._weights.get((matrix, transposed))
+        if cached is not None:
+            return cached
         array = self.array(matrix, transposed)
         rows, columns = (self.layout.size(dim[0]) for dim in matrix.shape)
         out, inner = (columns, rows) if transposed else (rows, columns)
@@ -159,14 +164,14 @@ class Loop(Body):
         step, begin, end = self._step(), self._begin(), self._end()
         sizes = [f"m{k}_r" for k in range(len(self.matrices))]
         arrays = [f"m{k}" for k in range(len(self.matrices))]
-        more = ["rows"] if self.packed else []
-        names = [*self.pointers, *arrays, *sizes, "vec", *more, *self.numbers]
+        packed_rows = ["rows"] if self.packed else []
+        names = [*self.pointers, *arrays, *sizes, "vec", *packed_rows, *self.numbers]
         of_heads: list[str] = []
         if self.heads:
-            own = [name for name in names if "_" not in name and name not in self.numbers]
-            names += [f"{name}_h" for name in own]
+            pointers = [name for name in names if "_" not in name and name not in self.numbers]
+            names += [f"{name}_h" for name in pointers]
             head = f"tl.program_id({self.heads_axis}).to(tl.int64)"
-            of_heads = [f"{name} += {head} * {name}_h" for name in own]
+            of_heads = [f"{name} += {head} * {name}_h" for name in pointers]
         self.pointers = dict.fromkeys(names)
         options = [f"{name}: tl.constexpr" for name in OPTIONS]
         lines = [
@@ -207,14 +212,14 @@ class Loop(Body):
 
     def _step_end(self) -> list[str]:
         """Hand on what the next step reads; a sample whose steps are over keeps its own."""
-        found: list[str] = []
+        lines: list[str] = []
         for index, value in self._next.items():
-            text = self.whole(self.use(value), value)
+            text = self.broadcast(self.use(value), value)
             if self.packed:
                 text = f"tl.where(live, {text}, {self.carried[index]})"
-            found.append(f"next_{index} = {text}")
-        found += [f"{self.carried[index]} = next_{index}" for index in self._next]
-        return found
+            lines.append(f"next_{index} = {text}")
+        lines += [f"{self.carried[index]} = next_{index}" for index in self._next]
+        return lines
 
     def _ends(self, name: str, index: int) -> str:
         """Text of the pointers to a state's gate block in an array [B, n] per state."""

@@ -56,9 +56,9 @@ class ScannedNewton(Newton):
 
     def _scanned(self) -> list[str]:
         """Each step as the affine map A y + b, scanned."""
-        n, lines = self.n, [*self._head(), *self._own.values()]
+        n, lines = self.n, [*self._head(), *self._first.values()]
         for i in range(n):
-            lines += self._own.row(i)
+            lines += self._first.row(i)
         for i in range(n):
             along = " + ".join(f"a{i}{j} * h{j}" for j in range(n))
             lines.append(f"b{i} = tl.where(inside, f{i} - ({along}), 0.0)")
@@ -92,10 +92,10 @@ class ScannedNewton(Newton):
             totals = function("totals", self.totals_text)
             totals[grid](y, y0, X, vec, At, bt, T, N, STEPS=steps, CHANNELS=channels)
             start = scans.chunks_before(At, bt, start[0])
-        made, off = torch.empty_like(y), self._off(y, grid)
+        iterate, off = torch.empty_like(y), self._off(y, grid)
         kernel = function("steps", self.steps_text)
-        kernel[grid](y, y0, X, vec, start, made, off, T, N, STEPS=steps, CHANNELS=channels)
-        return made, off.amax(1)
+        kernel[grid](y, y0, X, vec, start, iterate, off, T, N, STEPS=steps, CHANNELS=channels)
+        return iterate, off.amax(1)
 
 
 class WalkedNewton(Newton):
@@ -104,8 +104,8 @@ class WalkedNewton(Newton):
     def _improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, Tensor]:
         A, rest, off = self._linearised(y, y0, X, vec)
         d = walks.solved(A, rest, torch.zeros_like(rest[0]))
-        made = y + (d if self.units else d.mT)
-        return torch.nan_to_num(made, 0.0).clamp_(-_BOUND, _BOUND), off
+        iterate = y + (d if self.units else d.mT)
+        return torch.nan_to_num(iterate, 0.0).clamp_(-_BOUND, _BOUND), off
 
 
 def newton(
@@ -114,7 +114,7 @@ def newton(
     *,
     n: int,
     units: bool,
-    held: frozenset[Node],
+    passthrough: frozenset[Node],
     dtype: torch.dtype,
 ) -> Newton | str:
     """Kernels for groups of states of one kind; or why there are none.
@@ -123,7 +123,7 @@ def newton(
         groups: their steps.
         sizes: of the named dims.
         n: states that depend on each other.
-        held: states that only hold a value, whatever the group.
+        passthrough: states that only hold a value, whatever the group.
         units, dtype: as of :class:`Newton`, of the trajectory.
     """
     if dtype != torch.float32:
@@ -131,9 +131,10 @@ def newton(
     if n > walks.MOST:
         return f"{n} states of a group depend on each other, and its kernels take {walks.MOST}"
     walked, count = n > scans.MOST, len(groups)
-    made = [
-        Linearised(one, sizes, units=units, groups=count, held=held, again=walked) for one in groups
+    steps = [
+        Linearised(step, sizes, units=units, groups=count, passthrough=passthrough, again=walked)
+        for step in groups
     ]
-    if len({one.text for one in made}) > 1:
+    if len({step.text for step in steps}) > 1:
         return "its groups of states are not alike"
-    return (WalkedNewton if walked else ScannedNewton)(made, units=units)
+    return (WalkedNewton if walked else ScannedNewton)(steps, units=units)

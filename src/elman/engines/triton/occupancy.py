@@ -42,29 +42,29 @@ def grids(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
     if _largest_place(of) > _WHOLE.get(of.spec.dtype, math.inf):
         return []  # places go from program to program through memory of that type
     largest = max(_units(of), default=1)
-    found: list[TritonSchedule] = []
-    for own in (16, 32) if torch.version.hip else (8, 16, 32):
-        share = -(-largest // own)
+    schedules: list[TritonSchedule] = []
+    for units in (16, 32) if torch.version.hip else (8, 16, 32):
+        share = -(-largest // units)
         groups = processors() // (share * heads)
         if share == 1 or not groups:
             continue
         for samples, slices in cuts(-(-batch // groups)):
             operands = samples * padded(largest) * item_bytes(of.spec)
-            needs = resident_bytes(of) * own // padded(largest) + operands
+            needs = resident_bytes(of) * units // padded(largest) + operands
             if needs <= _capacity_bytes() and samples * reduced_units(of) <= _REDUCED:
-                found.append(TritonSchedule("grid", samples, 8, units=own, slices=slices))
-    return found
+                schedules.append(TritonSchedule("grid", samples, 8, units=units, slices=slices))
+    return schedules
 
 
 def cuts(batch: int) -> list[tuple[int, int]]:
     """Samples of a slice, and slices: of a group with a batch as a whole, and in parts."""
     sizes = [size for size in _SAMPLES if size > 8 or not torch.version.hip]
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for most in ({}, _SLICES):
         size = next((size for size in sizes if size * most.get(size, 1) >= batch), None)
-        if size is not None and (size, -(-batch // size)) not in found:
-            found.append((size, -(-batch // size)))
-    return found
+        if size is not None and (size, -(-batch // size)) not in pairs:
+            pairs.append((size, -(-batch // size)))
+    return pairs
 
 
 def reduced_units(of: Program) -> int:
@@ -72,11 +72,7 @@ def reduced_units(of: Program) -> int:
     sizes = of.spec.sizes
 
     def units(value: Node) -> int:
-        gate_blocks = [arg.shape[0][0] for arg in value.args if arg.shape]
-        return sum(
-            gate_block if isinstance(gate_block, int) else sizes[gate_block]
-            for gate_block in gate_blocks
-        )
+        return sum(gate_block_size(arg.shape[0][0], sizes) for arg in value.args if arg.shape)
 
     nodes = [value for phase in _phases(of) for value in phase_nodes(phase)]
     over = (v for v in nodes if OPS[v.op].kind == "reduce" or v.over_units)
@@ -104,11 +100,8 @@ def _phases(of: Program) -> list[Phase]:
 def _units(of: Program) -> list[int]:
     """Sizes of the states."""
     sizes = of.spec.sizes
-    gate_blocks = [leaf.shape[0][0] for leaf in of.pair.step.states if leaf.shape]
-    return [
-        gate_block if isinstance(gate_block, int) else sizes[gate_block]
-        for gate_block in gate_blocks
-    ]
+    states = of.pair.step.states
+    return [gate_block_size(leaf.shape[0][0], sizes) for leaf in states if leaf.shape]
 
 
 def _capacity_bytes() -> int:
@@ -119,18 +112,14 @@ def _capacity_bytes() -> int:
 
 def resident_bytes(of: Program) -> int:
     """What the larger of both directions holds in one program: weights, as they are padded."""
-    return max(_held(phase, of) for phase in _phases(of))
+    return max(_resident_bytes_of(phase, of) for phase in _phases(of))
 
 
-def _held(phase: Phase, of: Program) -> int:
+def _resident_bytes_of(phase: Phase, of: Program) -> int:
     sizes = of.spec.sizes
 
     def units(matrix: Node) -> Sequence[int]:
-        gate_blocks = [dim[0] for dim in matrix.shape]
-        return [
-            padded(gate_block if isinstance(gate_block, int) else sizes[gate_block])
-            for gate_block in gate_blocks
-        ]
+        return [padded(gate_block_size(dim[0], sizes)) for dim in matrix.shape]
 
-    found = {node.args[0] for node in phase_nodes(phase) if node.op == "matmul"}
-    return sum(rows * columns for rows, columns in map(units, found)) * item_bytes(of.spec)
+    matrices = {node.args[0] for node in phase_nodes(phase) if node.op == "matmul"}
+    return sum(rows * columns for rows, columns in map(units, matrices)) * item_bytes(of.spec)

@@ -75,18 +75,20 @@ def facts(
         constexprs=constants,
         attrs=aligned,
     )
-    made = triton.compile(
+    compiled = triton.compile(
         source, target=TARGETS[target], options={"num_warps": warps, "num_stages": stages}
     )
     if target.startswith("sm"):
-        return _of_cubin(made.asm["cubin"], made.metadata.shared)
-    text = made.asm["amdgcn"]
+        return _of_cubin(compiled.asm["cubin"], compiled.metadata.shared)
+    text = compiled.asm["amdgcn"]
 
     def fact(name: str) -> int:
         match = re.search(rf"\.{name}:\s+(\d+)", text)
         return int(match[1]) if match else 0
 
-    return Facts(fact("vgpr_count"), 4 * fact("vgpr_spill_count"), made.metadata.shared, Counter())
+    return Facts(
+        fact("vgpr_count"), 4 * fact("vgpr_spill_count"), compiled.metadata.shared, Counter()
+    )
 
 
 def _of_cubin(cubin: bytes, shared: int) -> Facts:
@@ -119,7 +121,7 @@ def _loop(code: str) -> Counter[str]:
             continue
         inside = [body for place, body in lines if int(match[1], 16) <= place <= at]
         names = [re.sub(r"^@!?U?P\w+\s+", "", body) for body in inside]
-        found = Counter(re.split(r"[ .]", name)[0] for name in names)
-        if found.total() > best.total():
-            best = found
+        counts = Counter(re.split(r"[ .]", name)[0] for name in names)
+        if counts.total() > best.total():
+            best = counts
     return best

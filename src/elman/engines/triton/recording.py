@@ -1,4 +1,4 @@
-"""What a call does on the host, written down while it runs: torch's operations, and launches.
+"""Record a call on the host: torch's operations and kernel launches.
 
 A view is not an operation: a :class:`Place` tells where it lies, however it was reached.
 """
@@ -23,11 +23,11 @@ _current = threading.local()
 
 
 class UnrecordableError(Exception):
-    """What cannot be written down."""
+    """A call that cannot be recorded."""
 
 
 class Place(NamedTuple):
-    """Where a tensor lies.
+    """Location of a tensor.
 
     Attributes:
         root: the number of the tensor whose memory it is.
@@ -53,13 +53,13 @@ class Operation:
     """One of torch's operations; arguments are numbers, types, places, and lists of them.
 
     Attributes:
-        made: the number of the tensor that it makes; None: it writes to one that is there.
+        result: the number of the tensor that it makes; None: it writes to one that is there.
     """
 
     op: Any
     args: Sequence[Any]
     options: Mapping[str, Any]
-    made: int | None
+    result: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class Launch:
 
 
 class Recorder(DispatchMode):
-    """Inside, whatever is computed from some tensors is written down.
+    """Context that records operations on tensors.
 
     Args:
         arguments: the tensors that are given, each another one.
@@ -96,7 +96,7 @@ class Recorder(DispatchMode):
         self.count = len(arguments)
         self.roots = list(arguments)
         self.lines: list[Operation | Launch] = []
-        self._places = {id(value): whole(k, value) for k, value in enumerate(arguments)}
+        self._places = {id(value): place_of(k, value) for k, value in enumerate(arguments)}
         self._alive: list[Tensor] = []  # so that no tensor is taken for another one
         self.refused: UnrecordableError | None = None
         self._paused = False
@@ -104,11 +104,11 @@ class Recorder(DispatchMode):
     def __torch_dispatch__(  # type: ignore[override]
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Compute it and write it down."""
+        """Run and record an operation."""
         options = kwargs or {}
-        made = func(*args, **options)
-        self._try(lambda: self._note(func, args, options, made))
-        return made
+        result = func(*args, **options)
+        self._try(lambda: self._note(func, args, options, result))
+        return result
 
     def _try(self, note: Callable[[], None]) -> None:
         if self._paused or self.refused is not None:
@@ -118,20 +118,20 @@ class Recorder(DispatchMode):
         except UnrecordableError as error:
             self.refused = error
 
-    def _note(self, op: Any, args: Any, options: Any, made: Any) -> None:
-        given = [*tensors_of(args), *tensors_of(options)]
-        outputs = [*tensors_of(made)]
+    def _note(self, op: Any, args: Any, options: Any, result: Any) -> None:
+        operands = [*tensors_of(args), *tensors_of(options)]
+        outputs = [*tensors_of(result)]
         if not outputs:
             raise UnrecordableError(f"{op} makes no tensor")
         new: list[int] = []
         for value in outputs:
             if id(value) in self._places:
                 continue
-            base = next((other for other in given if _shares(other, value)), None)
+            base = next((operand for operand in operands if _shares(operand, value)), None)
             if base is None:
                 new.append(len(self.roots))
                 self.roots.append(value)
-                self._places[id(value)] = whole(new[-1], value)
+                self._places[id(value)] = place_of(new[-1], value)
             else:
                 self._places[id(value)] = self._within(base, value)
                 self._alive.append(value)
@@ -141,8 +141,8 @@ class Recorder(DispatchMode):
         if len(new) + writes > 1:
             raise UnrecordableError(f"{op} makes several tensors")
         if new or writes:
-            own = self.placed(args), self.placed(options)
-            self.lines.append(Operation(op, *own, new[0] if new else None))
+            placed = self.placed(args), self.placed(options)
+            self.lines.append(Operation(op, *placed, new[0] if new else None))
 
     def launched(
         self,
@@ -152,7 +152,7 @@ class Recorder(DispatchMode):
         options: Mapping[str, Any],
         launch: Callable[[], Any],
     ) -> None:
-        """Launch a kernel and write it down; what the interpreter does inside is none of it."""
+        """Launch and record a kernel, without the interpreter's operations inside."""
         self._paused = True
         try:
             compiled = launch()
@@ -165,16 +165,16 @@ class Recorder(DispatchMode):
         self._try(note)
 
     def placed(self, value: Any) -> Any:
-        """The same with places instead of tensors."""
+        """A nested argument with places instead of tensors."""
         if isinstance(value, Tensor):
-            found = self._places.get(id(value))
-            if found is None:
+            place = self._places.get(id(value))
+            if place is None:
                 raise UnrecordableError("a tensor comes from elsewhere")
-            return found
+            return place
         if isinstance(value, (list, tuple)):
-            return [self.placed(one) for one in value]
+            return [self.placed(item) for item in value]
         if isinstance(value, dict):
-            return {name: self.placed(one) for name, one in value.items()}
+            return {name: self.placed(item) for name, item in value.items()}
         return value
 
     def _within(self, base: Tensor, value: Tensor) -> Place:
@@ -182,27 +182,27 @@ class Recorder(DispatchMode):
         place: Place = self.placed(base)
         root = self.roots[place.root]
         offset = int(value.storage_offset()) - int(root.storage_offset())
-        found = Place(place.root, offset, tuple(value.shape), value.stride())
+        view = Place(place.root, offset, tuple(value.shape), value.stride())
         if value.dtype != root.dtype:
             raise UnrecordableError("a view in another type")
-        outside = offset < 0 or offset + found.extent > whole(0, root).extent
+        outside = offset < 0 or offset + view.extent > place_of(0, root).extent
         if place.root < self.count and outside:  # of an argument that lies elsewhere the next time
             raise UnrecordableError("arguments that are joined where they lie")
-        return found
+        return view
 
 
 def recorder() -> Recorder | None:
-    """What writes down this thread's call, if anything does."""
+    """The recorder of this thread's call, or None."""
     return getattr(_current, "recorder", None)
 
 
 @contextmanager
 def recording(arguments: Sequence[Tensor]) -> Iterator[Recorder]:
-    """Inside, this thread's operations and launches are written down."""
-    with Recorder(arguments) as made:
-        _current.recorder = made
+    """Context that records this thread's operations and launches."""
+    with Recorder(arguments) as active:
+        _current.recorder = active
         try:
-            yield made
+            yield active
         finally:
             _current.recorder = None
 
@@ -212,18 +212,18 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from tensors_of(one)
+        for item in value:
+            yield from tensors_of(item)
     elif isinstance(value, dict):
         yield from tensors_of([*value.values()])
 
 
-def whole(root: int, value: Tensor) -> Place:
-    """All of a tensor, as it is itself."""
+def place_of(root: int, value: Tensor) -> Place:
+    """The place of a full tensor."""
     return Place(root, 0, tuple(value.shape), value.stride())
 
 
-def _shares(one: Tensor, other: Tensor) -> bool:
+def _shares(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors lie in the same memory."""
-    place = one.untyped_storage().data_ptr()
-    return place != 0 and place == other.untyped_storage().data_ptr()
+    place = a.untyped_storage().data_ptr()
+    return place != 0 and place == b.untyped_storage().data_ptr()

@@ -1,4 +1,4 @@
-"""Calls that come again: from their second time on the host runs what it did, and decides nothing.
+"""Replay of repeated calls: recorded at the second call, then run without host decisions.
 
 What a call of a kernel does between its launches (checks, names, views, strides) depends on the
 shapes alone. It is recorded once and written as a straight-line function of torch's operations and
@@ -19,11 +19,11 @@ from elman.engines.triton.straight_line import StraightLine
 from elman.torch_internals import SEES_OPERATIONS
 
 _KEPT = 64  # kinds of calls of one direction of a kernel: recorded, and seen once
-Found = TypeVar("Found")
+ResultT = TypeVar("ResultT")
 
 
 class Replays:
-    """One direction of a kernel: its recorded calls.
+    """Recorded calls of one direction of a kernel.
 
     Attributes:
         replayed: how many calls were.
@@ -32,22 +32,22 @@ class Replays:
     def __init__(self) -> None:
         self.replayed = 0
         self._functions: dict[Hashable, StraightLine | None] = {}  # None: it cannot be recorded
-        self._seen: dict[Hashable, None] = {}
+        self._first_calls: dict[Hashable, None] = {}
         self._lock = threading.Lock()
 
     @property
     def texts(self) -> list[str]:
         """The functions."""
-        return [made.text for made in self._functions.values() if made is not None]
+        return [function.text for function in self._functions.values() if function is not None]
 
     def __call__(
-        self, run: Callable[[], Found], given: Sequence[Tensor | None], facts: Hashable
-    ) -> Found:
+        self, run: Callable[[], ResultT], tensors: Sequence[Tensor | None], facts: Hashable
+    ) -> ResultT:
         """What ``run()`` returns.
 
         Args:
             run: a function of the tensors given and of what the facts tell, and of nothing else.
-            given: all tensors that it reads or writes to, and does not make.
+            tensors: all tensors that it reads or writes to, and does not make.
             facts: what else it depends on.
         """
         if not SEES_OPERATIONS:
@@ -59,46 +59,46 @@ class Replays:
                 value
                 if value is None
                 else (value.shape, value.stride(), value.dtype, value.data_ptr() & 15)
-                for value in given
+                for value in tensors
             ],
         )
-        found = self._functions.get(key)
-        if found is not None:
+        function = self._functions.get(key)
+        if function is not None:
             self.replayed += 1
-            return found(*given)
+            return function(*tensors)
         if key in self._functions or not self._again(key):
             return run()
-        return self._recorded(key, run, given)
+        return self._recorded(key, run, tensors)
 
     def _again(self, key: Hashable) -> bool:
         """Whether a call of this kind has been seen before."""
         with self._lock:
-            if key in self._seen:
-                del self._seen[key]
+            if key in self._first_calls:
+                del self._first_calls[key]
                 return True
-            _put(self._seen, key, None)
+            _put(self._first_calls, key, None)
             return False
 
     def _recorded(
-        self, key: Hashable, run: Callable[[], Found], given: Sequence[Tensor | None]
-    ) -> Found:
-        """Run it, and keep what it did."""
-        arguments = [value for value in given if value is not None]
+        self, key: Hashable, run: Callable[[], ResultT], tensors: Sequence[Tensor | None]
+    ) -> ResultT:
+        """Run and record a call."""
+        arguments = [value for value in tensors if value is not None]
         if len({id(value) for value in arguments}) < len(arguments):
             return run()  # whose argument it is cannot be known
         with recording(arguments) as notes:
-            found = run()
+            result = run()
         try:
-            made = StraightLine(notes, found, [value is not None for value in given])
+            function = StraightLine(notes, result, [value is not None for value in tensors])
         except UnrecordableError:
-            made = None
+            function = None
         with self._lock:
-            _put(self._functions, key, made)
-        return found
+            _put(self._functions, key, function)
+        return result
 
 
-def _put(kept: dict[Hashable, Any], key: Hashable, value: Any) -> None:
-    """Keep one more; the oldest gives way."""
-    if len(kept) >= _KEPT:
-        del kept[next(iter(kept))]
-    kept[key] = value
+def _put(cache: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+    """Add an entry, evicting the oldest."""
+    if len(cache) >= _KEPT:
+        del cache[next(iter(cache))]
+    cache[key] = value

@@ -38,12 +38,12 @@ def _joined(n: int) -> list[str]:
     first, second = _names(n, "x"), _names(n, "y")
     (xa, xb), (ya, yb) = first, second
     units = range(n)
-    made = [" + ".join(f"{ya[i][k]} * {xa[k][j]}" for k in units) for i in units for j in units]
-    made += [f"{yb[i]} + " + " + ".join(f"{ya[i][k]} * {xb[k]}" for k in units) for i in units]
+    entries = [" + ".join(f"{ya[i][k]} * {xa[k][j]}" for k in units) for i in units for j in units]
+    entries += [f"{yb[i]} + " + " + ".join(f"{ya[i][k]} * {xb[k]}" for k in units) for i in units]
     return [
         "@triton.jit",
         f"def after({', '.join([*_flat(*first), *_flat(*second)])}):",
-        f"    return {', '.join(made)}",
+        f"    return {', '.join(entries)}",
     ]
 
 
@@ -150,10 +150,10 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
     """
     if b.dtype not in _DTYPES or not b.numel() or A.shape[1 if units else 2] > walks.MOST:
         return None
-    given = (A, b, y0) if units else (A.permute(0, 2, 3, 1), b.mT, y0.mT)
+    operands = (A, b, y0) if units else (A.permute(0, 2, 3, 1), b.mT, y0.mT)
     with launching(b):
-        made = _solved(*(value.contiguous() for value in given))
-    return made if units else made.mT
+        states = _solved(*(value.contiguous() for value in operands))
+    return states if units else states.mT
 
 
 def _solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:

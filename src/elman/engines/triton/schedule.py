@@ -55,11 +55,11 @@ class TritonSchedule:
         if kind == "steps" and not numbers:
             return TritonSchedule("steps")
         if all(n.isdecimal() and int(n) for n in numbers):
-            given = [int(n) for n in numbers]
-            if kind == "loop" and len(given) in (0, 3):
-                return TritonSchedule("loop", *given)
-            if kind == "grid" and len(given) == 4:
-                samples, warps, units, slices = given
+            values = [int(n) for n in numbers]
+            if kind == "loop" and len(values) in (0, 3):
+                return TritonSchedule("loop", *values)
+            if kind == "grid" and len(values) == 4:
+                samples, warps, units, slices = values
                 return TritonSchedule("grid", samples, warps, units=units, slices=slices)
         raise EngineError(
             f"no schedule {name!r}; there are steps, loop/SAMPLES/WARPS/STAGES, and "

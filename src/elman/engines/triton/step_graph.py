@@ -29,7 +29,7 @@ _LARGEST = 256 << 20  # (bytes) of all records at most: larger steps keep a GPU 
 
 @dataclass(frozen=True, eq=False)
 class StepArrays:
-    """What the steps of one direction work on.
+    """Arrays of the steps of one direction.
 
     Attributes:
         T, B: steps and samples.
@@ -71,12 +71,11 @@ class StepArrays:
 
     def tensors(self) -> list[Tensor]:
         """All of them, in an order that depends on their shapes alone."""
-        more = (*self.rows.values(), *self.sequences, *self.carries.values())
-        return [self.vec, *self.weights, *more]
+        arrays = (*self.rows.values(), *self.sequences, *self.carries.values())
+        return [self.vec, *self.weights, *arrays]
 
-    def given(self, forward: bool) -> list[Tensor]:
-        """What the steps may read before they write to it: in the forward of the states only those
-        before the first step."""
+    def inputs(self, forward: bool) -> list[Tensor]:
+        """Arrays read before they are written: in the forward, of states only the initial ones."""
         states = [s[..., :1, :, :] for s in self.sequences] if forward else self.sequences
         return [self.vec, *self.weights, *self.rows.values(), *states, *self.carries.values()]
 
@@ -108,7 +107,7 @@ class StepGraph:
 
     def __init__(self, runner: BatchedPhase, *, forward: bool, wide: bool) -> None:
         self.runner, self.forward, self.wide = runner, forward, wide
-        self._seen: OrderedDict[Any, None] = OrderedDict()  # shapes of one call so far
+        self._single_calls: OrderedDict[Any, None] = OrderedDict()  # shapes of one call so far
         self._records: OrderedDict[Any, _Record] = OrderedDict()  # used last comes last
         self._calls = 0
 
@@ -130,12 +129,12 @@ class StepGraph:
         self._calls += 1
         record = self._records.get(key)
         if record is None:
-            if key not in self._seen or not self._makes_room(size):
-                self._seen[key] = None
-                if len(self._seen) > _SEEN:
-                    self._seen.popitem(last=False)
+            if key not in self._single_calls or not self._makes_room(size):
+                self._single_calls[key] = None
+                if len(self._single_calls) > _SEEN:
+                    self._single_calls.popitem(last=False)
                 return self.each(work)
-            del self._seen[key]
+            del self._single_calls[key]
             record = self._records[key] = _Record(self.each, work, size, forward=self.forward)
         self._records.move_to_end(key)
         record.used = self._calls
@@ -145,8 +144,8 @@ class StepGraph:
         """Whether there is memory for another record, without one that was used of late: shapes
         that come alternately would be recorded again and again."""
         while self._records:
-            taken = sum(record.size for record in self._records.values())
-            if len(self._records) < _RECORDS and taken + size <= _LARGEST:
+            in_use = sum(record.size for record in self._records.values())
+            if len(self._records) < _RECORDS and in_use + size <= _LARGEST:
                 break
             oldest = next(iter(self._records))
             if self._calls - self._records[oldest].used < _LATE:
@@ -158,7 +157,7 @@ class StepGraph:
         """The same, launched step by step."""
         runner, B = self.runner, work.B
         heads = work.vec.shape[:-1]
-        own = {
+        workspace = {
             "sr": fresh(work.vec, *heads, B, max(1, runner.scratch[1]), dtype=torch.float32),
             "sc": fresh(work.vec, *heads, B, max(1, runner.scalars), dtype=torch.float32),
         }
@@ -168,7 +167,9 @@ class StepGraph:
         for t in range(work.T) if self.forward else reversed(range(work.T)):
             first, size = work.at(t)
             now = {name: a.narrow(-2, first, size) for name, a in work.rows.items()}
-            now |= {name: a.narrow(-2, 0, size) for name, a in (*own.items(), *carries.items())}
+            now |= {
+                name: a.narrow(-2, 0, size) for name, a in (*workspace.items(), *carries.items())
+            }
             for k, sequence in enumerate(work.sequences):
                 before, after = work.states(sequence, t)
                 now |= {f"st{k}": before, f"nx{k}": after}
@@ -215,7 +216,7 @@ class _Record:
         *,
         forward: bool,
     ) -> None:
-        self.run, self.own, self.size, self.forward = run, work.copied(), size, forward
+        self.run, self.arrays, self.size, self.forward = run, work.copied(), size, forward
         self.used = 0
         self.graph: Any = None
         self.end: Tensor | None = None
@@ -224,24 +225,26 @@ class _Record:
         aside = _aside(work.vec.device, _stream(work.vec))
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):  # what is made once (kernels, workspaces) is made here
-            run(self.own)
+            run(self.arrays)
         torch.cuda.current_stream().wait_stream(aside)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, stream=aside, capture_error_mode="thread_local"):
-            self.end = run(self.own)
+            self.end = run(self.arrays)
 
     def __call__(self, work: StepArrays) -> Tensor | None:
         """Copy in, run, copy out."""
-        own = self.own
-        for target, value in zip(own.given(self.forward), work.given(self.forward), strict=True):
+        arrays = self.arrays
+        for target, value in zip(
+            arrays.inputs(self.forward), work.inputs(self.forward), strict=True
+        ):
             target.copy_(value)
         if self.graph is None:
-            self.end = self.run(own)
+            self.end = self.run(arrays)
         else:
             self.graph.replay()
         for name in work.written:
-            work.rows[name].copy_(own.rows[name])
+            work.rows[name].copy_(arrays.rows[name])
         if self.forward:
-            for target, value in zip(work.sequences, own.sequences, strict=True):
+            for target, value in zip(work.sequences, arrays.sequences, strict=True):
                 target.copy_(value)
         return None if self.end is None else self.end.clone()

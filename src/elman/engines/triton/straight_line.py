@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.engines.triton.recording import Launch, Operation, Place, Recorder, whole
+from elman.engines.triton.recording import Launch, Operation, Place, Recorder, place_of
 from elman.ir.graph import by_bits
 from elman.torch_internals import compiled_kernel_classes
 
@@ -21,7 +21,7 @@ _ZEROS = ("aten.new_zeros.default", "aten.zeros_like.default")
 
 
 class StraightLine:
-    """What was recorded, to be done again with other tensors.
+    """A recorded call as a function of other tensors.
 
     Args:
         notes: of the call.
@@ -35,7 +35,7 @@ class StraightLine:
         UnrecordableError: something of it cannot be written down.
     """
 
-    def __init__(self, notes: Recorder, found: Any, there: Sequence[bool]) -> None:
+    def __init__(self, notes: Recorder, result: Any, present: Sequence[bool]) -> None:
         if notes.refused is not None:
             raise notes.refused
         self._notes = notes
@@ -52,54 +52,54 @@ class StraightLine:
             self._line(line)
             self._bodies.append(self._body)
         self._body = []
-        result = self._result(found, {})
+        text = self._result(result, {})
         tensors = iter(range(notes.count))
-        names = [f"a{next(tensors)}" if here else f"_{k}" for k, here in enumerate(there)]
-        lines = [*self._freed(), *self._body, f"return {result}"]
+        names = [f"a{next(tensors)}" if here else f"_{k}" for k, here in enumerate(present)]
+        lines = [*self._freed(), *self._body, f"return {text}"]
         self.text = "\n    ".join([f"def replay({', '.join(names)}):", *lines]) + "\n"
         exec(compile(self.text, "<elman replay>", "exec"), self._names)
         self.function = self._names["replay"]
         del self._notes, self._views  # which keep the tensors of the recorded call
 
-    def __call__(self, *given: Tensor | None) -> Any:
+    def __call__(self, *arguments: Tensor | None) -> Any:
         """What the call returns for such tensors."""
-        return self.function(*given)
+        return self.function(*arguments)
 
     def _freed(self) -> list[str]:
-        """All lines; what no later one reads is let go."""
+        """All lines, with ``del`` after the last use of a tensor."""
         last: dict[int, list[str]] = {}
         for name, line in self._used.items():
             if not name.startswith("a"):  # the caller has the arguments
                 last.setdefault(line, []).append(name)
-        found: list[str] = []
+        lines: list[str] = []
         for number, (line, body) in enumerate(zip(self._notes.lines, self._bodies, strict=True)):
             freed = last.get(number, [])
             if _allocates(line) and body[-1].partition(" ")[0] in freed:
                 continue  # nothing reads it
-            found += body
+            lines += body
             if freed:
-                found.append(f"del {', '.join(freed)}")
-        return found
+                lines.append(f"del {', '.join(freed)}")
+        return lines
 
     def _line(self, line: Operation | Launch) -> None:
         if isinstance(line, Launch):
             self._launch(line)
             return
         text = self._operation(line)
-        if line.made is not None:
-            text = f"{self._root(line.made)} = {text}"
+        if line.result is not None:
+            text = f"{self._root(line.result)} = {text}"
         self._body.append(text)
 
     def _operation(self, line: Operation) -> str:
         """Text of an operation."""
         name = str(line.op)
-        if line.made is not None and _allocates(line):
-            made = self._notes.roots[line.made]
-            like = f"dtype={self._constant(made.dtype)}, device={self._constant(made.device)}"
+        if line.result is not None and _allocates(line):
+            tensor = self._notes.roots[line.result]
+            like = f"dtype={self._constant(tensor.dtype)}, device={self._constant(tensor.device)}"
             if name in _EMPTY:
-                return f"empty({tuple(made.shape)}, {made.stride()}, {like})"
-            if made.is_contiguous():
-                return f"zeros({tuple(made.shape)}, {like})"
+                return f"empty({tuple(tensor.shape)}, {tensor.stride()}, {like})"
+            if tensor.is_contiguous():
+                return f"zeros({tuple(tensor.shape)}, {like})"
         args = [self._value(arg) for arg in line.args]
         if name == "aten.copy_.default":
             return f"{args[0]}.copy_({', '.join(args[1:])})"
@@ -132,8 +132,8 @@ class StraightLine:
         return name
 
     def _name(self, number: int) -> str:
-        own = number - self._notes.count
-        return f"t{own}" if own >= 0 else f"a{number}"
+        index = number - self._notes.count
+        return f"t{index}" if index >= 0 else f"a{number}"
 
     def _value(self, value: Any) -> str:
         """Text of an argument."""
@@ -147,7 +147,7 @@ class StraightLine:
 
     def _view(self, place: Place) -> str:
         """The name of a view, made on first use."""
-        if place == whole(place.root, self._notes.roots[place.root]):
+        if place == place_of(place.root, self._notes.roots[place.root]):
             return self._root(place.root)
         name = self._views.get(place)
         if name is None:
@@ -160,8 +160,8 @@ class StraightLine:
         """Text of a new view."""
         root = self._root(place.root)
         first = f"{root}.storage_offset() + " if place.root < self._notes.count else ""
-        own = 0 if first else self._notes.roots[place.root].storage_offset()
-        return f"{root}.as_strided({place.size}, {place.stride}, {first}{own + place.offset})"
+        start = 0 if first else self._notes.roots[place.root].storage_offset()
+        return f"{root}.as_strided({place.size}, {place.stride}, {first}{start + place.offset})"
 
     def _constant(self, value: Any) -> str:
         """The name of what is the same in every call."""
@@ -179,15 +179,18 @@ class StraightLine:
             if id(value) not in names:
                 names[id(value)] = self._returned(value, names)
             return names[id(value)]
-        parts = "".join(self._result(one, names) + ", " for one in value)
+        items = "".join(self._result(item, names) + ", " for item in value)
         return (
-            f"{self._constant(type(value))}({parts})" if hasattr(value, "_fields") else f"({parts})"
+            f"{self._constant(type(value))}({items})" if hasattr(value, "_fields") else f"({items})"
         )
 
     def _returned(self, value: Tensor, names: dict[int, str]) -> str:
         place: Place = self._notes.placed(value)
         root = self._root(place.root)
-        if place == whole(place.root, self._notes.roots[place.root]) and root not in names.values():
+        if (
+            place == place_of(place.root, self._notes.roots[place.root])
+            and root not in names.values()
+        ):
             return root
         self._body.append(f"r{len(names)} = {self._strided(place)}")
         return f"r{len(names)}"

@@ -31,7 +31,7 @@ from elman.plan.program import Buffer, Sweep
 
 
 class Ends(NamedTuple):
-    """What is carried from step to step, before the first step run and after the last.
+    """Carried states before the first step and after the last.
 
     Attributes:
         names: of the kernel's arguments for both.
@@ -61,7 +61,7 @@ class Sweeping:
         layout: TritonLayout,
         sweep: Sweep,
         schedule: TritonSchedule,
-        kept: tuple[bool, ...],
+        kept_states: tuple[bool, ...],
         *,
         packed: bool = False,
         heads: bool = False,
@@ -86,7 +86,7 @@ class Sweeping:
                 sweep.step,
                 self.chunk,
                 forward=self.forward,
-                kept=kept,
+                kept_states=kept_states,
                 packed=packed,
                 heads=heads,
             )
@@ -98,7 +98,7 @@ class Sweeping:
                 forward=self.forward,
                 packed=packed,
                 heads=heads,
-                own=schedule.units,
+                units=schedule.units,
                 splits=schedule.warps,
                 slices=schedule.slices,
             )
@@ -107,9 +107,9 @@ class Sweeping:
         self.matrices = self._matrices()
 
     def _matrices(self) -> list[Node]:
-        found = [matrix for runner in self.runners for matrix in runner.matrices()]
-        held = self.loop.matrices if self.loop is not None else ()
-        return list(dict.fromkeys([*found, *(node for node, _ in held)]))
+        matrices = [matrix for runner in self.runners for matrix in runner.matrices()]
+        loop_matrices = self.loop.matrices if self.loop is not None else ()
+        return list(dict.fromkeys([*matrices, *(node for node, _ in loop_matrices)]))
 
     @property
     def runners(self) -> list[BatchedPhase]:
@@ -128,7 +128,7 @@ class Sweeping:
         return groups * (self.loop.programs if isinstance(self.loop, Grid) else 1)
 
     def place(self, buffer: Buffer) -> tuple[str, int]:
-        """Where a buffer lies in arrays of rows."""
+        """Array and offset of a buffer."""
         where, index, layout = buffer.where, buffer.index, self.layout
         if where in ("input", "state", "next", "d_input"):
             column = layout.column(buffer)
@@ -171,9 +171,9 @@ class Sweeping:
         # where the first step reads them; a sample that begins later may read on the other side
         sides = (0, 1) if self.packed else ((steps - 1) & 1,)
         for array, offset, column in self.layout.carried():
-            own = now[array].narrow(-1, column.offset, column.width)
+            columns = now[array].narrow(-1, column.offset, column.width)
             for side in sides:
-                carry.narrow(-2, side * B, B).narrow(-1, offset, column.width).copy_(own)
+                carry.narrow(-2, side * B, B).narrow(-1, offset, column.width).copy_(columns)
         arrays = {
             **arrays,
             "sr": fresh(like, *heads, 2 * B, max(1, loop.scratch[1])),
@@ -182,11 +182,11 @@ class Sweeping:
             "tapenow": arrays["tape"],
             "chnow": arrays["ch"],
         }
-        whole = Ends(ends.names, now, after)
+        float_ends = Ends(ends.names, now, after)
         if knobs.runtime.interpret and loop.programs > 1:
-            self._without_barrier(loop, arrays, whole, steps, element)
+            self._without_barrier(loop, arrays, float_ends, steps, element)
         else:
-            self._launch(arrays, whole, (0, steps), element)
+            self._launch(arrays, float_ends, (0, steps), element)
         for target, value in zip(ends.last, after, strict=True):
             target.copy_(value)
 
@@ -198,11 +198,13 @@ class Sweeping:
         now = [value.clone() for value in ends.first]
         for i in range(steps):
             before = {name: arrays[f"{name}now"].clone() for name in ("tape", "ch")}
-            own = Ends(ends.names, now, ends.last)
+            step_ends = Ends(ends.names, now, ends.last)
             for _ in range(loop.passes):
-                self._launch({**arrays, **before}, own, (i, i + 1), element, steps, barrier=False)
-            for value, made in zip(now, ends.last, strict=True):
-                value.copy_(made)
+                self._launch(
+                    {**arrays, **before}, step_ends, (i, i + 1), element, steps, barrier=False
+                )
+            for value, result in zip(now, ends.last, strict=True):
+                value.copy_(result)
 
     def _launch(
         self,
@@ -249,6 +251,6 @@ class Sweeping:
             )
         most = max(1, most)
         for first in range(0, groups, most):
-            given = arguments(loop.pointers, named, {**numbers, "g0": first})
+            values = arguments(loop.pointers, named, {**numbers, "g0": first})
             grid = (loop.programs, min(most, groups - first), N)
-            launch(self.kernel, grid, given, options)
+            launch(self.kernel, grid, values, options)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 def assigned(lines: Iterable[str]) -> list[str]:
     """The names that lines assign, in order."""
-    found = (re.match(r"\s*(\w+(?:, \w+)*) =", line) for line in lines)
-    return list(dict.fromkeys(name for match in found if match for name in match[1].split(", ")))
+    matches = (re.match(r"\s*(\w+(?:, \w+)*) =", line) for line in lines)
+    return list(dict.fromkeys(name for match in matches if match for name in match[1].split(", ")))
 
 
 def renamed(lines: Iterable[str], names: Mapping[str, str]) -> list[str]:
@@ -22,9 +22,9 @@ def renamed(lines: Iterable[str], names: Mapping[str, str]) -> list[str]:
 
 def added(count: int) -> str:
     """A function that adds so many blocks to so many others, one by one."""
-    left, right = ([f"{letter}{k}" for k in range(count)] for letter in "ab")
-    sums = [f"{a} + {b}" for a, b in zip(left, right, strict=True)]
+    first, second = ([f"{letter}{k}" for k in range(count)] for letter in "ab")
+    sums = [f"{a} + {b}" for a, b in zip(first, second, strict=True)]
     return (
-        f"@triton.jit\ndef added{count}({', '.join([*left, *right])}):\n"
+        f"@triton.jit\ndef added{count}({', '.join([*first, *second])}):\n"
         f"    return {', '.join(sums)}\n"
     )

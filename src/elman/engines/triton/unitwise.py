@@ -33,10 +33,10 @@ class Writer:
         *,
         units: bool,
         groups: int = 1,
-        held: frozenset[Node] = frozenset(),
+        passthrough: frozenset[Node] = frozenset(),
     ) -> None:
-        self.sizes, self.units, self.groups, self._held = sizes, units, groups, held
-        self.known: dict[Node, list[Entry]] = {}
+        self.sizes, self.units, self.groups, self._passthrough = sizes, units, groups, passthrough
+        self.entries: dict[Node, list[Entry]] = {}
         self.lines: list[str] = []
         self.invariants: dict[Node, int] = {}  # offsets among all values of weight rate
         self.invariants_size = 0
@@ -46,10 +46,10 @@ class Writer:
 
     def size(self, value: Node) -> int:
         """Units of a value; rows times columns of a matrix."""
-        found = 1
+        total = 1
         for size in shape_size(value.shape, self.sizes):
-            found *= size
-        return found
+            total *= size
+        return total
 
     def count(self, value: Node) -> int:
         """Entries of a value."""
@@ -63,30 +63,37 @@ class Writer:
 
     def value(self, root: Node) -> list[Entry]:
         """The entries of a value, computed if they are not known."""
-        for node in walk([root], stop=lambda found: found in self.known or self._given(found)):
-            if node not in self.known:
-                self.known[node] = self._loaded(node) if self._given(node) else self._made(node)
-        return self.known[root]
+        for node in walk([root], stop=self._is_end):
+            if node not in self.entries:
+                self.entries[node] = (
+                    self._loaded(node) if self._is_loaded(node) else self._compute(node)
+                )
+        return self.entries[root]
 
     def forget(self, rate: Rate) -> None:
         """Forget what changes so often, or oftener."""
-        self.known = {node: own for node, own in self.known.items() if node.rate < rate}
+        self.entries = {node: entry for node, entry in self.entries.items() if node.rate < rate}
 
     def forget_invariants(self) -> None:
         """Forget what is of weight rate: it is loaded again where it is read again."""
-        self.known = {node: own for node, own in self.known.items() if not loop_invariant(node)}
+        self.entries = {
+            node: entry for node, entry in self.entries.items() if not loop_invariant(node)
+        }
 
-    def taken(self) -> list[str]:
+    def take_lines(self) -> list[str]:
         """The lines since the last call."""
         lines, self.lines = self.lines, []
         return lines
 
-    def _given(self, node: Node) -> bool:
-        changes = node.rate > Rate.INPUT and node not in self._held
+    def _is_end(self, node: Node) -> bool:
+        return node in self.entries or self._is_loaded(node)
+
+    def _is_loaded(self, node: Node) -> bool:
+        changes = node.rate > Rate.INPUT and node not in self._passthrough
         return not changes and node.op not in ("const", "count")
 
     def _loaded(self, node: Node) -> list[Entry]:
-        """What the caller computed: of all rows, or once per call."""
+        """Load a value computed by the caller, per row or once per call."""
         entries: list[Entry] = []
         if loop_invariant(node):
             at = self.invariants.setdefault(node, self.invariants_size)
@@ -108,25 +115,27 @@ class Writer:
             return f"tl.load(vec + {at})"
         return f"tl.load(vec + ({at}) * {self.groups} + group)"
 
-    def _made(self, node: Node) -> list[Entry]:
+    def _compute(self, node: Node) -> list[Entry]:
         if node.op == "const":
             return [node.number]
         if node.op == "count":
             return [float(dim_size(node.data, self.sizes))]
-        args = [self.known[arg] for arg in node.args]
+        args = [self.entries[arg] for arg in node.args]
         if node.op == "matmul":
             return self._product(node, args[0], args[1])
         if OPS[node.op].kind == "reduce":
-            parts = zip(node.args, args, strict=True)
-            entries = [e for arg, own in parts for e in self._wide(arg, own)]
+            pairs = zip(node.args, args, strict=True)
+            entries = [e for arg, of_arg in pairs for e in self._wide(arg, of_arg)]
             groups = self.size(node)
             width = len(entries) // groups
             each = [entries[k * width : (k + 1) * width] for k in range(groups)]
-            return [self._reduced(node, own) for own in each]
+            return [self._reduced(node, group) for group in each]
         if OPS[node.op].kind in ("spread", "scan"):
             return self._over_units(node, self._wide(node.args[0], args[0]))
         count = max([self.count(node), *map(len, args)])
-        each = zip(*(own if len(own) == count else own * count for own in args), strict=True)
+        each = zip(
+            *(of_arg if len(of_arg) == count else of_arg * count for of_arg in args), strict=True
+        )
         return [self._pointwise(node, list(entries)) for entries in each]
 
     def _wide(self, value: Node, entries: list[Entry]) -> list[Entry]:
@@ -135,10 +144,10 @@ class Writer:
     def _over_units(self, node: Node, entries: list[Entry]) -> list[Entry]:
         size = self.size(node)
         if node.op == "cumsum":
-            made: list[Entry] = []
+            sums: list[Entry] = []
             for entry in entries[::-1] if node.backward_in_units else entries:
-                made.append(self._sum([(1.0, before) for before in (*made[-1:], entry)]))
-            return made[::-1] if node.backward_in_units else made
+                sums.append(self._sum([(1.0, before) for before in (*sums[-1:], entry)]))
+            return sums[::-1] if node.backward_in_units else sums
         width = size // len(entries)
         wide = [entry for entry in entries for _ in range(width)]
         if node.op == "spread":
@@ -153,14 +162,14 @@ class Writer:
         rows, columns = shape_size(node.args[0].shape, self.sizes)
         vector = self._wide(node.args[1], vector)
         out, inner = (columns, rows) if node.transposed else (rows, columns)
-        made: list[Entry] = []
+        products: list[Entry] = []
         for o in range(out):
             places = [
                 (i * columns + o if node.transposed else o * columns + i) for i in range(inner)
             ]
             pairs = [(matrix[place], vector[i]) for i, place in enumerate(places)]
-            made.append(self._sum([(1.0, self._times(a, b)) for a, b in pairs]))
-        return made
+            products.append(self._sum([(1.0, self._times(a, b)) for a, b in pairs]))
+        return products
 
     def _times(self, a: Entry, b: Entry) -> Entry:
         """A product; zero times anything is zero, as where no gradient flows."""
@@ -199,8 +208,8 @@ class Writer:
         if node.op == "amax":
             text = text_of(entries[0], wide=True)
             for entry in entries[1:]:
-                other = text_of(entry, wide=True)
-                text = f"tl.maximum({text}, {other}, propagate_nan=tl.PropagateNan.ALL)"
+                entry_text = text_of(entry, wide=True)
+                text = f"tl.maximum({text}, {entry_text}, propagate_nan=tl.PropagateNan.ALL)"
             return self._named(text)
         if node.op == "argmax":
             return self._first([text_of(entry, wide=True) for entry in entries])
@@ -209,16 +218,18 @@ class Writer:
         if node.op != "var":
             return total
         off = [self._sum([(1.0, entry), (-1.0, total)]) for entry in entries]
-        return self._sum([(share, self._times(one, one)) for one in off])
+        return self._sum([(share, self._times(difference, difference)) for difference in off])
 
     def _first(self, entries: list[str]) -> Entry:
         """The number of the first largest entry; NaN is the largest."""
         best = self._named(entries[0])
         place = text_of(0.0, wide=True)
         for k, entry in enumerate(entries[1:], 1):
-            more = self._named(f"({entry} > {best}) | (({entry} != {entry}) & ({best} == {best}))")
-            best = self._named(f"tl.where({more}, {entry}, {best})")
-            place = self._named(f"tl.where({more}, {k}.0, {place})")
+            is_larger = self._named(
+                f"({entry} > {best}) | (({entry} != {entry}) & ({best} == {best}))"
+            )
+            best = self._named(f"tl.where({is_larger}, {entry}, {best})")
+            place = self._named(f"tl.where({is_larger}, {k}.0, {place})")
         return place
 
 

@@ -22,14 +22,14 @@ _BUSY = 256  # threads of a processor that hide what loads wait for
 _STEPS = (4, 32)  # of a chunk, at least and at most
 
 
-def _sums(n: int, vector: str, made: str, *, plus: str = "") -> list[str]:
+def _sums(n: int, vector: str, target: str, *, plus: str = "") -> list[str]:
     """Lines of a vector times the matrix ``a``: from the left if ``plus`` is empty, else from the
     right, added to that vector."""
     lines: list[str] = []
     for j in range(n):
         names = [f"a{j}{k}" if plus else f"a{k}{j}" for k in range(n)]
         terms = [f"{name} * {vector}{k}" for k, name in enumerate(names)]
-        lines.append(f"{made}{j} = {' + '.join([*([plus + str(j)] if plus else []), *terms])}")
+        lines.append(f"{target}{j} = {' + '.join([*([plus + str(j)] if plus else []), *terms])}")
     return lines
 
 

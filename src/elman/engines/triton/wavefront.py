@@ -90,10 +90,14 @@ class Wavefront(Together):
         runs: list[BackwardCallBuffers] = []
         d_output = cotangents.output
         with launching(call.states[0]):
-            for index, own, kept, d_last in self._backwards(call, saved, cotangents):
+            for index, layer_call, saved_by_layer, d_last in self._backwards(
+                call, saved, cotangents
+            ):
                 order.append(index)
                 ends = Cotangents(d_output, d_last)
-                runs.append(BackwardCallBuffers(self.layers[index], own, kept, ends, keep))
+                runs.append(
+                    BackwardCallBuffers(self.layers[index], layer_call, saved_by_layer, ends, keep)
+                )
                 d_output = runs[-1].d_inputs[0]
             gradients: list[Gradients] = self._run(runs, call.inputs[0], reverse=True)
         by_layer: list[Gradients | None] = [None] * len(self.layers)
@@ -106,7 +110,7 @@ class Wavefront(Together):
         cuts = time_chunks(runs[0].T, len(runs))
         if reverse:
             cuts.reverse()
-        found: list[Any] = []
+        results: list[Any] = []
         with Streams(like, len(runs)) as streams:
             for place, cut in wavefront(len(runs), len(cuts)):
                 if place:
@@ -115,15 +119,15 @@ class Wavefront(Together):
                     runs[place].run_steps(*cuts[cut])
             for place, run in enumerate(runs):
                 with streams.on(place):
-                    found.append(run.results())
-            streams.hand_over(_tensors(found))
-        return found
+                    results.append(run.results())
+            streams.hand_over(_tensors(results))
+        return results
 
 
-def _tensors(found: Any) -> Iterator[Tensor]:
+def _tensors(value: Any) -> Iterator[Tensor]:
     """All tensors in nested lists and tuples."""
-    if isinstance(found, Tensor):
-        yield found
-    elif found is not None:
-        for value in found:
-            yield from _tensors(value)
+    if isinstance(value, Tensor):
+        yield value
+    elif value is not None:
+        for item in value:
+            yield from _tensors(item)

@@ -29,22 +29,22 @@ class _JoinedSum:
         right: what they are multiplied with, if anything.
         widths: of each term.
         targets: what each term is summed into.
-        whole: weights of which all is summed here: the first of its rows, and how many.
+        full_weights: weights of which all is summed here: the first of its rows, and how many.
     """
 
     lefts: tuple[ColumnRange, ...]
     right: ColumnRange | None
     widths: tuple[int, ...]
     targets: tuple[tuple[Node, ...], ...]
-    whole: Mapping[str, tuple[int, int]]
+    full_weights: Mapping[str, tuple[int, int]]
 
     def total(self, arrays: Arrays, dtype: torch.dtype) -> Tensor:
         """The sum [.., Σ widths, n], or [.., Σ widths]; of rows in a type, in float32."""
         rows = [place.view(arrays) for place in self.lefts]
-        left = rows[0] if len(rows) == 1 else torch.cat(rows, -1)
+        summed = rows[0] if len(rows) == 1 else torch.cat(rows, -1)
         if self.right is None:
-            return left.sum(-2, dtype=torch.float32)
-        return multiplied(left.mT, self.right.view(arrays).to(dtype))
+            return summed.sum(-2, dtype=torch.float32)
+        return multiplied(summed.mT, self.right.view(arrays).to(dtype))
 
 
 class WeightGradients:
@@ -94,16 +94,16 @@ class WeightGradients:
             targets.setdefault(term.left, []).append(term.target)
         last = len(self._sweep.layout.program.pair.step.weights)  # not a block's own gradient
         first = {
-            left: min(min(self._blocks.get(target, [last])) for target in own)
-            for left, own in targets.items()
+            operand: min(min(self._blocks.get(target, [last])) for target in summed_into)
+            for operand, summed_into in targets.items()
         }
         runs: list[list[tuple[Node, ColumnRange]]] = []
-        for left in sorted(targets, key=lambda left: first[left]):
-            place = self._place(left)
+        for operand in sorted(targets, key=lambda operand: first[operand]):
+            place = self._place(operand)
             if runs and runs[-1][-1][1].is_contiguous_with(place):
-                runs[-1].append((left, place))
+                runs[-1].append((operand, place))
             else:
-                runs.append([(left, place)])
+                runs.append([(operand, place)])
         if right is not None and len(runs) > _RUNS:
             runs = [[pair for run in runs for pair in run]]
         return [self._run(right, run, targets) for run in runs]
@@ -118,11 +118,11 @@ class WeightGradients:
             tuple(merged([place for _, place in run])),
             None if right is None else self._place(right),
             tuple(place.width for _, place in run),
-            tuple(tuple(targets[left]) for left, _ in run),
-            self._whole(right, run, targets),
+            tuple(tuple(targets[operand]) for operand, _ in run),
+            self._full_weights(right, run, targets),
         )
 
-    def _whole(
+    def _full_weights(
         self,
         right: Node | None,
         run: Sequence[tuple[Node, ColumnRange]],
@@ -130,21 +130,21 @@ class WeightGradients:
     ) -> dict[str, tuple[int, int]]:
         """Weights whose blocks are all in a run, in their order, each of one term."""
         where: dict[int, int] = {}  # by block: which term of the run
-        for index, (left, _) in enumerate(run):
-            for target in targets[left]:
+        for index, (operand, _) in enumerate(run):
+            for target in targets[operand]:
                 if target in self._once:
                     where |= dict.fromkeys(self._blocks.get(target, ()), index)
         edges = [0, *accumulate(place.width for _, place in run)]
         rank = 1 if right is None else 2
-        found: dict[str, tuple[int, int]] = {}
+        spans: dict[str, tuple[int, int]] = {}
         for name, blocks in self._weights.items():
             start = where.get(next(iter(blocks)))
             if start is None or any(b.column or len(b.shape) != rank for b in blocks.values()):
                 continue
             stop = start + len(blocks)
             if [where.get(index) for index in blocks] == [*range(start, stop)]:
-                found[name] = edges[start], edges[stop] - edges[start]
-        return found
+                spans[name] = edges[start], edges[stop] - edges[start]
+        return spans
 
     def __call__(self, arrays: Arrays) -> tuple[Values, dict[str, Tensor]]:
         """All sums, by what they are summed into; gradients of weights that are one of them.
@@ -152,23 +152,25 @@ class WeightGradients:
         Args:
             arrays: [.., rows, n] each; the dots are heads, if there are any.
         """
-        found: Values = {}
-        whole: dict[str, Tensor] = {}
+        sums: Values = {}
+        gradients: dict[str, Tensor] = {}
         for run in self._runs:
             total = run.total(arrays, self._dtype)
-            if self._once.issuperset(target for own in run.targets for target in own):
+            if self._once.issuperset(target for gradient in run.targets for target in gradient):
                 total = total.to(self._dtype)  # else what is summed of several is rounded once
             axis = -1 if run.right is None else -2
-            taken: list[range] = []
-            for name, (start, width) in run.whole.items():
+            spans: list[range] = []
+            for name, (start, width) in run.full_weights.items():
                 place = range(start, start + width)
-                own = total.narrow(axis, start, width).to(self._dtype)
-                shared = any(start < other.stop and other.start < place.stop for other in taken)
-                whole[name] = own.clone() if shared else own  # each has memory of its own
-                taken.append(place)
-            parts = total.split(run.widths, axis) if len(run.widths) > 1 else (total,)
-            for part, targets in zip(parts, run.targets, strict=True):
+                gradient = total.narrow(axis, start, width).to(self._dtype)
+                shared = any(start < span.stop and span.start < place.stop for span in spans)
+                gradients[name] = (
+                    gradient.clone() if shared else gradient
+                )  # each has memory of its own
+                spans.append(place)
+            pieces = total.split(run.widths, axis) if len(run.widths) > 1 else (total,)
+            for piece, targets in zip(pieces, run.targets, strict=True):
                 for target in targets:
-                    own = part if target.shape else part[..., 0]
-                    found[target] = own if target not in found else found[target] + own
-        return {target: value.to(self._dtype) for target, value in found.items()}, whole
+                    gradient = piece if target.shape else piece[..., 0]
+                    sums[target] = gradient if target not in sums else sums[target] + gradient
+        return {target: value.to(self._dtype) for target, value in sums.items()}, gradients

@@ -217,7 +217,7 @@ class Group:
         """One after another, each a node of autograd."""
         results: list[Result] = []
         for index, (kernel, call) in enumerate(zip(bound.kernels, calls, strict=True)):
-            count = len(call.inputs) - bound.arrangement.own
+            count = len(call.inputs) - bound.arrangement.private
             if index and self.directions:
                 time_reversed = [reversed_in_time(x, call.packed) for x in call.inputs[:count]]
                 call = call._replace(inputs=(*time_reversed, *call.inputs[count:]))
