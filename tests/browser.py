@@ -33,7 +33,9 @@ const before = console.error;
 console.error = (...words) => { errors.push(words.join(" ")); before(...words); };
 addEventListener("load", () => {
   const told = (%s)();
-  parent.postMessage(JSON.stringify({ errors, width: innerWidth, ...told }), "*");
+  // Errors and violations are reported by tasks of their own, some of them after this one.
+  setTimeout(() => parent.postMessage(
+    JSON.stringify({ errors, width: innerWidth, ...told }), "*"), 100);
 });
 }</script>"""
 FRAME = """<title></title><iframe height="900" frameborder="0"></iframe><script>

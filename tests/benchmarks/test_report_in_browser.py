@@ -104,11 +104,14 @@ def test_a_page_runs_its_own_script_alone(report):
     """Should a name of somebody else's stand in it as it is, the policy forbids what it does."""
     text = report.read_text("utf-8")
     evil = (
-        "<script>document.title = 'evil'</script><img src=x onerror='document.title = \"evil\"'>"
+        "<script>document.title = 'evil'</script><img src=x>"
         "<a href='javascript:document.title = 1'>x</a><base href='https://example.org/'>"
     )
     page = report.with_name("evil.html")
-    page.write_text(text.replace("<h1>", f"{evil}<h1>", 1), "utf-8")
+    text = text.replace("<h1>", f"{evil}<h1>", 1)
+    # The probe's clicks on headers bubble up to this handler: an image's onerror may come too late.
+    text = text.replace("<body", "<body onclick='document.title = 1'", 1)
+    page.write_text(text, "utf-8")
     output = look(page, 1000)
     forbidden = {error.partition(" ")[0] for error in output["errors"]}
     assert {"script-src-elem", "script-src-attr", "img-src", "base-uri"} <= forbidden
