@@ -62,5 +62,5 @@ def test_training_changes_the_weights():
     case = KindCase("n", CONVERGENCE, "gru", 10, 1, 3, kind="untrained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(convergence.WEIGHTS, "trained", (1.0, 2))
-        before, after = convergence.drawn(case), convergence.drawn(case, "trained")
+        before, after = convergence.draw_weights(case), convergence.draw_weights(case, "trained")
     assert not torch.equal(before["R"], after["R"])

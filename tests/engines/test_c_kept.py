@@ -169,15 +169,17 @@ def _parts(cache: Path) -> list[Path]:
 
 
 def test_what_this_process_uses_stays(empty_cache, monkeypatch):
-    """However small the limit; other processes' goes."""
-    theirs = build(TINY, SCALAR)
+    """However small the limit; what others used long ago goes, what they have just built stays."""
+    old, new = (build(TINY + n * "\n", SCALAR) for n in (3, 4))
+    aged(old, 1)
     forget()
     monkeypatch.setenv("ELMAN_CACHE_SIZE", "0")
     ours = [build(TINY + n * "\n", SCALAR) for n in (1, 2)]
     whole = build(WHOLE, SCALAR, PARTS)
     assert all(path.exists() for path in (*ours, whole))
     assert len(list((empty_cache / "kernels").glob("*.o"))) == len(PARTS)
-    assert not theirs.exists()
+    assert not old.exists()
+    assert new.exists(), "its process is about to load it"
 
 
 def test_a_use_is_noted_once_a_day(empty_cache):
@@ -200,6 +202,7 @@ def test_a_folder_of_garbage(empty_cache, monkeypatch):
     (folder / "outside.o").symlink_to(__file__)
     (folder / "note.txt").write_bytes(bytes(10_000))
     (folder / os.fsdecode(b"\xff.so")).write_bytes(b"x")
+    aged(folder / os.fsdecode(b"\xff.so"), 1)
     monkeypatch.setenv("ELMAN_CACHE_SIZE", "0")
     assert answer(build(TINY + "\n", SCALAR)) == 42
     names = {path.name for path in folder.iterdir()}

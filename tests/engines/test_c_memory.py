@@ -17,7 +17,7 @@ SHAPE = (3, LARGE // 4)
 
 @pytest.fixture(autouse=True)
 def empty(monkeypatch):
-    monkeypatch.setattr(memory, "_kept", type(memory._storages)())
+    monkeypatch.setattr(memory, "_storages", type(memory._storages)())
     if not memory.COUNTS_USERS:
         pytest.skip("this torch does not tell who holds a storage")
 

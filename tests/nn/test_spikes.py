@@ -43,9 +43,9 @@ ENGINES = ("reference", "c", "deer", "scan-backward")
 
 
 @cell(input="x[I]", state="s[H], m[H]", weights="W[H, I], R[H, H], b[H]")
-def spiking(x, s, m, W, R, b, *, surrogate="fast_sigmoid", reset=True):
+def spiking(x, s, m, W, R, b, *, surrogate="fast_sigmoid", subtract=True):
     """Recurrent, reset by subtraction."""
-    m = 0.8 * m + W @ x + R @ s + b - 0.5 * s * reset
+    m = 0.8 * m + W @ x + R @ s + b - 0.5 * s * subtract
     return spike(m - 0.3, surrogate), m
 
 

@@ -1,8 +1,8 @@
 """LRU eviction of compiled kernels from the cache.
 
 No lock is needed. A library that a process has loaded stays mapped when its file is removed; one
-that is removed between its check and its loading is built again. What a process uses itself it
-never removes.
+that is removed between its check and its loading is built again, and a file that has just been
+built is left to the process that is about to load it. What a process uses itself it never removes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", re.IGNORECASE)
 _UNITS = " KMGT"
 _LEFT_OVER = 0.9  # of the limit: so that not every new kernel has to make room
 _DAY = 86400.0  # (s) between two notes that a file was used
+_GRACE = 60.0  # (s) from writing a file to loading it
 _used: set[Path] = set()  # by this process
 
 
@@ -68,10 +69,11 @@ def make_room(folder: Path, limit: int) -> None:
     total = sum(size for _, size, _ in files)
     if total <= limit:
         return
-    for _, size, path in sorted(files):
+    youngest = time.time() - _GRACE
+    for last_use, size, path in sorted(files):
         if total <= limit * _LEFT_OVER:
             return
-        if path in _used:
+        if path in _used or last_use > youngest:
             continue
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
