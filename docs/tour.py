@@ -24,6 +24,7 @@ from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import SCALAR
 from elman.engines.call import Call
 from elman.ir.printer import show_backward, show_graph, show_step
+from elman.lowered.dump import show_direction
 from elman.nn import choices
 from elman.nn.execute import layer
 from elman.nn.execute.group import Group
@@ -93,12 +94,14 @@ def _stages(job: Job, choice: Choice) -> dict[str, str]:
     program = kernel.program
     hints = step_names(job.graph, job.pair.step)
     names = program_names(program, hints)
-    text = Emitter(program, SCALAR).text()
+    emitter = Emitter(program, SCALAR)
+    text, lowered = emitter.text(), show_direction(emitter.lowered.forward)
     return {
         "graph": show_graph(job.graph),
         "step": show_step(job.pair.step, names),
         "backward": show_backward(job.pair, names),
         "program": show_program(program, hints),
+        "lowered": lowered[lowered.index("step") :],
         "step_c": _between(text, "{ const T *P", "stn(nx0"),
         "loop_c": _between(text, "for (long t0 = 0;", "last_states(c);"),
     }

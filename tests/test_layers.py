@@ -22,11 +22,12 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "elman"
 
-LANGUAGE = "errors checks ir frontend autodiff passes plan ops cells"
+LANGUAGE = "errors checks ir frontend autodiff passes plan lowered ops cells"
 MIDDLE = f"{LANGUAGE} escaping extras files folders version engines engines.registry tuning"
 MIDDLE = f"{MIDDLE} torch_internals torch numpy"
 # no other engine
-ENGINE = "errors checks files folders torch_internals ir autodiff plan engines torch numpy"
+ENGINE = "errors checks files folders torch_internals ir autodiff plan lowered engines"
+ENGINE = f"{ENGINE} torch numpy"
 
 BELOW = {  # room -> what it may import besides itself; one row per room, lowest first
     "errors": "",
@@ -42,6 +43,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "autodiff": "errors ir",
     "passes": "errors ir",
     "plan": "errors checks ir autodiff",
+    "lowered": "errors ir plan",
     "ops": "errors ir frontend",  # what a cell author may call: names, no code
     "cells": "errors ir frontend ops",
     # engines/base and the folder itself

@@ -12,8 +12,8 @@ from benchmarks.users.spikes import rleaky
 from calls import call
 from elman import cell
 from elman.cells import rlif
+from elman.engines.c.directions import DirectionPrinter
 from elman.engines.c.kernel import CKernel
-from elman.engines.c.sweeps import SweepWriter
 from elman.frontend.cell import Cell
 from elman.ops import spike, where
 from elman.plan.build import program
@@ -185,7 +185,7 @@ def test_infinite_weights_are_multiplied_by_zero(weight):
 def test_rows_of_silent_neurons_are_not_read(monkeypatch):
     """Unless a matrix is looked through, an infinite row does not matter: so it was left out."""
     case = never_fires(spiking(), float("inf"))
-    monkeypatch.setattr(SweepWriter, "_checked", lambda self: [])
+    monkeypatch.setattr(DirectionPrinter, "_checked", lambda self: [])
     fresh = Blocks(rows=32)  # a kernel that no other test has
     kernel = c_kernel(case, wants=frozenset(), training=False, blocks=fresh)
     got, want = call(kernel, case), oracle(never_fires(spiking(), 0.0))

@@ -61,7 +61,7 @@ def text_of(isa: Isa, dtype: str) -> str:
     lines = [head(isa, dtype)]
     lines.extend(
         f'__attribute__((visibility("default"))) void reduce_{name}(long n, long size, const T *p,'
-        f" const T *q, T *out) {{ {_reduction(name)} *out = s; }}"
+        f" const T *q, T *out) {{ *out = {_reduction(name)}; }}"
         for name in REDUCED
     )
     for name, spelling in SPELL.items():

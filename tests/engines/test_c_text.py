@@ -11,7 +11,6 @@ from elman import cells, compiler
 from elman.engines.c.emit import Emitter
 from elman.engines.c.engine import PRICES
 from elman.engines.c.isa import AVX512
-from elman.errors import VerifyError
 from elman.ops import tanh
 from elman.plan.build import program
 from specs import spec_of
@@ -117,9 +116,9 @@ def test_rows_of_held_states_are_known_before_anything_is_spelled(cell, training
     """Whether a batched phase reads them is a fact of the program: the workspace has room for all
     that a text names."""
     emitter = _emitter(cell, training=training)
-    ways = [("fwd", emitter.program.forward), ("bwd", emitter.program.backward)]
-    before = {name: emitter._sweep(name, way).gathers_held for name, way in ways if way}
-    text = _emitter(cell, training=training).text()
+    lowered = emitter.lowered
+    before = {f"{d.name[0]}wd": d.gathers_always for d in lowered.directions}  # fwd, bwd
+    text = emitter.text()
     for name, gathers in before.items():
         functions = re.findall(rf"NOINLINE void {name}_(?:before|after).*?\n}}", text, re.DOTALL)
         if name == "bwd":
@@ -128,25 +127,3 @@ def test_rows_of_held_states_are_known_before_anything_is_spelled(cell, training
         assert named == gathers
     if cell in (gated, read_out) and training:
         assert any(before.values())
-
-
-@pytest.mark.parametrize("place", ["vector", "matrix"])
-def test_a_workspace_that_is_too_small_is_not_written(place, monkeypatch):
-    """Whoever names a value after the sizes are written gets no text."""
-    emitter = _emitter(cells.gru)
-    value = emitter.program.pair.step.weights[0 if place == "matrix" else -1]
-    entry = emitter._entry
-
-    def late(name):
-        emitter.layout.vectors.clear()
-        for sweep in emitter._sweeps:
-            sweep.code.matrices.clear()
-        if place == "vector":
-            emitter.layout.vector(value)
-        else:
-            emitter._sweeps[-1].code.area(value)
-        return entry(name)
-
-    monkeypatch.setattr(emitter, "_entry", late)
-    with pytest.raises(VerifyError, match="the workspace of forward was laid out before"):
-        emitter.text()

@@ -18,7 +18,6 @@ from elman.plan.spec import Spec
 _EVENTS = 1000
 _SUMS = 6 * _EVENTS
 _READABLE = ("next", "tape", "chunk")
-_LOOP_CARRIED = ("state", "carry")
 
 
 @dataclass(eq=False)
@@ -115,11 +114,16 @@ class _Assembler:
         scratch: list[GateBlock] = []
         self._place_computed(plan, writes, buffers, scratch)
         # A step that reads all units of what the step before wrote begins with a barrier, however
-        # late it reads: nobody may write the next carry while another still reads this one.
+        # late it reads: nobody may write the next carry while another still reads this one. States
+        # are written by the forward alone.
+        changed = {b.index for targets in writes.values() for b in targets if b.where == "next"}
         carried = loop and any(
             (arg in full_reads(value) or not arg.shape)
             and arg in buffers
-            and buffers[arg].where in _LOOP_CARRIED
+            and (
+                buffers[arg].where == "carry"
+                or (buffers[arg].where == "state" and buffers[arg].index in changed)
+            )
             for value in plan.level
             for arg in value.args
         )

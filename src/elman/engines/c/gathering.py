@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from elman.engines.c.isa import Isa
-from elman.engines.c.layout import CLayout
-from elman.ir.graph import Node
-from elman.ir.types import GateBlock
-from elman.plan.program import Bundle
-from elman.plan.two_valued import worth_looking
+from elman.lowered.types import Access, Product
 
 _COLUMNS = 256  # of a product at least: to look for ones takes as long as some three columns do
 _INNER = (64, 4096)  # k at least, and at most: a list of a block's ones lies on the stack
 STEPS = 16  # of a call at least: matrices are looked through for infinities once per call
 
 
-class Gathering:
-    """Selects the products of a program that may gather rows.
+# A block of rows gathers if every operand's element is 0 or 1, few are 1, and no weight is infinite
+# or NaN; else it is multiplied in tiles.
 
-    A block of rows gathers if no operand's element is anything but 0 or 1, few are 1, and no weight
-    is infinite or NaN; else it is multiplied in tiles.
-    """
 
-    def __init__(self, layout: CLayout) -> None:
-        self.layout = layout
-        self.candidates = (
-            worth_looking(layout.program.pair.step) if layout.tiled else frozenset[Node]()
-        )
+def gathered_operands(product: Product, units: int) -> list[Access]:
+    """Operands of a product into so many units that are scanned for ones."""
+    if units * len(product.accs) < _COLUMNS:
+        return []
+    least, most = _INNER
+    return [
+        access
+        for access, spikes in zip(product.operands, product.spikes, strict=True)
+        if spikes and least <= access.units <= most
+    ]
 
-    def operands(self, gate_block: GateBlock, bundle: Bundle) -> list[Node]:
-        """Operands of a product group that are scanned for ones."""
-        if self.layout.size(gate_block) * len(bundle.accs) < _COLUMNS:
-            return []
-        least, most = _INNER
-        return [
-            value
-            for value in bundle.operands
-            if value in self.candidates and least <= self.size(value) <= most
-        ]
 
-    def sums(self, right: Node, operands: list[Node]) -> bool:
-        """Whether a right operand is scanned for ones in sums over rows with these left
-        operands."""
-        least = min(self.size(operand) if operand.shape else 1 for operand in operands)
-        return right in self.candidates and self.size(right) >= _INNER[0] and least >= _COLUMNS
-
-    def size(self, value: Node) -> int:
-        """Units of an operand."""
-        return self.layout.size(value.shape[0][0])
+def gathered_sum(right: Access, spikes: bool, lefts: Iterable[Access]) -> bool:
+    """Whether a right operand is scanned for ones in sums over rows with these left operands."""
+    return spikes and right.units >= _INNER[0] and min(a.units for a in lefts) >= _COLUMNS
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class CKernel(Kernel):
         joined = self.emitter.joined
         self._arguments = Arguments(shape, [k in joined for k in range(shape.inputs)])
         self._joined_dy = "dy" in joined
-        weight_names = self.emitter.arrays.names
+        weight_names = self.emitter.weight_names
         self.results = Results(job, planned, self.emitter.layout, weight_names, self.supply)
         self._rings = (*self.results.rings, *self._padding[1])
         self._all_rows = (*self.results.all_rows, *self._padding[1])

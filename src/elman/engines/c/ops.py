@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from elman.engines.gate_blocks import stream_of
-from elman.ir.graph import Node
-from elman.ir.ops import OPS
-from elman.ir.types import GateBlock
+from elman.lowered.types import Across
 
 SPELL: dict[str, str] = {
     "mul": "{0} * {1}",
@@ -56,9 +51,9 @@ _GROUPED = {
 }
 
 
-def spell(value: Node, args: list[str]) -> str:
+def spell(op: str, args: list[str], stream: int = 0) -> str:
     """An elementwise op of the vector at unit ``u``."""
-    return SPELL[value.op].format(*args, stream=stream_of(value))
+    return SPELL[op].format(*args, stream=stream)
 
 
 def number(value: float) -> str:
@@ -84,7 +79,7 @@ def spell_sum(coefs: tuple[float, ...], bias: float, terms: list[str]) -> str:
 
 
 def spell_reduce(op: str, arrays: list[tuple[str, int]], mean: str = "") -> str:
-    """``T s`` = a reduction over the units of some arrays, all that they have together.
+    """A reduction over the units of some arrays, all that they have together: a scalar.
 
     Args:
         op: ``sum``, ``mean``, ``var``, ``amax`` or ``argmax``.
@@ -94,32 +89,20 @@ def spell_reduce(op: str, arrays: list[tuple[str, int]], mean: str = "") -> str:
     units = ", ".join(f"{{{address}, {count}}}" for address, count in arrays)
     arguments = f"(Units[]){{{units}}}, {len(arrays)}"
     if op in ("amax", "argmax"):
-        return f"T s = {'max_of' if op == 'amax' else 'place_of'}({arguments});"
+        return f"{'max_of' if op == 'amax' else 'place_of'}({arguments})"
     total = number(float(sum(count for _, count in arrays)))
     if op == "sum":
-        return f"T s = sum_of({arguments});"
+        return f"sum_of({arguments})"
     if op == "mean":
-        return f"T s = sum_of({arguments}) / {total};"
-    return f"T s = square_of({arguments}, {mean or f'sum_of({arguments}) / {total}'}) / {total};"
+        return f"sum_of({arguments}) / {total}"
+    return f"square_of({arguments}, {mean or f'sum_of({arguments}) / {total}'}) / {total}"
 
 
-def spell_over_units(value: Node, address: str, size: Callable[[GateBlock], int]) -> str:
-    """Units u, u + 1 … of a value that reads other units of its argument.
-
-    Args:
-        value: one that is ``over_units``.
-        address: C text of the argument's first unit.
-        size: units of a gate block.
-    """
-    (arg,) = value.args
-    if value.op == "cumsum":
-        way = "from" if value.backward_in_units else "to"
-        return f"sums_{way}({address}, u, {size(value.shape[0][0])})"
-    groups, vector = (value, arg) if OPS[value.op].kind == "reduce" else (arg, value)
-    count = size(groups.shape[0][0]) if groups.shape else 1
-    arguments = f"{address}, u, {count}, {size(vector.shape[0][0]) // count}"
-    if groups is value:
-        return f"{_GROUPED[value.op]}({arguments})"
-    if value.op == "spread":
-        return f"spread_of({arguments})"
-    return f"one_hot_of({arguments}, {sum(map(size, value.data))})"
+def spell_across(value: Across, address: str) -> str:
+    """Units u, u + 1 … of a value that reads other units of the column at an address."""
+    if value.name == "cumsum":
+        return f"sums_{'from' if value.reverse else 'to'}({address}, u, {value.width})"
+    arguments = f"{address}, u, {value.groups}, {value.width}"
+    if value.name == "one_hot":
+        return f"one_hot_of({arguments}, {value.shift})"
+    return f"{_GROUPED.get(value.name, 'spread_of')}({arguments})"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from elman.engines.c.gathering import Ones
-from elman.engines.c.layout import CLayout
+from elman.engines.c.gathering import Ones, gathered_operands
 from elman.engines.c.tiles import WIDEST
-from elman.ir.graph import Node
-from elman.ir.types import GateBlock
-from elman.plan.program import Bundle, Part
+from elman.lowered.layout import Layout
+from elman.lowered.types import Access, Matrix, Phase, Product
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,25 +19,29 @@ class Panels:
     elements within a panel: groups of at most ``WIDEST`` vector columns, operands, k, columns.
 
     Attributes:
-        bundle: what is multiplied.
-        vectors: vectors of units in the whole gate block.
+        product: what is multiplied.
+        units: of the whole gate block.
+        vectors: of units in the whole gate block.
         width: vectors of units per panel.
-        inner: k per operand.
         offset: start in the pack area (elements).
     """
 
-    gate_block: GateBlock
-    bundle: Bundle
+    product: Product
+    units: int
     vectors: int
     width: int
-    inner: tuple[int, ...]
     offset: int
     lanes: int
 
     @property
+    def inner(self) -> tuple[int, ...]:
+        """k per operand."""
+        return tuple(operand.units for operand in self.product.operands)
+
+    @property
     def accs(self) -> int:
         """Accumulated products per unit."""
-        return len(self.bundle.accs)
+        return len(self.product.accs)
 
     @property
     def total(self) -> int:
@@ -72,58 +74,51 @@ def panel_width(accs: int, vectors: int) -> int:
     return width
 
 
-def plan_panels(layout: CLayout, parts: list[Part]) -> dict[Bundle, Panels]:
-    """Give every bundle of a sweep its panels, one after another in the pack area.
+def plan_panels(layout: Layout, phases: Iterable[Phase]) -> dict[Product, Panels]:
+    """Give every product of some phases its panels, one after another in the pack area.
 
-    Bundles of one part share the panels' width, since one loop over panels serves them all.
+    Products of one part share the panels' width, since one loop over panels serves them all.
     """
-    by_bundle: dict[Bundle, Panels] = {}
+    panels: dict[Product, Panels] = {}
     offset = 0
-    for part in parts:
+    for part in (part for phase in phases for s in phase.segments for part in s.parts):
+        units = layout.size(part.gate_block)
         vectors = layout.padded(part.gate_block) // layout.lanes
-        width = min(panel_width(len(bundle.accs), vectors) for bundle in part.bundles)
-        for bundle in part.bundles:
-            inner = tuple(layout.size(operand.shape[0][0]) for operand in bundle.operands)
-            panels = Panels(part.gate_block, bundle, vectors, width, inner, offset, layout.lanes)
-            by_bundle[bundle] = panels
-            offset += panels.elements
-    return by_bundle
+        widths = [panel_width(len(product.accs), vectors) for product in part.products]
+        for product in part.products:
+            panels[product] = Panels(product, units, vectors, min(widths), offset, layout.lanes)
+            offset += panels[product].elements
+    return panels
 
 
-Matrix = Callable[[Node], tuple[str, str]]
+def tiles_of(panels: Iterable[Panels]) -> set[str]:
+    """Names of the tiles that products of packed panels call."""
+    names: set[str] = set()
+    for panel in panels:
+        if panel.total:
+            listed = bool(gathered_operands(panel.product, panel.units))
+            counts = {count for width in panel.widths for _, count in panel.groups(width)}
+            names.update(f"rows{count}" for count in counts)
+            names.update(f"picked{count}" for count in counts if listed)
+    return names
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Unpacked weights that products read in the caller's arrays.
-
-    Attributes:
-        matrix: C text of a block's address and of its row length.
-        dots: the C function that multiplies by their rows.
-    """
-
-    matrix: Matrix
-    dots: str = "dots"
+Place = Callable[[Matrix], tuple[str, str]]  # C text of its first element, and of its row length
+Operand = Callable[[Access], tuple[str, str]]  # … of its address at a block's first row, and stride
 
 
-def pack_code(panels: Panels, size: int, matrix: Matrix) -> list[str]:
-    """C lines that pack this worker's share of the panels.
-
-    Args:
-        panels: the bundle.
-        size: units of the gate block.
-        matrix: C text of a block's address and of its row length.
-    """
+def pack_code(panels: Panels, matrix: Place) -> list[str]:
+    """C lines that pack this worker's share of the panels."""
     lines: list[str] = []
-    for number, acc in enumerate(panels.bundle.accs):
+    for number, acc in enumerate(panels.product.accs):
         packed_k = 0
-        for term, inner in zip(acc.terms, panels.inner, strict=True):
-            base, row = matrix(term.args[0])
+        for term, inner in zip(acc, panels.inner, strict=True):
+            base, row = matrix(term.matrix)
             unit, along = ("1", row) if term.transposed else (row, "1")
             lines.append(
                 f"pack_block(w, c->pack + {panels.offset}, {panels.vectors}, {panels.width},"
                 f" {panels.accs}, {number}, {panels.total}, {packed_k}, {base}, {unit}, {along},"
-                f" {size}, {inner});"
+                f" {panels.units}, {inner});"
             )
             packed_k += inner
     return lines
@@ -132,18 +127,18 @@ def pack_code(panels: Panels, size: int, matrix: Matrix) -> list[str]:
 def product_code(
     panels: Panels,
     first: int,
-    operand: Callable[[Node], tuple[str, str]],
+    operand: Operand,
     k_block: int,
     base: str = "buf",
     row: str = "LDB",
-    ones: Mapping[Node, Ones] | None = None,
+    ones: Mapping[Access, Ones] | None = None,
 ) -> list[str]:
     """C lines that fill ``base`` with one panel's products for the rows of the current block.
 
     Args:
-        panels: the bundle; ``v`` is the panel's first vector, ``nv`` its width, ``m`` the rows.
-        first: the bundle's first column in ``base``, in vectors.
-        operand: C text of an operand's address at the block's first row, and of its row stride.
+        panels: the product's; ``v`` is the panel's first vector, ``nv`` its width, ``m`` the rows.
+        first: the product's first column in ``base``, in vectors.
+        operand: where operands lie.
         k_block: how much of k is used before the next rows are taken.
         base, row: C text of where the block's first row is stored, and of the distance of rows.
         ones: operands of which lists are at hand where few elements are 1.
@@ -162,7 +157,7 @@ def product_code(
                     f"    for (long r = 0; r < m; r++) for (long i = 0; i < {count}; i++)"
                     f" st({target} + r * {row} + i * VL, (V){{0}});"
                 )
-            for value, inner in zip(panels.bundle.operands, panels.inner, strict=True):
+            for value, inner in zip(panels.product.operands, panels.inner, strict=True):
                 address, stride = operand(value)
                 tiles: list[str] = []
                 for k in range(0, inner, k_block):
@@ -186,33 +181,29 @@ def product_code(
 
 
 def direct_code(
-    panels: Panels,
-    first: int,
-    size: int,
-    operand: Callable[[Node], tuple[str, str]],
-    weights: Weights,
+    panels: Panels, first: int, operand: Operand, matrix: Place, dots: str
 ) -> list[str]:
     """C lines of the same products as :func:`product_code`, reading unpacked weights.
 
     Args:
-        panels: the bundle; nothing of it is packed.
+        panels: the product's; nothing of it is packed.
         first, operand: as for :func:`product_code`.
-        size: units of the gate block.
-        weights: where they lie, and how they are multiplied.
+        matrix: where weights lie.
+        dots: the C function that multiplies by their rows.
     """
-    lines = ["for (long j = 0; j < nv; j++) {", f"    long units = {size} - (v + j) * VL;"]
-    for number, acc in enumerate(panels.bundle.accs):
+    lines = ["for (long j = 0; j < nv; j++) {", f"    long units = {panels.units} - (v + j) * VL;"]
+    for number, acc in enumerate(panels.product.accs):
         target = f"buf + ({first} + {number} * nv + j) * VL"
         if not panels.total:
             lines.append(f"    for (long r = 0; r < m; r++) st({target} + r * LDB, (V){{0}});")
         multiplied_k = 0
-        for term, value, inner in zip(acc.terms, panels.bundle.operands, panels.inner, strict=True):
-            address, stride = operand(value)
-            base, row = weights.matrix(term.args[0])
-            name, unit = ("scaled_rows", "1") if term.transposed else (weights.dots, row)
+        for term, access in zip(acc, panels.product.operands, strict=True):
+            address, stride = operand(access)
+            base, row = matrix(term.matrix)
+            name, unit = ("scaled_rows", "1") if term.transposed else (dots, row)
             lines.append(
                 f"    {name}(m, {address}, {stride}, {base} + (v + j) * VL * ({unit}), {row},"
-                f" units, {inner}, {target}, LDB, {int(multiplied_k > 0)});"
+                f" units, {access.units}, {target}, LDB, {int(multiplied_k > 0)});"
             )
-            multiplied_k += inner
+            multiplied_k += access.units
     return [*lines, "}"]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from torch import Tensor
 
 from elman.engines.base import Job
-from elman.engines.c.layout import CLayout
 from elman.engines.c.memory import Supply
 from elman.engines.call import Call, Gradients
 from elman.engines.packed import Packed
+from elman.lowered.layout import Layout
 from elman.plan.build import output_is_state
 from elman.plan.program import Program
 
@@ -34,7 +34,7 @@ class Results:
     """
 
     def __init__(
-        self, job: Job, program: Program, layout: CLayout, weights: list[str], supply: Supply
+        self, job: Job, program: Program, layout: Layout, weights: list[str], supply: Supply
     ) -> None:
         self._supply = supply
         self.output_is_state = output_is_state(program.pair)

@@ -2,193 +2,174 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cached_property
 
-from elman.engines.c.gathering import Gathering
-from elman.engines.c.layout import CLayout
-from elman.engines.c.places import RowAddress
+from elman.engines.c.gathering import gathered_sum
+from elman.engines.c.isa import Isa
+from elman.engines.c.printer import Spelling
 from elman.engines.c.tiles import WIDEST, tile_rows
-from elman.engines.c.weights import WeightArrays, WeightCode
-from elman.ir.graph import Node
-from elman.ir.pair import Sum
-from elman.plan.program import Program
+from elman.lowered.layout import Layout
+from elman.lowered.types import Access, Matrix, RowSum
 
 _FEW = 512  # units of left operands: to copy the right one would not pay
 
 
-class SumWriter:
-    """Writes the code of the sums after each chunk of the backward.
+class SumPrinter(Spelling):
+    """Prints the sums after each chunk of the backward.
 
     Each worker owns rows of the gradients, so nothing is combined afterwards. A right operand of
     many products is copied into panels once; left ones are read as they lie.
+
+    Args:
+        layout, sums: what is printed.
+        isa: whose tiles are called.
+        tiled: whether there are any.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        layout: CLayout,
-        code: WeightCode,
-        arrays: WeightArrays,
-        place: Callable[[Node], RowAddress],
-        gathering: Gathering,
-    ) -> None:
-        self.program, self.layout, self.code, self.arrays, self.place = (
-            program,
-            layout,
-            code,
-            arrays,
-            place,
+    def __init__(self, layout: Layout, sums: Sequence[RowSum], isa: Isa, *, tiled: bool) -> None:
+        super().__init__(layout)
+        self.isa, self.tiled = isa, tiled
+        self.outer = [(term, term.right) for term in sums if term.right is not None]
+        self.rest = [term for term in sums if term.right is None]
+        self.lefts: dict[Access, list[Access]] = {}  # right operand -> its left ones
+        for term, right in self.outer:
+            self.lefts.setdefault(right, []).append(term.left)
+        spikes = {right for term, right in self.outer if term.spikes and tiled}
+        self.listed = [r for r, ls in self.lefts.items() if gathered_sum(r, r in spikes, ls)]
+        self.bases = dict(
+            self.base(access)
+            for term in sums
+            for access in (term.left, term.right)
+            if access is not None
         )
-        self.leaf_of = dict(program.pair.d_invariants)
-        gradients = dict(zip(program.pair.step.weights, program.pair.d_weights, strict=True))
-        self.direct = {
-            target
-            for target, d in program.pair.d_invariants
-            if gradients.get(target) is d
-            and len(target.shape) == 2
-            and layout.size(target.shape[1][0]) % layout.lanes == 0
-        }
-        matrix = [term for term in program.sums if term.right is not None]
-        self.rights = list(dict.fromkeys(term.right for term in matrix if term.right is not None))
-        self.lefts = list(dict.fromkeys(term.left for term in matrix))
-        # as they are spelled: all products of one left operand, then those of the next
-        self.matrix = [term for operand in self.lefts for term in matrix if term.left is operand]
-        self.rest = [term for term in program.sums if term.right is None]
-        self.listed = [
-            value
-            for value in self.rights
-            if gathering.sums(value, [t.left for t in self.matrix if t.right is value])
-        ]
 
-    def size(self, value: Node) -> int:
-        """Units of a value."""
-        return self.layout.size(value.shape[0][0]) if value.shape else 1
+    def padded(self, access: Access) -> int:
+        """Units of a vector in whole vectors."""
+        return -(-access.units // self.layout.lanes) * self.layout.lanes
 
     @cached_property
-    def packed(self) -> dict[Node, int]:
+    def packed(self) -> dict[Access, int]:
         """Right operands that are copied into panels, and where these begin per row of the chunk.
 
         Those of few products are read as they lie, if they are whole vectors.
         """
-        offsets: dict[Node, int] = {}
+        offsets: dict[Access, int] = {}
         width = 0
-        for value in self.rights if self.layout.tiled else ():
-            lefts = sum(self.size(term.left) for term in self.matrix if term.right is value)
-            if lefts > _FEW or self.size(value) % self.layout.lanes:
-                offsets[value] = width
-                width += self.layout.padded(value.shape[0][0])
+        for right, lefts in self.lefts.items() if self.tiled else ():
+            if sum(a.units for a in lefts) > _FEW or right.units % self.layout.lanes:
+                offsets[right] = width
+                width += self.padded(right)
         return offsets
 
     @property
-    def right_row(self) -> int:
-        """Elements of the packed right operands per row of the chunk."""
-        return sum(self.layout.padded(value.shape[0][0]) for value in self.packed)
-
-    @property
     def regions(self) -> list[tuple[str, str]]:
-        """Workspace for lists of ones, and for a panel of left operands: of each worker."""
-        lists = " + ".join(f"lists_size(rows, {self.size(value)})" for value in self.listed)
+        """Workspace: packed right operands; lists of ones and a panel of left operands of each
+        worker."""
+        lists = " + ".join(f"lists_size(rows, {access.units})" for access in self.listed)
         panel = f"c->workers * rows * {WIDEST} * VL" if self.listed else "0"
-        return [("lists", f"c->workers * ({lists or 0})"), ("panel", panel)]
+        return [
+            ("right", f"rows * {sum(map(self.padded, self.packed))}"),
+            ("lists", f"c->workers * ({lists or 0})"),
+            ("panel", panel),
+        ]
 
-    def target(self, term: Sum) -> tuple[str, str]:
-        """C text of where a matrix sum is accumulated, and of its row length."""
-        if term.target in self.direct:
-            return self.arrays.address(term.target, "c->dw"), str(self.arrays.row[term.target])
-        return self.code.matrix(self.leaf_of[term.target])
-
-    def _acc(self, term: Sum) -> str:
-        """C condition for adding to the target: false for its first term in the first chunk."""
-        spelled = (*self.matrix, *self.rest)
-        first = next(candidate for candidate in spelled if candidate.target is term.target)
-        return "!first" if first is term else "1"
+    def tiles(self) -> set[str]:
+        """Names of the tiles that are called."""
+        names: set[str] = set()
+        for _, right in self.outer if self.tiled else ():
+            full, last = divmod(self.padded(right) // self.layout.lanes, WIDEST)
+            names.update(f"across{width}" for width in (WIDEST * (full > 0), last) if width)
+        return names | ({f"picked{WIDEST}"} if self.listed else set())
 
     def pack(self) -> list[str]:
-        """Copy right operands into panels shared by all workers, and wait for them."""
+        """Copy right operands into panels shared by all workers."""
         lines = ["long lists = 0; (void)lists;"] if self.listed else []
-        for number, value in enumerate(self.listed):
-            place, units = self.place(value), self.size(value)
+        for number, right in enumerate(self.listed):
+            units = right.units
             lines += [
                 f"T *const lists{number} = c->lists + lists + w->id * lists_size(rows, {units});",
                 f"lists += c->workers * lists_size(rows, {units});",
-                f"const int few{number} = list_ones({place.at('0')}, {place.stride}, {units}, rows,"
+                f"const int few{number} = list_ones({self._rows(right)}, {units}, rows,"
                 f" lists{number});",
             ]
-        for value, offset in self.packed.items():
-            place = self.place(value)
-            vectors = self.layout.padded(value.shape[0][0]) // self.layout.lanes
-            test = f"if (!few{self.listed.index(value)}) " if value in self.listed else ""
+        for right, offset in self.packed.items():
+            vectors = self.padded(right) // self.layout.lanes
+            test = f"if (!few{self.listed.index(right)}) " if right in self.listed else ""
             lines.append(
-                f"{test}pack_right(w, c->right + {offset} * rows, {place.at('0')}, {place.stride},"
-                f" {vectors}, {self.size(value)}, rows);"
+                f"{test}pack_right(w, c->right + {offset} * rows, {self._rows(right)},"
+                f" {vectors}, {right.units}, rows);"
             )
         return lines
 
+    def _rows(self, access: Access) -> str:
+        """C text of a column's address in the chunk's first row, and of its stride."""
+        return f"{self.at(access, '0')}, {self.stride(access)}"
+
     def products(self, k_block: int) -> list[str]:
         """Accumulate this worker's rows of every matrix sum."""
-        if not self.layout.tiled:
-            return [self._plain(term) for term in self.matrix]
+        if not self.tiled:
+            return [self._plain(term, right) for term, right in self.outer]
         # all terms of a sum are dealt alike: nobody waits for others between them
-        turns = {target: turn for turn, target in enumerate({t.target: 0 for t in self.matrix})}
-        return [self._product(term, turns[term.target], k_block) for term in self.matrix]
-
-    def _plain(self, term: Sum) -> str:
-        assert term.right is not None
-        base, row = self.target(term)
-        operands = [
-            f"{place.at('0')}, {place.stride}, {self.size(value)}"
-            for value in (term.left, term.right)
-            for place in (self.place(value),)
+        targets = dict.fromkeys(term.target for term, _ in self.outer)
+        turns = {target: turn for turn, target in enumerate(targets)}
+        return [
+            self._product(term, right, turns[term.target], k_block) for term, right in self.outer
         ]
-        return f"plain_outer(w, {', '.join(operands)}, rows, {base}, {row}, {self._acc(term)});"
 
-    def _product(self, term: Sum, turn: int, k_block: int) -> str:
-        base, row = self.target(term)
-        assert term.right is not None
-        vectors = self.layout.padded(term.right.shape[0][0]) // self.layout.lanes
+    def _target(self, term: RowSum) -> str:
+        """C text of where a matrix is summed up, of its row length, and of the condition for
+        adding to what is there."""
+        assert isinstance(term.target, Matrix)
+        base, row = self.matrix(term.target)
+        return f"{base}, {row}, {'!first' if term.first else '1'}"
+
+    def _plain(self, term: RowSum, right: Access) -> str:
+        operands = [f"{self._rows(access)}, {access.units}" for access in (term.left, right)]
+        return f"plain_outer(w, {', '.join(operands)}, rows, {self._target(term)});"
+
+    def _product(self, term: RowSum, right: Access, turn: int, k_block: int) -> str:
+        vectors = self.padded(right) // self.layout.lanes
         full_panels, last = divmod(vectors, WIDEST)
         full, rest = (
             f"across{width}" if needed else "0"
             for width, needed in ((WIDEST, full_panels), (last, last))
         )
-        rows, columns = self.place(term.left), self.place(term.right)
-        offset = self.packed.get(term.right)
-        panels = f"c->right + {offset} * rows, -1"
-        at = panels if offset is not None else f"{columns.at('0')}, {columns.stride}"
-        first = f"w, {turn}, {rows.at('0')}, {rows.stride}, {self.size(term.left)}"
-        most, acc = tile_rows(self.layout.isa, WIDEST), self._acc(term)
+        offset = self.packed.get(right)
+        at = self._rows(right) if offset is None else f"c->right + {offset} * rows, -1"
+        first = f"w, {turn}, {self._rows(term.left)}, {term.left.units}"
+        most, target = tile_rows(self.isa, WIDEST), self._target(term)
         tiles = (
-            f"add_outer({first}, {most}, {at}, {vectors}, rows, {k_block}, {base}, {row}, {acc},"
+            f"add_outer({first}, {most}, {at}, {vectors}, rows, {k_block}, {target},"
             f" {full}, {rest});"
         )
-        if term.right not in self.listed:
+        if right not in self.listed:
             return tiles
-        number = self.listed.index(term.right)
+        number = self.listed.index(right)
         panel = f"c->panel + w->id * rows * {WIDEST} * VL"
         return (
-            f"if (few{number}) add_listed({first}, {most}, {columns.at('0')}, {columns.stride},"
-            f" {self.size(term.right)}, rows, lists{number}, {panel},"
-            f" {base}, {row}, {acc}, picked{WIDEST}); else {tiles}"
+            f"if (few{number}) add_listed({first}, {most}, {self._rows(right)},"
+            f" {right.units}, rows, lists{number}, {panel},"
+            f" {target}, picked{WIDEST}); else {tiles}"
         )
 
-    def vectors(self) -> list[str]:
+    def vectors_and_scalars(self) -> list[str]:
         """Accumulate this worker's units of every vector sum, and the scalar sums."""
         lines: list[str] = []
         for term in self.rest:
-            place = self.place(term.left)
-            target = f"c->vec + {self.layout.vector(self.leaf_of[term.target])}"
-            if not term.left.shape:
+            assert isinstance(term.target, Access)
+            target, left = self.start(term.target), term.left
+            acc = "!first" if term.first else "1"
+            if left.scalar:
                 lines.append(
-                    f"if (!w->id) {{ T s = {self._acc(term)} ? *({target}) : 0;"
-                    f" for (long r = 0; r < rows; r++) s += *({place.at('r')}); *({target}) = s; }}"
+                    f"if (!w->id) {{ T s = {acc} ? *({target}) : 0;"
+                    f" for (long r = 0; r < rows; r++) s += *({self.at(left)}); *({target}) = s; }}"
                 )
                 continue
-            size = self.size(term.left)
-            vectors = self.layout.padded(term.left.shape[0][0]) // self.layout.lanes
-            units = size if place.width is not None else vectors * self.layout.lanes
+            padded = self.padded(left)
+            units = left.units if left.width is not None else padded
             lines.append(
-                f"column_sums(w, {place.at('0')}, {place.stride}, {vectors}, {units}, rows,"
-                f" {target}, {self._acc(term)});"
+                f"column_sums(w, {self._rows(left)}, {padded // self.layout.lanes}, {units}, rows,"
+                f" {target}, {acc});"
             )
         return lines

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from elman.engines.columns import Column, Columns
 from elman.ir.graph import Node
 from elman.ir.types import GateBlock
+from elman.lowered.columns import Column, Columns
 from elman.plan.program import Program
 
 LEAST = 16  # units along which tensor cores multiply

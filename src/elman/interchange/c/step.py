@@ -1,4 +1,4 @@
-"""One layer's step as a C function: the program's forward for one sample, spelled once more.
+"""One layer's step as a C function: the lowered program's forward for one sample.
 
 What is computed, in which order and where it lies is the program's; how an operation is spelled is
 engine c's. Weights, and what depends on them alone, become constant arrays.
@@ -14,92 +14,86 @@ from torch import Tensor
 
 from elman.engines.base import Job
 from elman.engines.c.isa import AVX512
-from elman.engines.c.layout import CLayout, invariant_reads
-from elman.engines.c.phases import PhaseWriter
-from elman.engines.c.places import RowAddress
+from elman.engines.c.printer import Spelling, accesses
 from elman.engines.weights import WeightRate
 from elman.ir.graph import Node
+from elman.lowered.layout import Layout
+from elman.lowered.lower import Lowered, lower
+from elman.lowered.types import Acc, Access, Matrix, Part, Phase, Space
 from elman.plan.build import program
-from elman.plan.program import Buffer, Part, Phase, Program, Segment
 
 TILE = 64  # rows of a matrix side by side, as in portable.h
 MOST_LANES = 16  # that a build can have: rows and arrays are padded to so many numbers
 
 
-class OneRow(RowAddress):
-    """A column of the only row there is."""
+class StepPrinter(Spelling):
+    """Prints one phase for one sample.
 
-    def at(self, row: str) -> str:
-        """See :meth:`RowAddress.at`."""
-        return f"{self.base} + {self.offset}" if self.offset else self.base
-
-
-class StepWriter(PhaseWriter):
-    """Spells the segments of one phase for one sample."""
+    Args:
+        layer: whose phase it is.
+        scratch, scalars: where those of the phase begin.
+    """
 
     vectors = "vec"
 
-    def __init__(self, layer: LayerText, phase: Phase, offset: int) -> None:
-        self.layer, self.layout, self.phase = layer, layer.layout, phase
-        self.scratch, self.scratch_row = layer.layout.scratch(phase)
-        self.scratch_row += offset
-        self.offset = offset
-        self.chunk = layer.layout.chunk(layer.program.forward.chunk)
+    def __init__(self, layer: LayerText, scratch: int, scalars: int) -> None:
+        super().__init__(layer.layout)
+        self.layer, self.scratch, self.scalars = layer, scratch, scalars
+        self._columns: list[list[int]] = []  # of the part that is printed, where its sums begin
 
-    def place(self, buffer: Buffer, value: Node) -> RowAddress:
-        """See :meth:`PhaseWriter.place`."""
-        where, index = buffer.where, buffer.index
-        if where in ("input", "state", "next", "output"):
-            column = self.layout.column(buffer)
-            base = {"input": f"in{column.array}", "output": "y"}.get(where)
-            if base is None:
-                now = where == "state" or column.array in self.layout.held
-                base = f"{'h' if now else 'n'}{column.array}"
-            return OneRow(base, "0", column.offset, column.width if value.shape else None)
-        if where == "chunk":
-            return OneRow("chunk", "0", self.chunk[0][index], None)
-        if where == "scratch":
-            return OneRow("scratch", "0", self.offset + self.scratch[index], None)
-        raise AssertionError(f"no forward has a {where}")
+    def at(self, access: Access, row: str = "") -> str:
+        """See :meth:`Spelling.at`; there is one row."""
+        space, array, offset = access.region.space, access.region.array, access.offset
+        if space in (Space.VECTOR, Space.SCALAR):
+            return super().at(access)
+        if space in (Space.STATE, Space.GATHERED):
+            base = f"{'n' if access.step and array not in self.layout.held else 'h'}{array}"
+        elif space is Space.SCRATCH:
+            base, offset = "scratch", offset + self.scratch
+        else:
+            base = {Space.INPUT: f"in{array}", Space.OUTPUT: "y", Space.CHUNK: "chunk"}[space]
+        return f"{base} + {offset}" if offset else base
 
-    def _scalar(self, buffer: Buffer) -> str:
-        return str(self.layer.scalar(self.phase, buffer))
+    def scalar(self, access: Access) -> str:
+        """See :meth:`Spelling.scalar`."""
+        return str(self.scalars + access.offset)
+
+    def acc(self, acc: Acc) -> str:
+        """See :meth:`Spelling.acc`."""
+        return f"ld(sums + {self._columns[acc.product][acc.index]} + u)"
+
+    def lines(self, phase: Phase) -> list[str]:
+        """All segments in order."""
+        lines: list[str] = []
+        for segment in phase.segments:
+            if segment.scalars:
+                stores = ["    " + self.scalar_store(store) for store in segment.scalars]
+                lines += ["{", "    const long u = 0; (void)u;", *stores, "}"]
+            for part in segment.parts:
+                lines += self._part(part)
+        return lines
 
     def _part(self, part: Part) -> list[str]:
-        size = self.layout.size(part.gate_block)
-        columns: dict[Node, str] = {}
+        size, width = self.layout.size(part.gate_block), self.layout.padded(part.gate_block)
         calls: list[str] = []
-        for bundle in part.bundles:
-            for acc in bundle.accs:
-                at = self.layer.sums(part, len(columns))
-                columns[acc.into] = f"ld(sums + {at} + u)"
-                for number, term in enumerate(acc.terms):
-                    matrix, operand = term.args
-                    name, K = self.layer.matrix(matrix, term.transposed)
-                    source = self.place(self.phase.buffers[operand], operand).at("")
+        self._columns = []
+        for product in part.products:
+            first = sum(map(len, self._columns))
+            columns = [(first + index) * width for index in range(len(product.accs))]
+            self._columns.append(columns)
+            self.layer.sums_size = max(self.layer.sums_size, *(at + width for at in columns))
+            for at, acc in zip(columns, product.accs, strict=True):
+                for number, (term, operand) in enumerate(zip(acc, product.operands, strict=True)):
+                    name, K = self.layer.matrix(term.matrix, term.transposed)
+                    source = self.at(operand)
                     calls.append(
                         f"product({name}, {K}, {size}, {source}, sums + {at}, {int(number > 0)});"
                     )
-        lines = self._straight(part, columns)
+        lines = self.body(part.body)
         if not lines:
             return calls
         head = f"for (long u = 0; u < {size}; u += LANES) {{"
         return [*calls, head, *("    " + line for line in lines), "}"]
-
-    def _scalars(self, segment: Segment) -> list[str]:
-        return [*self._scalar_values(segment), *self._scalar_stores(segment)]
-
-    def lines(self) -> list[str]:
-        """All segments in order."""
-        found: list[str] = []
-        for segment in self.phase.segments:
-            own = self._scalars(segment)
-            if any("u" in line for line in own):
-                own = ["{", "    const long u = 0; (void)u;", *("    " + v for v in own), "}"]
-            found += own
-            for part in segment.parts:
-                found += self._part(part)
-        return found
 
 
 @dataclass(eq=False)
@@ -114,56 +108,35 @@ class LayerText:
     Attributes:
         matrices: C name, and the array, of each matrix.
         lines: of the function's body.
+        scratch, scalars, sums_size: numbers of the memory for each.
     """
 
     name: str
     job: Job
     weights: Sequence[Tensor]
-    matrices: dict[tuple[Node, bool], tuple[str, Tensor]] = field(default_factory=dict)
+    matrices: dict[tuple[Matrix, bool], tuple[str, Tensor]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    scratch: int = 0
+    scalars: int = 0
+    sums_size: int = 0
 
     def __post_init__(self) -> None:
-        self.program: Program = program(self.job.pair, self.job.spec)
-        self.layout = CLayout(self.program, AVX512)
-        forward = self.program.forward
-        self._phases = (forward.before, forward.step, forward.after)
-        self._scalars: dict[tuple[Phase, int], int] = {}
-        self._sums = 0
+        lanes = AVX512.lanes(self.job.spec.dtype)
+        self._lowered: Lowered = lower(program(self.job.pair, self.job.spec), lanes)
+        self.layout: Layout = self._lowered.layout
+        self.chunk = self._lowered.forward.chunk_row
         self._rate = WeightRate(self.job)
-        self._used: dict[Node, Tensor] = {}
-        offset = 0
-        for phase in self._phases:
-            writer = StepWriter(self, phase, offset)
-            self.lines += writer.lines()
-            offset = writer.scratch_row
-        self.scratch = offset
-        self.chunk = self.layout.chunk(forward.chunk)[1]
+        self._known: dict[Node, Tensor] = {}
+        for phase in self._lowered.forward.phases:
+            self.lines += StepPrinter(self, self.scratch, self.scalars).lines(phase)
+            self.scratch += phase.scratch_row
+            self.scalars += phase.scalars
 
-    def scalar(self, phase: Phase, buffer: Buffer) -> int:
-        """The place of a phase's scalar among all."""
-        return self._scalars.setdefault((phase, buffer.index), len(self._scalars))
-
-    @property
-    def scalars(self) -> int:
-        """How many scalars a step has."""
-        return len(self._scalars)
-
-    def sums(self, part: Part, number: int) -> int:
-        """Where a part's products, of which this is so many-th, are summed up."""
-        width = self.layout.padded(part.gate_block)
-        self._sums = max(self._sums, (number + 1) * width)
-        return number * width
-
-    @property
-    def sums_size(self) -> int:
-        """Of the memory for sums of products (numbers)."""
-        return self._sums
-
-    def matrix(self, value: Node, transposed: bool) -> tuple[str, int]:
+    def matrix(self, matrix: Matrix, transposed: bool) -> tuple[str, int]:
         """The C name of a matrix in tiles, and its columns."""
-        key = value, transposed
+        key = matrix, transposed
         if key not in self.matrices:
-            W = self._value(value)
+            W = self._value(self._lowered.memory.values[matrix])
             name = f"{self.name}_w{len(self.matrices)}"
             self.matrices[key] = name, W.T if transposed else W
         name, W = self.matrices[key]
@@ -171,21 +144,24 @@ class LayerText:
 
     def _value(self, value: Node) -> Tensor:
         """A value of weight rate."""
-        if value not in self._used:
+        if value not in self._known:
             with torch.no_grad():
-                found = self._rate.values([w.detach().double() for w in self.weights], (value,))
-            self._used[value] = found[value]
-        return self._used[value]
+                weights = [w.detach().double() for w in self.weights]
+                self._known |= self._rate.values(weights, (value,))
+        return self._known[value]
 
     def vectors(self) -> Tensor:
         """What loops read of weight rate, vectors and scalars, one behind another."""
-        reads = [value for value in invariant_reads(self._phases) if value in self.layout.vectors]
-        area = torch.zeros(self.layout.vector_area, dtype=torch.float64)
-        for value in dict.fromkeys([*reads, *self.layout.vectors]):
-            own = self._value(value).reshape(-1)
-            start = self.layout.vectors[value]
-            area[start : start + len(own)] = own
-        return area
+        phases = self._lowered.forward.phases
+        columns = [a for phase in phases for segment in phase.segments for a in accesses(segment)]
+        read = {column.offset for column in columns if column.region.space is Space.VECTOR}
+        parts: list[Tensor] = []
+        for value, start in self._lowered.memory.offsets.items():
+            if start in read:
+                numbers = self._value(value).reshape(-1)
+                width = self.layout.padded(value.shape[0][0]) if value.shape else self.layout.lanes
+                parts.append(torch.nn.functional.pad(numbers, (0, width - len(numbers))))
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
 
 def tiled(W: Tensor) -> Tensor:

@@ -1,0 +1,365 @@
+"""One direction in time as C: its segments, its packed weights, and the calls that drive them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elman.engines.c.clock import Clock
+from elman.engines.c.gathering import STEPS, gathered_operands
+from elman.engines.c.invariants import InvariantPrinter
+from elman.engines.c.isa import Isa
+from elman.engines.c.printer import PhasePrinter, ProductStyle, accesses
+from elman.engines.c.products import Panels, pack_code, plan_panels, tiles_of
+from elman.engines.c.sums import SumPrinter
+from elman.lowered.layout import Layout
+from elman.lowered.types import Direction, Product, Space
+from elman.plan.schedule import Blocks
+
+_NAMES = {"forward": "fwd", "direct": "dir", "backward": "bwd"}
+_WHERE = ("before the loop", "steps", "after the loop")
+_MANY_ROWS = 16  # a batched phase is split by rows when every worker gets this many, else by units
+
+
+class DirectionPrinter:
+    """Prints one direction: its workspace, functions and entry.
+
+    Args:
+        name: of its entry: ``forward``, ``backward``, or ``direct``, a forward whose products read
+            the weights as they lie; so do all if nothing is ``tiled``.
+        direction, layout: what is printed.
+        isa, blocks: the target.
+        clock: of the translation unit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        direction: Direction,
+        layout: Layout,
+        isa: Isa,
+        blocks: Blocks,
+        clock: Clock,
+        *,
+        tiled: bool,
+    ) -> None:
+        self.name, self.direction, self.layout, self.clock = name, direction, layout, clock
+        self.blocks = blocks
+        self.packed = clock.mark(f"{direction.name}, weights packed")
+        self.direct = name == "direct" or not tiled
+        self.panels: dict[Product, Panels] = plan_panels(layout, direction.phases)
+        self.invariants = InvariantPrinter(layout)
+        dots = ("dots" if tiled else "plain_dots") if self.direct else ""
+        rows = blocks.rows if tiled else 1
+        style = ProductStyle(self.panels, rows, blocks.k, dots)
+        self.sums = SumPrinter(layout, direction.sums, isa, tiled=tiled)
+        self._phases = [
+            PhasePrinter(layout, phase, style, clock, f"{direction.name}, {where}")
+            for phase, where in zip(direction.phases, _WHERE, strict=True)
+        ]
+        self.summed = clock.mark("weight gradients") if name == "backward" else []
+
+    def tiles(self) -> set[str]:
+        """Names of the tiles that are called."""
+        panels = set() if self.direct else tiles_of(self.panels.values())
+        return panels | self.sums.tiles()
+
+    def segments(self) -> list[str]:
+        """The segments' C functions."""
+        return [
+            printer.segment(self._function(printer.phase.name, index), segment)
+            for printer in self._phases
+            for index, segment in enumerate(printer.phase.segments)
+        ]
+
+    def _function(self, phase: str, index: int) -> str:
+        return f"{_NAMES[self.name]}_{phase}_{index}"
+
+    def arena(self) -> str:
+        """C function that lays out the workspace; without an arena it only counts bytes."""
+        direction, layout = self.direction, self.layout
+        before, step, after = direction.phases
+        packs = 0 if self.direct else sum(p.elements for p in self.panels.values())
+        batched = max(before.scratch_row, after.scratch_row)
+        scalars = max(phase.scalars for phase in direction.phases)
+        regions = [
+            ("vec", str(direction.vectors)),
+            ("mat", str(direction.matrices)),
+            ("pack", str(packs)),
+            ("scratch", f"max2(2 * c->B * {step.scratch_row}, rows * {batched})"),
+            ("chunk_rows", f"rows * {direction.chunk_row}"),
+            *self._gathered_regions(),
+            ("scalars", "c->workers * c->scalars_size"),
+        ]
+        if direction.sums or direction.name == "backward":
+            carried = f"c->B * {2 * layout.carry_row + layout.summed_row}"
+            regions += [("carry", carried), *self.sums.regions]
+        lines = [
+            f"static void {self.name}_arena(C *c) {{",
+            "    long n = c->chunk < c->T ? c->chunk : c->T, rows = n * c->B;",
+            "    char *p = c->arena;",
+            f"    c->scalars_size = rows * {scalars} + 64 / sizeof(T);",  # of each worker
+            *(f"    c->{name} = (T *)p; p += bytes_of({count});" for name, count in regions),
+            "    c->flags = (Flag *)p; p += c->workers * sizeof(Flag);",
+            "    c->bytes = p - c->arena;",
+            "}",
+        ]
+        return "\n".join(lines)
+
+    def _gathered_regions(self) -> list[tuple[str, str]]:
+        """Workspace for the states before the rows of a chunk, where they are not stored in that
+        order."""
+        widths = self.layout.state_widths if self.direction.gathers else ()
+        always = self.layout.held if self.direction.gathers_always else ()
+        return [
+            (f"prev[{i}]", f"rows * {width}" if i in always else f"c->rows ? rows * {width} : 0")
+            for i, width in enumerate(widths)
+        ]
+
+    def run(self) -> str:
+        """C function of one worker's part of a call."""
+        body = self._backward() if self.name == "backward" else self._forward()
+        lines = [
+            f"static void {self.name}_run(C *c, Worker *w) {{",
+            "    long lo[GATE_BLOCKS], hi[GATE_BLOCKS], zero[GATE_BLOCKS], full[GATE_BLOCKS];",
+            "    ranges(w, lo, hi, zero, full);",
+            "    T *sc = c->scalars + w->id * c->scalars_size;",
+            "    (void)sc;",
+            *("    " + line for line in [*self.clock.start(), *body]),
+            "}",
+        ]
+        return "\n".join(lines)
+
+    def _forward(self) -> list[str]:
+        first = [
+            f"memcpy(c->st[{i}], c->h0[{i}], sizeof(T) * c->B * {width});"
+            for i, width in enumerate(self.layout.state_widths)
+        ]
+        return [
+            *_alone(first),
+            *self._setup(),
+            "for (long t0 = 0; t0 < c->T; t0 += c->chunk) {",
+            "    long n = c->T - t0 < c->chunk ? c->T - t0 : c->chunk;",
+            "    if (c->awaits) wait_for(c->awaits, t0 + n);",
+            *("    " + line for line in self._batched(0)),
+            *("    " + line for line in self._steps("for (long t = t0; t < t0 + n; t++)")),
+            *("    " + line for line in self._gathered()),
+            *("    " + line for line in self._batched(2)),
+            "    tell((Head *)c, w, t0 + n);",
+            "}",
+            "if (!w->id) last_states(c);",
+        ]
+
+    def _backward(self) -> list[str]:
+        start, end = self._carried()
+        finish = [self.invariants.lines(computed) for computed in self.direction.finish]
+        return [
+            *_alone(start),
+            *self._setup(),
+            "for (long t1 = c->T; t1 > 0; t1 -= c->chunk) {",
+            "    long t0 = t1 > c->chunk ? t1 - c->chunk : 0, n = t1 - t0;",
+            "    if (c->awaits) wait_for(c->awaits, c->T - t0);",
+            *("    " + line for line in self._gathered()),
+            *("    " + line for line in self._batched(0)),
+            *("    " + line for line in self._steps("for (long t = t0 + n - 1; t >= t0; t--)")),
+            *("    " + line for line in self._batched(2)),
+            "    tell((Head *)c, w, c->T - t0);",
+            *("    " + line for line in self._summed()),
+            "}",
+            *_alone([*end, *finish]),
+            *self.summed,
+        ]
+
+    def _setup(self) -> list[str]:
+        """Weight-rate values by one worker, then packs by all."""
+        computed = [self.invariants.lines(value) for value in self.direction.setup]
+        lines = [*_alone(computed), *self.packed, "barrier(w);"]
+        if self.direct:
+            return lines
+        for panels in self.panels.values():
+            lines += pack_code(panels, self.invariants.matrix)
+        return [*lines, *self._checked(), *self.packed, "barrier(w);"]
+
+    def _checked(self) -> list[str]:
+        """C lines that search matrices of gathered products for infinities."""
+        matrices = dict.fromkeys(
+            acc[k].matrix
+            for panels in self.panels.values()
+            for access in gathered_operands(panels.product, panels.units)
+            for k in [panels.product.operands.index(access)]
+            for acc in panels.product.accs
+        )
+        if not matrices:
+            return []
+        lines = [f"if (c->T < {STEPS}) w->flags[w->id].infinite = 1;", "else {"]
+        for matrix in matrices:
+            base, row = self.invariants.matrix(matrix)
+            lines.append(
+                f"    look_for_infinities(w, {base}, {row}, {matrix.rows}, {matrix.columns});"
+            )
+        return [*lines, "}"]
+
+    def _gathered(self) -> list[str]:
+        """C lines that gather those states into rows of the chunk, for ragged batches and
+        pass-through states."""
+        if not self.direction.gathers:
+            return []
+        if self.direction.gathers_always:
+            return ["gather(c, w, t0, n);", "barrier(w);"]
+        return ["if (c->rows) {", "    gather(c, w, t0, n);", "    barrier(w);", "}"]
+
+    def _calls(self, index: int, rows: str, *, sync: str, done: str = "0") -> list[str]:
+        """Calls of one phase's segments; ``sync`` is the C condition under which workers wait at a
+        barrier, ``done`` how many rows before these have left their scratch."""
+        phase = self.direction.phases[index]
+        lines: list[str] = []
+        for number, segment in enumerate(phase.segments):
+            if segment.sync and sync != "0":
+                lines.append("barrier(w);" if sync == "1" else f"if ({sync}) barrier(w);")
+            function = self._function(phase.name, number)
+            lines.append(f"{function}(c, t, t0, {rows}, sc, lead, {done});")
+        return lines
+
+    def _batched(self, index: int) -> list[str]:
+        """A batched phase over the rows of the chunk, split by rows or, if they are few, by units.
+
+        All segments of some rows come before those of the next, whose scratch is where theirs was.
+        """
+        segments = self.direction.phases[index].segments
+        if not segments:
+            return []
+        calls = self._calls(
+            index, "b, e, by_rows ? zero : lo, by_rows ? full : hi", sync="!by_rows", done="b - b0"
+        )
+        most = f"by_rows ? {self.blocks.rows} : rows" if len(segments) > 1 else "rows"
+        return [
+            "{",
+            "    long t = t0, rows = first_row(c, t0 + n) - first_row(c, t0);",
+            f"    int by_rows = rows >= {_MANY_ROWS} * c->shares, lead = by_rows || !w->id;",
+            "    long s = by_rows ? w->id : 0, step = by_rows ? w->workers : c->shares;",
+            "    for (; s < c->shares; s += step) {",
+            "        long b0 = by_rows ? share(rows, s, c->shares) : 0;",
+            "        long b1 = by_rows ? share(rows, s + 1, c->shares) : rows;",
+            f"        const long most = {most};",
+            "        for (long b = b0; b < b1; b += most) {",
+            "            const long e = b1 - b < most ? b1 : b + most;",
+            *("            " + call for call in calls),
+            "        }",
+            "    }",
+            "}",
+            "barrier(w);",
+        ]
+
+    def _steps(self, loop: str) -> list[str]:
+        """The time loop under each split: one worker, by samples, by units."""
+        by_units = self._calls(1, "0, size_at(c, t), lo, hi", sync="1")
+        by_samples = self._calls(1, "b0, e, zero, full", sync="0")
+        return [
+            "if (c->split == 2) {",
+            "    int lead = !w->id;",
+            f"    {loop} {{",
+            *("        " + call for call in by_units),
+            "    }",
+            "} else {",
+            "    int lead = 1;",
+            "    long s = w->id, shares = c->split ? c->shares : 1;",
+            "    for (; s < shares; s += w->workers) {",
+            "        long b0 = cut(c, s, shares), b1 = cut(c, s + 1, shares);",
+            f"        if (b0 < b1) {loop} {{",
+            "            long e = size_at(c, t);",
+            "            if (e > b1) e = b1;",
+            "            if (e <= b0) continue;",
+            *("            " + call for call in by_samples),
+            "        }",
+            "    }",
+            "}",
+            "barrier(w);",
+        ]
+
+    def _summed(self) -> list[str]:
+        """The sums for the weights' gradients over the rows of a chunk."""
+        sums = self.sums
+        pack, mark = sums.pack(), self.summed
+        bases = [
+            f"T *const {base} = (T *)({text}); (void){base};" for base, text in sums.bases.items()
+        ]
+        return [
+            "{",
+            "    UNUSED long t = t0, rows = first_row(c, t0 + n) - first_row(c, t0);",
+            "    int first = t0 + n == c->T; (void)first;",
+            *("    " + line for line in [*bases, *pack, *sums.vectors_and_scalars()]),
+            *([*mark, "    barrier(w);"] if pack else []),
+            *("    " + line for line in sums.products(self.blocks.k)),
+            *mark,
+            "}",
+            "barrier(w);",
+        ]
+
+    def _carried(self) -> tuple[list[str], list[str]]:
+        """C lines that read the cotangents of the last states, and that write those of the initial
+        states."""
+        layout = self.layout
+        start: list[str] = []
+        end: list[str] = []
+        for index, column in enumerate(layout.states):
+            (first, row), (final, _) = self._carry(index, "t"), self._carry(index, "1")
+            width = layout.state_widths[column.array]
+            d_last = f"c->dlast[{column.array}]"
+            target = f"{first} + b * {row} + {layout.carry[index]}"
+            source = f"{d_last} ? {d_last} + b * {width} + {column.offset} : 0"
+            if layout.program.pair.step.states[index].shape:
+                line = f"copy_in({target}, {source}, {column.width});"
+            else:  # scalars lie side by side: a whole vector would reach into the next row
+                line = f"*({target}) = {d_last} ? *({d_last} + b) : 0;"
+            start += [
+                "for (long t = c->T - 1, b = 0; t >= 0 && b < c->B; t--)",
+                f"    for (; b < size_at(c, t); b++) {line}",
+            ]
+            end.append(
+                f"if (c->dst[{column.array}]) for (long b = 0; b < c->B; b++)"
+                f" memcpy(c->dst[{column.array}] + b * {width} + {column.offset},"
+                f" {final} + b * {row} + {layout.carry[index]},"
+                f" sizeof(T) * {column.width});"
+            )
+        return start, end
+
+    def _carry(self, index: int, step: str) -> tuple[str, int]:
+        """C text of the address of a state's cotangent rows read by the backward of a step, and
+        their length."""
+        layout = self.layout
+        if layout.summed[index]:
+            return f"c->carry + 2 * c->B * {layout.carry_row}", layout.summed_row
+        return f"c->carry + (({step}) & 1) * c->B * {layout.carry_row}", layout.carry_row
+
+    def entry(self) -> str:
+        """Exported C functions: the call by itself, and prepare and run for concurrent launches;
+        without an arena the call returns the workspace's size (bytes)."""
+        name = self.name
+        return f"""__attribute__((visibility("default"))) void elman_{name}_prepare(void *c) {{
+    {name}_arena(c);
+}}
+__attribute__((visibility("default"))) void elman_{name}_run(void *c, Worker *w) {{
+    {name}_run(c, w);
+}}
+__attribute__((visibility("default"))) long elman_{name}(C *c) {{
+    if (!c->arena) {{
+        {name}_arena(c);
+        return c->bytes;
+    }}
+    Task task = {{elman_{name}_prepare, elman_{name}_run, (Head *)c}};
+    return run_tasks(&task, 1, c->workers);
+}}"""
+
+    @property
+    def joined(self) -> frozenset[int | str]:
+        """The inputs, and ``"dy"``, of which a batched phase reads the rows of several steps."""
+        before, _, after = self.direction.phases
+        columns = [a for phase in (before, after) for s in phase.segments for a in accesses(s)]
+        columns += [a for term in self.direction.sums for a in (term.left, term.right) if a]
+        inputs = {a.region.array for a in columns if a.region.space is Space.INPUT}
+        dy = any(a.region.space is Space.D_OUTPUT for a in columns)
+        return frozenset((*inputs, "dy")) if dy else frozenset(inputs)
+
+
+def _alone(lines: Sequence[str]) -> list[str]:
+    """C lines that worker 0 runs."""
+    return ["if (!w->id) {", *("    " + line for line in lines), "}"]

@@ -1,0 +1,142 @@
+"""A lowered direction as text that a person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from elman.ir.types import GateBlock
+from elman.lowered.types import (
+    Acc,
+    Access,
+    Across,
+    Affine,
+    Const,
+    Copy,
+    Direction,
+    Let,
+    Load,
+    Matrix,
+    MatVec,
+    Once,
+    Op,
+    Outer,
+    Part,
+    Prefetch,
+    Product,
+    Reduce,
+    Ref,
+    RowSum,
+    Space,
+    Statement,
+    Store,
+    Transpose,
+    Value,
+    WeightRate,
+)
+
+_ARRAYS = (Space.INPUT, Space.STATE, Space.GATHERED, Space.D_INPUT, Space.WEIGHT, Space.D_WEIGHT)
+
+
+def show_access(access: Access) -> str:
+    """``tape[16:21]``, of the next step ``st0'[0:5]``, a scalar ``scalar[2]``."""
+    region, first = access.region, access.offset
+    name = f"{region.space.value}{region.array if region.space in _ARRAYS else ''}"
+    units = "" if access.scalar else f":{first + access.units}"
+    return f"{name}{chr(39) if access.step else ''}[{first}{units}]"
+
+
+def _matrix(matrix: Matrix) -> str:
+    return f"{show_access(matrix.access)}*{matrix.rows}"
+
+
+def show_value(value: Value) -> str:
+    """A value as a formula of registers ``x0``, ``x1`` …"""
+    match value:
+        case Ref(index):
+            return f"x{index}"
+        case Const(number):
+            return f"{number:g}"
+        case Load(access):
+            return show_access(access)
+        case Acc(product, index):
+            return f"product{product}.{index}"
+        case Op(name, args):
+            return f"{name}({', '.join(map(show_value, args))})"
+        case Affine(coefs, bias, args):
+            terms = [
+                f"{show_value(arg)}" if coef == 1 else f"{coef:g}·{show_value(arg)}"
+                for coef, arg in zip(coefs, args, strict=True)
+            ]
+            return " + ".join([*terms, *([f"{bias:g}"] if bias or not terms else [])])
+        case Reduce(name, columns):
+            return f"{name}({', '.join(map(show_access, columns))})"
+        case Across(name, column, groups, width):
+            return f"{name}({show_access(column)}, {groups}x{width})"
+
+
+def _statements(statements: tuple[Statement, ...]) -> Iterator[str]:
+    count = 0
+    for statement in statements:
+        match statement:
+            case Let(value):
+                yield f"x{count} = {show_value(value)}"
+                count += 1
+            case Store(access, value):
+                yield f"{show_access(access)} <- {show_value(value)}"
+            case Prefetch(access, write):
+                yield f"prefetch {'for writing ' if write else ''}{show_access(access)}"
+
+
+def _product(number: int, product: Product) -> str:
+    accs = [
+        " + ".join(
+            f"{_matrix(term.matrix)}{'ᵀ' if term.transposed else ''} @ {show_access(operand)}"
+            for term, operand in zip(acc, product.operands, strict=True)
+        )
+        for acc in product.accs
+    ]
+    return f"product{number} = [{' ; '.join(accs)}]"
+
+
+def _part(part: Part, label: GateBlock) -> Iterator[str]:
+    yield f"  for r, u in {label}:"
+    for number, product in enumerate(part.products):
+        yield f"    {_product(number, product)}"
+    for line in _statements(part.body):
+        yield f"    {line}"
+
+
+def _once(computed: WeightRate) -> str:
+    match computed:
+        case Copy(target, source):
+            return f"{show_access(target)} <- {show_access(source)}"
+        case Once(_, _, store):
+            return f"{show_access(store.access)} <- {show_value(store.value)}"
+        case MatVec(target, matrix, vector, transposed):
+            mark = "ᵀ" if transposed else ""
+            return f"{show_access(target)} <- {_matrix(matrix)}{mark} @ {show_access(vector)}"
+        case Outer(target, left, right):
+            return f"{_matrix(target)} <- {show_access(left)} ⊗ {show_access(right)}"
+        case Transpose(target, source):
+            return f"{_matrix(target)} <- {_matrix(source)}ᵀ"
+
+
+def _sum(term: RowSum) -> str:
+    target = term.target.access if isinstance(term.target, Matrix) else term.target
+    right = "" if term.right is None else f" ⊗ {show_access(term.right)}"
+    return f"{show_access(target)} += Σ {show_access(term.left)}{right}"
+
+
+def show_direction(direction: Direction) -> str:
+    """A direction: what is computed once, each phase by segments, sums over rows."""
+    lines = [direction.name]
+    lines += [f"  once {_once(computed)}" for computed in direction.setup]
+    for phase in direction.phases:
+        for segment in phase.segments:
+            lines.append(f"{phase.name}{' (wait)' if segment.sync else ''}")
+            lines += [f"  for r: {line}" for line in _statements(segment.scalars)]
+            for part in segment.parts:
+                lines += _part(part, part.gate_block)
+    lines += [f"  {_sum(term)}" for term in direction.sums]
+    lines += [f"  once {_once(computed)}" for computed in direction.finish]
+    return "\n".join(lines)

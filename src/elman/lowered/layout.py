@@ -1,0 +1,184 @@
+"""Offsets of gate blocks, slots, weights and loop-invariant values in the memory of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from elman.ir.graph import Node
+from elman.ir.pair import Pair
+from elman.ir.types import GateBlock
+from elman.lowered.columns import Columns
+from elman.lowered.types import Access, Matrix, Region, Space
+from elman.plan.program import Phase, Program
+
+# rows that are multiples of this many elements fall into the same few sets of a cache
+CONFLICTING_ROW = 256
+_CACHE_LINE = 64  # (bytes)
+
+
+class Layout(Columns):
+    """All compile-time offsets of one program in vectors of ``lanes`` elements.
+
+    Attributes:
+        gate_blocks: all of the program, in the order of the tables of unit ranges.
+        summed: by state: whether its cotangent is summed where it lies. Nobody else reads that of
+            a vector that is only held (a scalar's is read by every worker); those of other states
+            alternate between two rows.
+        carry, carry_row, summed_row: offsets of the cotangents of states, and lengths of both kinds
+            of rows.
+        tape, tape_row: the same of the tape's slots.
+    """
+
+    def __init__(self, program: Program, lanes: int) -> None:
+        super().__init__(program)
+        self.lanes = lanes
+        step = program.pair.step
+        self.gate_blocks = _gate_blocks(program)
+        self.summed = [bool(leaf.shape) and leaf in step.held for leaf in step.states]
+        self.carry, (self.carry_row, self.summed_row) = self._carries()
+        self.tape, self.tape_row = self.slots(program.tape)
+        self.weights = WeightBlocks(self, program.pair)
+
+    def _carries(self) -> tuple[dict[int, int], tuple[int, int]]:
+        """Offsets of the cotangents of states in their rows, and the lengths of both kinds of
+        rows."""
+        states = self.program.pair.step.states
+        offsets: dict[int, int] = {}
+        lengths: list[int] = []
+        for kind in (False, True):
+            indices = [k for k, summed in enumerate(self.summed) if summed == kind]
+            shapes = [states[k].shape for k in indices]
+            places, length = self.slots([shape[0][0] if shape else None for shape in shapes])
+            offsets.update(zip(indices, places, strict=True))
+            lengths.append(length)
+        return offsets, (lengths[0], lengths[1])
+
+    def padded(self, gate_block: GateBlock) -> int:
+        """Units of a gate block, rounded up to whole vectors."""
+        return -(-self.size(gate_block) // self.lanes) * self.lanes
+
+    def units(self, value: Node, axis: int = 0) -> int:
+        """Units of a value along an axis; 1 for a scalar."""
+        return self.size(value.shape[axis][0]) if len(value.shape) > axis else 1
+
+    def slots(self, slots: Sequence[GateBlock | None]) -> tuple[list[int], int]:
+        """Offsets of slots in a row (None: a scalar's), and the row's length."""
+        offsets: list[int] = [0] * len(slots)
+        used = 0
+        for index, gate_block in enumerate(slots):
+            if gate_block is not None:
+                offsets[index] = used
+                used += self.padded(gate_block)
+        for index, gate_block in enumerate(slots):
+            if gate_block is None:
+                offsets[index] = used
+                used += 1
+        row = -(-used // self.lanes) * self.lanes
+        if row and row % CONFLICTING_ROW == 0:
+            row += _CACHE_LINE // (8 if self.program.spec.dtype == "float64" else 4)
+        return offsets, row
+
+
+def _gate_blocks(program: Program) -> list[GateBlock]:
+    """Every gate block of a program once: of its vectors, then of its parts."""
+    sweeps = [program.forward, *([program.backward] if program.backward else [])]
+    vectors = [v.shape[0][0] for v in program.pair.step.walk() if len(v.shape) == 1]
+    parts = [
+        part.gate_block
+        for sweep in sweeps
+        for phase in sweep.phases
+        for segment in phase.segments
+        for part in segment.parts
+    ]
+    return list(dict.fromkeys([*vectors, *parts]))
+
+
+class WeightBlocks:
+    """The caller's weights: array, offset and row length of each block.
+
+    Attributes:
+        names: of the arrays, in declared order.
+    """
+
+    def __init__(self, layout: Layout, pair: Pair) -> None:
+        self._layout = layout
+        weights = pair.step.weights
+        self.names = [str(name) for name in dict.fromkeys(leaf.data[0] for leaf in weights)]
+        self._array = {leaf: self.names.index(leaf.name) for leaf in weights}
+        self._offset: dict[Node, int] = {}
+        self._row: dict[Node, int] = {}
+        units = layout.units
+        for leaf in weights:
+            siblings = [block for block in weights if block.name == leaf.name]
+            if len(leaf.shape) == 2:
+                top = [block for block in siblings if block.row == 0]
+                width = sum(units(block, 1) for block in top)
+                above = [o for o in siblings if o.column == 0 and o.row < leaf.row]
+                before = sum(units(o, 1) for o in top if o.column < leaf.column)
+                self._offset[leaf] = sum(map(units, above)) * width + before
+                self._row[leaf] = width
+            else:
+                self._offset[leaf] = sum(units(o) for o in siblings if o.row < leaf.row)
+                self._row[leaf] = 1
+
+    def access(self, leaf: Node, space: Space = Space.WEIGHT) -> Access:
+        """A block in the caller's array, or (``D_WEIGHT``) in that of its gradient."""
+        units = self._layout.units(leaf, max(len(leaf.shape), 1) - 1)
+        region = Region(space, self._row[leaf], self._array[leaf])
+        return Access(region, self._offset[leaf], units, units, scalar=not leaf.shape)
+
+
+class InvariantMemory:
+    """Memory of weight rate: vectors and scalars of the whole program, matrices of a direction.
+
+    Attributes:
+        offsets: of all vectors and scalars.
+        values: of the direction's matrices.
+        vectors, matrices: elements of both memories.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.offsets: dict[Node, int] = {}
+        self.values: dict[Matrix, Node] = {}
+        self.vectors = self.matrices = 0
+        self._matrices: dict[Node, int] = {}
+
+    def begin_direction(self) -> None:
+        """Matrices of another direction: each has a workspace of its own."""
+        self.values, self._matrices, self.matrices = {}, {}, 0
+
+    def vector(self, value: Node) -> Access:
+        """The column of a loop-invariant vector or scalar."""
+        if value not in self.offsets:
+            self.offsets[value] = self.vectors
+            layout = self._layout
+            self.vectors += layout.padded(value.shape[0][0]) if value.shape else layout.lanes
+        units = self._layout.units(value)
+        region = Region(Space.VECTOR, 0)
+        return Access(region, self.offsets[value], units, scalar=not value.shape)
+
+    def matrix(self, value: Node) -> Matrix:
+        """A matrix of weight rate: the caller's block, or one computed (or summed up) here."""
+        layout = self._layout
+        rows, columns = (layout.units(value, axis) for axis in (0, 1))
+        if value.op == "weight":
+            access = layout.weights.access(value)
+        else:
+            row = layout.padded(value.shape[1][0])
+            if value not in self._matrices:
+                self._matrices[value] = self.matrices
+                self.matrices += rows * row
+            access = Access(Region(Space.MATRIX, row), self._matrices[value], columns, columns)
+        matrix = Matrix(access, rows, columns)
+        self.values[matrix] = value
+        return matrix
+
+
+def reads(phase: Phase) -> Iterable[Node]:
+    """Values that a phase reads or stores; some of them again and again."""
+    for segment in phase.segments:
+        for value in segment.nodes:
+            yield from value.args
+        for value, _ in segment.writes:
+            yield value

@@ -1,0 +1,408 @@
+"""Program -> lowered directions: every value at its place in memory, every loop as data.
+
+segment with  n = tanh(W @ x + b),  written to the tape
+->  Part(H, products=[W @ in0], body=[Let(Acc 0.0), Let(Load b), Let(Affine), Let(Op tanh),
+         Store(tape)])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from elman.ir.graph import Node
+from elman.ir.ops import OPS
+from elman.ir.pair import loop_invariant
+from elman.lowered.invariants import lower_gradients, lower_invariants
+from elman.lowered.layout import InvariantMemory, Layout, reads
+from elman.lowered.types import (
+    Acc,
+    Access,
+    Affine,
+    Direction,
+    Let,
+    Load,
+    Matrix,
+    Part,
+    Phase,
+    Prefetch,
+    Product,
+    Reduce,
+    Ref,
+    Region,
+    RowSum,
+    Segment,
+    Space,
+    Statement,
+    Store,
+    Term,
+    Value,
+)
+from elman.lowered.values import across, constant, pointwise
+from elman.plan import program as planned
+from elman.plan.program import Buffer, Bundle, Program, Sweep
+from elman.plan.two_valued import worth_looking
+
+_CALLERS = {
+    "input": Space.INPUT,
+    "state": Space.STATE,
+    "next": Space.STATE,
+    "output": Space.OUTPUT,
+    "d_output": Space.D_OUTPUT,
+    "d_input": Space.D_INPUT,
+}
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program as data.
+
+    Attributes:
+        layout: all offsets.
+        memory: of values of weight rate.
+        forward, backward: the directions; backward None where nothing is trained.
+    """
+
+    layout: Layout
+    memory: InvariantMemory
+    forward: Direction
+    backward: Direction | None
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """Those that there are."""
+        return (self.forward,) if self.backward is None else (self.forward, self.backward)
+
+
+def lower(program: Program, lanes: int) -> Lowered:
+    """Lower both directions of a program to vectors of ``lanes`` elements."""
+    layout = Layout(program, lanes)
+    memory = InvariantMemory(layout)
+    forward = _DirectionLowering("forward", program.forward, layout, memory).direction()
+    if program.backward is None:
+        return Lowered(layout, memory, forward, None)
+    memory.begin_direction()
+    backward = _DirectionLowering("backward", program.backward, layout, memory).direction()
+    return Lowered(layout, memory, forward, backward)
+
+
+class _DirectionLowering:
+    """Lowers one direction in time."""
+
+    def __init__(self, name: str, sweep: Sweep, layout: Layout, memory: InvariantMemory) -> None:
+        self.name, self.sweep, self.layout, self.memory = name, sweep, layout, memory
+        self.program: Program = layout.program
+        self.chunk = layout.slots(sweep.chunk)
+        self.spikes = worth_looking(self.program.pair.step)
+        self._phases = [
+            PhaseLowering(
+                phase,
+                layout,
+                memory,
+                self.chunk,
+                loop=phase is sweep.step,
+                direction=name,
+                gathers_always=self.gathers_always,
+                spikes=self.spikes,
+            )
+            for phase in sweep.phases
+        ]
+
+    def direction(self) -> Direction:
+        """The direction, lowered in the order in which offsets are to be given."""
+        before, step, after = (
+            phase.lowered(name)
+            for phase, name in zip(self._phases, ("before", "step", "after"), strict=True)
+        )
+        phases = before, step, after
+        backward = self.name == "backward"
+        sums, targets = self._sums() if backward else ((), frozenset[Node]())
+        pair, wants = self.program.pair, self.program.spec.wants
+        roots = self._invariants()
+        setup = lower_invariants(roots, (), self.layout, self.memory)
+        finish = (
+            lower_gradients(pair, wants, targets, roots, self.layout, self.memory)
+            if backward
+            else ()
+        )
+        return Direction(
+            self.name,
+            phases,
+            tuple(setup),
+            self.gathers,
+            self.gathers_always,
+            self.chunk[1],
+            sums,
+            tuple(finish),
+            self.memory.vectors + self.layout.lanes,
+            self.memory.matrices,
+        )
+
+    def _invariants(self) -> list[Node]:
+        """Loop-invariant values that the phases read, and computed matrices of products."""
+        values: dict[Node, None] = {}
+        matrices: dict[Node, None] = {}
+        for phase in self.sweep.phases:
+            for segment in phase.segments:
+                for value in segment.nodes:
+                    for arg in value.args[1:] if value.op == "matmul" else value.args:
+                        if loop_invariant(arg) and arg.op not in ("const", "count"):
+                            values[arg] = None
+                for value, _ in segment.writes:
+                    if loop_invariant(value) and value.op not in ("const", "count"):
+                        values[value] = None
+                for part in segment.parts:
+                    for bundle in part.bundles:
+                        for acc in bundle.accs:
+                            terms = [term.args[0] for term in acc.terms]
+                            matrices.update({m: None for m in terms if m.op != "weight"})
+        return list(dict.fromkeys([*values, *matrices]))
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a batched phase reads the states that precede its rows."""
+        phases = (self.sweep.before, self.sweep.after)
+        return any(buffer.where == "state" for p in phases for buffer in p.buffers.values())
+
+    @cached_property
+    def gathers_always(self) -> bool:
+        """Whether pass-through states with one row per sample are among them."""
+        layout, batched = self.layout, (self.sweep.before, self.sweep.after)
+        rows = [p.buffers[v] for p in batched for v in reads(p) if v in p.buffers]
+        if self.name == "backward":
+            operands = {v for term in self.program.sums for v in (term.left, term.right)}
+            rows += [self.sweep.summed(value) for value in operands if value is not None]
+        return any(
+            buffer.where == "state" and layout.column(buffer).array in layout.held
+            for buffer in rows
+        )
+
+    def _sums(self) -> tuple[tuple[RowSum, ...], frozenset[Node]]:
+        """The sums over rows in the order in which they run, and targets that are summed up in the
+        caller's gradients."""
+        program, layout, memory = self.program, self.layout, self.memory
+        pair, after = program.pair, self._phases[2]
+        leaf_of = dict(pair.d_invariants)
+        gradients = dict(zip(pair.step.weights, pair.d_weights, strict=True))
+        in_place = frozenset(
+            target
+            for target, d in pair.d_invariants
+            if gradients.get(target) is d
+            and len(target.shape) == 2
+            and layout.units(target, 1) % layout.lanes == 0
+        )
+        matrix = [term for term in program.sums if term.right is not None]
+        lefts = dict.fromkeys(term.left for term in matrix)
+        # all products of one left operand, then those of the next; then sums of vectors
+        terms = [term for left in lefts for term in matrix if term.left is left]
+        terms += [term for term in program.sums if term.right is None]
+        sums: list[RowSum] = []
+        begun: set[Node] = set()
+        for term in terms:
+            columns = [
+                None if v is None else after.access(self.sweep.summed(v), v)
+                for v in (term.left, term.right)
+            ]
+            if term.right is None:
+                target = memory.vector(leaf_of[term.target])
+            elif term.target in in_place:
+                access = layout.weights.access(term.target, Space.D_WEIGHT)
+                rows, units = layout.units(term.target), layout.units(term.target, 1)
+                target = Matrix(access, rows, units)
+            else:
+                target = memory.matrix(leaf_of[term.target])
+            left, right = columns
+            assert left is not None
+            spikes = term.right in self.spikes
+            sums.append(RowSum(target, left, right, term.target not in begun, spikes))
+            begun.add(term.target)
+        return tuple(sums), in_place
+
+
+class PhaseLowering:
+    """Lowers the segments of one phase."""
+
+    def __init__(
+        self,
+        phase: planned.Phase,
+        layout: Layout,
+        memory: InvariantMemory,
+        chunk: tuple[list[int], int],
+        *,
+        loop: bool,
+        direction: str,
+        gathers_always: bool,
+        spikes: frozenset[Node],
+    ) -> None:
+        self.phase, self.layout, self.memory, self.chunk = phase, layout, memory, chunk
+        self.loop, self.gathers_always, self.spikes = loop, gathers_always, spikes
+        self.forward = direction == "forward"
+        self.scratch, self.scratch_row = layout.slots(phase.scratch)
+        self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
+
+    def lowered(self, name: str) -> Phase:
+        """The phase as data."""
+        segments = tuple(self._segment(segment) for segment in self.phase.segments)
+        return Phase(name, segments, self.scratch_row, self.scalars)
+
+    # memory
+
+    def access(self, buffer: Buffer, value: Node) -> Access:
+        """The column of a value in its buffer."""
+        layout, index = self.layout, buffer.index
+        units, scalar, width = layout.units(value), not value.shape, None
+        space, row, array, offset, step, always = Space.SCALAR, 0, 0, 0, 0, False
+        if buffer.where in _CALLERS:
+            column = layout.column(buffer)
+            space, array, offset = _CALLERS[buffer.where], column.array, column.offset
+            width = None if scalar else column.width
+            if space is Space.OUTPUT:
+                row = layout.output_width
+            elif space is Space.D_INPUT:
+                row = layout.input_widths[array]
+            elif space is Space.STATE:
+                row, step = layout.state_widths[array], int(buffer.where == "next")
+                if not step and not self.loop:
+                    space, always = Space.GATHERED, array in layout.held
+                    assert self.gathers_always or not always, "its rows are in no workspace"
+        elif buffer.where in ("carry", "d_state"):
+            offset, step = layout.carry[index], int(buffer.where == "d_state")
+            space, row = Space.CARRY, layout.carry_row
+            if layout.summed[index]:
+                space, row, step = Space.SUMMED, layout.summed_row, 0
+        elif buffer.where == "tape":
+            space, row, offset = Space.TAPE, layout.tape_row, layout.tape[index]
+        elif buffer.where == "chunk":
+            space, row, offset = Space.CHUNK, self.chunk[1], self.chunk[0][index]
+        elif buffer.where == "scratch":
+            space, row, offset = Space.SCRATCH, self.scratch_row, self.scratch[index]
+        else:
+            row, offset = self.scalars, index
+        region = Region(space, row, array, not self.loop, always)
+        return Access(region, offset, units, width, step, scalar)
+
+    def column(self, value: Node) -> Access:
+        """The memory in which all units of a value lie."""
+        if loop_invariant(value):
+            return self.memory.vector(value)
+        return self.access(self.phase.buffers[value], value)
+
+    def load(self, value: Node) -> Value:
+        """A value that the body does not compute."""
+        return constant(value, self.layout) or Load(self.column(value))
+
+    # statements
+
+    def _segment(self, segment: planned.Segment) -> Segment:
+        scalars = [*self._scalar_values(segment), *self._scalar_stores(segment)]
+        parts = tuple(self._part(part) for part in segment.parts)
+        return Segment(segment.sync, tuple(scalars), parts)
+
+    def _scalar_values(self, segment: planned.Segment) -> list[Store]:
+        """Reductions and arithmetic on scalars, in every row."""
+        stores: list[Store] = []
+        means: dict[tuple[Node, ...], Value] = {}
+        for value in segment.scalars:
+            target = self.access(self.phase.buffers[value], value)
+            if OPS[value.op].kind == "reduce":
+                columns = tuple(self.column(arg) for arg in value.args)
+                mean = means.get(value.args) if value.op == "var" else None
+                stores.append(Store(target, Reduce(value.op, columns, mean)))
+                if value.op == "mean":
+                    means[value.args] = Load(target)
+            else:
+                stores.append(Store(target, pointwise(value, [*map(self.load, value.args)])))
+        return stores
+
+    def _scalar_stores(self, segment: planned.Segment) -> list[Store]:
+        return [
+            Store(self.access(buffer, value), self.load(value), lead=True)
+            for value, buffer in segment.scalar_writes
+            if not self.needless(buffer)
+        ]
+
+    def needless(self, target: Buffer) -> bool:
+        """Whether a store would copy a row onto itself."""
+        return target.where == "next" and self.layout.column(target).array in self.layout.held
+
+    def _part(self, part: planned.Part) -> Part:
+        products = tuple(self._product(part, bundle) for bundle in part.bundles)
+        accs = {
+            acc.into: Acc(number, index)
+            for number, bundle in enumerate(part.bundles)
+            for index, acc in enumerate(bundle.accs)
+        }
+        terms = {term for b in part.bundles for acc in b.accs for term in acc.terms}
+        return Part(part.gate_block, products, self._body(part, accs, terms - accs.keys()))
+
+    def _product(self, part: planned.Part, bundle: Bundle) -> Product:
+        operands = tuple(self.access(self.phase.buffers[v], v) for v in bundle.operands)
+        accs = tuple(
+            tuple(Term(self.memory.matrix(term.args[0]), term.transposed) for term in acc.terms)
+            for acc in bundle.accs
+        )
+        spikes = tuple(value in self.spikes for value in bundle.operands)
+        return Product(part.gate_block, operands, accs, spikes)
+
+    def _body(
+        self, part: planned.Part, accs: dict[Node, Acc], merged: set[Node]
+    ) -> tuple[Statement, ...]:
+        """One vector of units in one row: loads, one value per node, stores.
+
+        ``merged``: products that are terms of an accumulation into another value.
+        """
+        places: dict[Node, Ref] = {}
+        statements: list[Statement] = []
+
+        def let(node: Node, value: Value) -> Ref:
+            places[node] = Ref(len(places))
+            statements.append(Let(value))
+            return places[node]
+
+        def use(node: Node) -> Ref:
+            if node in places:
+                return places[node]
+            ref = let(node, self.load(node))
+            statements.extend(self._prefetch(node, self.phase.buffers.get(node), write=False))
+            return ref
+
+        for node in part.nodes:
+            if node in merged:
+                continue
+            acc = accs.get(node)
+            if node.op == "matmul":
+                assert acc is not None, "a product belongs to an accumulation"
+                let(node, acc)
+            elif node.op == "lin" and acc is not None:
+                pairs = [
+                    (coef, arg)
+                    for coef, arg in zip(node.coefs, node.args, strict=True)
+                    if arg not in merged
+                ]
+                refs = [use(arg) for _, arg in pairs]
+                coefs = tuple(coef for coef, _ in pairs)
+                affine = Affine((1.0, *coefs), node.bias, (acc, *refs))
+                let(node, affine if refs or node.bias else acc)
+            elif node.over_units:
+                let(node, across(node, self.column(node.args[0]), self.layout))
+            else:
+                let(node, pointwise(node, [use(arg) for arg in node.args]))
+        stores = [
+            Store(self.access(buffer, node), use(node))
+            for node, buffer in part.writes
+            if not self.needless(buffer)
+        ]
+        prefetches = [p for v, b in part.writes for p in self._prefetch(v, b, write=True)]
+        return (*statements, *stores, *prefetches)
+
+    def _prefetch(self, value: Node, buffer: Buffer | None, *, write: bool) -> list[Prefetch]:
+        """What the next step stores (forward) or loads (backward).
+
+        The tape of a long sequence is in no cache when a direction comes to it, and between two
+        steps only products run. Of a ragged batch it is a guess, and behind the end nothing.
+        """
+        if not self.loop or write != self.forward or buffer is None or not value.shape:
+            return []
+        if buffer.where not in ("tape", *(() if write else ("d_output",))):
+            return []
+        return [Prefetch(self.access(buffer, value), write)]

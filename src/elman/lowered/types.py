@@ -1,0 +1,373 @@
+"""The language of a lowered program: memory, values, statements, loops.
+
+A lowered program is data that a printer spells and decides nothing about. Everything is immutable;
+offsets and sizes are numbers. One row is one sample at one step; a *unit* is an element of a gate
+block. What is named by T, B or the workers of a call stays symbolic: rows, not offsets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from elman.ir.types import GateBlock
+
+
+class Space(Enum):
+    """Kinds of memory, by whom it belongs to and how its rows are found."""
+
+    INPUT = "in"  # caller's, row (t, b), any strides
+    STATE = "st"  # sequence of a state, row (t, b); step +1: the state after the step
+    GATHERED = "prev"  # states before the rows of a chunk, in the chunk's order
+    OUTPUT = "out"  # row (t, b)
+    D_OUTPUT = "dy"  # caller's, row (t, b), any strides
+    D_INPUT = "din"  # row (t, b)
+    CARRY = (
+        "carry"  # cotangents of states, row b, of two steps, alternating; step +1: of step t + 1
+    )
+    SUMMED = "summed"  # the same of states that pass through: one row b, summed where it lies
+    TAPE = "tape"  # row (t, b), from forward to backward
+    CHUNK = "chunk"  # row (t, b) within a chunk
+    SCRATCH = "scratch"  # row b of one step (of two, alternating), or of a batched phase
+    SCALAR = "scalar"  # row b, of each worker
+    VECTOR = "vec"  # once per call: loop-invariant vectors and scalars
+    MATRIX = "mat"  # once per call: computed matrices, finished sums
+    WEIGHT = "w"  # caller's weights
+    D_WEIGHT = "dw"  # their gradients
+
+
+@dataclass(frozen=True)
+class Region:
+    """Memory whose rows are alike.
+
+    Attributes:
+        space: kind.
+        row: elements from one row to the next; 0: the caller says.
+        array: number among the caller's arrays of this kind.
+        batched: whether a phase over T·B reads it, not a step of the loop.
+        always: of gathered states: whether they are gathered even where all rows lie in order,
+            because they have one row per sample.
+    """
+
+    space: Space
+    row: int
+    array: int = 0
+    batched: bool = False
+    always: bool = False
+
+
+@dataclass(frozen=True)
+class Access:
+    """A column of a region: the units of one value in a row.
+
+    Attributes:
+        region: the memory.
+        offset: first element of the value in a row.
+        units: of the value; 1 for a scalar.
+        width: elements that belong to the value where a vector may reach beyond them; None: padded
+            to whole vectors.
+        step: +1: rows of the next step of time.
+        scalar: whether the value is one number per row.
+    """
+
+    region: Region
+    offset: int
+    units: int
+    width: int | None = None
+    step: int = 0
+    scalar: bool = False
+
+
+# --- values: immutable, one vector of units (or a scalar, broadcast) in a row ---------------------
+
+
+@dataclass(frozen=True)
+class Load:
+    """The value in memory."""
+
+    access: Access
+
+
+@dataclass(frozen=True)
+class Const:
+    """The same number everywhere."""
+
+    number: float
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The value of an earlier :class:`Let` of the same body, by its place among these."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Acc:
+    """A column of a part's products: the accumulation ``index`` of product ``product``."""
+
+    product: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Op:
+    """An elementwise operation of ``ir/ops.py``; ``stream``: of random bits."""
+
+    name: str
+    args: tuple[Value, ...]
+    stream: int = 0
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``bias + Σ coef · arg``, in this order."""
+
+    coefs: tuple[float, ...]
+    bias: float
+    args: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """A reduction over all units of some columns: a scalar.
+
+    Attributes:
+        name: ``sum``, ``mean``, ``var``, ``amax``, ``argmax``.
+        columns: read from memory; of a matrix, one for each row.
+        mean: the columns' mean where it is at hand, for ``var``.
+    """
+
+    name: str
+    columns: tuple[Access, ...]
+    mean: Value | None = None
+
+
+@dataclass(frozen=True)
+class Across:
+    """A vector whose units read other units of one column: reductions of groups, ``spread``,
+    ``one_hot``, ``cumsum``.
+
+    Attributes:
+        name: the op.
+        column: read from memory.
+        groups, width: how many groups the longer of both vectors has, and units of each.
+        shift: of ``one_hot``: units counted before.
+        reverse: of ``cumsum``: from the last unit to the first.
+    """
+
+    name: str
+    column: Access
+    groups: int
+    width: int
+    shift: int = 0
+    reverse: bool = False
+
+
+Value = Load | Const | Ref | Acc | Op | Affine | Reduce | Across
+
+
+# --- statements -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Let:
+    """Compute a value; :class:`Ref` names it."""
+
+    value: Value
+
+
+@dataclass(frozen=True)
+class Store:
+    """Write a value; ``lead``: by one of the workers that compute it."""
+
+    access: Access
+    value: Value
+    lead: bool = False
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """Ask for a column of the row that the next step of the loop reads or writes."""
+
+    access: Access
+    write: bool
+
+
+Statement = Let | Store | Prefetch
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix of weight rate in memory: [units of the result, units of the operand], or the
+    transpose of that.
+
+    Attributes:
+        access: its rows.
+        rows, columns: as it lies.
+    """
+
+    access: Access
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Term:
+    """``matrix @ operand``, or with the matrix's transpose."""
+
+    matrix: Matrix
+    transposed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """Products joined into one: accumulation a is the sum over k of ``accs[a][k] @ operands[k]``.
+
+    Attributes:
+        gate_block: of the results.
+        operands: columns in rows of memory.
+        accs: a term per operand.
+        spikes: by operand: whether most of its elements may be 0 and the others 1.
+    """
+
+    gate_block: GateBlock
+    operands: tuple[Access, ...]
+    accs: tuple[tuple[Term, ...], ...]
+    spikes: tuple[bool, ...]
+
+
+# --- loops ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Products into a gate block, then a body for each vector of its units, in every row."""
+
+    gate_block: GateBlock
+    products: tuple[Product, ...]
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """What a worker does without reading units of other workers.
+
+    Attributes:
+        sync: whether others' units must be complete before it, where units are shared out.
+        scalars: for each row, by every worker.
+        parts: loops over rows and units.
+    """
+
+    sync: bool
+    scalars: tuple[Store, ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """Segments in order, batched over T·B or one step of the loop.
+
+    Attributes:
+        name: ``before``, ``step`` or ``after``.
+        scratch_row: elements of its scratch per row.
+        scalars: of a row.
+    """
+
+    name: str
+    segments: tuple[Segment, ...]
+    scratch_row: int
+    scalars: int
+
+
+@dataclass(frozen=True, eq=False)
+class Once:
+    """A store for each row and vector of units, once per call."""
+
+    rows: int
+    units: int
+    store: Store
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """Copy a weight's vector (or scalar) to where whole vectors of it can be read."""
+
+    target: Access
+    source: Access
+
+
+@dataclass(frozen=True, eq=False)
+class MatVec:
+    """``target = matrix @ vector`` (or its transpose), once per call."""
+
+    target: Access
+    matrix: Matrix
+    vector: Access
+    transposed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Outer:
+    """``target = left ⊗ right``, once per call."""
+
+    target: Matrix
+    left: Access
+    right: Access
+
+
+@dataclass(frozen=True, eq=False)
+class Transpose:
+    """``target = sourceᵀ``, once per call."""
+
+    target: Matrix
+    source: Matrix
+
+
+WeightRate = Once | Copy | MatVec | Outer | Transpose
+
+
+@dataclass(frozen=True, eq=False)
+class RowSum:
+    """A term of a weight's gradient: Σ over the rows of a chunk of ``left ⊗ right``, or ``left``.
+
+    Attributes:
+        target: where it is summed up.
+        left, right: columns in rows of the chunk.
+        first: whether it is the first term of its target, which nobody has set to 0 before.
+        spikes: whether most of the right one's elements may be 0 and the others 1.
+    """
+
+    target: Matrix | Access
+    left: Access
+    right: Access | None
+    first: bool
+    spikes: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A program's way through time: weight-rate values, then in chunks: batched, loop, batched.
+
+    Attributes:
+        name: ``forward`` or ``backward``.
+        phases: before, step, after.
+        setup: once per call, before all else.
+        gathers: states whose rows a batched phase reads as of before their step; ``always``:
+            even where the rows of all steps lie in order.
+        chunk_row: elements of a row of the chunk.
+        sums: after each chunk.
+        finish: once per call, after all else.
+        vectors, matrices: elements of memory of weight rate.
+    """
+
+    name: str
+    phases: tuple[Phase, Phase, Phase]
+    setup: tuple[WeightRate, ...]
+    gathers: bool
+    gathers_always: bool
+    chunk_row: int
+    sums: tuple[RowSum, ...]
+    finish: tuple[WeightRate, ...]
+    vectors: int
+    matrices: int
