@@ -14,7 +14,7 @@ from elman.engines.call import Cotangents, Gradients, Result
 from elman.errors import DisagreementError
 from elman.nn.autograd.derived import derived
 from elman.nn.execute.layer import Runner
-from elman.ops import relu, sigmoid, stop_gradient, tanh, where
+from elman.ops import exp, relu, sigmoid, stop_gradient, tanh, where
 from elman.tuning import verification
 from elman.tuning.kernels import kernel_of
 from elman.tuning.request import Request
@@ -273,7 +273,13 @@ def undecided(x, h, s):
     return 0.5 * h + 1e-5 * ((0.1 * x + 0.2 * x) - 0.3 * x > 0) + s / (10 * s) * x
 
 
-_LOSING = [rounding, cancelling, chaotic, undecided]
+@elman.cell(input="x[H]", state="h[H]")
+def exploding(x, h):
+    """Cotangents grow in every step, and cancel in the gradient of x."""
+    return exp(h) - x / x
+
+
+_LOSING = [rounding, cancelling, chaotic, undecided, exploding]
 
 
 @pytest.mark.parametrize("own", _LOSING, ids=lambda own: own.name)

@@ -30,6 +30,7 @@ def disagreement(
     steps: int,
     rounded: Sequence[Results] = (),
     sums: Collection[str] = (),
+    left_out: Collection[str] = (),
 ) -> str | None:
     """None if all values agree, else which one is off, and by how much.
 
@@ -42,12 +43,13 @@ def disagreement(
         rounded: what ``want`` is in ``dtype``: what rounding costs there, it may cost others.
         sums: names of results that are sums over all rows, as a weight's gradient: an infinite
             factor may come before or after the sum, so an infinity may be where ``want`` has NaN.
+        left_out: names of results that are not compared.
     """
     if dtype == "float32" and any(value.is_cuda for value in got.values()):
         dtype = _ROUNDED_AS.get(precision(), dtype)
     values = _VALUES.get(dtype, _VALUES["float32"]) * math.sqrt(steps)
     gradients = _GRADIENTS.get(dtype, _GRADIENTS["float32"])
-    for name in got.keys() & want.keys():
+    for name in (got.keys() & want.keys()).difference(left_out):
         if got[name].shape != want[name].shape:
             return f"{name} has shape {list(got[name].shape)}, not {list(want[name].shape)}"
         a, b = _thinned(got[name]), _thinned(want[name])
@@ -64,14 +66,30 @@ def disagreement(
             continue
         gradient = name.startswith("gradient")
         error = _distance(a, b, gradient)
-        lost = max((_distance(other, b, gradient) for other in near), default=0.0)
-        size = _rms(b) if gradient else float(b.abs().max())
+        lost, size = _loss(b, near, gradient)
         allowed = gradients * max(size, 1e-3) if gradient else values * max(1.0, size)
         if lost <= _MOST_LOST * max(size, 1.0):
             allowed = max(allowed, _LOST * lost)
         if not error <= allowed:
             return f"{name} is off by {error:.2g} (at most {allowed:.2g})"
     return None
+
+
+def lost_in_rounding(want: Results, rounded: Sequence[Results]) -> frozenset[str]:
+    """Names of results of which rounding costs so much that nothing can be said of a kernel's.
+
+    A sum whose terms cancel, of cotangents that grow from step to step, is one.
+    """
+    names: list[str] = []
+    for name in want.keys() & rounded[0].keys():
+        b, near = _thinned(want[name]), [_thinned(other[name]) for other in rounded]
+        finite = torch.stack([value.isfinite() for value in (b, *near)]).all(0)
+        near = [value[finite] for value in near]
+        if finite.any():
+            lost, size = _loss(b[finite], near, name.startswith("gradient"))
+            if lost > _MOST_LOST * max(size, 1.0):
+                names.append(name)
+    return frozenset(names)
 
 
 def finite(results: Results) -> bool:
@@ -83,6 +101,12 @@ def _kind(value: Tensor) -> Tensor:
     """Of each element: finite, NaN, or the sign of an infinity."""
     odd = value.nan_to_num(_NAN, posinf=1.0, neginf=-1.0)
     return torch.where(value.isfinite(), _FINITE, odd)
+
+
+def _loss(want: Tensor, rounded: Sequence[Tensor], gradient: bool) -> tuple[float, float]:
+    """What rounding costs a result, and the result's size."""
+    lost = max((_distance(other, want, gradient) for other in rounded), default=0.0)
+    return lost, _rms(want) if gradient else float(want.abs().max())
 
 
 def _distance(a: Tensor, b: Tensor, gradient: bool) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 from elman.engines.base import Job, Kernel
 from elman.engines.forks import own_threads
 from elman.errors import DisagreementError, ElmanError
-from elman.tuning.agreement import disagreement, finite
+from elman.tuning.agreement import disagreement, finite, lost_in_rounding
 from elman.tuning.decisions import recall, remember
 from elman.tuning.facts import verifying_facts
 from elman.tuning.kernels import kernel_of, label
@@ -121,8 +121,15 @@ def _off(kernel: Kernel, oracle: Kernel, trial: Trial, want: dict[str, Tensor]) 
     want, rounded, got = calm.double().run(oracle), calm.run(oracle), calm.run(kernel)
     if disagreement(got, rounded, dtype, steps, sums=sums) is None:
         return None
-    off = [calm.double().run(unsteady(trial.job, seed)) for seed in range(_ERRORS)]
-    return disagreement(got, want, dtype, steps, (rounded, *off), sums)
+    off = [rounded, *(calm.double().run(unsteady(trial.job, seed)) for seed in range(_ERRORS))]
+    lost = lost_in_rounding(want, off) if steps > 1 else frozenset[str]()
+    reason = disagreement(got, want, dtype, steps, off, sums, lost)
+    if reason is not None or not lost:
+        return reason
+    # what several steps lose in rounding, one step has to show
+    ends = any(d is not None for d in trial.cotangents.last)
+    one = make_trial(trial.job, 1, trial.call.sizes[1], ends=ends)
+    return _off(kernel, oracle, one, one.double().run(oracle))
 
 
 def _calm(trial: Trial) -> Trial:
