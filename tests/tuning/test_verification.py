@@ -276,7 +276,7 @@ def undecided(x, h, s):
 @elman.cell(input="x[H]", state="h[H]")
 def exploding(x, h):
     """Cotangents grow in every step, and cancel in the gradient of x."""
-    return exp(h) - x / x
+    return 10 * exp(h) - 9 * x / x
 
 
 _LOSING = [rounding, cancelling, chaotic, undecided, exploding]
