@@ -11,13 +11,16 @@ from elman.lowered.columns import Columns
 from elman.lowered.types import Access, Matrix, Region, Space
 from elman.plan.program import Phase, Program
 
-# rows that are multiples of this many elements fall into the same few sets of a cache
-CONFLICTING_ROW = 256
 _CACHE_LINE = 64  # (bytes)
 
 
 class Layout(Columns):
-    """All compile-time offsets of one program in vectors of ``lanes`` elements.
+    """All compile-time offsets of one program.
+
+    Args:
+        program: what is laid out.
+        lanes: elements of a vector, to which units are padded.
+        conflicting_row: rows that are multiples of so many elements are made longer.
 
     Attributes:
         gate_blocks: all of the program, in the order of the tables of unit ranges.
@@ -29,9 +32,9 @@ class Layout(Columns):
         tape, tape_row: the same of the tape's slots.
     """
 
-    def __init__(self, program: Program, lanes: int) -> None:
+    def __init__(self, program: Program, lanes: int, conflicting_row: int) -> None:
         super().__init__(program)
-        self.lanes = lanes
+        self.lanes, self._conflicting_row = lanes, conflicting_row
         step = program.pair.step
         self.gate_blocks = _gate_blocks(program)
         self.summed = [bool(leaf.shape) and leaf in step.held for leaf in step.states]
@@ -74,7 +77,7 @@ class Layout(Columns):
                 offsets[index] = used
                 used += 1
         row = -(-used // self.lanes) * self.lanes
-        if row and row % CONFLICTING_ROW == 0:
+        if row and row % self._conflicting_row == 0:
             row += _CACHE_LINE // (8 if self.program.spec.dtype == "float64" else 4)
         return offsets, row
 

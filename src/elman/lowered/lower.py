@@ -41,6 +41,7 @@ from elman.lowered.types import (
 from elman.lowered.values import across, constant, pointwise
 from elman.plan import program as planned
 from elman.plan.program import Buffer, Bundle, Program, Sweep
+from elman.plan.schedule import Blocks
 from elman.plan.two_valued import worth_looking
 
 _CALLERS = {
@@ -74,9 +75,9 @@ class Lowered:
         return (self.forward,) if self.backward is None else (self.forward, self.backward)
 
 
-def lower(program: Program, lanes: int) -> Lowered:
+def lower(program: Program, lanes: int, blocks: Blocks | None = None) -> Lowered:
     """Lower both directions of a program to vectors of ``lanes`` elements."""
-    layout = Layout(program, lanes)
+    layout = Layout(program, lanes, (blocks or Blocks()).conflicting_row)
     memory = InvariantMemory(layout)
     forward = _DirectionLowering("forward", program.forward, layout, memory).direction()
     if program.backward is None:

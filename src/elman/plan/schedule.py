@@ -14,15 +14,32 @@ CHUNK_ROWS = 768  # of T·B between two batched products, if nothing else is sai
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a product is cut when it is compiled.
+    """The choices that are compiled into a text; the same for all sizes and schedules.
 
     Attributes:
-        rows: of the buffer that a product fills before pointwise code reads it.
-        k: how much of the inner dim is used before the next rows are taken.
+        rows: of the buffer that a product fills before pointwise code reads it. Blocks of 24 to 96
+            rows lie within 6 % at large sizes.
+        k: how much of the inner dim is used before the next rows are taken. 128 to 512: within 6 %.
+        batched_rows: a batched phase is split by rows where every worker gets as many, else by
+            units.
+        copied_lefts: units of left operands from which on a sum copies its right one into panels.
+        gathered_columns: of a product at least, for its operand to be looked through for ones,
+            which takes as long as some three columns do.
+        gathered_inner: units of such an operand, at least and at most: its list of ones is on the
+            stack.
+        gathered_steps: of a call at least, which looks its matrices through for infinities once.
+        conflicting_row: rows that are multiples of so many elements fall into the same few sets of
+            a cache, and are made longer.
     """
 
     rows: int = 48
     k: int = 256
+    batched_rows: int = 16
+    copied_lefts: int = 512
+    gathered_columns: int = 256
+    gathered_inner: tuple[int, int] = (64, 4096)
+    gathered_steps: int = 16
+    conflicting_row: int = 256
 
 
 @dataclass(frozen=True)

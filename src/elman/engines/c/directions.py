@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elman.engines.c.clock import Clock
-from elman.engines.c.gathering import STEPS, gathered_operands
+from elman.engines.c.gathering import gathered_operands
 from elman.engines.c.invariants import InvariantPrinter
 from elman.engines.c.isa import Isa
 from elman.engines.c.printer import PhasePrinter, ProductStyle, accesses
@@ -17,7 +17,6 @@ from elman.plan.schedule import Blocks
 
 _NAMES = {"forward": "fwd", "direct": "dir", "backward": "bwd"}
 _WHERE = ("before the loop", "steps", "after the loop")
-_MANY_ROWS = 16  # a batched phase is split by rows when every worker gets this many, else by units
 
 
 class DirectionPrinter:
@@ -50,8 +49,8 @@ class DirectionPrinter:
         self.invariants = InvariantPrinter(layout)
         dots = ("dots" if tiled else "plain_dots") if self.direct else ""
         rows = blocks.rows if tiled else 1
-        style = ProductStyle(self.panels, rows, blocks.k, dots)
-        self.sums = SumPrinter(layout, direction.sums, isa, tiled=tiled)
+        style = ProductStyle(self.panels, blocks, rows, dots)
+        self.sums = SumPrinter(layout, direction.sums, isa, blocks, tiled=tiled)
         self._phases = [
             PhasePrinter(layout, phase, style, clock, f"{direction.name}, {where}")
             for phase, where in zip(direction.phases, _WHERE, strict=True)
@@ -60,7 +59,7 @@ class DirectionPrinter:
 
     def tiles(self) -> set[str]:
         """Names of the tiles that are called."""
-        panels = set() if self.direct else tiles_of(self.panels.values())
+        panels = set() if self.direct else tiles_of(self.panels.values(), self.blocks)
         return panels | self.sums.tiles()
 
     def segments(self) -> list[str]:
@@ -184,13 +183,14 @@ class DirectionPrinter:
         matrices = dict.fromkeys(
             acc[k].matrix
             for panels in self.panels.values()
-            for access in gathered_operands(panels.product, panels.units)
+            for access in gathered_operands(panels.product, panels.units, self.blocks)
             for k in [panels.product.operands.index(access)]
             for acc in panels.product.accs
         )
         if not matrices:
             return []
-        lines = [f"if (c->T < {STEPS}) w->flags[w->id].infinite = 1;", "else {"]
+        few = f"c->T < {self.blocks.gathered_steps}"
+        lines = [f"if ({few}) w->flags[w->id].infinite = 1;", "else {"]
         for matrix in matrices:
             base, row = self.invariants.matrix(matrix)
             lines.append(
@@ -234,7 +234,8 @@ class DirectionPrinter:
         return [
             "{",
             "    long t = t0, rows = first_row(c, t0 + n) - first_row(c, t0);",
-            f"    int by_rows = rows >= {_MANY_ROWS} * c->shares, lead = by_rows || !w->id;",
+            f"    int by_rows = rows >= {self.blocks.batched_rows} * c->shares,"
+            " lead = by_rows || !w->id;",
             "    long s = by_rows ? w->id : 0, step = by_rows ? w->workers : c->shares;",
             "    for (; s < c->shares; s += step) {",
             "        long b0 = by_rows ? share(rows, s, c->shares) : 0;",
@@ -288,7 +289,7 @@ class DirectionPrinter:
             "    int first = t0 + n == c->T; (void)first;",
             *("    " + line for line in [*bases, *pack, *sums.vectors_and_scalars()]),
             *([*mark, "    barrier(w);"] if pack else []),
-            *("    " + line for line in sums.products(self.blocks.k)),
+            *("    " + line for line in sums.products()),
             *mark,
             "}",
             "barrier(w);",

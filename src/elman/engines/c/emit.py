@@ -22,9 +22,9 @@ class Emitter:
     def __init__(
         self, program: Program, isa: Isa, blocks: Blocks | None = None, *, timed: bool = False
     ) -> None:
-        self.program, self.isa = program, isa
+        self.program, self.isa, blocks = program, isa, blocks or Blocks()
         self.clock = Clock(timed)
-        self.lowered = lower(program, isa.lanes(program.spec.dtype))
+        self.lowered = lower(program, isa.lanes(program.spec.dtype), blocks)
         self.layout = layout = self.lowered.layout
         self.weight_names = layout.weights.names
         self.shape = Arity(
@@ -38,7 +38,7 @@ class Emitter:
                 direction,
                 layout,
                 isa,
-                blocks or Blocks(),
+                blocks,
                 self.clock,
                 tiled="tiling" not in program.spec.options.without,
             )

@@ -7,21 +7,17 @@ from dataclasses import dataclass
 
 from elman.engines.c.isa import Isa
 from elman.lowered.types import Access, Product
-
-_COLUMNS = 256  # of a product at least: to look for ones takes as long as some three columns do
-_INNER = (64, 4096)  # k at least, and at most: a list of a block's ones lies on the stack
-STEPS = 16  # of a call at least: matrices are looked through for infinities once per call
-
+from elman.plan.schedule import Blocks
 
 # A block of rows gathers if every operand's element is 0 or 1, few are 1, and no weight is infinite
 # or NaN; else it is multiplied in tiles.
 
 
-def gathered_operands(product: Product, units: int) -> list[Access]:
+def gathered_operands(product: Product, units: int, blocks: Blocks) -> list[Access]:
     """Operands of a product into so many units that are scanned for ones."""
-    if units * len(product.accs) < _COLUMNS:
+    if units * len(product.accs) < blocks.gathered_columns:
         return []
-    least, most = _INNER
+    least, most = blocks.gathered_inner
     return [
         access
         for access, spikes in zip(product.operands, product.spikes, strict=True)
@@ -29,9 +25,10 @@ def gathered_operands(product: Product, units: int) -> list[Access]:
     ]
 
 
-def gathered_sum(right: Access, spikes: bool, lefts: Iterable[Access]) -> bool:
+def gathered_sum(right: Access, spikes: bool, lefts: Iterable[Access], blocks: Blocks) -> bool:
     """Whether a right operand is scanned for ones in sums over rows with these left operands."""
-    return spikes and right.units >= _INNER[0] and min(a.units for a in lefts) >= _COLUMNS
+    large = min(a.units for a in lefts) >= blocks.gathered_columns
+    return spikes and large and right.units >= blocks.gathered_inner[0]
 
 
 @dataclass(frozen=True)

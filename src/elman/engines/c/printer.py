@@ -39,6 +39,7 @@ from elman.lowered.types import (
     Store,
     Value,
 )
+from elman.plan.schedule import Blocks
 
 PARAMETERS = (
     "const C *c, long t, long t0, long r0, long r1, const long *lo, const long *hi, T *sc,"
@@ -264,14 +265,15 @@ class ProductStyle:
 
     Attributes:
         panels: the packed weights of each product.
-        rows, k: rows and inner elements of a block.
+        blocks: how they are cut.
+        rows: of a block.
         direct: the C function for weights that are read as they lie; empty: of the panels.
         tiled: whether spikes may be gathered.
     """
 
     panels: Mapping[Product, Panels]
+    blocks: Blocks
     rows: int
-    k: int
     direct: str = ""
     tiled: bool = True
 
@@ -345,7 +347,7 @@ class PhasePrinter(Spelling):
         if not self.style.direct and (target := self._target(part)) is not None:
             place = f"({self.at(target, 'rb')}) + v * VL"
             code = product_code(
-                panels[0], 0, self.operand, self.style.k, place, self.stride(target), ones
+                panels[0], 0, self.operand, self.style.blocks.k, place, self.stride(target), ones
             )
             return self._blocks(panels[0], gate_block, [*code, *self.multiplied], ones=ones)
         calls: list[str] = []
@@ -355,7 +357,7 @@ class PhasePrinter(Spelling):
             if self.style.direct:
                 calls += direct_code(panel, first, self.operand, self.matrix, self.style.direct)
             else:
-                calls += product_code(panel, first, self.operand, self.style.k, ones=ones)
+                calls += product_code(panel, first, self.operand, self.style.blocks.k, ones=ones)
             first += panel.accs * panel.width
         body = "\n                ".join(self.body(part.body))
         call = "\n        ".join(calls)
@@ -422,7 +424,8 @@ class PhasePrinter(Spelling):
         if self.style.direct or not self.style.tiled:
             return {}
         size = self.layout.size(part.gate_block)
-        operands = [a for product in part.products for a in gathered_operands(product, size)]
+        blocks = self.style.blocks
+        operands = [a for p in part.products for a in gathered_operands(p, size, blocks)]
         return {
             access: Ones(number, access.units, self.style.rows)
             for number, access in enumerate(dict.fromkeys(operands))

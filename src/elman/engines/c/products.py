@@ -9,6 +9,7 @@ from elman.engines.c.gathering import Ones, gathered_operands
 from elman.engines.c.tiles import WIDEST
 from elman.lowered.layout import Layout
 from elman.lowered.types import Access, Matrix, Phase, Product
+from elman.plan.schedule import Blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +92,12 @@ def plan_panels(layout: Layout, phases: Iterable[Phase]) -> dict[Product, Panels
     return panels
 
 
-def tiles_of(panels: Iterable[Panels]) -> set[str]:
+def tiles_of(panels: Iterable[Panels], blocks: Blocks) -> set[str]:
     """Names of the tiles that products of packed panels call."""
     names: set[str] = set()
     for panel in panels:
         if panel.total:
-            listed = bool(gathered_operands(panel.product, panel.units))
+            listed = bool(gathered_operands(panel.product, panel.units, blocks))
             counts = {count for width in panel.widths for _, count in panel.groups(width)}
             names.update(f"rows{count}" for count in counts)
             names.update(f"picked{count}" for count in counts if listed)

@@ -11,8 +11,7 @@ from elman.engines.c.printer import Spelling
 from elman.engines.c.tiles import WIDEST, tile_rows
 from elman.lowered.layout import Layout
 from elman.lowered.types import Access, Matrix, RowSum
-
-_FEW = 512  # units of left operands: to copy the right one would not pay
+from elman.plan.schedule import Blocks
 
 
 class SumPrinter(Spelling):
@@ -23,20 +22,24 @@ class SumPrinter(Spelling):
 
     Args:
         layout, sums: what is printed.
-        isa: whose tiles are called.
+        isa, blocks: whose tiles are called, and how.
         tiled: whether there are any.
     """
 
-    def __init__(self, layout: Layout, sums: Sequence[RowSum], isa: Isa, *, tiled: bool) -> None:
+    def __init__(
+        self, layout: Layout, sums: Sequence[RowSum], isa: Isa, blocks: Blocks, *, tiled: bool
+    ) -> None:
         super().__init__(layout)
-        self.isa, self.tiled = isa, tiled
+        self.isa, self.blocks, self.tiled = isa, blocks, tiled
         self.outer = [(term, term.right) for term in sums if term.right is not None]
         self.rest = [term for term in sums if term.right is None]
         self.lefts: dict[Access, list[Access]] = {}  # right operand -> its left ones
         for term, right in self.outer:
             self.lefts.setdefault(right, []).append(term.left)
         spikes = {right for term, right in self.outer if term.spikes and tiled}
-        self.listed = [r for r, ls in self.lefts.items() if gathered_sum(r, r in spikes, ls)]
+        self.listed = [
+            r for r, ls in self.lefts.items() if gathered_sum(r, r in spikes, ls, blocks)
+        ]
         self.bases = dict(
             self.base(access)
             for term in sums
@@ -57,7 +60,10 @@ class SumPrinter(Spelling):
         offsets: dict[Access, int] = {}
         width = 0
         for right, lefts in self.lefts.items() if self.tiled else ():
-            if sum(a.units for a in lefts) > _FEW or right.units % self.layout.lanes:
+            if (
+                sum(a.units for a in lefts) > self.blocks.copied_lefts
+                or right.units % self.layout.lanes
+            ):
                 offsets[right] = width
                 width += self.padded(right)
         return offsets
@@ -106,16 +112,14 @@ class SumPrinter(Spelling):
         """C text of a column's address in the chunk's first row, and of its stride."""
         return f"{self.at(access, '0')}, {self.stride(access)}"
 
-    def products(self, k_block: int) -> list[str]:
+    def products(self) -> list[str]:
         """Accumulate this worker's rows of every matrix sum."""
         if not self.tiled:
             return [self._plain(term, right) for term, right in self.outer]
         # all terms of a sum are dealt alike: nobody waits for others between them
         targets = dict.fromkeys(term.target for term, _ in self.outer)
         turns = {target: turn for turn, target in enumerate(targets)}
-        return [
-            self._product(term, right, turns[term.target], k_block) for term, right in self.outer
-        ]
+        return [self._product(term, right, turns[term.target]) for term, right in self.outer]
 
     def _target(self, term: RowSum) -> str:
         """C text of where a matrix is summed up, of its row length, and of the condition for
@@ -128,7 +132,7 @@ class SumPrinter(Spelling):
         operands = [f"{self._rows(access)}, {access.units}" for access in (term.left, right)]
         return f"plain_outer(w, {', '.join(operands)}, rows, {self._target(term)});"
 
-    def _product(self, term: RowSum, right: Access, turn: int, k_block: int) -> str:
+    def _product(self, term: RowSum, right: Access, turn: int) -> str:
         vectors = self.padded(right) // self.layout.lanes
         full_panels, last = divmod(vectors, WIDEST)
         full, rest = (
@@ -140,7 +144,7 @@ class SumPrinter(Spelling):
         first = f"w, {turn}, {self._rows(term.left)}, {term.left.units}"
         most, target = tile_rows(self.isa, WIDEST), self._target(term)
         tiles = (
-            f"add_outer({first}, {most}, {at}, {vectors}, rows, {k_block}, {target},"
+            f"add_outer({first}, {most}, {at}, {vectors}, rows, {self.blocks.k}, {target},"
             f" {full}, {rest});"
         )
         if right not in self.listed:
