@@ -211,8 +211,14 @@ def test_a_signal_to_the_group_does_not_reach_the_compiler(
 @pytest.mark.parametrize("slow_s", [0, 1], ids=["running", "just started"])
 def test_an_interruption_ends_the_compiler(slow_s, empty_cache, tmp_path, monkeypatch):
     """What we do not wait for any more does not run on, and nothing of it is kept or left open."""
-    listen = calling._Ear.__init__
-    monkeypatch.setattr(calling._Ear, "__init__", lambda *args: time.sleep(slow_s) or listen(*args))
+    start = calling.subprocess.Popen
+
+    def start_slowly(*args, **kwargs):
+        process = start(*args, **kwargs)
+        time.sleep(slow_s)
+        return process
+
+    monkeypatch.setattr(calling.subprocess, "Popen", start_slowly)
     compiler(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; sleep 60")
 
     def interrupt() -> None:
@@ -233,7 +239,6 @@ def test_an_interruption_ends_the_compiler(slow_s, empty_cache, tmp_path, monkey
 def test_a_compiler_that_leaves_somebody_with_its_pipe(empty_cache, tmp_path, monkeypatch):
     """A daemon that it starts is not waited for."""
     compiler(tmp_path, monkeypatch, f'sleep 600 & echo $! > {tmp_path}/pid; exec {real()} "$@"')
-    monkeypatch.setattr(calling, "_LAST_WORDS", 0.1)
     began = time.monotonic()
     assert answer(build(TINY, SCALAR)) == 42
     assert time.monotonic() - began < 100

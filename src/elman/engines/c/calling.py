@@ -12,16 +12,15 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
-import time
-from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from typing import IO
 
-_HEARD = 1 << 16  # (bytes) of what a compiler says that are kept; the rest is read and dropped
-_QUOTED = 200  # characters of them in one line of ours
-_LAST_WORDS = 1.0  # (s) for the rest of its words once it has ended
-_LOOK = 0.05  # (s) between looks whether it has ended while others hold its pipe
+_OUTPUT = 1 << 16  # (bytes) of a compiler's output that are kept
+_QUOTED = 200  # characters of it in one line of ours
 _REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP")  # ask to stop: nothing is wrong with what was compiled
 _SHELL = 128  # a shell's status for a command that a signal ended: this and the signal
 _DRIVERS = (  # how a driver tells that a signal ended the compiler behind it
@@ -92,143 +91,76 @@ def call(command: Sequence[str], limit_s: float) -> Called:
 
 
 def call_all(commands: Sequence[Sequence[str]], limit_s: float, at_once: int) -> list[Called]:
-    """Run several commands in order, ``at_once`` at a time; see :func:`call`.
+    """Run several commands, ``at_once`` at a time; see :func:`call`.
 
     If one cannot be run, or the caller is interrupted, all running ones are killed.
     """
-    waiting = deque(enumerate(commands))
-    running: dict[int, _Running] = {}
-    results: dict[int, Called] = {}
-    again: set[int] = set()
-    spoken = threading.Event()
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                index, command = waiting.popleft()
-                running[index] = _Running(command, limit_s, spoken)  # known before it can fail
-                running[index].begin()
-            spoken.wait(_LOOK)
-            spoken.clear()
-            for index in [index for index, process in running.items() if process.ended()]:
-                called = running[index].called()
-                del running[index]
-                if called.interrupted and index not in again:
-                    again.add(index)
-                    waiting.appendleft((index, commands[index]))
-                else:
-                    results[index] = called
-    except BaseException:
-        for process in running.values():
-            process.undo()
-        raise
-    return [results[index] for index in range(len(commands))]
-
-
-class _Start(threading.Thread):
-    """Starts a process and reads its pipes; ``spoken`` is set when a pipe is closed.
-
-    On a thread, so that no signal handler can raise before the process and its pipes are known.
-    """
-
-    def __init__(self, command: Sequence[str], spoken: threading.Event) -> None:
-        super().__init__(daemon=True)
-        self._command, self._spoken = command, spoken
-        self.ears: list[_Ear] = []
-        self._outcome: subprocess.Popen[bytes] | OSError | None = None
-
-    def run(self) -> None:
-        """Start it, or keep the reason why not."""
+    processes = _Processes(limit_s)
+    with ThreadPoolExecutor(at_once) as pool:  # no signal handler raises on its threads
         try:
-            self._outcome = process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=os.environ | {"LC_ALL": "C"},  # its words are read: see _DRIVERS
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._outcome = error
-            return
-        self.ears = [_Ear(pipe, self._spoken) for pipe in (process.stdout, process.stderr)]
-
-    def process(self) -> subprocess.Popen[bytes]:
-        """What was started. Raises OSError if it was not."""
-        if isinstance(self._outcome, subprocess.Popen):
-            return self._outcome
-        raise self._outcome or OSError("not started")
-
-    def undo(self) -> None:
-        """Kill the process and its children."""
-        if self.ident is None:
-            return
-        self.join()
-        process = self._outcome
-        if not isinstance(process, subprocess.Popen):
-            return
-        with contextlib.suppress(OSError):
-            if hasattr(os, "killpg"):
-                os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
+            calls = [pool.submit(processes.run, command) for command in commands]
+            for finished in as_completed(calls):
+                finished.result()
+        except BaseException:
+            processes.kill()
+            raise
+    return [finished.result() for finished in calls]
 
 
-class _Ear(threading.Thread):
-    """Reads a pipe to its end, so that the writer never blocks; keeps the beginning."""
+class _Processes:
+    """Processes that end together."""
 
-    def __init__(self, pipe: object, ended: threading.Event) -> None:
-        super().__init__(daemon=True)
-        self._pipe, self._heard, self._ended = pipe, b"", ended
-        self.start()
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s, self._killed, self._lock = limit_s, False, threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
 
-    def run(self) -> None:
-        """Read until all writers are gone, and say so."""
-        with self._pipe as pipe:  # type: ignore[attr-defined]
-            while part := pipe.read1(_HEARD):
-                self._heard += part[: _HEARD - len(self._heard)]
-        self._ended.set()
+    def run(self, command: Sequence[str]) -> Called:
+        """Run a command to its end, a second time if it was asked to stop. Raises OSError,
+        TimeoutExpired."""
+        called = self._run(command)
+        return self._run(command) if called.interrupted and not self._killed else called
 
-    def heard(self) -> str:
-        """The beginning of the output, printable."""
-        return printable(self._heard.decode("utf-8", "replace")).strip()
+    def _run(self, command: Sequence[str]) -> Called:
+        # files, not pipes: a child that a compiler leaves behind may keep a pipe open
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            with self._lock:
+                if self._killed:
+                    raise OSError(0, "not started")
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    env=os.environ | {"LC_ALL": "C"},  # its words are read: see _DRIVERS
+                    start_new_session=True,
+                )
+                self._running.add(process)
+            try:
+                status = process.wait(self._limit_s)
+            except subprocess.TimeoutExpired:
+                _kill(process)
+                raise
+            finally:
+                self._running.discard(process)
+            return Called(status, _beginning(out), _beginning(err))
+
+    def kill(self) -> None:
+        """Kill all of them, and what they have started; start no more."""
+        with self._lock:
+            self._killed = True
+            for process in tuple(self._running):
+                _kill(process)
 
 
-class _Running:
-    """A running compiler and its output."""
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
 
-    def __init__(self, command: Sequence[str], limit_s: float, spoken: threading.Event) -> None:
-        self._command, self._limit_s = command, limit_s
-        self._end = time.monotonic() + limit_s
-        self._start = _Start(command, spoken)
 
-    def begin(self) -> None:
-        """Start it. Raises OSError."""
-        self._start.start()
-        self._start.join()
-        self._start.process()
-
-    def ended(self) -> bool:
-        """Whether the compiler has ended; its children may keep the pipes open for longer.
-
-        Raises TimeoutExpired after the time limit.
-        """
-        process = self._start.process()
-        if process.poll() is not None:
-            return True
-        if time.monotonic() > self._end:
-            raise subprocess.TimeoutExpired(self._command, self._limit_s)
-        if not any(ear.is_alive() for ear in self._start.ears):  # it is about to
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_LOOK)
-        return process.poll() is not None
-
-    def called(self) -> Called:
-        """Its result, with the last of its output."""
-        late = time.monotonic() + _LAST_WORDS
-        for ear in self._start.ears:
-            ear.join(max(0.0, late - time.monotonic()))
-        return Called(self._start.process().returncode, *(ear.heard() for ear in self._start.ears))
-
-    def undo(self) -> None:
-        """Kill it and its children."""
-        self._start.undo()
+def _beginning(file: IO[bytes]) -> str:
+    """The beginning of an output, printable."""
+    file.seek(0)
+    return printable(file.read(_OUTPUT).decode("utf-8", "replace")).strip()
