@@ -11,12 +11,13 @@ import elman
 from elman import cell, cells, compiler
 from elman.autodiff.rules import VJP
 from elman.drawing import _picture, draw, draw_ops
+from elman.drawing.collapse import collapsed
 from elman.drawing.layout import columns, layout, width_of
 from elman.drawing.picture import BEFORE, spoken
 from elman.drawing.svg import _overlap, _Writer
 from elman.drawing.table import rules
 from elman.errors import InputError
-from elman.ops import layer_norm, mean, tanh, where
+from elman.ops import layer_norm, mean, sqrt, tanh, var, where
 from elman.plan.spec import PlanOptions
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -237,3 +238,49 @@ def test_refusals(tmp_path):
 def test_factors_are_written_in_short():
     """Factors are short."""
     assert spoken("sigmoid(f) * (1 - sigmoid(f))") == "σ(f)·(1 - σ(f))"
+
+
+def test_a_layer_norm_is_one_shape():
+    """With all that it normalises as operands, and nothing of its inside left; unless asked."""
+    picture = collapsed(made(cells.gru_layernorm))
+    (norm,) = [mark for mark in picture.marks.values() if mark.label == "layer norm"]
+    assert norm.taped
+    tails = [line.tail for line in picture.lines if line.head == norm.key]
+    assert {picture.marks[tail].name for tail in tails} == {"v1", "v2", "v3"}
+    assert not {"mean", "var", "sqrt", "1 / ·"} & {mark.label for mark in picture.marks.values()}
+    whole = draw(cells.gru_layernorm, collapse=False).svg
+    assert ">var</text>" in whole
+    assert ">layer norm</text>" not in whole
+    assert draw(cells.gru, collapse=False).svg == draw(cells.gru).svg
+
+
+def test_a_norm_whose_inside_is_read_stays_as_it_is():
+    """A variance that the cell uses elsewhere keeps its shape."""
+
+    @cell(input="x[H]", state="h[H]")
+    def own(x, h):
+        """A norm by hand."""
+        spread = var(h)
+        return tanh(x + (h - mean(h)) * (1.0 / sqrt(spread + 1e-5))) + spread
+
+    picture = made(own)
+    assert collapsed(picture) is picture
+
+
+def test_compact_pictures_show_the_forward_alone():
+    """Fewer columns' width, no cotangent, the same values."""
+    compact, full = draw(cells.lstm, compact=True).svg, draw(cells.lstm).svg
+    for word in ("backward", "∂W", "dh′"):
+        assert word in full
+        assert word not in compact
+    sizes = [ElementTree.fromstring(text).get("width", "") for text in (compact, full)]
+    assert float(sizes[0]) < 0.7 * float(sizes[1])
+
+
+def test_pictures_follow_their_column_and_the_colour_scheme():
+    """No colour stands outside of the style sheet, which has a dark form."""
+    for text in (draw(cells.gru).svg, draw_ops().svg):
+        style, _, shapes = text.partition("</style>")
+        assert "prefers-color-scheme: dark" in style
+        assert "max-width: 100%" in style
+        assert '"#' not in shapes

@@ -28,13 +28,17 @@ def draw(
     inputs: Inputs = None,
     dim: Dims = None,
     tape: TapeOption = Tape.AUTO,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Draw the forward alone, with narrow gaps.")
+    ] = False,
+    collapse: Annotated[bool, typer.Option(help="Draw a layer norm as one shape.")] = True,
     ops: Annotated[
         Path | None, typer.Option(help="Draw the table of operations into this .svg file instead.")
     ] = None,
 ) -> None:
     """Draw the differentiable graph: forward above, backward below.
 
-    Red outline: the backward reads it. Filled: the tape keeps it.
+    A red outline marks what the backward reads; a filled shape is saved for it.
     """
     if ops is not None and cell is not None:
         raise typer.BadParameter("the table is of no cell: give it alone", param_hint="--ops")
@@ -48,7 +52,14 @@ def draw(
             input_size, hidden_size, dims = sized(found, hidden, inputs, dim)
             plan = PlanOptions(tape.value)
             made = drawn(
-                found, path, hidden_size=hidden_size, input_size=input_size, plan=plan, **dims
+                found,
+                path,
+                hidden_size=hidden_size,
+                input_size=input_size,
+                plan=plan,
+                compact=compact,
+                collapse=collapse,
+                **dims,
             )
     except OSError as error:
         raise RunError("cannot write the picture", error=error) from error

@@ -1,4 +1,4 @@
-"""The differentiable graph of a cell: forward above, backward below, what is kept filled."""
+"""The differentiable graph of a cell: forward above, backward below, saved values filled."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from elman import compiler
-from elman.checks import check_path, check_size
+from elman.checks import check_flag, check_path, check_size
 from elman.checks import shown as repeated
-from elman.drawing.layout import columns, dot_text, layout
+from elman.drawing.collapse import collapsed, forward_only
+from elman.drawing.layout import GAP_X, columns, dot_text, layout
 from elman.drawing.picture import Picture, picture
 from elman.drawing.svg import svg
 from elman.drawing.table import table
@@ -19,6 +20,8 @@ from elman.passes.names import step_names
 from elman.plan.build import program
 from elman.plan.printer import program_names
 from elman.plan.spec import USUAL, PlanOptions, Spec
+
+COMPACT_GAP = 26.0  # between the columns of a compact picture (points)
 
 
 @dataclass(frozen=True)
@@ -47,21 +50,26 @@ def draw(
     hidden_size: int = 128,
     plan: PlanOptions | None = None,
     layer: int = 0,
+    compact: bool = False,
+    collapse: bool = True,
     **dims: int,
 ) -> Drawing:
     """Draw the differentiable graph: forward above, backward below.
 
-    Each shape of the forward has its mirror in the backward, where the cotangent goes the other way
-    and is multiplied by what stands there. Outlined in red: activations that the backward reads;
-    filled: those that the tape keeps for it. Inputs and states are there anyway, others are
-    computed again. Shaded: what leaves the time loop.
+    Each shape of the forward has its mirror in the backward, where the cotangent flows the other
+    way and is multiplied by the factor inside. A red outline marks an activation that the backward
+    reads. A filled shape is saved for it; inputs and states need no saving, and all others are
+    recomputed. The shaded part is hoisted out of the time loop. The picture shrinks with its column
+    and follows a dark colour scheme.
 
     Args:
         what: a cell, or a module of elman's.
-        path: where to write it: ``.svg``, or ``.dot`` or ``.gv`` for graphviz' language.
-        input_size, hidden_size: of a cell; they decide what is taped and what is hoisted.
-        plan: how much is kept (``tape``), and what is left out; None: the module's.
-        layer: which of a module's layers, from 0 on.
+        path: the file to write: ``.svg``, or ``.dot`` or ``.gv`` for Graphviz.
+        input_size, hidden_size: of a cell; they decide what is saved and what is hoisted.
+        plan: how much is saved (``tape``), and which optimizations are off; None: the module's.
+        layer: the index of the module's layer, from 0.
+        compact: draw the forward alone, with columns close together.
+        collapse: draw each layer norm as one shape, not as its mean, variance and quotient.
         dims: sizes of a cell's other dims.
 
     Raises:
@@ -73,21 +81,27 @@ def draw(
     check_size("layer", layer, 0)
     cell, sizes, own = _subject(what, input_size, hidden_size, dims, layer)
     target = _target(path, ".svg", ".dot", ".gv")
+    check_flag("compact", compact)
+    check_flag("collapse", collapse)
     made = _picture(cell, sizes, own if plan is None else plan.compiled)
-    found = Drawing(svg(made, layout(made)), dot_text(made, columns(made)), target)
+    made = collapsed(made) if collapse else made
+    made = forward_only(made) if compact else made
+    placed = layout(made, COMPACT_GAP if compact else GAP_X)
+    found = Drawing(svg(made, placed, not compact), dot_text(made, columns(made)), target)
     if target is not None:
         target.write_text(found.svg if target.suffix == ".svg" else found.dot, encoding="utf-8")
     return found
 
 
 def draw_ops(path: str | Path | None = None) -> Drawing:
-    """Draw the table of basic operations: what each does, and what its backward does.
+    """Draw the table of basic operations, each with its forward and its backward rule.
 
-    Forward at the top, up and to the right; backward below, down and to the left, with the formula
-    of each cotangent. Red: activations that the backward reads.
+    The forward is at the top and flows up and to the right; the backward is below and flows down
+    and to the left, with the formula of each cotangent. Red marks activations that the backward
+    reads.
 
     Args:
-        path: where to write it, ``.svg``.
+        path: the ``.svg`` file to write.
 
     Raises:
         InputError: a file of another kind.

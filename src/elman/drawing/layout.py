@@ -19,7 +19,7 @@ Point = tuple[float, float]
 HEIGHT = 30.0  # of a shape; tags and names stand above and below it
 TAG, NAME = 20.0, 15.0
 _CHAR = 7.3  # width of a character
-_GAP_X, _GAP_Y = 64.0, 14.0
+GAP_X, _GAP_Y = 64.0, 14.0
 _LANE = 16.0  # height of a line that passes a column
 _SWEEPS = 24
 _INCH = 72.0
@@ -241,8 +241,8 @@ def _spread(wishes: Sequence[float], steps: Iterable[float]) -> list[float]:
     return [base + offset for base, offset in zip(flat, offsets, strict=False)]
 
 
-def layout(picture: Picture) -> Layout:
-    """Place a picture."""
+def layout(picture: Picture, gap: float = GAP_X) -> Layout:
+    """Place a picture, columns that far apart at least."""
     rows = _Rows(picture, columns(picture))
     rows.order()
     y = rows.heights()
@@ -254,9 +254,9 @@ def layout(picture: Picture) -> Layout:
     for row in rows.rows:
         wide = max((_room(marks[key])[0] for key in row if key in marks), default=0.0)
         factors = [len(line.back) for line in picture.lines if line.head in row]
-        edge += max(0.0, 6.8 * max(factors, default=0) + 26.0 - _GAP_X)
+        edge += max(0.0, 6.8 * max(factors, default=0) + 26.0 - gap)
         x.update(dict.fromkeys(row, edge + wide / 2))
-        edge += wide + _GAP_X
+        edge += wide + gap
     centre = {key: (x[key], y[key] - top) for key in marks}
     route: dict[Line, Sequence[Point]] = {}
     for line in picture.lines:
@@ -264,4 +264,4 @@ def layout(picture: Picture) -> Layout:
         lanes = [(x[lane], y[lane] - top) for lane in rows.via[line]]
         start = (x1 + width_of(marks[line.tail]) / 2, y1)
         route[line] = [start, *lanes, (x2 - width_of(marks[line.head]) / 2, y2)]
-    return Layout(centre, route, _bands(picture, centre), edge - _GAP_X, bottom - top)
+    return Layout(centre, route, _bands(picture, centre), edge - gap, bottom - top)

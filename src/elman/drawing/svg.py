@@ -1,4 +1,4 @@
-"""A placed picture as SVG: the forward above, the backward below, mirrored."""
+"""A placed picture as SVG: the forward above and, unless it is compact, its mirrored backward."""
 
 from __future__ import annotations
 
@@ -35,55 +35,73 @@ text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px
 .factor { font-size: 11px; }
 .card { fill: none; stroke: #cbd2d9; } .faint { fill: #cbd2d9; }
 .axis { stroke: #cbd2d9; stroke-dasharray: 5 5; }
+.ground { fill: #ffffff; } .tip { fill: #52606d; }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e4e7eb; } .subtitle, .note { fill: #9aa5b1; } .ground { fill: #16181b; }
+  .band { fill: #1c2733; } .bandname { fill: #8fb4dd; }
+  .line { stroke: #8a94a0; } .tip { fill: #aeb7c2; }
+  .shape { fill: #23272d; stroke: #aeb7c2; }
+  .leaf { fill: #17372a; stroke: #57b98a; } .state { fill: #3d3115; stroke: #d9a94a; }
+  .product { fill: #3f6ea8; stroke: #8fb4dd; }
+  .tag { fill: #2e2747; stroke: #a294d8; } .intag { fill: #d3c9f5; }
+  .taped { fill: #6b2626; } .needed { stroke: #f2685f; } .red { fill: #ff8a80; }
+  .card, .axis { stroke: #4a525c; } .faint { fill: #6b7480; }
+}
 """
+# Shrinks with the column that it stands in; opened alone it has its own size.
+FITTING = 'style="max-width: 100%; height: auto"'
+TIP = (
+    '<defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" '
+    'markerHeight="7" orient="auto"><path class="tip" d="M0,0.6 L8,4 L0,7.4 z"/></marker></defs>'
+)
 
 _Box = tuple[float, float, float, float]
 
 
-def svg(picture: Picture, placed: Layout) -> str:
-    """Write a picture as SVG text."""
-    writer = _Writer(picture, placed)
-    return writer.text()
+def svg(picture: Picture, placed: Layout, backward: bool = True) -> str:
+    """Write a picture as SVG text, with or without the backward below the forward."""
+    return _Writer(picture, placed, backward).text()
 
 
 class _Writer:
-    def __init__(self, picture: Picture, placed: Layout) -> None:
+    def __init__(self, picture: Picture, placed: Layout, backward: bool = True) -> None:
         self.picture, self.placed = picture, placed
-        self.width = max(placed.width, 880.0) + 2 * _MARGIN
+        self.sides = (False, True) if backward else (False,)
+        self.width = max(placed.width, 880.0 if backward else 0.0) + 2 * _MARGIN
         self.left = (self.width - placed.width) / 2
         self.axis = _HEAD + placed.height + _BETWEEN / 2
-        self.bottom = self.axis + _BETWEEN / 2 + placed.height
-        self.height = self.bottom + _FOOT
+        self.bottom = self.axis + _BETWEEN / 2 + placed.height if backward else self.axis
+        self.height = self.bottom + (_FOOT if backward else 0.0)
         self.boxes: list[_Box] = []
 
     def text(self) -> str:
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" '
-            f'height="{self.height:.0f}" viewBox="0 0 {self.width:.0f} {self.height:.0f}">'
+            f'height="{self.height:.0f}" viewBox="0 0 {self.width:.0f} {self.height:.0f}" '
+            f"{FITTING}>"
         )
         parts = [
             head,
             f"<title>{xml_text(self.picture.title)}</title>",
             f"<style>{STYLE}</style>",
-            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" '
-            'markerHeight="7" orient="auto"><path d="M0,0.6 L8,4 L0,7.4 z" fill="#52606d"/>'
-            "</marker></defs>",
-            '<rect width="100%" height="100%" fill="#ffffff"/>',
+            TIP,
+            '<rect class="ground" width="100%" height="100%"/>',
             *self._head(),
             *self._bands(),
         ]
-        for back in (False, True):
+        for back in self.sides:
             for mark in self.picture.marks.values():
                 self.boxes.extend(self._boxes(mark, back))
         labels: list[str] = []
-        for back in (False, True):
+        for back in self.sides:
             for line in self.picture.lines:
                 parts.append(self._line(line, back))
                 labels.extend(self._factor(line, back))
-        for back in (False, True):
+        for back in self.sides:
             for mark in self.picture.marks.values():
                 parts.extend(self._mark(mark, back))
-        return "\n".join([*parts, *labels, *self._legend(), "</svg>"])
+        legend = self._legend() if True in self.sides else ()
+        return "\n".join([*parts, *labels, *legend, "</svg>"])
 
     def _at(self, point: Point, back: bool) -> Point:
         """A point of the layout on the page; the backward is mirrored at the axis."""
@@ -102,7 +120,7 @@ class _Writer:
         }
         for zone, (left, right) in self.placed.bands.items():
             x, wide = left + self.left - 12, right - left + 24
-            for back in (False, True):
+            for back in self.sides:
                 y = self.axis + 8 if back else _HEAD - 12
                 tall = self.bottom - self.axis + 4 if back else self.axis - _HEAD + 4
                 yield f'<rect class="band" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" '
@@ -110,6 +128,8 @@ class _Writer:
                 at = self.bottom + 30 if back else _HEAD - 20
                 said = words[zone][back]
                 yield f'<text class="bandname" x="{x + wide / 2:.1f}" y="{at:.1f}">{said}</text>'
+        if True not in self.sides:
+            return
         right = self.width - _MARGIN
         yield f'<path class="axis" d="M{_MARGIN},{self.axis} H{right}"/>'
         yield f'<text class="side" x="{right}" y="{self.axis - 10}">forward →</text>'
@@ -169,7 +189,7 @@ class _Writer:
         colour = " red" if line.red and back else ""
         yield (
             f'<rect x="{x - half + 2:.1f}" y="{y - 7:.1f}" width="{2 * half - 4:.1f}" height="14" '
-            'rx="3" fill="#ffffff"/>'
+            'rx="3" class="ground"/>'
         )
         yield f'<text class="factor{colour}" x="{x:.1f}" y="{y:.1f}" {_MIDDLE}>'
         yield f"{xml_text(text)}</text>"
@@ -186,7 +206,7 @@ class _Writer:
         inner = "red" if back and mark.reads else ""
         marked = "" if back else " taped" * mark.taped + " needed" * mark.needed
         if mark.kind == "sum" and back:
-            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_DOT}" fill="#52606d"/>'
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_DOT}" class="tip"/>'
         elif mark.kind in ("sum", "times"):
             yield f'<circle class="shape{marked}" cx="{x:.1f}" cy="{y:.1f}" r="{half}"/>'
             yield f'<text x="{x:.1f}" y="{y:.1f}" {_MIDDLE} style="font-size: 16px">'

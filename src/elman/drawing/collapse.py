@@ -1,0 +1,104 @@
+"""Smaller pictures: a layer norm as one shape, the forward alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from graphlib import TopologicalSorter
+
+from elman.drawing.picture import Line, Mark, Picture
+
+_CHAIN = {"+", "sqrt", "1 / ·"}  # from a variance to what its operands are multiplied by
+
+
+def collapsed(picture: Picture) -> Picture:
+    """The picture with each layer norm as one shape, which reads what is normalised."""
+    for key, mark in picture.marks.items():
+        if mark.label == "var" and mark.kind == "function":
+            group = _norm(picture, key)
+            if group is not None:
+                return collapsed(_joined(picture, group))
+    return picture
+
+
+def forward_only(picture: Picture) -> Picture:
+    """The picture without what the backward adds at its shapes and lines."""
+    marks = {
+        key: replace(mark, back="", back_name="", back_tag="", reads=False)
+        for key, mark in picture.marks.items()
+    }
+    lines = [replace(line, back="", red=False) for line in picture.lines]
+    return Picture(picture.title, picture.subtitle, marks, lines)
+
+
+def _norm(picture: Picture, variance: str) -> set[str] | None:
+    """The shapes of a layer norm around its variance; None if others read what is inside."""
+    marks, tails = picture.marks, _tails(picture.lines)
+    normalised = set(tails[variance])
+    means = [
+        key
+        for key, mark in marks.items()
+        if mark.label == "mean" and set(tails.get(key, ())) == normalised
+    ]
+    if not means:
+        return None
+    mean = means[0]
+    factors = {variance}
+    for key, mark in marks.items():  # each behind those that it reads
+        read = set(tails.get(key, ()))
+        if mark.label in _CHAIN and read and read <= factors:
+            factors.add(key)
+    centred = {
+        key
+        for key, mark in marks.items()
+        if mark.kind == "sum" and mean in tails[key] and set(tails[key]) <= {mean, *normalised}
+    }
+    results = {
+        key
+        for key, mark in marks.items()
+        if mark.kind == "times" and set(tails[key]) & centred and set(tails[key]) & factors
+    }
+    inside = {mean, *factors, *centred}
+    group = inside | results
+    outside = [line for line in picture.lines if line.tail in inside and line.head not in group]
+    return None if outside or not results else group
+
+
+def _joined(picture: Picture, group: set[str]) -> Picture:
+    """The picture with these shapes as one."""
+    members = [mark for key, mark in picture.marks.items() if key in group]
+    joint = Mark(
+        key=" ".join(mark.key for mark in members),
+        kind="function",
+        label="layer norm",
+        back="layer norm′",
+        needed=any(mark.needed for mark in members),
+        taped=any(mark.taped for mark in members),
+        reads=any(mark.needed for mark in members),
+        zone=min(mark.zone for mark in members),
+    )
+    lines = dict.fromkeys(
+        line if group.isdisjoint((line.tail, line.head)) else _moved(line, group, joint.key)
+        for line in picture.lines
+        if not group.issuperset((line.tail, line.head))
+    )
+    found = {key: mark for key, mark in picture.marks.items() if key not in group}
+    found[joint.key] = joint
+    tails = _tails(lines)
+    order = TopologicalSorter({key: tails.get(key, ()) for key in found}).static_order()
+    return Picture(picture.title, picture.subtitle, {key: found[key] for key in order}, [*lines])
+
+
+def _moved(line: Line, group: set[str], key: str) -> Line:
+    """A line into or out of the group; what flows back into it is inside the shape."""
+    if line.head in group:
+        return Line(line.tail, key)
+    return replace(line, tail=key)
+
+
+def _tails(lines: Iterable[Line]) -> Mapping[str, list[str]]:
+    """What each shape reads."""
+    tails: dict[str, list[str]] = {}
+    for line in lines:
+        tails.setdefault(line.head, []).append(line.tail)
+    return tails
