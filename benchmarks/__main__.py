@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.cases import OURS, Case, Effort, Suite
-from benchmarks.claims import FAILS, HEADERS, VERDICT, Rows, judged
+from benchmarks.claims import FAILS, HEADERS, HOLDS, VERDICT, Rows, judged
 from benchmarks.report import BenchPage, write_report
 from benchmarks.rows import Row, busy_in_words, read_rows
 from benchmarks.running import run_suite
@@ -24,6 +26,7 @@ from benchmarks.table import (
     LARGE,
     filled,
     machine_line,
+    misses,
     share_of_peak,
     warnings_of,
     words,
@@ -31,16 +34,28 @@ from benchmarks.table import (
 from elman.cli._terminal import plain, say, wide_console
 from elman.cli.app import run_command
 from elman.errors import RunError, diagnostic
+from elman.train.loop.display import clock as duration
 
 FAILED = 1
 ALL = "all"
+DROPPED_FIRST = (
+    "error",
+    "c",
+    "speed",
+    "refused",
+    "first",
+    "others",
+    "phases",
+    "memory",
+    "baseline",
+)
 
 
 def bench(
     suite: Annotated[
         str, typer.Argument(help=f"A suite: {', '.join(SUITES)}; or {ALL}.")
     ] = "foundation",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and shorter timing.")] = False,
     seconds: Annotated[
         float | None, typer.Option(help="Seconds of timing per case, instead of the suite's own.")
     ] = None,
@@ -78,13 +93,16 @@ def bench(
         else:
             measured = stored(chosen, cases, file)
         page = page_of(chosen, measured)
-        console.print(table_of(chosen, measured))
+        pages.append(page)
+        failed |= any("failed" in row for row in measured)
+        if suite == ALL:
+            say(console, line_of(chosen, measured, page))
+            continue
+        console.print(fitting(console, chosen, measured))
         if chosen.claims:
             console.print(claims_table(chosen, page.claims))
         for line in (*page.machines, f"rows: {file}"):
             say(console, line)
-        pages.append(page)
-        failed |= any("failed" in row for row in measured)
     if suite == ALL:
         page = write_report(path / "report.html", "elman: every suite", pages)
     else:
@@ -121,12 +139,25 @@ def measure(
 ) -> list[Row]:
     """Run the cases and tell each as it is done."""
     rows: list[Row] = []
-    with console.status("measuring"):
+    clock, began, fresh_rows = time.monotonic, time.monotonic(), 0
+    names = [case.name for case in cases]
+    with console.status(progress(names, 0, 0.0)) as status:
         for case, row, fresh in run_suite(suite, cases, effort, path):
             rows.append(row)
+            fresh_rows += fresh
             text = summary(row) if fresh else "in the file already"
             say(console, f"[{len(rows)}/{len(cases)}] {case.name}: {text}")
+            per_case = (clock() - began) / max(1, fresh_rows)
+            status.update(progress(names, len(rows), per_case * (len(cases) - len(rows))))
     return rows
+
+
+def progress(names: Sequence[str], done: int, left_s: float) -> str:
+    """What is measured now, how many cases there are, and about how long they take."""
+    if done == len(names):
+        return "writing the page"
+    left = f", about {duration(left_s)} left" if left_s else ""
+    return escape(f"measuring {names[done]} ({done + 1} of {len(names)}{left})")
 
 
 def summary(row: Row) -> str:
@@ -135,10 +166,33 @@ def summary(row: Row) -> str:
     return row["failed"] if "failed" in row else ", ".join(texts)
 
 
-def table_of(suite: Suite, rows: list[Row]) -> Table:
+def line_of(suite: Suite, rows: Sequence[Row], page: BenchPage) -> str:
+    """A suite on one line: how many rows, targets missed, claims that hold."""
+    missed = sum(misses(row) for row in rows)
+    texts = [f"{len(rows)} of {len(suite.cases)} cases"]
+    texts += [f"{missed} targets missed"] if missed else []
+    if page.claims:
+        held = sum(line[VERDICT] == HOLDS for line in page.claims)
+        texts.append(f"{held} of {len(page.claims)} claims hold")
+    return f"{suite.name}: {', '.join(texts)}"
+
+
+def fitting(console: Console, suite: Suite, rows: list[Row]) -> Table:
+    """The table with as many columns as the console has room for."""
+    without: list[str] = []
+    table = table_of(suite, rows)
+    for name in DROPPED_FIRST:
+        if console.measure(table).maximum <= console.width:
+            break
+        without.append(name)
+        table = table_of(suite, rows, without)
+    return table
+
+
+def table_of(suite: Suite, rows: list[Row], without: Sequence[str] = ()) -> Table:
     """Lay rows out; what was asked for and not reached is red."""
     table = Table(title=plain(suite.question), title_justify="left")
-    headers, texts = filled(rows)
+    headers, texts = filled(rows, without)
     for header in headers:
         table.add_column(header, justify="left" if header == COLUMNS[CASE][0] else "right")
     for row, line in zip(rows, texts, strict=True):

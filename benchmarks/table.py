@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.cases import OURS
@@ -63,7 +64,7 @@ def _measured(row: Row) -> dict[str, str]:
         OURS: _time(seconds.get(OURS), steps),
         "ratio": _ratio(ratios.get(OURS)),
         "first": _first(row.get("first", {}), case["baseline"], steps),
-        "target": _target(case),
+        "target": _target(row),
         "c": _ratio(ratios.get("elman-c"), spread=False),
         "error": _number(row.get("error", {}).get(OURS), ".1e"),
         "speed": _speed(row),
@@ -118,10 +119,10 @@ def _phases(shares: dict[str, float]) -> str:
     return ", ".join(f"{name} {share:.1%}" for name, share in largest)
 
 
-def filled(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
+def filled(rows: list[Row], without: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
     """Headers and rows as words, without the columns in which no row has anything."""
     lines = [words(row) for row in rows]
-    columns = [name for name in COLUMNS if any(name in line for line in lines)]
+    columns = [n for n in COLUMNS if n not in without and any(n in line for line in lines)]
     headers = [COLUMNS[name][0] for name in columns]
     return headers, [[line.get(name, NOTHING) for name in columns] for line in lines]
 
@@ -232,11 +233,18 @@ def _ratio(quartiles: dict[str, Any] | None, spread: bool = True) -> str:
     return f"{text} ({_three(quartiles['q1'])}–{_three(quartiles['q3'])})" if spread else text
 
 
-def _target(case: dict[str, Any]) -> str:
-    """The speed-up that the suite wants at least, or the time that it wants at most."""
+def _target(row: Row) -> str:
+    """The speed-up that the suite wants at least, or the time that it wants at most; and whether
+    this row misses it."""
+    case, missed = row["asked"], ", missed" * misses(row)
     if case["ratio"] is not None:
-        return f"≥ {case['ratio']:g}x"
-    return NOTHING if case["seconds"] is None else f"≤ {case['seconds']:g} s"
+        return f"≥ {case['ratio']:g}x{missed}"
+    return NOTHING if case["seconds"] is None else f"≤ {case['seconds']:g} s{missed}"
+
+
+def misses(row: Row) -> bool:
+    """Whether a row falls short of its suite's target; on a busy machine there is no verdict."""
+    return row.get("met") is False
 
 
 def _number(value: float | None, form: str) -> str:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from cell_uses import USES
+
 import elman
 from benchmarks.pictures import rows_of, times
 from benchmarks.suites.cells import B, H, T, times_as_fast
@@ -19,39 +21,41 @@ from elman.frontend.signature import Declared
 from elman.ir.types import dim_size, names_in, shape_size, show_dim
 
 FAMILIES = {
-    "Dense gates": (*cells.DENSE, *cells.GATED, *cells.RANDOM),
-    "Each unit by itself": cells.DIAGONAL,
-    "Linear in the state": cells.LINEAR,
+    "Gated cells": (*cells.DENSE, *cells.GATED, *cells.RANDOM),
+    "Diagonal recurrences": cells.DIAGONAL,
+    "Linear recurrences": cells.LINEAR,
     "Static inputs, memories, chunks": cells.SIZED,
     "Spiking neurons": cells.SPIKING,
     "Differential equations and oscillators": cells.OSCILLATING,
     "Irregular times": cells.TIMED,
 }
 ABOUT = {
-    "Dense gates": "Matrices from all units to all units; what most layers of torch are.",
-    "Each unit by itself": "No unit sees another's past, so a step costs no matrix product.",
-    "Linear in the state": 'All time steps are one associative scan (`engine="deer"`).',
-    "Static inputs, memories, chunks": "Cells with dims of their own, given by keyword.",
-    "Spiking neurons": "Outputs of 0 and 1, gradients by a surrogate ([Spikes](../spikes.md)).",
-    "Differential equations and oscillators": "Discretised equations, made for long memory.",
-    "Irregular times": "Times are inputs, of steps or between them ([guide](../missing_data.md)).",
+    "Gated cells": "Recurrent matrices connect all units, as in torch's own layers.",
+    "Diagonal recurrences": "Each unit depends only on its own past: no product with a matrix.",
+    "Linear recurrences": 'All time steps are one associative scan (`engine="deer"`).',
+    "Static inputs, memories, chunks": "These cells have further dims, set by keyword.",
+    "Spiking neurons": "Outputs are 0 or 1; gradients are surrogates ([Spikes](../spikes.md)).",
+    "Differential equations and oscillators": "Discretised equations with long memory.",
+    "Irregular times": "Time is an input ([Missing data](../missing_data.md)).",
 }
 ARXIV, DOI = re.compile(r"arXiv:([\w.\-/]*\d(?:v\d+)?)"), re.compile(r"doi:(10\.[^\s;,]+)")
 YEAR = re.compile(r"\b(?:19|20)\d\d\b")
-FULL = 60.0  # length of the longest bar (px)
+SOURCE = re.compile(r"^    source=(?:\(\n.*?^    \)|[^\n]*),\n", re.MULTILINE | re.DOTALL)
+FULL, MOST = 56.0, 15.0  # length of the longest bar (px), and its speed-up
 
 
 def cell_pages() -> dict[str, str]:
     """Texts and drawings by file name."""
     made = {f"cells/{cell.name}.md": page(cell) for cell in cells.ALL}
     made |= {f"cells/{cell.name}.svg": drawing(cell) for cell in cells.ALL}
+    made |= {f"cells/{cell.name}-compact.svg": drawing(cell, True) for cell in cells.ALL}
     return {"gallery.md": index(), **made}
 
 
-def drawing(cell: Cell) -> str:
-    """The differentiable graph (SVG), 128 of each dim."""
+def drawing(cell: Cell, compact: bool = False) -> str:
+    """The differentiable graph (SVG), or its forward alone; 128 of each dim."""
     dims: dict[str, Any] = sizes(cell)
-    return elman.draw(cell, **dims).svg
+    return elman.draw(cell, compact=compact, **dims).svg
 
 
 def index() -> str:
@@ -66,7 +70,7 @@ def index() -> str:
     ]
     for family, members in FAMILIES.items():
         lines += [f"## {family}\n", f"{ABOUT[family]}\n"]
-        lines += ["| cell | | year | speed-up |", "|---|---|---|---|"]
+        lines += ["{.cells}", "| graph | cell | year | speed-up |", "|---|---|---|---|"]
         lines += [_row(cell) for cell in members]
         lines.append("")
     names = "\n".join(f"cells/{cell.name}" for members in FAMILIES.values() for cell in members)
@@ -76,13 +80,13 @@ def index() -> str:
 def _row(cell: Cell) -> str:
     year = YEAR.search(cell.source)
     speedup = times_as_fast(rows_of("cells"), cell)
-    bar = ""
+    bar = "not measured"
     if speedup is not None:
-        bar = (
-            f'<span class="bar" style="width: {FULL * speedup / 15:.0f}px"></span> {times(speedup)}'
-        )
-    name = f"[`{cell.name}`](cells/{cell.name}.md)"
-    return f"| {name} | {title(cell)} | {year[0] if year else ''} | {bar} |"
+        width = FULL * min(speedup / MOST, 1.0)
+        bar = f'<i class="bar" style="width: {width:.0f}px"></i>{times(speedup)}'
+    picture = f"![Graph of {cell.name}](cells/{cell.name}-compact.svg){{.thumbnail}}"
+    words = f"[`{cell.name}`](cells/{cell.name}.md)<br>{title(cell)}"
+    return f"| {picture} | {words} | {year[0] if year else ''} | {bar} |"
 
 
 def title(cell: Cell) -> str:
@@ -99,18 +103,32 @@ def _sections(cell: Cell) -> Iterator[str]:
     yield f"# {cell.name}\n"
     yield f"**{title(cell)}.**\n"
     yield f"Source: {linked(cell.source)}.\n" if cell.source else ""
+    yield f"**When to use.** {USES[cell.name]}\n"
     yield "## Use\n"
     yield f"```python\n{use(cell)}```\n"
     yield from _facts(cell)
     yield "## Formula\n"
     yield f"{explanation(cell)}\n"
-    file = inspect.getsource(sys.modules[cell.function.__module__])
-    yield f"```python\n{file.rstrip()}\n```\n"
+    yield "```python"
+    yield formula(cell)
+    yield "```\n"
     yield "## Graph\n"
-    yield "Forward above, backward below. Outlined in red: values that the backward reads; filled:"
-    yield "values saved for it. A click opens the drawing in full size.\n"
-    yield f"```{{image}} {cell.name}.svg\n:alt: The graph of {cell.name}"
-    yield f":target: ../../_images/{cell.name}.svg\n:class: drawing\n```\n"
+    yield "One time step. The shaded part runs once for all time steps, before the loop.\n"
+    yield _image(f"{cell.name}-compact", f"The forward graph of {cell.name}", "drawing narrow")
+    yield "Forward and backward. A red outline marks a value that the backward reads; a filled"
+    yield "shape is saved for it. Click for full size.\n"
+    yield _image(cell.name, f"The graph of {cell.name}, forward and backward", "drawing")
+
+
+def _image(name: str, text: str, classes: str) -> str:
+    target = f"../../_images/{name}.svg"
+    return f"```{{image}} {name}.svg\n:alt: {text}\n:target: {target}\n:class: {classes}\n```\n"
+
+
+def formula(cell: Cell) -> str:
+    """The cell's file, without the source that its page already names."""
+    text = inspect.getsource(sys.modules[cell.function.__module__])
+    return SOURCE.sub("", text).rstrip()
 
 
 def explanation(cell: Cell) -> str:

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import notebooks  # beside this file
 from cell_pages import cell_pages
+from results_page import grid, measured, targets
 
 import elman
-from benchmarks.cases import Suite
-from benchmarks.claims import HEADERS, Rows, judged
-from benchmarks.rows import read_rows
-from benchmarks.suites import SUITES
-from benchmarks.table import filled, machine_line
 from elman import errors, ops
 from elman.drawing import draw_ops
 
-FIGURE = 24  # characters of a cell that are not broken into lines
+GROUPS = {
+    "Layers": ("RNN", "GRU", "LSTM", "Recurrent", "Stream", "LinearCrossEntropyLoss"),
+    "Models that you have": ("accelerate", "restore", "nn", "weights", "safe_globals"),
+    "Cells": ("cell", "bound_cell", "cells", "ops"),
+    "Engines and plans": ("PlanOptions", "using", "tune", "release"),
+    "Inspection": ("explain", "draw", "measure"),
+    "Parallel in time": ("linear_scan", "deer"),
+    "Export and runs": ("export", "load"),
+    "Errors": ("errors",),
+}
+OWN_PAGES = {
+    "cells": "The published cells: [an index by family](gallery.md).",
+    "ops": "What a formula may call: [every operation](operations.md).",
+}
+INTERNAL = "extra_repr, flatten_parameters, compiled, to_json"
+CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
 TRIED = Path(__file__).parents[1] / "release" / "tried.jsonl"
 PUBLIC = {  # of modules whose other names stand elsewhere
     "nn": ("report", "choices", "pin", "counters"),
     "errors": [n for n, value in vars(errors).items() if inspect.isclass(value) and "Error" in n],
 }
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
 def write(folder: Path) -> None:
@@ -46,7 +58,9 @@ def pages() -> dict[str, str | bytes]:
         **cell_pages(),
         "operations.md": operations(),
         "reference.md": reference(),
+        "changelog.md": changelog(),
         "measured.txt": measured(),  # included by results.md
+        "targets.txt": targets(),
         "tried.txt": tried(),  # included by compatibility.md
     }
 
@@ -66,21 +80,53 @@ def operations() -> str:
 
 
 def reference() -> str:
-    """Every public name."""
-    parts = ["# Reference\n", "Every public name of `elman`.\n"]
-    for name in elman.__all__:
+    """Every public name: a table of all, then each with its parameters."""
+    return "\n".join(_reference())
+
+
+def _reference() -> Iterator[str]:
+    yield "# Reference\n"
+    yield "The public names of `elman`, one line each; details below."
+    yield "[Public API and deprecation](../public_api.md) says what may change.\n"
+    for title, names in GROUPS.items():
+        yield f"## {title}\n"
+        yield "| name | |\n|---|---|"
+        yield from (f"| {_link(name)} | {_sentence(name)} |" for name in names)
+        yield ""
+    yield "## Details\n"
+    for name in (name for names in GROUPS.values() for name in names):
         value = getattr(elman, name)
-        if inspect.isclass(value):
-            parts += [f"## {name}\n", _directive("autoclass", f"elman.{name}", ":members:")]
-        elif callable(value):
-            parts += [f"## {name}\n", _directive("autofunction", f"elman.{name}")]
-        elif inspect.ismodule(value) and name not in ("cells", "ops"):
-            parts.append(f"## elman.{name}\n")
-            names = PUBLIC.get(name) or value.__all__
-            for each in names:
-                kind = "autoclass" if inspect.isclass(getattr(value, each)) else "autofunction"
-                parts.append(_directive(kind, f"elman.{name}.{each}", ":members:"))
-    return "\n".join(parts)
+        if inspect.ismodule(value):
+            if name in OWN_PAGES:
+                continue
+            yield f"(ref-{name})=\n### elman.{name}\n"
+            yield from (_entry(f"{name}.{each}") for each in PUBLIC.get(name) or value.__all__)
+        else:
+            yield f"(ref-{name})=\n### {name}\n"
+            yield _entry(name)
+
+
+def _link(name: str) -> str:
+    return f"`elman.{name}`" if name in OWN_PAGES else f"[`elman.{name}`](#ref-{name})"
+
+
+def _sentence(name: str) -> str:
+    """The first sentence of a docstring."""
+    if name in OWN_PAGES:
+        return OWN_PAGES[name]
+    text = " ".join((inspect.getdoc(getattr(elman, name)) or "").partition("\n\n")[0].split())
+    text = text.partition(". ")[0].rstrip(".:")
+    return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`").replace("|", "\\|") + "."
+
+
+def _entry(name: str) -> str:
+    value = operator.attrgetter(name)(elman)
+    if not inspect.isclass(value):
+        return _directive("autofunction", f"elman.{name}")
+    if name in ("RNN", "GRU", "LSTM"):  # their method is inherited
+        call = _directive("automethod", f"elman.{name}.forward")
+        return f"{_directive('autoclass', f'elman.{name}')}\n{call}"
+    return _directive("autoclass", f"elman.{name}", ":members:", f":exclude-members: {INTERNAL}")
 
 
 def _directive(kind: str, name: str, *options: str) -> str:
@@ -89,16 +135,17 @@ def _directive(kind: str, name: str, *options: str) -> str:
     return "\n".join(["```{eval-rst}", *lines, "```", ""])
 
 
-def measured() -> str:
-    """The committed rows of every suite as tables."""
-    return "\n".join(part for suite in SUITES.values() for part in _suite(suite))
+def changelog() -> str:
+    """CHANGELOG.md, and the pages about versions below it."""
+    pages = "```{toctree}\n:hidden:\n\n../public_api\n../compatibility\n```\n"
+    return f"{CHANGELOG.read_text('utf-8')}\n{pages}"
 
 
 def tried() -> str:
     """What an installed package was tried with: a line for each environment."""
     headers = ("Python", "torch", "Triton", "compiler", "vectors", "system", "worked", "tried on")
     rows = [json.loads(line) for line in TRIED.read_text("utf-8").splitlines()]
-    return "\n".join(_grid(headers, map(_tried, rows)))
+    return "\n".join(grid(headers, map(_tried, rows)))
 
 
 def _tried(row: Mapping[str, Any]) -> Sequence[str]:
@@ -106,37 +153,3 @@ def _tried(row: Mapping[str, Any]) -> Sequence[str]:
     worked = "; ".join(wrong) or f"all {len(row['checks'])}"
     facts = [row[name] for name in ("python", "torch", "triton", "compiler", "isa", "system")]
     return [*facts, worked, row["date"]]
-
-
-def _suite(suite: Suite) -> Iterator[str]:
-    """Its rows, what was measured of them on which machine, and what is missing."""
-    rows = read_rows(RESULTS / f"{suite.name}.jsonl")
-    present = [rows[case.name] for case in suite.cases if case.name in rows]
-    missing = [case.name for case in suite.cases if case.name not in rows]
-    yield f"### {suite.name}\n"
-    yield f"{suite.question} (`python -m benchmarks {suite.name}`)\n"
-    if not present:
-        yield "Not measured: no rows are kept.\n"
-        return
-    headers, lines = filled([row for row in present if "peak_gflops" not in row])
-    yield from _grid(headers, lines)
-    if suite.claims:
-        yield f"What it is measured by: {suite.source}.\n"
-        yield from _grid(HEADERS, judged(suite.claims, Rows(present)))
-    if missing:
-        yield f"Not measured: {', '.join(missing)}.\n"
-    yield from (f"{line}.\n" for line in dict.fromkeys(map(machine_line, present)))
-
-
-def _grid(headers: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A table, in which a bar stands for itself and figures stay on one line."""
-    yield f"| {' | '.join(headers)} |"
-    yield "|---" * len(headers) + "|"
-    for line in lines:
-        yield f"| {' | '.join(map(_figure, line))} |"
-    yield ""
-
-
-def _figure(text: str) -> str:
-    text = text.replace("|", "\\|")
-    return f'<span class="figure">{text}</span>' if len(text) <= FIGURE else text

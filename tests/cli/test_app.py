@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -174,3 +175,14 @@ def test_an_import_leaves_the_process_alone():
     """Signals, environment and garbage collector, also if the program is called elman."""
     ran = subprocess.run([sys.executable, "-c", LEAVES_ALONE], capture_output=True, text=True)
     assert ran.stdout == "as it was\n", ran.stderr
+
+
+@pytest.mark.parametrize("name", app.commands())
+def test_help_has_examples(elman, name):
+    """Command lines to copy, whose options the command has."""
+    _, out, _ = elman(name, "--help")
+    said = " ".join(out.split())
+    lines = importlib.import_module(f"elman.cli.{name}").EXAMPLES
+    for line in lines:
+        assert line.startswith(f"elman {name}")
+        assert " ".join(line.split()) in said

@@ -39,8 +39,8 @@ def own(tmp_path, monkeypatch):
 
 
 def test_explain_all_stages(elman):
-    """Every stage is printed."""
-    code, said, _ = elman("explain", "gru", "--hidden", "16", "--no-measure")
+    """Every stage is printed, the summary first."""
+    code, said, _ = elman("explain", "gru", "--hidden", "16", "--no-measure", "--all")
     assert code == 0
     for word in ("The formula as written", "r = ", "hoisted", "taped     z hn r n", "Engines"):
         assert word.replace("r = ", "= sigmoid(") in said

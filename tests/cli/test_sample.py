@@ -18,10 +18,12 @@ def run(tmp_path_factory):
 
 
 def test_sample(elman, run):
-    """The text that the library gives, with what is said of it."""
+    """The prompt, and the text that the library gives; no prompt that is white space alone."""
     code, said, _ = elman("sample", str(run), "--length=30", "--prompt=cat", "--seed=7")
     assert code == 0
-    assert said == library.load(run).sample(30, prompt="cat", seed=7) + "\n"
+    assert said == "cat" + library.load(run).sample(30, prompt="cat", seed=7) + "\n"
+    _, said, _ = elman("sample", str(run), "--length=30", "--seed=7")
+    assert said == library.load(run).sample(30, seed=7) + "\n"
 
 
 def test_last_weights(elman, run, tmp_path, monkeypatch):

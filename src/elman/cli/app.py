@@ -96,10 +96,12 @@ def build_app(wanted: str) -> typer.Typer:
     app.callback()(root)
     for name, help_line in commands().items():
         command = load(name) if name == wanted else placeholder
+        epilog = examples(name) if name == wanted else None
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
+            app.add_typer(command, name=name, epilog=epilog)
         else:
-            app.command(name, help=None if name == wanted else help_line)(command)
+            help_text = None if name == wanted else help_line
+            app.command(name, help=help_text, epilog=epilog)(command)
     return app
 
 
@@ -121,6 +123,12 @@ def help_line(path: Path) -> str:
     """Return the first line of a file's docstring."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.partition("\n")[0]
+
+
+def examples(name: str) -> str:
+    """Command lines to copy, from the file of a command."""
+    lines = getattr(importlib.import_module(f"elman.cli.{name}"), "EXAMPLES", ())
+    return "\n\n".join(["Examples:", *lines]) if lines else ""
 
 
 def load(name: str) -> Callable[..., Any] | typer.Typer:

@@ -1,4 +1,4 @@
-"""Measure a cell beside its plain loop."""
+"""Compare a cell with a plain Python loop: agreement, then speed."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ from elman.frontend.cell import Cell
 from elman.measuring.process import MeasureRequest, measure_in_process
 from elman.train.loop.layers import find_cell
 
+EXAMPLES = (
+    "elman bench gru --steps 100 --batch 32 --hidden 128",
+    "elman bench mine.py:cell --dim H=128,I=64",
+)
+
 
 def bench(
     cell: CellName,
@@ -40,10 +45,11 @@ def bench(
     ] = None,
     seconds: Annotated[float, typer.Option(help="Seconds of timing.", min=0)] = 2.0,
 ) -> None:
-    """Measure a cell beside its plain loop.
+    """Compare a cell with a plain Python loop: agreement, then speed.
 
-    The loop is the cell's formula, step by step, in torch's operations. Both agree first, in
-    every output and gradient; then they are timed in alternating rounds, in a process of its own.
+    The loop runs the cell's formula step by step in torch's operators. First every output and
+    gradient of both must agree; then they are timed in alternating rounds, in a process of its own.
+    That process runs your file: keep a training loop under `if __name__ == "__main__":`.
     """
     request = MeasureRequest(
         cell,

@@ -1,4 +1,4 @@
-"""Tell what was found on this machine, and how to mend what is missing."""
+"""Check this machine: compiler, threads, GPU, caches, engines; and how to mend problems."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from elman.tuning.kernels import kernel_of, refusal
 from elman.tuning.trial import make_trial
 
 BROKEN = 1
+EXAMPLES = ("elman doctor",)
 TRAIN = "train"  # the extra of training and of this command line
 SIZES = (("H", 8), ("I", 4))
 STEPS, BATCH = 4, 2
@@ -61,19 +62,24 @@ class Finding:
 
 
 def doctor() -> None:
-    """Tell what was found: compiler, vector ISA, thread pool, torch, GPU, cache, engines.
+    """Check compiler, vector ISA, thread pool, torch, GPU, cache and engines.
 
     Exits with 0 unless something is broken without which nothing runs.
     """
     console = wide_console()
     findings = [*machine(), *compilation(), *caches(), *computation()]
-    table = Table("", "found", "how to mend it", title="machine", title_justify="left")
+    wanting = [finding for finding in findings if finding.mend]
+    table = Table("", "found", *(["how to mend it"] if wanting else []), title="machine")
+    table.title_justify = "left"
     for finding in findings:
         colour = "red" if finding.broken else "yellow" if finding.mend else "green"
-        table.add_row(f"[{colour}]{finding.name}[/]", plain(finding.found), plain(finding.mend))
+        texts = [plain(finding.found), plain(finding.mend)][: 2 if wanting else 1]
+        table.add_row(f"[{colour}]{finding.name}[/]", *texts)
     console.print(table)
     console.print(engines())
     console.print(packages())
+    names = ", ".join(finding.name for finding in wanting)
+    console.print(plain(f"to mend: {names}" if wanting else "all good"))
     if any(finding.broken for finding in findings):
         raise typer.Exit(BROKEN)
 

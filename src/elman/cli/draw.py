@@ -16,6 +16,12 @@ from elman.errors import RunError
 from elman.plan.spec import PlanOptions
 from elman.train.loop.layers import find_cell
 
+EXAMPLES = (
+    "elman draw gru gru.svg",
+    "elman draw mine.py:cell cell.svg --compact",
+    "elman draw --ops operations.svg",
+)
+
 
 def draw(
     cell: Annotated[

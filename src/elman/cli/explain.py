@@ -1,4 +1,4 @@
-"""Show every stage of a cell: formula, steps, program, engines, memory and work."""
+"""Tell which engine runs a cell, how fast and in how much memory; or show every stage."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ from elman.nn.explain import explain as explained
 from elman.plan.spec import OPTIMIZATIONS, PlanOptions
 from elman.train.loop.layers import find_cell
 
+EXAMPLES = (
+    "elman explain gru --hidden 128 --steps 100 --batch 16",
+    "elman explain mine.py:cell --dim P=4 --stage backward",
+)
+
 
 def explain(
     cell: CellName,
@@ -51,8 +56,14 @@ def explain(
         str | None,
         typer.Option(help="Show one stage alone: graph, step, backward, program, engines or cost."),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every stage, from the formula to the memory.")
+    ] = False,
 ) -> None:
-    """Show every stage of a cell, from its text to the engine that runs it."""
+    """Tell which engine runs a cell, how fast and in how much memory.
+
+    With --all: every stage, from the formula to the engine that runs it.
+    """
     console = wide_console()
     what = find_cell(cell)
     input_size, hidden_size, dims = sized(what, hidden, inputs, dim)
@@ -72,5 +83,10 @@ def explain(
     )
     if stage is not None and stage not in found.stages:
         raise typer.BadParameter(f"there are {', '.join(found.stages)}", param_hint="--stage")
-    text = str(found) if stage is None else found.stages[stage]
-    say(console, text)
+    if stage is not None:
+        say(console, found.stages[stage])
+    elif every:
+        say(console, str(found))
+    else:
+        say(console, f"{found.title}\n{found.summary}\n\n{found.stages['engines']}\n")
+        say(console, "--all shows formula, backward, program and costs, too")

@@ -21,6 +21,11 @@ from elman.train.run.loading import Weights, load, load_weights
 _LAYERS = {"GRU": GRU, "LSTM": LSTM, "RNN": RNN}
 SHAPING = {"hidden", "inputs", "layers", "heads", "residual", "dim", "weights"}
 
+EXAMPLES = (
+    "elman export gru --hidden 32 --inputs 8 --c exported",
+    "elman export runs/20260101-120000-text --c exported",
+)
+
 
 def export(
     context: typer.Context,

@@ -12,6 +12,8 @@ from elman.cli._options import CellOfRun, Trust
 from elman.cli.train import COMMON, finish
 from elman.train.run import run
 
+EXAMPLES = ("elman resume runs/20260101-120000-text",)
+
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],

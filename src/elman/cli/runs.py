@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from elman.cli._reporting import damage_in_words, report_run
 from elman.cli._terminal import plain, wide_console
 from elman.errors import RunError
 from elman.train.run.folder import RunFolder, list_runs, open_run
 from elman.train.run.record import Record, Summary, differences, read_record, summarise
+
+EXAMPLES = ("elman runs", "elman runs runs/first runs/second", "elman runs --report")
 
 
 def runs(
@@ -28,7 +33,7 @@ def runs(
         return
     summaries = [summarise(record, record.config) for record in found if record.config is not None]
     if summaries:
-        console.print(table_of(summaries))
+        console.print(fitting(console, summaries))
     for summary in summaries:
         if summary.busy:
             console.print(plain(f"{summary.name}: {summary.busy}"), soft_wrap=True)
@@ -55,24 +60,48 @@ def reported(record: Record) -> str:
         return f"{record.name}: {' '.join(str(error).split())}"
 
 
-def table_of(summaries: list[Summary]) -> Table:
-    """Lay summaries out, one run per row."""
-    table = Table(
-        "run", "model", "steps", "loss", "score", "baseline", "per s", "x torch", "engine"
-    )
-    for summary in summaries:
-        table.add_row(
-            plain(summary.name),
-            plain(summary.model),
-            f"{summary.step}/{summary.steps}",
-            f"{number(summary.valid_loss, summary.words.form)} {summary.words.brief}",
-            score_of(summary, summary.valid_score),
-            baseline_of(summary),
-            f"{number(summary.items_per_s, ',.0f')} {summary.words.items}",
-            number(summary.ratio, ".2f") + " (busy)" * bool(summary.busy),
-            plain(summary.engine),
-        )
+def fitting(console: Console, summaries: list[Summary]) -> Table:
+    """The table with as many columns as the console has room for."""
+    columns = list(COLUMNS)
+    table = table_of(summaries, columns)
+    for name in DROPPED_FIRST:
+        if console.measure(table).maximum <= console.width:
+            break
+        columns.remove(name)
+        table = table_of(summaries, columns)
     return table
+
+
+def table_of(summaries: list[Summary], columns: Sequence[str]) -> Table:
+    """Lay summaries out, one run per row."""
+    table = Table(*columns)
+    for summary in summaries:
+        table.add_row(*(COLUMNS[name](summary) for name in columns))
+    return table
+
+
+def speed_of(summary: Summary) -> Text:
+    """How many times as fast as torch.nn a run trains."""
+    text = "-" if summary.ratio is None else f"{summary.ratio:.1f}x"
+    return plain(text + " (busy)" * bool(summary.busy))
+
+
+COLUMNS: dict[str, Callable[[Summary], Text]] = {
+    "run": lambda summary: plain(summary.name),
+    "model": lambda summary: plain(summary.model),
+    "steps": lambda summary: plain(f"{summary.step}/{summary.steps}"),
+    "loss": lambda summary: plain(
+        f"{number(summary.valid_loss, summary.words.form)} {summary.words.brief}"
+    ),
+    "score": lambda summary: plain(score_of(summary, summary.valid_score)),
+    "baseline": lambda summary: plain(baseline_of(summary)),
+    "speed": lambda summary: plain(
+        f"{number(summary.items_per_s, ',.0f')} {summary.words.items}/s"
+    ),
+    "vs torch.nn": speed_of,
+    "engine": lambda summary: plain(summary.engine),
+}
+DROPPED_FIRST = ("baseline", "score", "engine", "steps", "speed", "model")
 
 
 def baseline_of(summary: Summary) -> str:

@@ -1,4 +1,4 @@
-"""Let a trained language model write."""
+"""Let a trained language model continue a prompt."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from elman.cli._terminal import plain
 from elman.errors import InputError
 from elman.train.run.loading import load
 from elman.train.tasks.text.model import TrainedText
+
+EXAMPLES = (
+    'elman sample runs/20260101-120000-text --prompt "def "',
+    "elman sample runs/20260101-120000-text --length 1000 --temperature 0.7",
+)
 
 
 def sample(
@@ -34,11 +39,13 @@ def sample(
     cell: CellOfRun = None,
     trust: Trust = False,
 ) -> None:
-    """Let a trained language model write."""
+    """Let a trained language model continue a prompt."""
     found = load(run, weights="last" if last else "best", cell=cell, trust=trust)
     if not isinstance(found, TrainedText):
         title = "only models of the task text write"
         raise InputError(title, f'elman.load("{run}")', path=run, task=found.config.TASK)
     text = found.sample(length, prompt=prompt, temperature=temperature, seed=seed)
-    for line in text.split("\n"):
+    shown = "" if prompt.isspace() else prompt
+    between = " " if shown and found.config.level == "words" else ""
+    for line in f"{shown}{between}{text}".split("\n"):
         Console().print(plain(line), soft_wrap=True)

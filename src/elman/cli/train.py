@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -28,6 +29,12 @@ COMMON = {  # options of every task that are not part of a run's configuration
     "compare": (bool, True, "Measure torch.nn beside it."),
     "trust": (bool, False, f"With --resume: {TRUST[0].lower()}{TRUST[1:]}"),
 }
+EXAMPLES = (
+    "elman train",
+    "elman train --data corpus.txt --cell lstm --hidden 512 --minutes 10",
+    "elman train series Worms/ --patch 5",
+    "elman train --resume runs/20260101-120000-text",
+)
 ABOUT = """Train a model on real data and write a run folder.
 
 Without a task: a character model on the sources of Python's standard library, in about two
@@ -69,6 +76,7 @@ def command(task: Task, about: str) -> Callable[..., None]:
             )
         else:
             config = task.config.of({n: values[n] for n in named(context) if n in values})
+            say_first(console, "reading the data and building the model …")
             outcome = run.start(config, common["out"], console, comparing=common["compare"])
         finish(outcome, console)
 
@@ -77,6 +85,12 @@ def command(task: Task, about: str) -> Callable[..., None]:
     train.__dict__["__signature__"] = inspect.Signature(found)
     train.__annotations__ = {parameter.name: parameter.annotation for parameter in found}
     return train
+
+
+def say_first(console: Console, text: str) -> None:
+    """Print a line from the first process of a run, before what may take long."""
+    if os.environ.get("RANK", "0") == "0":
+        console.print(plain(text))
 
 
 def refuse_others(context: typer.Context) -> None:

@@ -1,4 +1,4 @@
-"""Measure who runs a cell fastest at given sizes, and remember it for every later process."""
+"""Time the engines for a cell at your sizes, and remember the fastest."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ from elman.tuning.together import APART, AT_ONCE, choose_together, with_workers
 
 LINKS = f"{', '.join(INTERCONNECTS)}, or LATENCY_US,GBYTE_S."
 AGAIN = " (--again benchmarks anew)"
+EXAMPLES = (
+    "elman tune gru --hidden 256 --inputs 64 --shape 100,32 --shape 200,16",
+    "elman tune lstm --layers 4 --again",
+)
 UNSURE = (
     "other programs took the cores, or a call is long. What was benchmarked is kept, and the next "
     "process adds to it."
@@ -71,12 +75,11 @@ def tune(
         bool, typer.Option("--again", help="Benchmark anew what was benchmarked before.")
     ] = False,
 ) -> None:
-    """Measure engines and schedules for a cell at the sizes of a run to come.
+    """Time the engines for a cell at the sizes of a run to come, and remember the fastest.
 
-    Both as a first layer, whose input is data, and as one whose input gets a gradient.
-
-    The winner of each size bucket (powers of two of T and B) is remembered; training then starts at
-    once.
+    The cell is timed as a first layer, whose input is data, and as a later one, whose input gets a
+    gradient. The winner of each size bucket (powers of two of T and B) is remembered, so that
+    training starts at once.
     """
     console = wide_console()
     link = find_link(interconnect)
@@ -167,17 +170,17 @@ def table_of(title: str, choice: Choice) -> Table:
     """Candidates by time, then those that cannot run, with the reason."""
     table = Table(title=plain(title), title_justify="left")
     table.add_column("engine:schedule")
-    table.add_column("times the best", justify="right")
-    table.add_column("a step", justify="right")
-    table.add_column("")
+    table.add_column("time of a step", justify="right")
+    table.add_column("slowdown", justify="right")
+    table.add_column("status")
     chosen = label((choice.engine, choice.schedule))
     medians = dict(sorted(choice.medians_s.items(), key=lambda item: item[1]))
     best = min(medians.values(), default=None)
     for name in dict.fromkeys([*medians, chosen]):
         seconds = medians.get(name)
-        ratio = f"{seconds / best:.2f}x" if seconds and best else "not benchmarked"
-        time = f"{seconds * 1e6:.0f} µs" if seconds else ""
-        table.add_row(plain(name), ratio, time, "runs" if name == chosen else "")
+        slowdown = f"{seconds / best:.2f}x" if seconds and best else ""
+        time = f"{seconds * 1e6:.3g} µs" if seconds else "not benchmarked"
+        table.add_row(plain(name), time, slowdown, "runs" if name == chosen else "")
     for name, reason in choice.refusals.items():
-        table.add_row(plain(name), "no", "", plain(reason))
+        table.add_row(plain(name), "", "", plain(f"cannot run: {reason}"))
     return table

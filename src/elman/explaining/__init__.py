@@ -12,7 +12,7 @@ from elman.autodiff.structure import structure
 from elman.checks import check_choice, check_flag, check_size, shown
 from elman.errors import InputError
 from elman.escaping import xml_text
-from elman.explaining.costs import all_kept, around, cost, flops, peak, step_bytes
+from elman.explaining.costs import Kept, all_kept, around, cost, flops, peak, step_bytes
 from elman.explaining.layers import (
     WHY,
     Candidate,
@@ -22,6 +22,7 @@ from elman.explaining.layers import (
     choice_of,
     engine_texts,
     program_of,
+    summary_of,
 )
 from elman.frontend.cell import Cell
 from elman.ir.pair import Step
@@ -39,10 +40,11 @@ __all__ = ["WHY", "Candidate", "Explanation", "Layer", "explain", "step_bytes"]
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What ``explain`` found; ``print`` shows all of it.
+    """The stages of a cell or module; ``print`` shows all of them, the summary first.
 
     Attributes:
-        title: what is explained.
+        title: the cell's name and description.
+        summary: three lines: engine; time beside torch's layer; memory.
         stages: name -> text: ``graph`` (as written), ``step`` (canonical), ``backward``,
             ``program``, ``engines``, ``cost``.
         engines: everyone who could run a layer, with timing or refusal.
@@ -61,6 +63,7 @@ class Explanation:
     """
 
     title: str
+    summary: str
     stages: Mapping[str, str]
     engines: tuple[Candidate, ...]
     tape_bytes: int | None
@@ -72,7 +75,7 @@ class Explanation:
 
     def __str__(self) -> str:
         texts = [f"{_TITLES[name]}\n{_indented(text)}" for name, text in self.stages.items()]
-        return "\n\n".join([self.title, *texts])
+        return "\n\n".join([f"{self.title}\n{_indented(self.summary)}", *texts])
 
     def _repr_html_(self) -> str:
         return f"<pre>{xml_text(str(self))}</pre>"
@@ -80,9 +83,9 @@ class Explanation:
 
 _TITLES = {
     "graph": "The formula as written",
-    "step": "The canonical step: gate blocks, blocks, sums by rate",
-    "backward": "The backward step, derived from it",
-    "program": "The program: what leaves the loop, what is taped, which products join",
+    "step": "Canonical step: gate blocks, sums grouped by rate",
+    "backward": "Backward step, derived from it",
+    "program": "Program: hoisted values, saved activations, joined products",
     "engines": "Engines",
     "cost": "Memory and work",
 }
@@ -178,17 +181,38 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
     work = None
     if not any(layer.elsewhere for layer in layers):
         work = flops(layers, programs)
+    step = None if kept is None else peak(layers, kept) + around(chosen, programs)
     return Explanation(
         "; ".join(_title(layer.cell) for layer in unlike),
+        "\n".join([*summary_of(chosen), _memory(kept, step)]),
         stages,
         engines,
         None if kept is None else sum(one.forward for one in kept),
         work and work.formula,
         programs,
         None if kept is None else peak(layers, kept),
-        None if kept is None else peak(layers, kept) + around(chosen, programs),
+        step,
         work and work.executed,
     )
+
+
+def _memory(kept: Sequence[Kept] | None, step: int | None) -> str:
+    """The line of memory in a summary."""
+    if kept is None or step is None:
+        return "memory  unknown: the engine does not tell what it keeps"
+    saved = sum(one.forward for one in kept)
+    return (
+        f"memory  {_size(saved)} saved for the backward, {_size(step)} at most in a training step"
+    )
+
+
+def _size(count: float) -> str:
+    """Bytes in the largest unit that leaves a digit before the point."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} GiB"
 
 
 def _title(cell: Cell) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -185,7 +186,9 @@ def _engine_lines(layer: Layer, choice: Picked) -> Iterable[str]:
             yield f"  {one.name:<12} no: {one.refusal}"
         elif one.seconds is not None and best is not None:
             mark = "  <- runs" if one.chosen else ""
-            yield f"  {one.name:<12} {one.seconds / best:5.2f}x  {_time(one.seconds)}{mark}"
+            slower = one.seconds / best
+            words = "fastest" if slower == 1 else f"{slower:.3g} times slower"
+            yield f"  {one.name:<12} {time_text(one.seconds):>8} a step  {words}{mark}"
         elif not isinstance(choice, Choice):
             yield f"  {one.name:<12} can"
 
@@ -215,5 +218,33 @@ def _schedule_text(choice: Choice, schedule: Any) -> str:
     return f"{name}{words}, {schedule.workers} threads, chunks of {schedule.chunk} steps)"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A duration in milliseconds or microseconds."""
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def summary_of(chosen: Sequence[tuple[Layer, Picked]]) -> Iterable[str]:
+    """Two lines: which engine runs the layers, and how long a call takes beside torch's layer."""
+    names = [
+        f"{layer.name} on {choice.engine}" if isinstance(choice, Choice)
+        else f"{layer.name} on torch's own layer" if layer.elsewhere is not None
+        else f"{layer.name} not chosen yet"
+        for layer, choice in chosen
+    ]  # fmt: skip
+    yield f"engine  {', '.join(names)}"
+    ours = seconds = torchs = 0.0
+    for layer, choice in chosen:
+        timed = choice.medians_s if isinstance(choice, Choice) else {}
+        name = label((choice.engine, choice.schedule)) if isinstance(choice, Choice) else ""
+        if name not in timed:
+            yield "time    not measured"
+            return
+        ours += timed[name]
+        seconds += layer.steps * timed[name]
+        torchs += timed.get("aten", math.nan)
+    layer = chosen[0][0]
+    kind = "a training step" if layer.spec.training else "a call"
+    beside = (
+        "" if math.isnan(torchs) else f", {torchs / ours:.3g} times as fast as torch.nn's layer"
+    )
+    yield f"time    {time_text(seconds)} for {kind} of T = {layer.steps}, B = {layer.batch}{beside}"

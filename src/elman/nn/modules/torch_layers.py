@@ -226,13 +226,16 @@ class RNN(TorchLayers, nn.RNN):
         hidden_size: size of h.
         num_layers: layers, each on the output of the one below.
         nonlinearity: ``"tanh"`` or ``"relu"``.
-        bias: whether there are b and d.
+        bias: whether there are biases b and d.
         batch_first: x and the output are [B, T, ·].
         dropout: share of values dropped after each layer but the last, in training.
         bidirectional: a second set of weights runs over the reversed sequence.
         device, dtype: of the parameters.
-        options: ``engine``, ``heads``, ``plan``, ``residual`` …: as of :class:`Recurrent`.
-            With heads, ``weight_hh`` is [H, H / heads], head n being units n·H/heads …
+        options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
+            ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
+            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
+
+    With heads, ``weight_hh`` is [H, H / heads]; head n has units n·H/heads to (n+1)·H/heads - 1.
 
     Example:
         >>> net = elman.RNN(8, 16, nonlinearity="relu")
@@ -278,9 +281,19 @@ class GRU(TorchLayers, nn.GRU):
     Same draws, ``state_dict``, results and errors as torch's.
 
     Args:
-        input_size, hidden_size: of x and h.
-        options: and all others, as of :class:`RNN`. With heads, ``weight_hh`` is
-            [3 · H, H / heads].
+        input_size: size of x.
+        hidden_size: size of h.
+        num_layers: layers, each on the output of the one below.
+        bias: whether there are biases.
+        batch_first: x and the output are [B, T, ·].
+        dropout: share of values dropped after each layer but the last, in training.
+        bidirectional: a second set of weights runs over the reversed sequence.
+        device, dtype: of the parameters.
+        options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
+            ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
+            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
+
+    With heads, ``weight_hh`` is [3 · H, H / heads].
 
     Example:
         >>> net = elman.GRU(8, 16, num_layers=2)
@@ -324,10 +337,20 @@ class LSTM(TorchLayers, nn.LSTM):
     Same draws, ``state_dict``, results and errors as torch's.
 
     Args:
-        input_size, hidden_size: of x and h.
-        options: and all others, as of :class:`RNN`. With heads, ``weight_hh`` is
-            [4 · H, H / heads].
-        proj_size: if not 0, the size of h, which is a projection of the cell's output then.
+        input_size: size of x.
+        hidden_size: size of c, and of h without ``proj_size``.
+        num_layers: layers, each on the output of the one below.
+        bias: whether there are biases.
+        batch_first: x and the output are [B, T, ·].
+        dropout: share of values dropped after each layer but the last, in training.
+        bidirectional: a second set of weights runs over the reversed sequence.
+        proj_size: if not 0, the size of h, which is then a projection of the cell's output.
+        device, dtype: of the parameters.
+        options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
+            ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
+            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
+
+    With heads, ``weight_hh`` is [4 · H, H / heads].
 
     Example:
         >>> net = elman.LSTM(8, 16, bidirectional=True)
