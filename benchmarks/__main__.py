@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benchmarks.cases import OURS, Case, Effort, Suite
 from benchmarks.claims import FAILS, HEADERS, HOLDS, VERDICT, Rows, judged
+from benchmarks.pictures import times
 from benchmarks.report import BenchPage, write_report
 from benchmarks.rows import Row, busy_in_words, read_rows
 from benchmarks.running import run_suite
@@ -106,7 +107,8 @@ def bench(
     if suite == ALL:
         page = write_report(path / "report.html", "elman: every suite", pages)
     else:
-        page = write_report(path.with_suffix(".html"), pages[0].name, pages)
+        title = ": ".join([pages[0].name, *(" ".join(tile[::-1]) for tile in pages[0].tiles[:1])])
+        page = write_report(path.with_suffix(".html"), title, pages)
     say(console, f"page: {page}")
     if failed and measuring:
         raise typer.Exit(FAILED)
@@ -194,7 +196,8 @@ def table_of(suite: Suite, rows: list[Row], without: Sequence[str] = ()) -> Tabl
     table = Table(title=plain(suite.question), title_justify="left")
     headers, texts = filled(rows, without)
     for header in headers:
-        table.add_column(header, justify="left" if header == COLUMNS[CASE][0] else "right")
+        first = header == COLUMNS[CASE][0]
+        table.add_column(header, justify="left" if first else "right", no_wrap=first)
     for row, line in zip(rows, texts, strict=True):
         missed = "failed" in row or row.get("met") is False
         table.add_row(*map(plain, line), style="red" if missed else None)
@@ -238,8 +241,29 @@ def page_of(suite: Suite, rows: list[Row]) -> BenchPage:
         [*sweep, *(plot for row in rows for plot in row.get("plots", ()))],
         absent,
         suite.source,
-        judged(suite.claims, Rows(rows)),
+        claims := judged(suite.claims, Rows(rows)),
+        tiles_of(steps, rows, claims),
     )
+
+
+def tiles_of(
+    steps: Sequence[Row], rows: Sequence[Row], claims: Sequence[Sequence[str]]
+) -> list[tuple[str, str]]:
+    """Numbers of a suite: speed-ups, targets, claims."""
+    tiles = [(str(len(rows)), "cases")]
+    if steps:
+        medians = sorted(row["ratio"][OURS]["median"] for row in steps)
+        tiles.insert(0, (times(medians[len(medians) // 2]), "median speed-up over the baselines"))
+        tiles.insert(1, (f"{times(medians[0])} to {times(medians[-1])}", "least and greatest"))
+    judged_rows = [row for row in rows if "met" in row]
+    if judged_rows:
+        missed = sum(map(misses, judged_rows))
+        text = f"targets met{f', {missed} missed' if missed else ''}"
+        tiles.append((f"{len(judged_rows) - missed} of {len(judged_rows)}", text))
+    if claims:
+        held = sum(line[VERDICT] == HOLDS for line in claims)
+        tiles.append((f"{held} of {len(claims)}", "claims of the source hold"))
+    return tiles
 
 
 if __name__ == "__main__":

@@ -12,15 +12,28 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, FileSystemLoader
 from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 
 from benchmarks.claims import HEADERS, VERDICT
-from elman.report.charts import BEYOND, BLUE, GREY, RED, Chart, Quartiles, drawn, hints, logarithmic
+from benchmarks.pictures import times
+from elman.report.charts import (
+    BEYOND,
+    BLUE,
+    GREY,
+    RED,
+    Chart,
+    Quartiles,
+    at_end,
+    drawn,
+    hints,
+    logarithmic,
+)
 from elman.report.page import PAGES, write_page
 
 _TEMPLATES = FileSystemLoader(Path(__file__).with_name("templates"))
 _PAGES = PAGES.overlay(loader=ChoiceLoader([_TEMPLATES, *filter(None, [PAGES.loader])]))
 
-_ROW = 0.24  # height of a bar's row (inches)
+_ROW = 0.3  # height of a bar's row (inches)
 _FEW = 60  # points that are marked
 
 
@@ -40,6 +53,7 @@ class BenchPage:
         absent: contestants that were not measured, by case and name, and why.
         source: the paper or report whose claims are judged.
         claims: the table of them, as text.
+        tiles: (number, words) of the suite, the most important first.
     """
 
     name: str
@@ -54,6 +68,7 @@ class BenchPage:
     absent: Mapping[str, str]
     source: str = ""
     claims: Sequence[Sequence[str]] = ()
+    tiles: Sequence[tuple[str, str]] = ()
 
 
 def write_report(path: Path, title: str, pages: Sequence[BenchPage]) -> Path:
@@ -76,7 +91,7 @@ def _charts(page: BenchPage) -> list[Chart]:
     charts: list[Chart] = []
     if page.ratios:
         draw = drawn(partial(_draw_ratios, page=page), 1.2 + _ROW * len(page.ratios))
-        charts.append(Chart("Times as fast (median, quartiles; red: asked for)", draw))
+        charts.append(Chart("Speed-up (median, quartiles; tick: the target)", draw))
     if page.shares:
         draw = drawn(partial(_draw_shares, shares=page.shares), 1.2 + _ROW * len(page.shares))
         charts.append(Chart("Share of the processor's peak", draw))
@@ -88,27 +103,39 @@ def _draw_ratios(axes: Axes, page: BenchPage) -> None:
     """One bar per case on a logarithmic scale, a red tick where the suite's aim is."""
     for place, (name, ratio) in enumerate(page.ratios.items()):
         spread = [[ratio["median"] - ratio["q1"]], [ratio["q3"] - ratio["median"]]]
-        axes.barh(place, ratio["median"], xerr=spread, color=BLUE, height=0.65, capsize=2)
+        missed = ratio["median"] < page.aims.get(name, 0)
+        colour = RED if missed else BLUE
+        axes.barh(place, ratio["median"], xerr=spread, color=colour, height=0.6, capsize=2)
+        text = times(ratio["median"])
+        if missed:
+            text += f", target {page.aims[name]:g}x missed"
+        at_end(axes, ratio["q3"], place, text)
         if name in page.aims:
-            axes.plot([page.aims[name]] * 2, [place - 0.4, place + 0.4], color=RED, lw=2)
+            ends = [page.aims[name]] * 2, [place - 0.42, place + 0.42]
+            axes.plot(*ends, color="white", lw=4)
+            axes.plot(*ends, color="black", lw=1.6)
     medians = {name: ratio["median"] for name, ratio in page.ratios.items()}
     _label(axes, medians, [f"{name}: {median:.2f}x" for name, median in medians.items()])
     axes.axvline(1.0, color=GREY, lw=1)
-    axes.set_xlabel("times as fast as the baseline")
+    axes.set_xlabel("speed-up over the baseline")
     logarithmic(axes, "x")
+    axes.margins(x=0.2)
 
 
 def _draw_shares(axes: Axes, shares: Mapping[str, float]) -> None:
     """One bar per case."""
-    axes.barh(range(len(shares)), list(shares.values()), color=BLUE, height=0.65)
+    axes.barh(range(len(shares)), list(shares.values()), color=BLUE, height=0.6)
+    for place, share in enumerate(shares.values()):
+        at_end(axes, share, place, f"{share:.0%}")
     _label(axes, shares, [f"{name}: {share:.0%}" for name, share in shares.items()])
-    axes.set(xlim=(0, 1), xlabel="of the fp32 peak measured in the same run")
+    axes.set(xlim=(0, 1), xlabel="share of the fp32 peak measured in the same run")
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
 
 
 def _label(axes: Axes, values: Mapping[str, float], texts: Sequence[str]) -> None:
     """Names beside bars, the first one on top, and a text over each."""
     hints(axes, list(values.values()), list(range(len(values))), texts)
-    axes.set_yticks(range(len(values)), list(values), fontsize=7)
+    axes.set_yticks(range(len(values)), list(values), fontsize=9)
     axes.set_ylim(len(values), -1)
 
 

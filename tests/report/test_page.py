@@ -50,8 +50,11 @@ def made(**changes) -> RunPage:
         "score": Scale("Accuracy", "share predicted right", ".1%", (0, 1)),
         "speeds": SPEEDS,
         "sample": "def sample():\n    <b>&</b>",
-        "tables": {"Configuration": {"lr": 0.004}},
-        "choices": {"recurrent": {"engine": "c"}},
+        "tables": {"Settings": {"lr": "0.004"}},
+        "folded": {"Settings": {"seed": "0"}},
+        "engine_headers": ("layer", "engine"),
+        "engines": (("l0", "c"),),
+        "next_steps": ("elman sample runs/a",),
     }
     return RunPage(**(values | changes))
 
@@ -89,6 +92,8 @@ def test_page_is_whole_and_needs_no_network(tmp_path):
         "trigram 12.5%",
         "gru 2 x 256",
         "0.004",
+        "1 with default values",
+        "elman sample runs/a",
         "&lt;b&gt;&amp;&lt;/b&gt;",
     ):
         assert word in text
@@ -112,7 +117,9 @@ def test_logarithmic_axes_have_plain_numbers(tmp_path):
 
 def test_page_without_data(tmp_path):
     """A run that has just begun has a page too."""
-    empty = made(curves={}, speeds={}, baseline=None, sample="", choices={}, headlines=())
+    empty = made(
+        curves={}, speeds={}, baseline=None, sample="", engines=(), next_steps=(), headlines=()
+    )
     text = write_report(tmp_path / "report.html", empty).read_text(encoding="utf-8")
 
     assert "No metrics yet." in text

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from elman.errors import RunError
 from elman.report import Level, Pairs, Pictures, RunPage, Scale, write_report
 from elman.train.loop.config import Config
+from elman.train.loop.display import clock
 from elman.train.loop.metrics import COLUMNS
 from elman.train.loop.task import Frames, Points, Traces, unpacked
 from elman.train.run.outcome import in_words, speed_in_words
 from elman.train.run.record import Compared, Record, Skipped, Summary, summarise
+
+TILES = 4
+ENGINE_HEADERS = ("layer", "sizes", "engine", "schedule", "instruction set")
 
 
 def report_run(record: Record) -> Path:
@@ -30,10 +36,20 @@ def page_of(record: Record, config: Config) -> RunPage:
     speed = result.speed if result else Skipped("there is no result yet")
     baseline, words = summary.baseline, summary.words
     columns = {name: [getattr(row, name) for row in record.rows] for name in COLUMNS}
+    settings, defaults = divided(config)
+    content = {k: v for k, v in facts.content.items() if k != "machine"} if facts else {}
+    tables = {
+        "Held-out data": result.table if result else {},
+        "Settings": settings,
+        "Data": content,
+        "Machine": facts.machine if facts else {},
+    }
+    engines = engine_rows(result.choices) if result else ()
     return RunPage(
-        name=summary.name,
-        headlines=headlines(summary),
+        name=title(summary, config),
+        headlines=headlines(summary, speed, record),
         notes=(
+            f"run {summary.name}",
             f"{summary.model}, engine {summary.engine}",
             speed_in_words(speed, config.cell, summary.words),
             *([damage_in_words(record)] if record.damages else ()),
@@ -47,15 +63,11 @@ def page_of(record: Record, config: Config) -> RunPage:
         ),
         speeds=asdict(speed.items_per_s) if isinstance(speed, Compared) else {},
         sample=result.sample if result else "",
-        tables={
-            **({"Held-out data": result.table} if result and result.table else {}),
-            "Configuration": config.to_json(),
-            "Data": {k: value for k, value in facts.content.items() if k != "machine"}
-            if facts
-            else {},
-            "Machine": facts.machine if facts else {},
-        },
-        choices=result.choices if result else {},
+        tables={name: written(table) for name, table in tables.items()},
+        folded={"Settings": written(defaults)},
+        engine_headers=ENGINE_HEADERS,
+        engines=engines,
+        next_steps=next_steps(record, config),
         shown=tuple(map(pictured, result.shown)) if result else (),
     )
 
@@ -75,17 +87,102 @@ def damage_in_words(record: Record) -> str:
     return "damaged: " + "; ".join(f"{name}: {why}" for name, why in record.damages.items())
 
 
-def headlines(summary: Summary) -> tuple[tuple[str, str], ...]:
-    """Write the most important numbers and what they are."""
-    words, found = summary.words, []
+def title(summary: Summary, config: Config) -> str:
+    """What was trained, and how well: ``gru 2 x 256 on words.txt: 1.958 bits per character``."""
+    data = Path(config.data).name if config.data else "Python's own sources"
+    about = f"{summary.model} on {data}"
+    words = summary.words
+    if words.headline == "score" and summary.valid_score is not None:
+        return f"{about}: {words.score.text(summary.valid_score)}"
+    if summary.valid_loss is None:
+        return f"{about}: not validated yet"
+    return f"{about}: {words.with_unit(summary.valid_loss)}"
+
+
+def headlines(
+    summary: Summary, speed: Skipped | Compared, record: Record
+) -> tuple[tuple[str, str], ...]:
+    """Write four numbers and what they are: loss, score, speed, time."""
+    words, tiles = summary.words, []
     beside = f"; {in_words(summary.baseline, words)}" if summary.baseline else ""
-    beside += f"; weights of step {summary.best_step}" if summary.best_step is not None else ""
-    if summary.valid_loss is not None and words.headline == "loss":
-        found.append((f"{summary.valid_loss:{words.form}}", f"{words.loss} in validation{beside}"))
-    elif summary.valid_score is not None:
+    loss = score = None
+    if summary.valid_loss is not None:
+        loss = (f"{summary.valid_loss:{words.form}}", f"{words.loss} in validation")
+    if summary.valid_score is not None:
         number = format(summary.valid_score, words.score.form)
-        found.append((number, f"{words.score.title} in validation{beside}"))
+        score = (number, f"{words.score.title} in validation")
+    first, second = (loss, score) if words.headline == "loss" else (score, loss)
+    if first is not None:
+        step = f"; weights of step {summary.best_step}" if summary.best_step is not None else ""
+        tiles.append((first[0], f"{first[1]}{beside}{step}"))
+    if second is not None:
+        tiles.append(second)
+    if isinstance(speed, Compared):
+        busy = f"; {summary.busy}" if summary.busy else ""
+        tiles.append((f"{speed.ratio:.2f}x", f"times as fast as torch.nn's layer{busy}"))
     if summary.items_per_s is not None:
-        text = f"{words.items}/s in training; step {summary.step} of {summary.steps}"
-        found.append((f"{summary.items_per_s:,.0f}", text))
-    return tuple(found)
+        text = f"{words.items}/s in training, with data, clipping and update; "
+        text += f"step {summary.step} of {summary.steps}"
+        tiles.append((f"{summary.items_per_s:,.0f}", text))
+    seconds = record.rows[-1].train_seconds if record.rows else None
+    if seconds is not None and len(tiles) < TILES:
+        tiles.append((clock(seconds), "of training steps"))
+    return tuple(tiles[:TILES])
+
+
+def divided(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a run that differ from their defaults, and those that do not."""
+    usual = {entry.name: entry.default for entry in fields(config)}
+    settings = config.to_json()
+    changed = {k: v for k, v in settings.items() if k not in usual or v != usual[k]}
+    return changed, {k: v for k, v in settings.items() if k not in changed}
+
+
+def written(table: Mapping[str, Any]) -> dict[str, str]:
+    """Values of a table as a reader writes them."""
+    return {name.replace("_", " "): in_a_cell(value) for name, value in table.items()}
+
+
+def in_a_cell(value: Any) -> str:
+    """A value as text: four digits, thousands apart, no brackets."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "–"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        parts = {k: v for k, v in value.items() if v is not None}
+        return ", ".join(f"{str(k).replace('_', ' ')} {in_a_cell(v)}" for k, v in parts.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(in_a_cell, value))
+    return str(value)
+
+
+def engine_rows(choices: Any, *path: str) -> tuple[tuple[str, ...], ...]:
+    """A row per layer and size bucket of a record of choices, however deep."""
+    if isinstance(choices, list):
+        return tuple(row for part in choices for row in engine_rows(part, *path))
+    if not isinstance(choices, Mapping):
+        return ()
+    if isinstance(choices.get("engine"), str):
+        facts = (in_a_cell(choices.get(name) or "") for name in ("engine", "schedule", "isa"))
+        layer, *bucket = path or ("",)
+        return ((layer, ", ".join(bucket), *facts),)
+    return tuple(
+        row for name, part in choices.items() for row in engine_rows(part, *path, str(name))
+    )
+
+
+def next_steps(record: Record, config: Config) -> tuple[str, ...]:
+    """Commands to go on with."""
+    folder = record.folder.path
+    if record.result is None:
+        return (f"elman resume {folder}",)
+    sample = (f"elman sample {folder}",) if config.TASK == "text" else ()
+    return (
+        *sample,
+        f"elman runs {folder.parent}/*",
+        f"elman export {folder} --c exported",
+        f'python -c "import elman; model = elman.load({str(folder)!r})"',
+    )

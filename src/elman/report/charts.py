@@ -1,4 +1,4 @@
-"""Plots as SVG text, to stand inside a page: curves of a run; predictions beside their targets."""
+"""Plots of a page as SVG text: curves of a run, predictions compared with their targets."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogFormatter
+from matplotlib.ticker import FuncFormatter, LogFormatter, PercentFormatter
 
 Curves = Mapping[str, Sequence[Any]]  # a column of metrics.csv by its name
 Quartiles = Mapping[str, float]  # q1, median, q3
 
 BEYOND = 1e12  # values that a plot does not show
 BLUE, RED, GREY = "#1f5fa8", "#c2452d", "#8a8f98"
+COLOURS = (BLUE, "#b3541e", "#2c7a4b", "#6b5ca5", "#b7862b", "#3a8a9e", "#9c3d6b", GREY)
+BEGINNING = 0.05  # share of a run whose losses an axis need not hold
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "elman",  # same data, same bytes
     "svg.fonttype": "none",
@@ -29,6 +32,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
+    "axes.prop_cycle": cycler(color=COLOURS),
 }
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
@@ -94,7 +98,8 @@ def draw_charts(
     if speeds:
         charts.append(
             Chart(
-                "Speed, measured interleaved", drawn(lambda axes: draw_speeds(axes, speeds, items))
+                "Speed compared with torch.nn, interleaved rounds",
+                drawn(lambda axes: draw_speeds(axes, speeds, items)),
             )
         )
     if curves.get("step"):
@@ -106,10 +111,10 @@ def draw_charts(
     return charts
 
 
-def drawn(draw: Callable[[Axes], None], height: float = 3.4) -> str:
+def drawn(draw: Callable[[Axes], None], height: float = 3.0) -> str:
     """Run a drawing function on fresh axes (height in inches) and return the SVG element."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, height), layout="constrained")
+        figure = Figure(figsize=(5.6, height), layout="constrained")
         draw(figure.subplots())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=True)
@@ -164,10 +169,43 @@ def draw_loss(axes: Axes, curves: Curves, baseline: Level | None, items: str, lo
         label = f"{in_ascii(baseline.name)} {baseline.loss:{loss.form}}"
         axes.axhline(baseline.loss, color=GREY, ls="--", label=label)
     axes.set(xlabel=f"{items} trained on", ylabel=loss.axis)
+    counted(axes)
     found = [value for value in curves["train_loss"] if value is not None and value == value]
     if found and 0 < 10 * min(found) < max(found):
         logarithmic(axes, "y")
+    elif found:
+        later = found[int(BEGINNING * len(found)) :]
+        marks = [value for _, value in valid if value == value]
+        marks += [baseline.loss] if baseline and abs(baseline.loss) <= BEYOND else []
+        axes.set_ylim(*around([*later, *marks]))
     axes.legend(frameon=False)
+
+
+def at_end(axes: Axes, x: float, place: float, text: str) -> None:
+    """Write a value behind the end of its bar."""
+    apart = {"xytext": (5, 0), "textcoords": "offset points"}
+    axes.annotate(text, (x, place), va="center", fontsize=9, **apart)
+
+
+def around(values: Sequence[float], limits: tuple[float, float] | None = None) -> list[float]:
+    """Ends of an axis that holds all values with a margin, within limits."""
+    low, high = min(values), max(values)
+    margin = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
+    ends = [low - margin, high + margin]
+    return [max(ends[0], limits[0]), min(ends[1], limits[1])] if limits else ends
+
+
+def counted(axes: Axes) -> None:
+    """Write the numbers of the horizontal axis as 500, 20k or 1.5M."""
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
+
+
+def brief(count: float) -> str:
+    """A count in four characters or so."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(count) >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:.3g}"
 
 
 def draw_score(
@@ -179,7 +217,15 @@ def draw_score(
     if baseline is not None and baseline.score is not None and abs(baseline.score) <= BEYOND:
         label = f"{in_ascii(baseline.name)} {baseline.score:{score.form}}"
         axes.axhline(baseline.score, color=GREY, ls="--", label=label)
-    axes.set(xlabel=f"{items} trained on", ylabel=score.axis, ylim=score.limits)
+    axes.set(xlabel=f"{items} trained on", ylabel=score.axis)
+    values = [value for _, value in valid if value == value]
+    if baseline is not None and baseline.score is not None and abs(baseline.score) <= BEYOND:
+        values.append(baseline.score)
+    if values:
+        axes.set_ylim(*around(values, score.limits))
+    if score.form.endswith("%"):
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    counted(axes)
     axes.legend(frameon=False)
 
 
@@ -202,19 +248,25 @@ def known(curves: Curves, name: str) -> list[tuple[float, float]]:
 def draw_pace(axes: Axes, curves: Curves, items: str) -> None:
     """Draw items per second over the run."""
     axes.plot(curves["train_seconds"], curves["items_per_s"], color=BLUE, lw=0.8)
-    axes.set(xlabel="seconds of training", ylabel=f"{items}/s", ylim=(0, None))
+    axes.set(xlabel="seconds of training", ylabel=f"{items}/s")
+    usual = [value for value in curves["items_per_s"] if value is not None and value == value]
+    if usual:  # a step in a hundred may be timed far too short
+        axes.set_ylim(0, 1.25 * max(1e-9, float(np.quantile(usual, 0.95))))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
 
 
 def draw_rate(axes: Axes, curves: Curves) -> None:
     """Draw the learning rate over the run."""
     axes.plot(curves["step"], curves["lr"], color=BLUE)
     axes.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
+    counted(axes)
 
 
 def draw_norm(axes: Axes, curves: Curves) -> None:
     """Draw the gradient's norm over the run."""
     axes.plot(curves["step"], curves["grad_norm"], color=BLUE, lw=0.8)
     axes.set(xlabel="step", ylabel="norm before clipping")
+    counted(axes)
     if any(norm > 0 for norm in curves["grad_norm"]):
         logarithmic(axes, "y")
 
@@ -225,9 +277,13 @@ def draw_speeds(axes: Axes, speeds: Mapping[str, Quartiles], items: str) -> None
         spread = [[value["median"] - value["q1"]], [value["q3"] - value["median"]]]
         colour = GREY if place else BLUE
         axes.barh(place, value["median"], xerr=spread, color=colour, capsize=4, height=0.6)
+        at_end(axes, value["q3"], place, f"{value['median']:,.0f}")
     axes.set_yticks(range(len(speeds)), list(speeds))
     axes.invert_yaxis()
     axes.set(xlabel=f"{items}/s (median, quartiles)")
+    axes.margins(x=0.18)
+    axes.set_xlim(left=0)
+    counted(axes)
 
 
 GAP = 2  # pixels between images

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -54,9 +54,9 @@ class RunPage:
     """What the page of a run tells.
 
     Attributes:
-        name: of the run, the title.
-        headlines: (number, words), the most important first.
-        notes: lines of text below them.
+        name: the title: what was trained, and how well.
+        headlines: (number, words), a tile each, the most important first.
+        notes: lines of text below the title.
         curves: columns of metrics.csv, and `valid_score`.
         baseline: a line in the plots of loss and score.
         items: what is counted.
@@ -65,7 +65,9 @@ class RunPage:
         sample: generated text; empty if there is none.
         shown: predictions beside their targets.
         tables: by title, names and values.
-        choices: which engine and plan each recurrent module uses.
+        folded: by the same titles, further names and values that a click unfolds.
+        engine_headers, engines: a table of the recurrent layers and what runs them.
+        next_steps: commands to go on with.
     """
 
     name: str
@@ -79,7 +81,10 @@ class RunPage:
     speeds: Mapping[str, Quartiles]
     sample: str
     tables: Mapping[str, Mapping[str, Any]]
-    choices: Mapping[str, Any]
+    folded: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    engine_headers: tuple[str, ...] = ()
+    engines: tuple[tuple[str, ...], ...] = ()
+    next_steps: tuple[str, ...] = ()
     shown: tuple[Pairs | Pictures, ...] = ()
 
 
