@@ -20,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 LINK = re.compile(r"\[([^]]*)\]\((?![a-z]+:|#)([^)]*)\)")  # to a file beside the README
+PICTURE = re.compile(r"<picture>.*?</picture>\n*", re.DOTALL)
+IMAGE = re.compile(r'(src|srcset)="(?![a-z]+:)([^"]*)"')
 
 
 def main() -> None:
@@ -50,8 +52,9 @@ def committed(folder: Path) -> Path:
 
 def published(readme: str, base: str) -> str:
     """A README as it can be read away from the repository: ``[text](docs/page.md)`` leads to
-    ``base``, or is ``text (docs/page.md)``."""
+    ``base``, or is ``text (docs/page.md)``; pictures are those of ``base``, or left out."""
     there = f"{base.rstrip('/')}/"
+    readme = IMAGE.sub(rf'\1="{there}\2?raw=true"', readme) if base else PICTURE.sub("", readme)
     return LINK.sub(rf"[\1]({there}\2)" if base else r"\1 (`\2`)", readme)
 
 

@@ -117,3 +117,6 @@ def test_the_published_readme_has_no_link_that_leads_nowhere():
         assert "[a](https://b.c/d) [e](#f)" in text
         led = [f"(https://there/blob/{link})" if base else f"(`{link}`)" for link in relative]
         assert all(link in text for link in led)
+        images = re.findall(r'(?:src|srcset)="([^"]*)"', text)
+        assert all(image.startswith("https://there/blob/docs/pictures/") for image in images)
+        assert bool(images) == bool(base)

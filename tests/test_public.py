@@ -33,6 +33,26 @@ BINARY = {".png", ".jpg", ".gif", ".ico", ".pdf", ".pt", ".npz", ".npy", ".safet
 def test_the_citation_is_of_this_version():
     text = (ROOT / "CITATION.cff").read_text("utf-8")
     assert f"\nversion: {elman.__version__}\n" in text
+    for field in ("cff-version: 1.2.0", "message:", "title:", "authors:", "license: Apache-2.0"):
+        assert f"{field}" in text
+    recipe = (ROOT / "release" / "conda" / "recipe.yaml").read_text("utf-8")
+    assert f"\n  version: {elman.__version__}\n" in recipe
+
+
+def test_conda_asks_for_what_pip_asks_for():
+    """Recipe and environment have the dependencies of pyproject.toml, at the same bounds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    renamed = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+    wanted = [re.split("(?=>=)", text) for text in project["dependencies"]]
+    train = [re.split("(?=>=)", text) for text in project["optional-dependencies"]["train"]]
+    recipe = (ROOT / "release" / "conda" / "recipe.yaml").read_text("utf-8")
+    environment = (ROOT / "environment.yml").read_text("utf-8")
+    for name, bound in wanted:
+        line = f"- {renamed.get(name, name)} {bound}\n"
+        assert line in environment
+        assert line in recipe
+    for name, bound in train:
+        assert f"- {renamed.get(name, name)} {bound}\n" in recipe
 
 
 def repository_files() -> list[Path]:
