@@ -1,4 +1,4 @@
-"""What elman raises. Every message says what happened, where, with which operands, and a way out.
+"""Exceptions of elman. Each message says what is wrong, where, with which operands, and a remedy.
 
 ElmanError
 ├── TraceError            a cell does something a formula cannot (if, print, a torch call …)

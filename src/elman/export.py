@@ -1,4 +1,4 @@
-"""Trained modules for elsewhere: ``to_c``, ``to_onnx``."""
+"""Export trained modules as C or ONNX: ``to_c``, ``to_onnx``."""
 
 from elman.interchange.c.export import Exported, to_c
 from elman.interchange.onnx.model import OnnxModel, to_onnx

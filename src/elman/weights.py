@@ -1,7 +1,7 @@
-"""Weights of RNN, GRU and LSTM as other libraries lay them out, in and out.
+"""Convert the weights of RNN, GRU and LSTM from and to the layouts of other libraries.
 
-``elman.weights.from_arrays(module, arrays, layout="keras")`` gives a module the weights of another
-library; ``elman.weights.to_arrays(module, "onnx")`` takes them out.
+``elman.weights.from_arrays(module, arrays, layout="keras")`` loads the weights of another library
+into a module; ``elman.weights.to_arrays(module, "onnx")`` extracts them.
 """
 
 from elman.interchange.weights.layouts import from_arrays, to_arrays

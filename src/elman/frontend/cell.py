@@ -299,7 +299,7 @@ class Cell:
 def bound_cell(
     cell: Cell, options: Mapping[str, Any], heads: int = 1, changes: Sequence[Data] = ()
 ) -> Cell:
-    """A cell with options, changes and heads bound: what a pickle of such a cell calls.
+    """Rebuild a cell with options, changes and heads from a pickle.
 
     Raises:
         PickleError: the cell does not take them any more, or its name stands for something else.
@@ -386,29 +386,30 @@ def cell(
     source: str = "",
     **unknown: Never,
 ) -> Callable[[Callable[..., Any]], Cell]:
-    """Declare the function below as a recurrent cell.
+    """Declare the decorated function as a recurrent cell.
 
     Args:
         input: per-step inputs, e.g. ``"x[I]"`` or ``"x[I], m"``; a bare name is a scalar per
             sample.
         static: inputs with one value per sequence, e.g. ``"s[S]"``, which all steps read:
-            ``net(x, static=s)``. What depends on them and on weights alone is computed once per
-            sequence.
+            ``net(x, static=s)``. Values that depend only on them and on weights are computed once
+            per sequence.
         state: states in order, e.g. ``"h[H], c[H]"``; the function returns them in this order. A
-            formula without any, of a layer that is not recurrent, can be drawn and explained.
-        weights: weights in order, matrices and vectors, e.g. ``"W[4H, I], R[4H, H], b[4H]"``.
-        constants: matrices, vectors and scalars that are never trained, as masks of weights and
-            fixed matrices: ``"A[M, M], mask[H, H]"``. They are given with the module,
-            ``Recurrent(cell, …, A=…)``, or by ``init=``.
-        output: values returned *first*, before the next states, e.g. ``"y[P]"`` or ``"y[P], s"``:
-            a module hands out a tuple of several, and a layer above reads the first. Without any,
-            the first state is the output.
-        init: per weight a number; the name of a scheme (``"orthogonal"``, ``"eye"``,
-            ``"xavier_uniform"``, ``"zeros"`` …); a tensor or numpy array of its shape, which is
-            copied; or a function that is given the parameter and fills it, or returns such a
-            tensor. Other weights are drawn from U(-1/√H, 1/√H) as in torch. Per constant the same;
-            per state, what a sequence begins with that is given none, instead of zeros.
-        source: where the formula comes from.
+            formula without states, of a layer that is not recurrent, can be drawn and explained.
+        weights: trained matrices, vectors and scalars in order, e.g.
+            ``"W[4H, I], R[4H, H], b[4H]"``.
+        constants: matrices, vectors and scalars that are never trained, such as masks and fixed
+            matrices: ``"A[M, M], mask[H, H]"``. Pass them to the module,
+            ``Recurrent(cell, …, A=…)``, or set them by ``init=``.
+        output: values returned *first*, before the next states, e.g. ``"y[P]"`` or ``"y[P], s"``.
+            With several outputs a module returns a tuple, and the layer above reads the first.
+            Default: the first state.
+        init: initial values of weights, constants and states by name: a number; a scheme
+            (``"orthogonal"``, ``"eye"``, ``"xavier_uniform"``, ``"zeros"`` …); a tensor or numpy
+            array of the declared shape, which is copied; or a function that fills the tensor passed
+            to it, or returns its value. Other weights are drawn from U(-1/√H, 1/√H) as in torch;
+            other states are zero.
+        source: the publication of the formula.
 
     Returns:
         A decorator that makes a :class:`Cell` of ``function(*inputs, *static, *states, *weights,

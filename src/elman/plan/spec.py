@@ -25,25 +25,25 @@ OPTIMIZATIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, init=False, repr=False)
 class PlanOptions:
-    """How a cell is compiled and what a forward keeps; results depend on it by rounding alone.
+    """How a cell is compiled and what the forward saves; it changes results only by rounding.
 
-    ``elman.GRU(64, 128, plan=elman.PlanOptions(checkpoint=300))``; of any module, and of
-    ``elman.explain`` and ``elman.draw`` for a cell.
+    Pass it to any module, ``elman.GRU(64, 128, plan=elman.PlanOptions(checkpoint=300))``, or with
+    a cell to ``elman.explain`` and ``elman.draw``.
 
     Args:
-        tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``,
-            ``"recompute"``.
-        without: optimizations that are left out, to measure what they gain: names of
-            ``elman.plan.spec.OPTIMIZATIONS``, or one name.
-        checkpoint: the forward keeps the states of every so many steps and no tape, which the
-            backward computes again: about one more forward, as long as so many steps of all
-            samples are more rows than a weight has. ``"auto"``: the fewest spans that fit into
-            the budget, or none if the whole tape fits.
-        memory_budget: bytes, or as ``"2GiB"``, that states and tapes of all layers may take in a
-            training step, beside inputs, outputs and gradients; with ``checkpoint="auto"``.
+        tape: which activations the forward saves: ``"save"`` all that the backward reads,
+            ``"recompute"`` as few as possible, ``"auto"`` the cheapest set.
+        without: optimizations to turn off, to measure their gain: a name, or several, of
+            ``elman.plan.spec.OPTIMIZATIONS``.
+        checkpoint: K saves the states of every K-th step and no tape, which the backward then
+            recomputes. This costs about one more forward, if K steps of all samples have more rows
+            than a weight. ``"auto"`` uses the fewest spans that fit into the budget, or none if the
+            whole tape fits.
+        memory_budget: memory for states and tapes of all layers in a training step, in bytes or as
+            ``"2GiB"``, without inputs, outputs and gradients; for ``checkpoint="auto"``.
 
     Raises:
-        InputError: a field has no such value, or budget and checkpoint do not go together.
+        InputError: a field has no such value, or budget and checkpoint exclude each other.
 
     Example:
         >>> elman.PlanOptions(without="merging", checkpoint="auto", memory_budget="2KiB")

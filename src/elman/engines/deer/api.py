@@ -109,23 +109,23 @@ def deer(
 ) -> Tensor:
     """Solve y[t] = step(y[t-1], x[t]) for all t at once, differentiably.
 
-    Newton's iteration on all steps; each needs the Jacobians of all steps and one associative scan.
-    A result is returned only if every step satisfies the recurrence and sampled windows agree with
-    a sequential run; else the next solver is tried, and at last the steps run sequentially, with a
-    warning. Gradients flow into y0, x, and everything that ``step`` uses, exactly (at the solution,
-    not through iterations).
+    The solver is Newton's iteration; each iteration computes the Jacobians of all steps and one
+    associative scan. A result is accepted only if every step satisfies the recurrence and sampled
+    windows agree with a sequential run. Otherwise the next solver is tried, and finally the steps
+    run sequentially, with a warning. Gradients of y0, x and everything that ``step`` uses are
+    exact: they are computed at the solution, not through the iterations.
 
     Args:
-        step: a function or module: y [N, n] and x [N, …] to the next y [N, n], row by row; N is any
-            number of steps and samples. It must be traceable by ``torch.func``.
+        step: a function or module that maps y [N, n] and x [N, …] to the next y [N, n], row by
+            row, for any N. It must be traceable by ``torch.func``.
         y0 [B, n] (or [n]): the state before the first step; float32 or float64.
         x [T, B, …] (or [T, …]): the input, or a tuple of inputs.
-        solver: one or several, tried in order: ``newton`` (DEER), ``quasi`` (the Jacobian's
+        solver: one or several solvers, tried in order: ``newton`` (DEER), ``quasi`` (the Jacobian's
             diagonal only), ``damped`` (Jacobians scaled down while the residual grows),
             ``windowed`` (a few steps at a time), ``picard``.
-        guess: what to begin with: ``"first"``: step(0, x); ``"zeros"``; or y of an earlier call.
+        guess: the initial guess: ``"first"`` for step(0, x), ``"zeros"``, or y of an earlier call.
         budget: memory for Jacobians (bytes); longer sequences are solved in windows.
-        report: called with how the result came about.
+        report: a function called with a report on the solution.
 
     Returns:
         y [T, B, n]: the states after each step.

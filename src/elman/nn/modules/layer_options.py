@@ -25,32 +25,32 @@ Layers = TypeVar("Layers", bound=type)
 
 
 class Options(TypedDict, total=False):
-    """What all modules take beside sizes, and torch's do not.
+    """Options of every module that torch's layers do not have.
 
     Attributes:
-        engine: a name; or ``"auto"``: what ``elman.using`` or ELMAN_ENGINE says, else the engine
-            that benchmarks fastest.
-        heads: so many copies of the cell side by side, each of its part of the units, that do not
-            see each other's past. The formula is that of one: what it reduces, counts or draws is
-            of one head's units. A matrix that multiplies what is a head's own is block-diagonal,
-            stored as [rows, columns / heads]; one that multiplies an input too divides the input as
-            well, and so does an input of as many units as a state, ``x[H]``. Inputs and weights
-            without a divided dim, ``x[I]`` or a scalar, are shared. A scalar state or output that
-            depends on a head's own is one per head, [B, heads].
-        plan: how cells are compiled, and what a forward keeps for its backward.
-        residual: from the second layer on, a layer's input is added to its output.
-        clip_gradient: what flows from a step back into the states before it is held within
-            [-clip_gradient, clip_gradient], component by component; None: as it is.
-        learn_initial: default initial states are learned: parameters ``initial_h`` …
-            [layers · directions, H], one per state, at first zeros or what the cell's ``init=``
-            says; of layers with states of their own ``initial_h_l0`` … [1, H].
-        zoneout: share of units that keep their old state in a step of training, of all states or by
-            name, ``{"h": 0.05, "c": 0.5}``; the mean of both otherwise.
-        recurrent_dropout: share of units of a state that are dropped, in training, where a weight
-            matrix multiplies them.
-        recurrent_dropout_per: ``"sequence"``: the same units in all steps; ``"step"``.
-        weight_dropout: share of each matrix that multiplies what depends on a state that is dropped
-            in a call in training.
+        engine: the name of an engine. The default ``"auto"`` follows ``elman.using`` and
+            ELMAN_ENGINE, or else uses the fastest engine by measurement.
+        heads: number of independent copies of the cell, each with its part of the units. The
+            formula describes one copy: reductions, counts and random numbers are those of one
+            head's units. A matrix that multiplies a head's own values is block-diagonal, stored as
+            [rows, columns / heads]. Inputs with a divided dim, ``x[H]``, are divided; inputs and
+            weights without one, ``x[I]`` or a scalar, are shared. A scalar state or output that
+            depends on a head's own values is one per head, [B, heads].
+        plan: how cells are compiled, and what the forward saves for the backward.
+        residual: add a layer's input to its output, from the second layer on.
+        clip_gradient: clip the gradient that each step passes to the previous states, elementwise
+            to [-clip_gradient, clip_gradient]; None: no clipping.
+        learn_initial: train the default initial states: parameters ``initial_h`` …
+            [layers · directions, H], one per state, initially zero or as in the cell's ``init=``;
+            if the states of the layers differ, ``initial_h_l0`` … [1, H].
+        zoneout: share of units that keep their old state in a training step, for all states or by
+            name, ``{"h": 0.05, "c": 0.5}``. In evaluation, states are the weighted mean of both.
+        recurrent_dropout: share of a state's units that are dropped in products with weight
+            matrices, in training.
+        recurrent_dropout_per: ``"sequence"`` drops the same units in all steps, ``"step"`` draws
+            new ones in each.
+        weight_dropout: share of the elements of each recurrent matrix dropped per call, in
+            training.
     """
 
     engine: str

@@ -33,38 +33,38 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class LinearCrossEntropyLoss(nn.Module):
-    """Cross entropy of a linear decoder, without its logits: the loss of a language model's words.
+    """Linear decoder and cross entropy of a language model, without materialising all logits.
 
-    ``torch.nn.LinearCrossEntropyLoss`` of torch 2.13, with its arguments, parameters and results,
-    for inputs with any leading axes. For hidden states x and targets t the same as
+    It has the arguments, parameters and results of torch 2.13's ``LinearCrossEntropyLoss``, for
+    inputs with any leading axes. For hidden states x and targets t it computes
 
         ``F.cross_entropy(F.linear(x, linear.weight, linear.bias), t, label_smoothing=…, …)``
 
-    but the logits [N, C] of all rows never stand in memory: they are made for some rows at a time,
-    and with them, where gradients are wanted, those of x, weight and bias. Rows whose target is
-    ignored cost nothing, whatever is in them. On the CPU, float32 and float64 run in one compiled
-    kernel; everything else in torch's operations, chunk by chunk.
+    but never holds the logits [N, C] of all rows in memory. It computes them for some rows at a
+    time and, if gradients are wanted, their gradients of x, weight and bias as well. Rows with an
+    ignored target cost nothing. On the CPU, float32 and float64 run in one compiled kernel;
+    everything else runs in torch's operators, chunk by chunk.
 
-    The gradient is made in the forward, while logits are at hand; with ``reduction="none"`` in the
-    backward, from logits made again. Gradients of gradients, ``torch.func``, forward-mode
-    derivatives, class weights, ``out_features`` and targets that are probabilities are computed as
-    torch does, with all logits. Under autocast on a CPU it computes in its weights' type; the loss
-    is autocast's, float32. A loss without the logits of all rows is the idea of "Cut your losses in
-    large-vocabulary language models" (Wijmans et al., arXiv 2411.09009v2), there for GPUs; the
-    formulas stand in ``engines/cross_entropy.py``.
+    The forward computes the gradient while it has the logits; with ``reduction="none"`` the
+    backward recomputes them. Second derivatives, ``torch.func``, forward-mode derivatives, class
+    weights, ``out_features`` and probabilities as targets use torch's computation with all logits.
+    Under autocast on a CPU it computes in its weights' dtype; the loss is float32, as in torch.
+    Source of the idea, for GPUs: "Cut your losses in large-vocabulary language models" (Wijmans et
+    al., arXiv 2411.09009v2); the formulas are in ``engines/cross_entropy.py``.
 
     Args:
         in_features: H, size of x.
         num_classes: C.
         out_features: sizes (d1, d2, …) of a loss of several dimensions: targets [..., d1, d2, …].
-        bias: whether the decoder has one.
-        tie: an ``nn.Embedding``, or its weight [C, H], to be the decoder's weight too; not torch's.
+        bias: whether the decoder has a bias.
+        tie: an ``nn.Embedding``, or its weight [C, H], which the decoder shares. torch has no such
+            argument.
         device, dtype: of the parameters; those of ``tie`` if there is one.
-        reduction: ``"mean"``, ``"sum"``, or ``"none"``: the loss of every row.
-        weight [C]: a factor of each class's loss, a buffer; a mean is weighted by it.
-        ignore_index: rows with this target have no loss; a mean is over the others. None: -100.
+        reduction: ``"mean"``, ``"sum"``, or ``"none"`` for the loss of every row.
+        weight [C]: a factor for the loss of each class, a buffer; a mean is weighted by it.
+        ignore_index: target of rows without loss, which a mean leaves out. None: -100.
         label_smoothing: share of the target that is spread evenly over all classes, in [0, 1].
-        options: None. torch's divide rows into chunks, which is elman's own choice here.
+        options: None. torch's options set the chunks of rows, which elman chooses itself.
 
     The decoder is the child ``linear``, an ``nn.Linear``: parameters ``linear.weight`` [C, H] and
     ``linear.bias`` [C]; with ``out_features`` C · d1 · d2 · … in place of C.

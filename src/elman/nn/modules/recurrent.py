@@ -39,18 +39,19 @@ class Recurrent(SequenceModule):
     """A recurrent network of any cell: ``h[t] = cell(x[t], h[t-1])`` in each layer and direction.
 
     Parameters are named after the cell's weights: ``W_l0``, ``R_l0``, ``W_l0_reverse`` … They are
-    drawn from U(-1/√H, 1/√H) in declared order, H being the size of the first state, unless the
-    cell's ``init=`` says otherwise. So are its constants, which are buffers: part of the
-    ``state_dict``, moved by ``to``, and never trained. If it says what a state begins with, that is
-    a buffer too: ``initial_h`` … [layers · directions, H], for all states.
+    drawn from U(-1/√H, 1/√H) in declared order, where H is the size of the first state, unless the
+    cell's ``init=`` sets them. Constants are named alike; they are buffers: part of the
+    ``state_dict``, moved by ``to``, and never trained. Initial states that the cell declares are
+    buffers, too: ``initial_h`` … [layers · directions, H].
 
     Args:
-        cell: the formula of one step, made by ``@elman.cell``; or a list, one for each layer.
+        cell: the formula of one step, from ``@elman.cell``; or a list with one cell per layer.
         input_size: size of the cell's first input.
-        hidden_size: size of the cell's first state; or a list, one for each layer.
-        num_layers: each further layer reads the output of the one below as its first input; lists
-            say it too.
-        bidirectional: a second set of weights runs over the reversed sequence; outputs are joined.
+        hidden_size: size of the cell's first state; or a list with one size per layer.
+        num_layers: number of layers; each reads the output of the layer below as its first input.
+            The length of a list of cells or sizes sets it, too.
+        bidirectional: add a second set of weights for the reversed sequence; outputs are
+            concatenated.
         batch_first: x and out are [B, T, ·].
         dropout: share of values dropped after each layer but the last, in training.
         device, dtype: of the parameters.
@@ -58,30 +59,28 @@ class Recurrent(SequenceModule):
             ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
             ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
         more: sizes of the cell's other dims (``P=16``), the cell's own options, and its constants
-            (``mask=…``): a number; a tensor or array of the declared shape, which is copied; or a
-            function that is given the tensor to be filled, of each layer and direction, and fills
-            it or returns its value. They go to the layers whose cells declare them; a list has a
-            dim or a constant for each layer, None where its cell has none.
+            (``mask=…``). A constant is a number; a tensor or array of the declared shape, which is
+            copied; or a function that fills the tensor passed to it, or returns its value, for each
+            layer and direction. Dims and constants apply to the layers whose cells declare them. A
+            list has one entry per layer, None for a layer whose cell has no such dim or constant.
 
-    Layers may have cells and sizes of their own, ``Recurrent([cell_a, cell_b], I, [64, 32])``. A
-    further or a static input goes to every layer whose cell declares one of that name. Where all
-    layers have states of the same names and sizes, nothing else is different. Where not, no tensor
-    can hold those of all layers: the state, and the last states, are a list then, in the order
-    ``l0``, ``l0_reverse``, ``l1`` … a tensor [B, H] for each layer and direction, or a tuple of the
-    cell's several.
+    Layers can have different cells and sizes: ``Recurrent([cell_a, cell_b], I, [64, 32])``. Further
+    and static inputs go to every layer whose cell declares them. If the states of all layers have
+    the same names and sizes, calls are as usual. Otherwise the initial and last states are lists in
+    the order ``l0``, ``l0_reverse``, ``l1`` …, with a tensor [B, H] for each layer and direction,
+    or a tuple if the cell has several states.
 
     Raises:
-        ShapeError: sizes that do not fit the cell, or that differ between layers that ``residual``
-            adds.
-        InputError: an option that does not exist; a constant that is not given; lists that do not
-            have one entry for each layer.
+        ShapeError: sizes do not fit the cell, or differ between layers that ``residual`` adds.
+        InputError: an option does not exist, a constant is missing, or a list does not have one
+            entry per layer.
 
     Example:
         >>> net = elman.Recurrent(elman.cells.mgu, 8, 16, num_layers=2)
         >>> out, h = net(torch.randn(5, 2, 8))  # of x [T, B, I]
         >>> out.shape, h.shape
         (torch.Size([5, 2, 16]), torch.Size([2, 2, 16]))
-        >>> known = torch.rand(5, 2) < 0.8  # steps that count; NaN in the others is not read
+        >>> known = torch.rand(5, 2) < 0.8  # valid steps; the others are not read
         >>> x = torch.randn(5, 2, 8).masked_fill(~known.unsqueeze(-1), torch.nan)
         >>> net(x, mask=known)[0].isfinite().all()
         tensor(True)
@@ -204,30 +203,31 @@ class Recurrent(SequenceModule):
         """Run the cell over a batch of sequences, differentiable by BPTT.
 
         Args:
-            x [T, B, I]: input, time-major; [B, T, I] with ``batch_first``; [T, I] unbatched. A cell
-                of several inputs takes a tuple, each with the same T and B; a scalar input is
-                [T, B]. A mask of type bool counts as numbers of the weights' type, 1 where true.
-                Or a PackedSequence (a tuple of such): then so is the output.
-            state: one [layers·directions, B, H] per state of the cell, a tuple if there are
-                several; zeros (or what is learned) if omitted; without B if unbatched. Of layers
-                whose states differ a list: [B, H] for each layer and direction, or a tuple.
+            x [T, B, I]: input, time-major; [B, T, I] with ``batch_first``; [T, I] unbatched. For a
+                cell with several inputs, a tuple with the same T and B; a scalar input is [T, B].
+                A bool input is converted to the weights' dtype. A PackedSequence, or a tuple of
+                them, makes the output packed, too.
+            state: initial state, [layers·directions, B, H]; a tuple if the cell has several states;
+                no B if unbatched. Default: zeros, or the learned or declared initial state. If
+                the states of the layers differ, a list with [B, H] or a tuple for each layer and
+                direction.
             options: of :class:`elman.nn.options.registry.CallOptions`: ``lengths``, ``reset``,
                 ``reset_to``, ``mask``, ``masked_output``, ``draws``, ``static``, ``outputs``.
 
         Returns:
-            out [T, B, H·directions]: the last layer's output at each step; layout as x. With
-                lengths it is zero behind each sequence's end. A tuple of a cell's several outputs
-                in declared order; a scalar one is [T, B] ([T, B, 2] of two directions).
-            states [T, B, H·directions]: with ``outputs="states"``, laid out as out: a tuple if the
-                cell has several. ``out, states, last = net(x, outputs="states")``.
-            state: as the argument, after the last step of each sequence.
+            out [T, B, H·directions]: the last layer's output at each step, in the layout of x; zero
+                past each sequence's end. A tuple if the cell declares several outputs; a scalar
+                output is [T, B], or [T, B, 2] with two directions.
+            states [T, B, H·directions]: only with ``outputs="states"``, in the layout of out; a
+                tuple if the cell has several. ``out, states, last = net(x, outputs="states")``.
+            state: the state after the last step of each sequence, in the form of the argument.
 
         Raises:
-            ShapeError: wrong rank, size, or a sequence of no steps.
-            InputError: wrong dtype, device, or number of inputs or states; no dense tensor.
-                Static inputs are missing, or the cell has none; draws are given where nothing is
-                drawn, or in a type that has not all of their bits.
-            EngineError: the engine asked for by name cannot run this cell; the text says why.
+            ShapeError: a wrong rank or size, or a sequence without steps.
+            InputError: a wrong dtype, device or number of inputs or states; a tensor that is not
+                dense; static inputs that are missing or that the cell lacks; ``draws`` for a module
+                that draws nothing, or in a dtype without enough bits.
+            EngineError: the named engine cannot run this cell; the text says why.
         """
         call_options = given_options(options) if options else {}
         plans = self.parts.plans

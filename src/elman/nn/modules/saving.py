@@ -15,18 +15,17 @@ NAMED = (GRU, LSTM, RNN, Recurrent, LinearCrossEntropyLoss, PlanOptions, bound_c
 
 
 def safe_globals() -> list[Any]:
-    """List what a file of ``torch.save(model, path)`` may name of elman's, to be allowed again.
+    """List elman's entries for the allow-list of ``torch.load(path, weights_only=True)``.
 
-    ``torch.load(path, weights_only=True)`` makes nothing but what is allowed to it::
+    A model saved by ``torch.save(model, path)`` loads with::
 
         with torch.serialization.safe_globals([*elman.safe_globals(), MyModel, torch.nn.Linear]):
             model = torch.load(path)
 
-    A layer in place of torch's (``elman.GRU`` …) names its own class, and ``elman.PlanOptions`` if
-    it has a plan. A ``Recurrent`` names its class, its cell, :func:`elman.bound_cell` if options or
-    heads are bound, and the functions that are options. Cells of your own, and functions of your
-    own as options, are allowed like your classes:
-    ``[*elman.safe_globals(), MyModel, my_cell]``.
+    The file of ``elman.GRU`` and the like names the class, and ``elman.PlanOptions`` if the layer
+    has a plan. The file of a ``Recurrent`` names its class, its cell, :func:`elman.bound_cell` if
+    options or heads are bound, and functions passed as options. Add your own cells and functions
+    like your classes: ``[*elman.safe_globals(), MyModel, my_cell]``.
 
     Returns:
         The classes of modules and options, the cells of ``elman.cells``, the functions of

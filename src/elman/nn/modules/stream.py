@@ -14,18 +14,18 @@ from elman.nn.modules.sequence import SequenceModule
 
 
 class Stream:
-    """Runs a module over a sequence that arrives in chunks, and keeps its state in between.
+    """Run a module over a sequence that arrives in chunks, and keep its state in between.
 
-    For real-time audio, robots, simulators: chunks have any number of steps, one or a thousand, and
-    the outputs are those of the whole sequence at once. Nothing is recorded for a backward. A
-    module that drops values in training is to be in ``eval()``. The first chunk of each size takes
-    longer, since an engine is chosen for it: run one before, or name the engine (``engine="c"``).
+    Use it for real-time audio, robots and simulators. Chunks can have any number of steps; the
+    outputs equal those of one call with the whole sequence. Nothing is recorded for a backward. Put
+    a module with dropout into ``eval()`` first. The first chunk of each size takes longer, since an
+    engine is chosen for it: run one before, or name the engine (``engine="c"``).
 
     Args:
-        module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``, of one direction.
-        state: what the sequence begins from, and :meth:`reset` goes back to, as the module takes
-            it: [layers, B, H] per state, or a list; zeros (or what is learned) if omitted.
-        static [B, S]: of a cell with static inputs, as the module takes it.
+        module: a unidirectional :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
+        state: the initial state, restored by :meth:`reset`, in the form that the module takes:
+            [layers, B, H] per state, or a list. Default: the module's default initial state.
+        static [B, S]: static inputs, in the form that the module takes.
 
     Raises:
         InputError: no such module, or it is bidirectional.
@@ -39,7 +39,7 @@ class Stream:
         True
         >>> stream.state.shape
         torch.Size([1, 2, 8])
-        >>> stream.reset([1])  # another sequence begins for sample 1
+        >>> stream.reset([1])  # start a new sequence for sample 1
         >>> stream.state[0, 1].count_nonzero().item()
         0
     """
@@ -94,10 +94,10 @@ class Stream:
         return out
 
     def reset(self, samples: Any = None) -> None:
-        """Begin anew: all states, or those of some samples, become what the stream began from.
+        """Restore the initial state of all samples, or of some.
 
         Args:
-            samples [B]: a mask, or [n] their numbers; all samples if omitted.
+            samples [B]: a mask, or [n] indices; all samples if omitted.
 
         Raises:
             InputError: there is no batch, or there are no such samples.

@@ -24,13 +24,12 @@ Model = TypeVar("Model", bound=nn.Module)
 def accelerate(model: Model) -> Model:
     """Make every torch.nn.RNN, GRU and LSTM inside a model run on elman's engines.
 
-    The modules themselves change their class, so everything about them stays: parameters, hooks,
-    mode, and all references to them, shared ones included. Users' own subclasses and parametrized
-    modules are left alone; :func:`elman.nn.report` says so, and so does the logger ``elman`` at
-    level INFO.
+    The modules change their class in place, so parameters, hooks, mode and all references to them
+    stay. Your own subclasses of torch's layers and parametrized modules are not changed;
+    :func:`elman.nn.report` and the logger ``elman`` (level INFO) give the reason.
 
     Args:
-        model: any module, or one of torch's layers itself; it is changed in place.
+        model: any module, or one of torch's layers; it is changed in place.
 
     Returns:
         The model itself.
@@ -54,7 +53,9 @@ def accelerate(model: Model) -> Model:
 
 
 def restore(model: Model) -> Model:
-    """Undo :func:`accelerate`: torch's own classes again. Modules made as elman's stay elman's.
+    """Undo :func:`accelerate`: give torch's own classes back.
+
+    Modules constructed as elman's classes stay as they are.
 
     Example:
         >>> model = elman.accelerate(torch.nn.Sequential(torch.nn.GRU(8, 16)))

@@ -219,7 +219,7 @@ class TorchLayers(SequenceModule):
 class RNN(TorchLayers, nn.RNN):
     """torch.nn.RNN on elman's engines: ``h[t] = tanh(W x[t] + b + R h[t-1] + d)``.
 
-    Same draws, ``state_dict``, results and errors as torch's.
+    Same constructor, initial weights, ``state_dict``, results and errors as torch's layer.
 
     Args:
         input_size: size of x.
@@ -278,7 +278,7 @@ class RNN(TorchLayers, nn.RNN):
 class GRU(TorchLayers, nn.GRU):
     """torch.nn.GRU on elman's engines: ``h[t] = (1 - z) * n + z * h[t-1]``.
 
-    Same draws, ``state_dict``, results and errors as torch's.
+    Same constructor, initial weights, ``state_dict``, results and errors as torch's layer.
 
     Args:
         input_size: size of x.
@@ -334,7 +334,7 @@ class GRU(TorchLayers, nn.GRU):
 class LSTM(TorchLayers, nn.LSTM):
     """torch.nn.LSTM on elman's engines: ``c[t] = f * c[t-1] + i * g``, ``h[t] = o * tanh(c[t])``.
 
-    Same draws, ``state_dict``, results and errors as torch's.
+    Same constructor, initial weights, ``state_dict``, results and errors as torch's layer.
 
     Args:
         input_size: size of x.

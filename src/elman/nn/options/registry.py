@@ -20,24 +20,24 @@ class CallOptions(TypedDict, total=False):
     """Options of a call.
 
     Attributes:
-        lengths [B]: steps of each sequence of a padded batch, in any order. The output is zero
-            behind each end, the last states are those after each own last step, and padding costs
-            no arithmetic.
-        reset [T, B]: not 0 where an episode begins: before that step the state becomes the initial
-            one, in both directions; laid out (and packed) as x.
-        reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given; by
-            default what a sequence begins with that is given no state.
-        mask [T, B]: 0 where a step does not count, as where a value is missing: all states stay as
-            they are in all layers and both directions, and what x holds there, NaN too, is not
-            read. Laid out (and packed) as x. A reset before such a step is done.
-        masked_output: of a step that does not count: ``"held"``, the default: an output that is a
-            state is that state, so as before the step; any other is zero. ``"zeros"``: zero.
-        draws [T, B, layers·directions, n]: of the module's ``draws``, in training: random numbers
-            that the cells use instead of drawing. Laid out (and packed) as x.
-        static [B, S]: of a cell with static inputs: one value per sequence, the same for all layers
-            and steps; a tuple if there are several; [S] unbatched; a scalar one is [B].
-        outputs: ``"states"`` for the last layer's states behind every step too, laid out as the
-            output: ``out, states, last = net(x, outputs="states")``; a tuple if the cell has
+        lengths [B]: number of steps of each sequence of a padded batch, in any order. The output is
+            zero past each end, the last states are those of each sequence's last step, and padding
+            costs no arithmetic.
+        reset [T, B]: nonzero where an episode starts: the state is reset before that step, in both
+            directions. It has the layout of x.
+        reset_to: the state after a reset: ``"zeros"``, or ``"initial"``, the state passed to the
+            call. Default: the default initial state.
+        mask [T, B]: zero for steps to skip, such as missing ones: all states of all layers keep
+            their values, and x is not read there, even if it is NaN. It has the layout of x. A
+            reset takes effect in a masked step, too.
+        masked_output: output of a masked step. ``"held"``, the default, repeats an output that is
+            a state and sets any other to zero; ``"zeros"`` sets all to zero.
+        draws [T, B, layers·directions, n]: random numbers from the module's ``draws``, in training,
+            used instead of new ones. They have the layout of x.
+        static [B, S]: static inputs, one value per sequence for all layers and steps; a tuple if
+            the cell has several; [S] unbatched; a scalar one is [B].
+        outputs: ``"states"`` also returns the last layer's states after every step, in the layout
+            of the output: ``out, states, last = net(x, outputs="states")``; a tuple if the cell has
             several.
     """
 
