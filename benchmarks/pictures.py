@@ -18,6 +18,7 @@ from benchmarks.claims import Rows
 from benchmarks.rows import read_rows
 from elman.report.charts import NO_METADATA, STYLE
 
+WIDTH = 6.4  # inches; its text can be read where a telephone shrinks it
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -66,11 +67,11 @@ GROUNDS = {
 }
 
 LAYERS = Group(
-    "torch.nn's own layers, replaced by elman.accelerate(model)",
+    "Layers of torch.nn, with elman.accelerate(model)",
     (
         Bar("GRU, 64 units, batch 1", "foundation", "gru 1000,1,64"),
         Bar("GRU, 128 units, batch 4", "foundation", "gru 100,4,128"),
-        Bar("GRU, 256 units, batch 32, packed", "layers", "gru packed 100,32,256"),
+        Bar("GRU, 256, batch 32, packed", "layers", "gru packed 100,32,256"),
         Bar("GRU, 256 units, batch 32", "foundation", "gru 100,32,256"),
         Bar("LSTM, 64 units, batch 1", "cpu", "lstm 1000,1,64"),
         Bar("LSTM, 256 units, batch 32", "cpu", "lstm 100,32,256"),
@@ -78,15 +79,15 @@ LAYERS = Group(
     ),
 )
 PROJECTS = Group(
-    "Published models' loops over time steps, as one layer",
+    "Loops of published models, as one layer",
     (
         Bar("CleanRL, LSTM with resets", "users", "cleanrl lstm 128,2,128", "loop"),
         Bar("snnTorch, leaky neurons", "users", "snntorch leaky 100,128,1000", "loop"),
-        Bar("stable-baselines3, LSTM with resets", "users", "sb3 lstm 128,8,256", "loop"),
+        Bar("sb3, LSTM with resets", "users", "sb3 lstm 128,8,256", "loop"),
         Bar("ncps, CfC", "users", "ncps cfc 200,32,64", "loop"),
         Bar("SpeechBrain, LiGRU", "users", "speechbrain ligru 500,16,512", "loop"),
         Bar("DreamerV3, layer-norm GRU", "users", "dreamer gru 64,16,512", "loop"),
-        Bar("haste, layer-norm LSTM, zoneout", "users", "haste lstm 100,32,256", "loop"),
+        Bar("haste, layer-norm LSTM", "users", "haste lstm 100,32,256", "loop"),
         Bar("NeuralHydrology, EA-LSTM", "users", "neuralhydrology ealstm 365,256,256", "loop"),
         Bar("TorchRL, GRU with resets", "users", "torchrl gru 128,256,512", "loop"),
     ),
@@ -114,7 +115,7 @@ def draw_gains(groups: Iterable[Group], ground: Ground) -> str:
         "text.color": ground.text,
     }
     with mpl.rc_context(STYLE | colours):
-        figure = Figure(figsize=(8.4, 0.265 * sum(heights) + 0.1), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 0.25 * sum(heights) + 0.1), layout="constrained")
         panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights, sharex=True)
         for axes, group in zip(panels[:, 0], groups, strict=True):
             _draw_group(axes, group, ground)
@@ -136,7 +137,7 @@ def _draw_group(axes: Axes, group: Group, ground: Ground) -> None:
         )
     axes.set_yticks(places, [bar.label for bar in group.bars], color=ground.text)
     axes.set(xscale="log", xlim=(1, 200), ylim=(len(figures) - 0.4, -0.6), xticks=[])
-    axes.set_title(group.title, loc="left", fontsize=11, color=ground.accent, weight="bold")
+    axes.set_title(group.title, loc="left", fontsize=10.5, color=ground.accent, weight="bold")
     axes.minorticks_off()
     axes.tick_params(left=False)
     axes.spines[["bottom"]].set_visible(False)
