@@ -87,7 +87,7 @@ def _output(output: Cell, pictures: dict[str, str | bytes]) -> str:
         pictures[name] = image
         return f"![plot]({name})"
     text = "".join(output["text"] if "text" in output else data["text/plain"])
-    return f"```text\n{text.rstrip()}\n```"
+    return f"```{{code-block}} text\n:class: output\n\n{text.rstrip()}\n```"
 
 
 def drawing(svg: str) -> str:

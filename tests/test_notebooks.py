@@ -78,7 +78,8 @@ def test_pages(tmp_path):
     page = made.pop("one.md")
     ((picture, data),) = made.items()
     assert data == b"hi"
-    parts = ["# A\nb", "```python\nc\n```", "```text\n3\n4\n```", "```text\n5\n```"]
+    start = "```{code-block} text\n:class: output\n\n"
+    parts = ["# A\nb", "```python\nc\n```", f"{start}3\n4\n```", f"{start}5\n```"]
     parts += [f"![plot]({picture})", '<div class="drawing"><svg/></div>']
     parts += [f"`one.ipynb <../{tmp_path.name}/one.ipynb>`"]  # the file itself, to be run
     assert [page.count(part) for part in parts] == [1] * len(parts)
