@@ -26,7 +26,8 @@ def elu(v: Any, alpha: Any = 1.0) -> Tracer:
     """v where it is positive, else alpha · (exp(v) - 1), elementwise.
 
     Source: Clevert, Unterthiner & Hochreiter 2016, arXiv:1511.07289v5, eq. 15. The derivative at 0
-    is alpha, as in torch; at NaN it is NaN, where torch has NaN or 1, as a unit lies in memory.
+    is alpha, as in torch. At NaN it is NaN; in torch it is NaN or 1, depending on the position in
+    memory.
 
     Example:
         >>> h = elu(W @ x + R @ h)
@@ -39,9 +40,9 @@ def elu(v: Any, alpha: Any = 1.0) -> Tracer:
 
 
 def hardtanh(v: Any, low: float = -1.0, high: float = 1.0) -> Tracer:
-    """v held within [low, high], two numbers, elementwise; the derivative at them is 0, as in torch
-    (``clip`` has 1 there, as torch.clamp). At NaN it is 0, where torch has 0 or 1, as a unit lies
-    in memory.
+    """v clipped to [low, high], two numbers, elementwise; the derivative at them is 0, as in torch
+    (``clip`` has 1 there, as torch.clamp). At NaN it is 0; in torch it is 0 or 1, depending on the
+    unit's position in memory.
 
     Example:
         >>> h = hardtanh(W @ x + R @ h)
@@ -51,7 +52,7 @@ def hardtanh(v: Any, low: float = -1.0, high: float = 1.0) -> Tracer:
 
 
 def hardsigmoid(v: Any) -> Tracer:
-    """(v + 3) / 6 held within [0, 1], elementwise; no gradient flows at the bounds, as in torch.
+    """(v + 3) / 6 clipped to [0, 1], elementwise; the gradient is 0 at the bounds, as in torch.
 
     Example:
         >>> z = hardsigmoid(W @ x + R @ h + b)

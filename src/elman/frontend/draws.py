@@ -30,13 +30,13 @@ def counting() -> Generator[None]:
 
 
 def uniform(like: Any, per: Per = "step") -> Tracer:
-    """Numbers drawn from [0, 1), one for each unit; 1/2 where the module does not train.
+    """Uniform random numbers in [0, 1), one for each unit; 1/2 in evaluation.
 
     Args:
-        like: a value of the formula, whose shape they have: [H] or a scalar; or dims, as ``"H"``.
-        per: ``"step"``: drawn anew in every step; ``"sequence"``: once for all steps of a sequence.
+        like: a value of the formula with the wanted shape, [H] or a scalar; or dims, as ``"H"``.
+        per: ``"step"`` draws in every step, ``"sequence"`` once for all steps of a sequence.
 
-    They are multiples of 2^-24, equal on all engines, and have no gradient.
+    The numbers are multiples of 2^-24, equal on all engines, and have no gradient.
 
     Example:
         >>> h = where(uniform(h) < 0.1, h, tanh(W @ x))
@@ -46,13 +46,12 @@ def uniform(like: Any, per: Per = "step") -> Tracer:
 
 
 def noise(like: Any, per: Per = "step") -> Tracer:
-    """Numbers drawn from the standard normal distribution, one for each unit; 0 where the module
-    does not train.
+    """Standard normal random numbers, one for each unit; 0 in evaluation.
 
     Args:
-        like, per: as of :func:`uniform`.
+        like, per: as for :func:`uniform`.
 
-    Two uniform numbers make one (Box & Muller 1958).
+    Each is computed from two uniform numbers (Box & Muller 1958).
 
     Example:
         >>> h = tanh(W @ x + R @ h) + 0.1 * noise(h)
@@ -64,14 +63,13 @@ def noise(like: Any, per: Per = "step") -> Tracer:
 
 
 def dropout(v: Any, p: float, per: Per = "step") -> Tracer:
-    """v where a unit is kept, which it is with probability 1 - p, divided by that; else 0. v itself
-    where the module does not train.
+    """v / (1 - p) with probability 1 - p per unit, else 0; v itself in evaluation.
 
     Args:
         v: a vector or a scalar of the formula.
-        p: share of units that are dropped, a number in [0, 1].
-        per: ``"step"``: drawn anew in every step; ``"sequence"``: the same units in all steps of a
-            sequence (Gal & Ghahramani 2016, arXiv:1512.05287v5, sec. 4).
+        p: probability that a unit is dropped, a number in [0, 1].
+        per: ``"step"`` draws new units in every step; ``"sequence"`` drops the same units in all
+            steps of a sequence (Gal & Ghahramani 2016, arXiv:1512.05287v5, sec. 4).
 
     Example:
         >>> h = tanh(W @ x + R @ dropout(h, 0.2, per="sequence"))
@@ -86,13 +84,12 @@ def dropout(v: Any, p: float, per: Per = "step") -> Tracer:
 
 
 def zoneout(new: Any, old: Any, p: float, per: Per = "step") -> Tracer:
-    """old where a unit is held, which it is with probability p; else new. ``p old + (1 - p) new``
-    where the module does not train.
+    """old with probability p per unit, else new; ``p old + (1 - p) new`` in evaluation.
 
     Args:
         new, old: vectors or scalars of the formula, of one shape.
-        p: share of units that keep their old value, a number in [0, 1].
-        per: as of :func:`dropout`.
+        p: probability that a unit keeps its old value, a number in [0, 1].
+        per: as for :func:`dropout`.
 
     Source: Krueger et al. 2017, arXiv:1606.01305v4, eqs. 2-3, and sec. 3.1 for the expected value.
 

@@ -182,7 +182,7 @@ def expm1(v: Any) -> Tracer:
 
 
 def floor(v: Any) -> Tracer:
-    """The largest whole number that is not larger, elementwise; its derivative is 0.
+    """The largest integer not greater than v, elementwise; its derivative is 0.
 
     Example:
         >>> h = h - floor(h)
@@ -191,9 +191,9 @@ def floor(v: Any) -> Tracer:
 
 
 def round(v: Any) -> Tracer:  # torch's name
-    """The nearest whole number, halves to even as in torch, elementwise; its derivative is 0.
+    """The nearest integer, halves to even as in torch, elementwise; its derivative is 0.
 
-    With the gradient of v: ``straight_through(round(v), v)``.
+    For the gradient of v, write ``straight_through(round(v), v)``.
 
     Example:
         >>> h = straight_through(round(h), h)
@@ -240,8 +240,8 @@ def maximum(a: Any, b: Any) -> Tracer:
 
 
 def clip(v: Any, low: Any, high: Any) -> Tracer:
-    """v held within [low, high], as torch.clamp: at the bounds the gradient goes to v, outside to
-    the bound, at NaN nowhere; if the bounds cross, high.
+    """v clipped to [low, high], as torch.clamp: at the bounds the gradient goes to v, outside to
+    the bound, at NaN nowhere. If the bounds cross, the value is high.
 
     Example:
         >>> h = clip(W @ x + R @ h, -1.0, 1.0)
@@ -286,10 +286,10 @@ def _cut(value: Node, dims: list[Dim]) -> list[Tracer]:
 
 
 def split(v: Any, parts: Any) -> list[Tracer]:
-    """Cut a vector (or the rows of a weight) into equal parts, or into named ones.
+    """Split a vector (or the rows of a weight) into equal parts, or into parts of named dims.
 
-    ``split(v, 3)`` of [3H] gives three of [H]; ``split(v, "H, H, P")`` gives unequal parts. A dim
-    that is a number is cut where it is wanted: ``split(v, 2)`` of [8] gives two of [4].
+    ``split(v, 3)`` of [3H] returns three of [H]; ``split(v, "H, H, P")`` returns unequal parts.
+    ``split(v, 2)`` of [8] returns two of [4].
 
     Raises:
         TraceError: the parts do not make up the vector.

@@ -37,8 +37,8 @@ __all__ = [
 
 def sum(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
     """The sum over all units of a vector: a scalar per sample; or over each of ``groups`` equal
-    groups of neighbouring units: [G]. With the name of a dim, ``groups="D"``, there are as many as
-    it has units: [D]. So for every function that takes groups.
+    groups of neighbouring units: [G]. ``groups="D"`` makes as many groups as the dim D has units:
+    [D]. The same holds for every function with ``groups``.
 
     Example:
         >>> h = h / (1 + sum(h * h))
@@ -83,9 +83,9 @@ def amax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
 
 
 def spread(values: Any, like: Any) -> Tracer:
-    """One value per group [G], or one for all, at every unit of its group: in the dims of ``like``
-    [H]. H / G neighbours are a group, as for ``sum(v, groups=G)``. G may be a name: values [M] are
-    one for each of M equal groups.
+    """Repeat one value per group [G], or one for all, for every unit of its group, with the dims of
+    ``like`` [H]. H / G neighbours form a group, as for ``sum(v, groups=G)``. G may be a name: [M]
+    has one value for each of M equal groups.
 
     ``v / spread(sqrt(mean(v * v, groups=4)), v)`` is v with each of 4 groups scaled to a root mean
     square of 1.

@@ -65,10 +65,10 @@ __all__ = ["clip_gradient", "spike", "straight_through"]
 def spike(
     v: Any, surrogate: str | Callable[..., Any] = "fast_sigmoid", **parameters: Any
 ) -> Tracer:
-    """Exactly 1 where v > 0, else 0 (at 0 and at NaN too), elementwise; what flows back to v is
-    multiplied by a surrogate of the derivative, which the backward alone computes.
+    """Exactly 1 where v > 0, else 0 (also at 0 and NaN), elementwise. The gradient of v uses a
+    surrogate of the derivative, which only the backward computes.
 
-    With a threshold: ``spike(v - threshold)``.
+    For a threshold, write ``spike(v - threshold)``.
 
     Args:
         v: a vector [n] or a scalar per sample.
@@ -115,8 +115,8 @@ def _named(name: Any, parameters: dict[str, Any]) -> Callable[..., Any]:
 def straight_through(hard: Any, soft: Any) -> Tracer:
     """The value of ``hard``, bit for bit, with the gradient of ``soft``, elementwise.
 
-    Of ``soft`` a step computes what its derivative needs, and in a forward without gradients
-    nothing: ``straight_through(round(v), v)``, ``straight_through(v > 0, sigmoid(v))``.
+    Examples: ``straight_through(round(v), v)``, ``straight_through(v > 0, sigmoid(v))``. A step
+    computes only those parts of ``soft`` that its derivative needs, and none without gradients.
     Source: Bengio, Léonard & Courville 2013, arXiv:1308.3432v1, section 4.
 
     Example:
@@ -126,12 +126,12 @@ def straight_through(hard: Any, soft: Any) -> Tracer:
 
 
 def clip_gradient(v: Any, limit: Any) -> Tracer:
-    """v itself; what flows back to it is held within [-limit, limit], unit by unit, NaN kept.
+    """v itself, with its gradient clipped elementwise to [-limit, limit]; NaN is kept.
 
     Inside a recurrence the cotangent is clipped in every step, unlike a clipped gradient of the
-    weights. ``limit`` is a number, or a value of the cell, to which nothing flows. Such a backward
-    is not linear: derivatives of higher order and transforms run step by step, and what a second
-    backward lets flow through the output's own gradient is clipped apart from the rest.
+    weights. ``limit`` is a number, or a value of the cell, which gets no gradient. The backward is
+    not linear, so higher derivatives and transforms run step by step. A second backward clips the
+    gradient through the output's own gradient separately.
     Source: Graves 2013, arXiv:1308.0850v5, section 2.1 (derivatives by the inputs of the layers are
     clipped).
 

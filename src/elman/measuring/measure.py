@@ -198,28 +198,29 @@ def measure(
     seconds: float = 2.0,
     **more: Any,
 ) -> Measured:
-    """Time a cell beside its plain loop: the formula, step by step, in torch's operations.
+    """Compare a cell with its plain loop: the formula, step by step, in torch's operators.
 
-    First both must agree with the loop in float64, in outputs, last states and every gradient; then
+    First both must agree with the loop in float64, in outputs, last states and every gradient. Then
     they are timed in alternating rounds, in this process, on the CPU. ``elman bench file.py:cell``
-    does it in a process of its own. Random numbers inside a cell are their expected values.
+    does the same in a process of its own. Random numbers inside a cell are replaced by their
+    expected values.
 
     Args:
-        cell: what is timed.
-        input_size, hidden_size: as of :class:`elman.Recurrent`; input_size is hidden_size if
-            omitted.
+        cell: the cell to time.
+        input_size, hidden_size: as for :class:`elman.Recurrent`; input_size defaults to
+            hidden_size.
         steps, batch: T and B.
         dtype: of the computation.
-        training: forward and backward, with all gradients; else the forward.
+        training: time forward and backward, with all gradients; otherwise the forward alone.
         engine: a name, or ``auto``.
-        seconds: of timing.
-        more: what :class:`elman.Recurrent` takes: sizes of other dims, options of the cell,
-            constants.
+        seconds: duration of the timing.
+        more: further arguments of :class:`elman.Recurrent`: sizes of other dims, options of the
+            cell, constants.
 
     Raises:
-        InputError: no cell, sizes that are none, or a dtype that torch lacks.
-        VerifyError: elman computes something else than the loop: a bug of ours.
-        EngineError: the engine asked for by name cannot run this; the text says why.
+        InputError: an argument is not a cell, size or dtype.
+        VerifyError: elman disagrees with the loop: a bug in elman.
+        EngineError: the named engine cannot run this; the text says why.
 
     Example:
         >>> found = elman.measure(elman.cells.mgu, 4, 8, steps=5, batch=2, seconds=0.01)

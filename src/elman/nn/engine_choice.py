@@ -43,13 +43,13 @@ def checked(engine: str, where: str = "") -> str:
 def using(*, engine: str) -> Iterator[None]:
     """Run the modules that name no engine on one engine, inside the ``with`` block.
 
-    A module that was made with ``engine=`` keeps its engine. The block comes before the environment
-    variable ELMAN_ENGINE; ``engine="auto"`` gives the choice back to measurement. Other threads are
+    A module constructed with ``engine=`` keeps its engine. The block takes precedence over the
+    environment variable ELMAN_ENGINE; ``engine="auto"`` re-enables measurement. Other threads are
     not affected.
 
     Raises:
-        EngineError: there is no engine of that name; inside the block, whatever that engine cannot
-            run.
+        EngineError: there is no engine of that name; or, inside the block, the engine cannot run a
+            layer.
 
     Example:
         >>> with elman.using(engine="reference"):

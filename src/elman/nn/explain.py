@@ -23,30 +23,28 @@ from elman.plan.checkpoint import EVERYTHING
 
 
 def explain(subject: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
-    """Show every stage: formula, canonical and backward step, program, engines, memory and work.
+    """Explain a cell or module: engine, speed and memory first, then every stage of compilation.
 
-    ``print(elman.explain(net, x))``. Nothing is run on x itself: it gives sizes, dtype, device and
-    which gradients are wanted; engines are benchmarked on random data of that shape, as ``auto``
-    does.
+    Use ``print(elman.explain(net, x))``. x supplies sizes, dtype, device and the wanted gradients;
+    the module does not run on it. Engines are timed on random data of that shape, as ``auto`` does.
 
     Args:
         subject: a cell, or one of elman's modules.
-        x: an example input of the module, as its ``forward`` takes it.
+        x: an example input of the module's ``forward``.
         options: for a cell ``input_size``, ``hidden_size``, ``steps``, ``batch``, ``dtype``,
-            ``device``, ``training``, ``plan``, ``engine``, its dims; for a module what
-            its ``forward`` takes beside x: ``state``, ``lengths``, ``reset``, ``reset_to``,
+            ``device``, ``training``, ``plan``, ``engine`` and dims; for a module the other
+            arguments of its ``forward``: ``state``, ``lengths``, ``reset``, ``reset_to``,
             ``mask``, ``masked_output``, ``draws``, ``static``, ``outputs``; for both
             ``measure=False``.
 
     Returns:
-        An object to print, with ``stages``, ``engines``, ``tape_bytes``, ``peak_bytes``, ``flops``
-        and ``executed_flops``.
+        An object to print, with ``summary``, ``stages``, ``engines``, ``tape_bytes``,
+        ``peak_bytes``, ``flops`` and ``executed_flops``.
 
     Raises:
-        InputError: no module of elman's, no x for one, or an x for a cell.
-        EngineError: the engine asked for by name cannot run this; the text says why.
-        ShapeError, InputError: what ``forward`` would raise; ``memory_budget`` is less than x
-            needs.
+        InputError: another object, a module without x, or a cell with x.
+        EngineError: the named engine cannot run this; the text says why.
+        ShapeError, InputError: as ``forward``; or ``memory_budget`` is less than x needs.
 
     Example:
         >>> explanation = elman.explain(elman.cells.gru, measure=False)

@@ -24,13 +24,14 @@ def _runners(model: nn.Module) -> Iterator[tuple[str, Runner | Group]]:
 
 
 def choices(model: nn.Module) -> dict[str, Any]:
-    """Record what runs a model's layers. A call for which another engine is asked by name (inside
-    ``using``) has a record of its own.
+    """Record the engine choices of a model's layers, for :func:`pin`.
+
+    A call with another engine by name (inside ``using``) has a record of its own.
 
     Returns:
         ``{layer: {size bucket: {"engine": …, "schedule": …, digests and facts of the kernel}}}``,
-        JSON-able; a layer that has not run yet has no size bucket. Layers that could run together
-        have an entry of their own for whether they do.
+        for JSON. A layer that has not run yet has no size bucket. Layers that could run together
+        have an additional entry for that choice.
     """
     check_model("elman.nn.choices", model)
     by_name: dict[str, Any] = {}
@@ -50,11 +51,11 @@ def choices(model: nn.Module) -> dict[str, Any]:
 
 
 def counters(model: nn.Module) -> dict[str, int]:
-    """Count what happened in a model's kernels since the process began.
+    """Count events in a model's kernels since the process started.
 
     Returns:
-        name -> number: ``fallbacks`` are calls that no solver of engine ``deer`` could solve, and
-        whose steps were run sequentially; of all its ``calls``.
+        Counts by name: ``calls`` of engine ``deer``, and ``fallbacks`` among them, which no solver
+        could solve, so that their steps ran sequentially.
     """
     check_model("elman.nn.counters", model)
     kernels = [
@@ -71,16 +72,16 @@ def counters(model: nn.Module) -> dict[str, int]:
 
 
 def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
-    """Make a model's layers use exactly what :func:`choices` recorded, whatever is benchmarked now.
+    """Make a model's layers use the choices that :func:`choices` recorded.
 
-    Of a module that names no engine, ``using`` and ELMAN_ENGINE still come first. Size buckets
+    For a module that names no engine, ``using`` and ELMAN_ENGINE take precedence. Size buckets
     without a record choose as usual.
 
     Returns:
-        Why some records cannot be used; empty if all are.
+        The reasons why some records cannot be used; empty if all can.
 
     Raises:
-        InputError: no model, or no records.
+        InputError: an argument is not a model, or not such a record.
     """
     check_model("elman.nn.pin", model)
     if not isinstance(choices, Mapping):

@@ -38,23 +38,23 @@ class Tuned:
 def tune(model: nn.Module, x: Any, *, again: bool = False, **call: Any) -> Tuned:
     """Benchmark the engines for a model and an input, and remember the fastest on this machine.
 
-    It is what the first call with ``engine="auto"`` does, without running the model on data for
-    longer than one forward: use it before a run whose first steps are timed. Choices are made for
-    the model's mode (``train()`` or ``eval()``), for gradients on or off, for dtype, device and
-    sizes as they are now. ``elman tune`` does it from the command line.
+    This is the work of the first call with ``engine="auto"``, in advance: use it before a run whose
+    first steps are timed. The model runs one forward. Choices apply to the current mode
+    (``train()`` or ``eval()``), gradients on or off, dtype, device and sizes. The command is
+    ``elman tune``.
 
     Args:
-        model: an ``elman.RNN``, ``GRU``, ``LSTM`` or ``Recurrent``, or a model that has some. A
-            model runs once on x, so that its layers' inputs are known.
-        x: an example input, as ``model(x)`` takes it.
-        again: benchmark anew, whatever was measured before.
+        model: an ``elman.RNN``, ``GRU``, ``LSTM`` or ``Recurrent``, or a model that contains some.
+            A model runs once on x to find the inputs of its layers.
+        x: an example input of ``model(x)``.
+        again: repeat earlier measurements.
         call: further arguments of the call by name, such as ``lengths=`` or ``reset=``.
 
     Returns:
         The candidates of each layer with their times; ``print`` it.
 
     Raises:
-        InputError: the model has no recurrent layer of elman's.
+        InputError: the model has no recurrent layer of elman.
         ShapeError, InputError: as the call itself.
         EngineError: a layer names an engine that cannot run it.
 

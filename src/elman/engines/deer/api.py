@@ -245,13 +245,13 @@ def _warn(solution: Solution) -> None:
 
 
 def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
-    """All y[t] = a[t] y[t-1] + b[t] at once, differentiable twice.
+    """Compute y[t] = a[t] y[t-1] + b[t] for all t at once, twice differentiable.
 
     Args:
-        a: [T, …] as b, to scale each channel; or matrices [T, …, n, n] that multiply the last axis
-            of b [T, …, n].
-        b [T, …]: what is added.
-        y0 […]: y before the first step; zeros if omitted.
+        a: factors [T, …] of the shape of b; or matrices [T, …, n, n] that multiply the last axis
+            of y [T, …, n].
+        b [T, …]: summands.
+        y0 […]: y before the first step; zeros by default.
 
     Returns:
         y [T, …].

@@ -54,24 +54,23 @@ class Exported:
 
 
 def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
-    """Write a module as C99 that needs no library, allocates nothing and has no global state.
+    """Write a module as C99 that needs no library, allocates no memory and has no global state.
 
-    Of any cell, with any layers, heads and residual connections; in float32, as in ``eval()``. The
-    folder then holds ``NAME.h`` (one ``NAME_step`` from x [I] to y [H], ``NAME_run`` over T steps),
-    ``NAME.c``, ``NAME_weights.h``, ``NAME_check.c``, which compares with what the module computes
-    here, and a ``Makefile`` (``make check``). Several outputs lie one behind another in y; a
-    sequence begins with what is learned, or as the cell says. The text is C99 with one number at a
-    time; gcc and clang compile it to vectors (``-DLANES=4``, 8, 16; by itself as wide as the target
-    has).
+    The module can have any cell, layers, heads and residual connections; the code computes in
+    float32, as in ``eval()``. The folder then has ``NAME.h`` (``NAME_step`` from x [I] to y [H],
+    ``NAME_run`` over T steps), ``NAME.c``, ``NAME_weights.h``, ``NAME_check.c``, which compares
+    with the module's results, and a ``Makefile`` (``make check``). Several outputs are stored one after
+    another in y. A sequence starts from the module's default initial state. gcc and clang compile
+    the code to vectors, by default as wide as the target's (``-DLANES=4``, 8, 16).
 
     Args:
-        module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``, of one direction.
-        folder: made if it is not there; files of the same names are replaced.
-        name: of files, types and functions; a C identifier.
+        module: a unidirectional :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
+        folder: created if missing; files of the same names are replaced.
+        name: prefix of files, types and functions; a C identifier.
 
     Raises:
-        InputError: no such module, both directions, a weight that is no finite number, or an
-            operation that C has no text for.
+        InputError: another module, both directions, a weight that is not finite, or an operation
+            without C text.
 
     Example:
         >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")

@@ -51,33 +51,32 @@ class OnnxModel:
 def to_onnx(
     module: Any, path: str | Path, *, lengths: bool = False, scan: bool = False
 ) -> OnnxModel:
-    """Write a module as an ONNX model: its weights, all layers and directions, as in ``eval()``.
+    """Write a module as an ONNX model with its weights, layers and directions, as in ``eval()``.
 
     RNN, GRU and LSTM, also ``cells.gru_before`` and ``cells.lstm_peephole``, become ONNX's own
     operators. Any other cell becomes a ``Scan`` whose body is one step of its formula in standard
-    operators; what does not depend on the state is computed before it, for all steps at once.
+    operators; values that do not depend on the state are computed before it, for all time steps.
 
-    The model is in float32, of opset 18; T and B are those of each call. It takes the cell's inputs
-    by their names, x [T, B, I] ([B, T, I] with ``batch_first``), static inputs [B, S], and if they
-    are given the initial states ``h_0`` [layers·directions, B, H] by the names of the cell's
-    states, else zeros, or what is learned. It gives ``out`` [T, B, H·directions] (``out``,
-    ``out_1`` … if the cell has several) and the states after the last step, ``h_n``
-    [layers·directions, B, H]; of layers with states of their own ``h_l0_0`` and ``h_l0_n`` …
-    [1, B, H].
+    The model uses float32 and opset 18; T and B may differ in each call. Its inputs are the cell's
+    inputs by name, x [T, B, I] ([B, T, I] with ``batch_first``), static inputs [B, S], and the
+    optional initial states ``h_0`` [layers·directions, B, H], named after the cell's states; their
+    default is the module's default initial state. Its outputs are ``out`` [T, B, H·directions]
+    (``out``, ``out_1`` … if the cell has several) and the states after the last step, ``h_n``
+    [layers·directions, B, H]. If the states of the layers differ, they are ``h_l0_0`` and
+    ``h_l0_n`` … [1, B, H].
 
     Args:
         module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
-        path: of the file, usually ``….onnx``.
-        lengths: whether the model takes ``lengths`` [B] too, the steps of each sequence of a padded
-            batch, as integers: the output is zero behind each end, and the last states are those
-            after each own last step.
-        scan: also RNN, GRU and LSTM as a ``Scan``, for what does not know the operators.
+        path: the file to write, usually ``….onnx``.
+        lengths: whether the model also takes integer ``lengths`` [B] of a padded batch. The output
+            is then zero past each end, and the last states are those of each sequence's last step.
+        scan: write RNN, GRU and LSTM as a ``Scan``, too, for runtimes without these operators.
 
     Returns:
-        What was written.
+        The file, and the model's inputs and outputs.
 
     Raises:
-        InputError: no such module, or an operation that ONNX has no text for.
+        InputError: another module, or an operation without an ONNX operator.
         MissingPackageError: without the package ``onnx`` (``pip install "elman[export]"``).
         OSError: the file cannot be written.
 

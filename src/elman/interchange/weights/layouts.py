@@ -168,11 +168,11 @@ def layout_named(name: Any) -> Layout:
 
 
 def to_arrays(module: Any, layout: str) -> Any:
-    """The weights of a module as another library lays them out.
+    """Convert the weights of a module to the layout of another library.
 
-    Of ``elman.RNN``, ``GRU`` and ``LSTM``, and of :class:`elman.Recurrent` with one of these cells,
-    with ``cells.gru_before`` or ``cells.lstm_peephole``; all layers, both directions. G gates,
-    H units, I inputs of a layer:
+    The module is an ``elman.RNN``, ``GRU`` or ``LSTM``, or an :class:`elman.Recurrent` with one of
+    these cells, ``cells.gru_before`` or ``cells.lstm_peephole``, with any number of layers and
+    directions. For G gates, H units and I inputs of a layer the layouts are:
 
     - ``"keras"``: a list [kernel [I, G·H], recurrent_kernel [H, G·H], bias [G·H]] for each layer
       and direction, as ``get_weights()`` has them, gates i, f, c, o or z, r, h. A GRU is one with
@@ -191,14 +191,14 @@ def to_arrays(module: Any, layout: str) -> Any:
         module: a recurrent module.
         layout: one of the names above.
 
-    What no layout has a place for stays with the module: learned initial states.
+    Learned initial states are not converted, since no layout has them.
 
     Returns:
-        numpy arrays that share no memory with the module, of the type of its weights (float32 for
-        half precision). Without biases, where the module has none.
+        numpy arrays that share no memory with the module, in the dtype of its weights (float32 for
+        half precision); without biases if the module has none.
 
     Raises:
-        InputError: the module is no such, or the library has no such cell.
+        InputError: the module is of another kind, or the library has no such cell.
 
     Example:
         >>> arrays = elman.weights.to_arrays(elman.LSTM(4, 8), "keras")
@@ -229,21 +229,22 @@ def save_layer(module: Any, layout: str, number: int, kind: Kind) -> Any:
 
 
 def from_arrays(module: Any, arrays: Any, layout: str) -> None:
-    """Give a module the weights of another library.
+    """Load the weights of another library into a module.
 
-    Biases that the arrays do not have become zero; two biases that are one in the module, or the
-    other way round, are summed. Nothing is changed if something does not fit.
+    Biases missing from the arrays become zero. Two biases are summed where the other side has one.
+    If something does not fit, nothing is changed.
 
     Args:
-        module: a recurrent module, as for :func:`save`.
-        arrays: as :func:`save` returns them; anything that numpy makes arrays of. A dict of one
-            layer needs no list; lists of Keras may be nested by layers and directions.
-        layout: as of :func:`save`.
+        module: a recurrent module, as for :func:`to_arrays`.
+        arrays: in the form that :func:`to_arrays` returns, as numpy arrays or anything numpy
+            converts. A dict of one layer needs no list; lists of Keras may be nested by layers and
+            directions.
+        layout: as for :func:`to_arrays`.
 
     Raises:
-        InputError: the module or the layout is none, the library has no such cell, an array is
-            missing or unknown, or a bias is not zero and the module has none.
-        ShapeError: an array does not have the shape that the module needs.
+        InputError: the module or layout is not supported, the library has no such cell, an array
+            is missing or unknown, or a bias is not zero and the module has none.
+        ShapeError: an array has another shape than the module needs.
 
     Example:
         >>> net = elman.GRU(4, 8, num_layers=2)

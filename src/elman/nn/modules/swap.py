@@ -72,10 +72,10 @@ def restore(model: Model) -> Model:
 
 
 def report(model: nn.Module) -> dict[str, str]:
-    """Say of every recurrent layer of a model who runs it, or why it was left alone.
+    """List, for each recurrent layer of a model, the engine in use, or why it was not replaced.
 
     Returns:
-        name of the submodule (``""`` for the model itself) -> one line.
+        One line by the name of each submodule (``""`` for the model itself).
     """
     check_model("elman.nn.report", model)
     texts: dict[str, str] = {}

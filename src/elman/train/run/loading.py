@@ -40,34 +40,32 @@ def load(
     cell: str | None = None,
     trust: bool = False,
 ) -> Trained:
-    """Load the trained model of a run folder, as ``elman train`` writes them.
+    """Load the trained model of a run folder of ``elman train``.
 
-    The weights are those that did best in validation, by the measure that the task tells first
-    (loss, perplexity, accuracy, R²); of a run that still trains, the best so far, and of one
-    without a validation yet those of its last checkpoint. The data are not needed. What comes back
-    has the ``model`` in evaluation mode, on the CPU, its recurrent ``layers``, the ``config`` of
-    the run, the ``step`` of the weights, and what its task knows of the data:
+    The default weights have the best validation result so far, by the task's main measure (loss,
+    perplexity, accuracy or R²); before the first validation, those of the last checkpoint. The data
+    are not needed. The result has the ``model`` in evaluation mode, on the CPU, its recurrent
+    ``layers``, the ``config`` of the run, the ``step`` of the weights, and by task:
 
     - `text`: ``vocabulary`` (``encode``, ``decode``) and ``sample(length, prompt=…)``;
-    - `series`, `images`: ``classes`` and ``predict(values)``, [N, C] chances of N sequences;
+    - `series`, `images`: ``classes`` and ``predict(values)``, [N, C] probabilities;
     - `regression`: ``predict(x)`` of x [N, T, I], in the units of the data.
 
-    A run whose cell is in a Python file has that file run if you began the run on this machine and
-    neither the file nor the run's configuration has changed since; else ``cell`` or ``trust`` has
-    to say so.
+    If the run's cell is in a Python file, that file is run if you started the run on this machine
+    and neither the file nor the run's configuration has changed. Otherwise pass ``cell`` or
+    ``trust``.
 
     Args:
         path: the run folder.
         weights: ``"last"`` for those of the last checkpoint.
-        cell: ``"file.py:cell"``, in place of the file that the run names.
-        trust: whether the file that the run names may be run.
+        cell: ``"file.py:cell"``, instead of the file that the run names.
+        trust: allow running the file that the run names.
 
     Raises:
-        InputError: there are no such weights, or the run's cell is in no file.
+        InputError: there are no such weights, or the run's cell is not in a file.
         MissingPackageError: without the package ``safetensors`` (``pip install "elman[train]"``).
-        RunError: it is no run folder, has no checkpoint, is damaged, a newer elman wrote it in a
-            way that this one cannot read, or its cell is in a file that is not trusted or has
-            another formula by now.
+        RunError: the folder is not a run, has no checkpoint, is damaged, or was written by a newer
+            elman; or the cell's file is not trusted or has another formula now.
 
     Example:
         >>> run = elman.load("runs/first")
