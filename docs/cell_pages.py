@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
@@ -109,7 +110,7 @@ def _sections(cell: Cell) -> Iterator[str]:
     yield from _facts(cell)
     yield "## Formula\n"
     yield f"{explanation(cell)}\n"
-    yield "```python"
+    yield "```{code-block} python\n:class: formula\n"
     yield formula(cell)
     yield "```\n"
     yield "## Graph\n"
@@ -126,9 +127,18 @@ def _image(name: str, text: str, classes: str) -> str:
 
 
 def formula(cell: Cell) -> str:
-    """The cell's file, without the source that its page already names."""
+    """The cell's file, without docstrings and the source, which its page has above."""
     text = inspect.getsource(sys.modules[cell.function.__module__])
-    return SOURCE.sub("", text).rstrip()
+    lines = text.splitlines()
+    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.Module, ast.FunctionDef))]
+    for node in nodes:
+        if ast.get_docstring(node) is not None:
+            first = node.body[0]
+            lines[first.lineno - 1 : first.end_lineno] = [None] * (  # type: ignore[list-item]
+                (first.end_lineno or first.lineno) - first.lineno + 1
+            )
+    code = "\n".join(line for line in lines if line is not None)
+    return SOURCE.sub("", code).strip()
 
 
 def explanation(cell: Cell) -> str:

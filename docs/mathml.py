@@ -107,8 +107,10 @@ class _Reader:
             return f"<mi>{name}</mi><mo>&#x2061;</mo>"
         if name in SPACES:
             return f'<mspace width="{SPACES[name]}"/>'
-        if name in ("left", "right"):
-            return self.element()
+        if name == "left":
+            opening, body = self.element(), self.row(("\\right",))
+            self.expect("\\right")
+            return f"<mrow>{opening}{body}{self.element()}</mrow>"
         if name in ("{", "}", "|"):
             return f"<mo>{name}</mo>"
         if name in ACCENTS:
@@ -118,7 +120,8 @@ class _Reader:
         if name in ("text", "mathrm"):
             while self.tokens.pop(0) != "}":
                 pass
-            return f"<mtext>{escape(self.texts.pop(0))}</mtext>"
+            text = escape(self.texts.pop(0))
+            return f"<mtext>{re.sub(r'^ | $', '&#160;', text)}</mtext>"
         if name == "begin":
             return self.table(self.word())
         raise FormulaError(f"\\{name} of {self.tex!r} is not known to docs/mathml.py")

@@ -38,6 +38,9 @@ def test_scripts_fractions_and_tables(mathml):
     table = mathml.mathml(r"\begin{aligned} a &= b \\ c &= d \end{aligned}")
     assert (table.count("<mtr>"), table.count("<mtd>")) == (2, 4)
     assert "<mtext>a &lt; b</mtext>" in mathml.mathml(r"\text{a < b}")
+    assert "<mtext>&#160;a</mtext>" in mathml.mathml(r"x\text{ a}")
+    power = mathml.mathml(r"\left(\frac a b\right)^2")
+    assert power.startswith("<math><mrow><msup><mrow><mo>(</mo>")
     assert "(3)" in mathml.mathml("a", True, "3")
 
 

@@ -59,9 +59,9 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
     The module can have any cell, layers, heads and residual connections; the code computes in
     float32, as in ``eval()``. The folder then has ``NAME.h`` (``NAME_step`` from x [I] to y [H],
     ``NAME_run`` over T steps), ``NAME.c``, ``NAME_weights.h``, ``NAME_check.c``, which compares
-    with the module's results, and a ``Makefile`` (``make check``). Several outputs are stored one after
-    another in y. A sequence starts from the module's default initial state. gcc and clang compile
-    the code to vectors, by default as wide as the target's (``-DLANES=4``, 8, 16).
+    with the module's results, and a ``Makefile`` (``make check``). Several outputs are stored one
+    after another in y. A sequence starts from the module's default initial state. gcc and clang
+    compile the code to vectors, by default as wide as the target's (``-DLANES=4``, 8, 16).
 
     Args:
         module: a unidirectional :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
