@@ -32,7 +32,7 @@ from benchmarks.table import (
     warnings_of,
     words,
 )
-from elman.cli._terminal import plain, say, wide_console
+from elman.cli._terminal import plain, say, wanted_width, wide_console
 from elman.cli.app import run_command
 from elman.errors import RunError, diagnostic
 from elman.train.loop.display import clock as duration
@@ -184,7 +184,7 @@ def fitting(console: Console, suite: Suite, rows: list[Row]) -> Table:
     without: list[str] = []
     table = table_of(suite, rows)
     for name in DROPPED_FIRST:
-        if console.measure(table).maximum <= console.width:
+        if wanted_width(console, table) <= console.width:
             break
         without.append(name)
         table = table_of(suite, rows, without)

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from elman.escaping import printable
@@ -40,6 +41,11 @@ def wide_console(width: int = PIPED_WIDTH) -> Console:
     """Return the terminal, or a console of so many columns where the output goes elsewhere."""
     console = Console()
     return console if console.is_terminal else Console(width=width)
+
+
+def wanted_width(console: Console, table: Table) -> int:
+    """Columns that a table takes if no cell is broken into lines."""
+    return console.measure(table, options=console.options.update(width=10_000)).maximum
 
 
 LINES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}

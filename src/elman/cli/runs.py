@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from elman.cli._reporting import damage_in_words, report_run
-from elman.cli._terminal import plain, wide_console
+from elman.cli._terminal import plain, wanted_width, wide_console
 from elman.errors import RunError
 from elman.train.run.folder import RunFolder, list_runs, open_run
 from elman.train.run.record import Record, Summary, differences, read_record, summarise
@@ -65,7 +65,7 @@ def fitting(console: Console, summaries: list[Summary]) -> Table:
     columns = list(COLUMNS)
     table = table_of(summaries, columns)
     for name in DROPPED_FIRST:
-        if console.measure(table).maximum <= console.width:
+        if wanted_width(console, table) <= console.width:
             break
         columns.remove(name)
         table = table_of(summaries, columns)

@@ -12,7 +12,7 @@ from elman.autodiff.structure import structure
 from elman.checks import check_choice, check_flag, check_size, shown
 from elman.errors import InputError
 from elman.escaping import xml_text
-from elman.explaining.costs import Kept, all_kept, around, cost, flops, peak, step_bytes
+from elman.explaining.costs import Kept, all_kept, around, cost, flops, peak, size_text, step_bytes
 from elman.explaining.layers import (
     WHY,
     Candidate,
@@ -200,19 +200,8 @@ def _memory(kept: Sequence[Kept] | None, step: int | None) -> str:
     """The line of memory in a summary."""
     if kept is None or step is None:
         return "memory  unknown: the engine does not tell what it keeps"
-    saved = sum(one.forward for one in kept)
-    return (
-        f"memory  {_size(saved)} saved for the backward, {_size(step)} at most in a training step"
-    )
-
-
-def _size(count: float) -> str:
-    """Bytes in the largest unit that leaves a digit before the point."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} GiB"
+    saved = size_text(sum(one.forward for one in kept))
+    return f"memory  {saved} saved for the backward, {size_text(step)} at most in a training step"
 
 
 def _title(cell: Cell) -> str:

@@ -186,14 +186,16 @@ def _kept_text(layer: Layer, kept: Kept | None) -> str:
     if kept is None:
         return "what torch keeps, not told"
     if not layer.checkpoint:
-        return f"{_size(kept.forward)} per call"
+        return f"{size_text(kept.forward)} per call"
     return (
-        f"{_size(kept.forward)} per call (the states of every {layer.checkpoint} steps), and "
-        f"{_size(kept.span)} at a time computed again; {_size(kept.whole)} without checkpoint"
+        f"{size_text(kept.forward)} per call (the states of every {layer.checkpoint} steps), and "
+        f"{size_text(kept.span)} at a time computed again; "
+        f"{size_text(kept.whole)} without checkpoint"
     )
 
 
-def _size(count: float) -> str:
+def size_text(count: float) -> str:
+    """Bytes in the largest unit that leaves a digit before the point."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"

@@ -190,7 +190,7 @@ def _engine_lines(layer: Layer, choice: Picked) -> Iterable[str]:
             words = "fastest" if slower == 1 else f"{slower:.3g} times slower"
             yield f"  {one.name:<12} {time_text(one.seconds):>8} a step  {words}{mark}"
         elif not isinstance(choice, Choice):
-            yield f"  {one.name:<12} can"
+            yield f"  {one.name:<12} can run"
 
 
 def _kernel_lines(layer: Layer, choice: Choice) -> Iterable[str]:
