@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from contextlib import redirect_stdout
 
@@ -319,3 +320,19 @@ def test_doctor_says_why_zig_is_not_used(monkeypatch, first):
         assert "shares torch's pool" in found.found
     else:
         assert found.mend
+
+
+def test_explain_begins_with_the_answer(elman, nothing_known, monkeypatch):
+    """Engine, time and memory in three lines; a busy machine is told; the stages with --all."""
+    monkeypatch.setattr("elman.cli.explain.Waiting.share", lambda self: 0.4)
+    words = ("explain", "rnn", "--hidden=8", "--inputs=3", "--steps=4", "--batch=2")
+    code, said, _ = elman(*words)
+    assert code == 0
+    title, engine, time, memory, busy = said.splitlines()[:5]
+    assert title.startswith("rnn: ")
+    assert engine.startswith("engine  rnn on ")
+    assert re.match(r"time    [\d.]+ (µs|ms) for a training step of T = 4, B = 2", time)
+    assert memory.startswith("memory  ")
+    assert "Other programs took the cores for 40%" in busy or "only one that can" in said
+    assert "The formula as written" not in said
+    assert "The formula as written" in elman(*words, "--all")[1]

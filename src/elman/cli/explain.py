@@ -23,9 +23,11 @@ from elman.cli._options import (
     sized,
 )
 from elman.cli._terminal import say, wide_console
+from elman.explaining import WHY
 from elman.nn.explain import explain as explained
 from elman.plan.spec import OPTIMIZATIONS, PlanOptions
 from elman.train.loop.layers import find_cell
+from elman.tuning.waiting import Waiting, waiting_in_words
 
 EXAMPLES = (
     "elman explain gru --hidden 128 --steps 100 --batch 16",
@@ -67,6 +69,7 @@ def explain(
     console = wide_console()
     what = find_cell(cell)
     input_size, hidden_size, dims = sized(what, hidden, inputs, dim)
+    waiting = Waiting()
     found = explained(
         what,
         hidden_size=hidden_size,
@@ -88,5 +91,8 @@ def explain(
     elif every:
         say(console, str(found))
     else:
-        say(console, f"{found.title}\n{found.summary}\n\n{found.stages['engines']}\n")
+        engines = found.stages["engines"]
+        busy = waiting_in_words(waiting.share()) if WHY["benchmarked"] in engines else ""
+        warning = f"busy    {busy}\n" if busy else ""
+        say(console, f"{found.title}\n{found.summary}\n{warning}\n{engines}\n")
         say(console, "--all shows formula, backward, program and costs, too")

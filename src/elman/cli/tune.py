@@ -34,6 +34,7 @@ from elman.train.loop.layers import find_cell
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import label
 from elman.tuning.together import APART, AT_ONCE, choose_together, with_workers
+from elman.tuning.waiting import Waiting, waiting_in_words
 
 LINKS = f"{', '.join(INTERCONNECTS)}, or LATENCY_US,GBYTE_S."
 AGAIN = " (--again benchmarks anew)"
@@ -88,6 +89,7 @@ def tune(
     found = find_cell(cell)
     input_size, hidden_size, own = sized(found, hidden, inputs, dim)
     dims, where = found.bind(input_size, hidden_size, **own), measurable(device)
+    waiting = Waiting()
     for text in shape or ["100,16"]:
         steps, batch = shape_of(text)
         members: list[tuple[Job, Choice]] = []
@@ -104,6 +106,8 @@ def tune(
         if layers > 1:
             stack = [members[0]] + [members[-1]] * (layers - 1)
             console.print(stack_table(stack, steps, batch, workers, interconnect, link))
+    if busy := waiting_in_words(waiting.share()):
+        console.print(plain(busy), style="yellow")
 
 
 def find_link(text: str, option: str = "--interconnect") -> Interconnect:
