@@ -29,6 +29,16 @@ COMMON = {  # options of every task that are not part of a run's configuration
     "compare": (bool, True, "Measure torch.nn beside it."),
     "trust": (bool, False, f"With --resume: {TRUST[0].lower()}{TRUST[1:]}"),
 }
+PANELS = {  # of the help, by the names of options; all others are "Data and task"
+    "Model": "cell layers hidden heads residual embedding tie uniform",
+    "Regularisation": "dropout zoneout recurrent_dropout weight_dropout embedding_dropout noise",
+    "Optimisation": "batch bptt epochs lr warmup schedule optimizer momentum nesterov window "
+    "step_size weight_decay clip on_nonfinite",
+    "Run": "seed minutes steps validate_every checkpoint_every log_every tensorboard resume out "
+    "compare trust",
+    "Hardware": "engine precision accelerator devices nodes sync_every shard timeout threads",
+}
+PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
 EXAMPLES = (
     "elman train",
     "elman train --data corpus.txt --cell lstm --hidden 512 --minutes 10",
@@ -52,8 +62,11 @@ def parameters(task: Task) -> Iterator[inspect.Parameter]:
     ]
     described += [(name, *rest) for name, rest in COMMON.items()]
     for name, hint, default, about in described:
-        shown = typer.Argument if name in task.positional else typer.Option
-        annotation = Annotated[hint, shown(help=about)]
+        if name in task.positional:
+            annotation = Annotated[hint, typer.Argument(help=about)]
+        else:
+            panel = PANEL_OF.get(name, "Data and task")
+            annotation = Annotated[hint, typer.Option(help=about, rich_help_panel=panel)]
         yield inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
