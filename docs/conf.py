@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src"), str(HERE.parent)]  # benchmarks, for their rows
 
 import pages  # noqa: E402  # beside this file
-from sphinx.ext.autodoc import ClassDocumenter  # noqa: E402
+from sphinx.pycode import ModuleAnalyzer  # noqa: E402
 
 import elman  # noqa: E402
 
@@ -53,8 +53,16 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 
 pages.write(HERE / "_built")
-# Overloads of torch's constructors lack the options that elman's classes add.
-ClassDocumenter.get_overloaded_signatures = lambda self: []  # type: ignore[method-assign]
+_analyze = ModuleAnalyzer.analyze
+
+
+def without_overloads(self: ModuleAnalyzer) -> None:
+    """Overloads of torch's constructors lack the options that elman's classes add."""
+    _analyze(self)
+    self.overloads.clear()
+
+
+ModuleAnalyzer.analyze = without_overloads  # type: ignore[method-assign]
 _OPTIONS = re.compile(r"^( +)options: of :class:`([\w.]+)`")
 
 

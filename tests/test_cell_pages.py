@@ -22,7 +22,9 @@ def cell_pages() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)  # the files beside it
+        spec.loader.exec_module(module)
     return module
 
 
@@ -43,6 +45,12 @@ def test_every_cell_has_one_family(cell_pages):
     members = [cell.name for family in cell_pages.FAMILIES.values() for cell in family]
     assert sorted(members) == sorted(cell.name for cell in cells.ALL)
     assert cell_pages.FAMILIES.keys() == cell_pages.ABOUT.keys()
+
+
+def test_every_cell_has_its_use(cell_pages):
+    """A sentence on its page: when to take it."""
+    assert cell_pages.USES.keys() == {cell.name for cell in cells.ALL}
+    assert all(text.endswith(".") for text in cell_pages.USES.values())
 
 
 def test_sources_are_links(cell_pages):

@@ -44,7 +44,6 @@ class Explanation:
 
     Attributes:
         title: the cell's name and description.
-        summary: three lines: engine; time beside torch's layer; memory.
         stages: name -> text: ``graph`` (as written), ``step`` (canonical), ``backward``,
             ``program``, ``engines``, ``cost``.
         engines: everyone who could run a layer, with timing or refusal.
@@ -60,10 +59,10 @@ class Explanation:
             cotangent: ``peak_bytes``, outputs, gradients, and what kernels work in.
         executed_flops: the work done for ``flops``: with products that the backward computes again
             instead of keeping them (``tape=``), and the second forward of ``checkpoint=``.
+        summary: three lines: engine; time compared with torch's layer; memory.
     """
 
     title: str
-    summary: str
     stages: Mapping[str, str]
     engines: tuple[Candidate, ...]
     tape_bytes: int | None
@@ -72,10 +71,12 @@ class Explanation:
     peak_bytes: int | None = None
     step_bytes: int | None = None
     executed_flops: int | None = None
+    summary: str = ""
 
     def __str__(self) -> str:
         texts = [f"{_TITLES[name]}\n{_indented(text)}" for name, text in self.stages.items()]
-        return "\n\n".join([f"{self.title}\n{_indented(self.summary)}", *texts])
+        head = "\n".join(filter(None, [self.title, _indented(self.summary)]))
+        return "\n\n".join([head, *texts])
 
     def _repr_html_(self) -> str:
         return f"<pre>{xml_text(str(self))}</pre>"
@@ -184,7 +185,6 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
     step = None if kept is None else peak(layers, kept) + around(chosen, programs)
     return Explanation(
         "; ".join(_title(layer.cell) for layer in unlike),
-        "\n".join([*summary_of(chosen), _memory(kept, step)]),
         stages,
         engines,
         None if kept is None else sum(one.forward for one in kept),
@@ -193,6 +193,7 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
         None if kept is None else peak(layers, kept),
         step,
         work and work.executed,
+        "\n".join([*summary_of(chosen), _memory(kept, step)]),
     )
 
 
