@@ -13,7 +13,7 @@ from run_folders import FILES, JSON, changed, row_of
 GOOD = (
     "│ good │ gru 1 x 8 │ 6/6 │",
     "bits/char │",
-    "characters │",
+    "characters/s │",
     "│ aten │",
 )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elman.errors import RunError
+from elman.escaping import printable
 from elman.report import Level, Pairs, Pictures, RunPage, Scale, write_report
 from elman.train.loop.config import Config
 from elman.train.loop.display import clock
@@ -90,7 +91,7 @@ def damage_in_words(record: Record) -> str:
 def title(summary: Summary, config: Config) -> str:
     """What was trained, and how well: ``gru 2 x 256 on words.txt: 1.958 bits per character``."""
     data = Path(config.data).name if config.data else "Python's own sources"
-    about = f"{summary.model} on {data}"
+    about = printable(f"{summary.model} on {data}", "")
     words = summary.words
     if words.headline == "score" and summary.valid_score is not None:
         return f"{about}: {words.score.text(summary.valid_score)}"
@@ -156,7 +157,7 @@ def in_a_cell(value: Any) -> str:
         return ", ".join(f"{str(k).replace('_', ' ')} {in_a_cell(v)}" for k, v in parts.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(map(in_a_cell, value))
-    return str(value)
+    return printable(str(value))
 
 
 def engine_rows(choices: Any, *path: str) -> tuple[tuple[str, ...], ...]:
@@ -167,7 +168,7 @@ def engine_rows(choices: Any, *path: str) -> tuple[tuple[str, ...], ...]:
         return ()
     if isinstance(choices.get("engine"), str):
         facts = (in_a_cell(choices.get(name) or "") for name in ("engine", "schedule", "isa"))
-        layer, *bucket = path or ("",)
+        layer, *bucket = map(printable, path or ("",))
         return ((layer, ", ".join(bucket), *facts),)
     return tuple(
         row for name, part in choices.items() for row in engine_rows(part, *path, str(name))
