@@ -129,15 +129,12 @@ def _image(name: str, text: str, classes: str) -> str:
 def formula(cell: Cell) -> str:
     """The cell's file, without docstrings and the source, which its page has above."""
     text = inspect.getsource(sys.modules[cell.function.__module__])
-    lines = text.splitlines()
-    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.Module, ast.FunctionDef))]
-    for node in nodes:
-        if ast.get_docstring(node) is not None:
+    dropped: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.FunctionDef)) and ast.get_docstring(node) is not None:
             first = node.body[0]
-            lines[first.lineno - 1 : first.end_lineno] = [None] * (  # type: ignore[list-item]
-                (first.end_lineno or first.lineno) - first.lineno + 1
-            )
-    code = "\n".join(line for line in lines if line is not None)
+            dropped.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    code = "\n".join(line for k, line in enumerate(text.splitlines(), 1) if k not in dropped)
     return SOURCE.sub("", code).strip()
 
 
