@@ -183,8 +183,9 @@ def draw_loss(axes: Axes, curves: Curves, baseline: Level | None, items: str, lo
 
 def at_end(axes: Axes, x: float, place: float, text: str) -> None:
     """Write a value behind the end of its bar."""
-    apart = {"xytext": (5, 0), "textcoords": "offset points"}
-    axes.annotate(text, (x, place), va="center", fontsize=9, **apart)
+    axes.annotate(
+        text, (x, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9
+    )
 
 
 def around(values: Sequence[float], limits: tuple[float, float] | None = None) -> list[float]:
