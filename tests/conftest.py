@@ -32,6 +32,12 @@ def pytest_addoption(parser):
         action="store_true",
         help="write tests/golden/*.txt anew; runs only the tests that have a golden text",
     )
+    parser.addoption(
+        "--kernel-texts",
+        type=Path,
+        metavar="FILE",
+        help="append a hash of every kernel text that is generated; see tests/kernel_texts.py",
+    )
 
 
 def pytest_configure(config):
@@ -55,8 +61,16 @@ def pytest_configure(config):
     os.environ["ELMAN_POISON"] = "1"
     os.environ.setdefault("ELMAN_CFLAGS", "-O0")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    if hasattr(config, "workerinput"):
-        return
+    if not hasattr(config, "workerinput"):
+        _move_cache(config)
+    if texts := config.getoption("--kernel-texts"):
+        import kernel_texts
+
+        kernel_texts.record(texts.absolute())
+
+
+def _move_cache(config):
+    """ELMAN_CACHE for this process and all that it starts."""
     kept = os.environ.get("ELMAN_TEST_CACHE")
     if kept:
         folder = Path(kept).expanduser().resolve()
