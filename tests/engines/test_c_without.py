@@ -125,16 +125,6 @@ def test_one_worker_without_threads(monkeypatch):
     assert ENGINE.schedules(compiler.job(tanh_readout, spec), 50, 64) == ("one",)
 
 
-def test_kernels_are_kept_apart():
-    """A kernel that lacks something is never taken for the usual one, on disk or in a record."""
-    case = random_case(tanh_readout, ODD, 1, F32)
-    left_out = ((), ("tiling",), ("simd",), ("specialization",), ("simd", "specialization"))
-    kernels = [c_kernel(case, without=frozenset(out)) for out in left_out]
-    assert len({kernel.fingerprint() for kernel in kernels}) == len(kernels)
-    told = {(one.describe()["plan"], one.describe()["isa"]) for one in kernels}
-    assert len(told) == len(kernels)
-
-
 @pytest.mark.parametrize("lengths", [None, [6, 2, 4]], ids=["dense", "ragged"])
 def test_modules_leave_out_what_they_are_told(lengths):
     """The same results by layers in both directions, none of which run at once, padded or not."""
