@@ -5,10 +5,10 @@
 
 A call that neither returns nor raises an error of elman's, of Python's binding of arguments, or of
 torch's own layer given the same (tests/random_calls.py says it precisely), one that ends its
-process, and one that takes longer than ten seconds are failures. Each is printed with its seed and
-the text to paste; then how many calls ended in which way. The status is 1 if one failed. Processes
-are forked, each for some calls, so that one that dies takes no others with it. `--show SEED` prints
-the call of a seed, runs it and prints what was raised.
+process, and one that takes longer than half a minute are failures. Each is printed with its seed
+and the text to paste; then how many calls ended in which way. The status is 1 if one failed.
+Processes are forked, each for some calls, so that one that dies takes no others with it. `--show
+SEED` prints the call of a seed, runs it and prints what was raised.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class CallPlan:
         Args:
             weights: of all layers and directions, one after another.
         """
-        if self._usual:
+        if self._usual and isinstance(x, Tensor):  # one input may come in a tuple
             if self._direct is _UNKNOWN:
                 self._direct = self._find_direct(x, state, weights)
             if self._direct is not None:
