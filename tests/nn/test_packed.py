@@ -150,47 +150,26 @@ def test_dropout_draws_as_torch():
     assert_all_same(results(call, ours, x, None), results(call, theirs, x, None), torch.float64, 9)
 
 
-def each_alone(net, inputs, lengths):
-    """Outputs and last states of each sequence by itself."""
-    outs, lasts = [], []
-    for b, n in enumerate(lengths):
-        out, last = net(tuple(value[:n, b : b + 1] for value in inputs))
-        outs.append(out[:, 0])
-        lasts.append(leaves_of(last))
-    return outs, [torch.cat(parts, 1) for parts in zip(*lasts, strict=True)]
-
-
-def test_any_cell_of_several_inputs():
-    """A scalar input beside a vector; layers, directions, residual; lengths and packed tuples."""
+def test_packed_inputs_that_do_not_fit():
+    """One of two that is not packed, or otherwise, or of another size."""
 
     @elman.cell(input="x[I], m", state="h[H]", weights="W[H, I], R[H, H]")
     def reset(x, m, h, W, R):
         """A state that m sets back."""
         return elman.ops.tanh(W @ x + R @ (m * h))
 
-    net = elman.Recurrent(reset, 5, 5, 2, bidirectional=True, residual=False).double()
-    inputs = (torch.randn(9, 5, 5).double(), torch.rand(9, 5).double())
-    out, last = net(inputs, lengths=UNSORTED)
-    outs, want = each_alone(net, inputs, UNSORTED)
-    for b, alone in enumerate(outs):
-        torch.testing.assert_close(out[: len(alone), b], alone)
-        assert not out[len(alone) :, b].any()
-    torch.testing.assert_close(last, want[0])
-
-    packed = tuple(
+    net, x, m = elman.Recurrent(reset, 5, 5), torch.randn(9, 5, 5), torch.rand(9, 5)
+    rows, flags = (
         pack_padded_sequence(value, torch.tensor(UNSORTED), enforce_sorted=False)
-        for value in inputs
+        for value in (x, m)
     )
-    again, ends = net(packed)
-    assert isinstance(again, PackedSequence)
-    torch.testing.assert_close(ends, last)
     with pytest.raises(InputError, match="either all inputs of reset are packed, or none"):
-        net((packed[0], inputs[1]))
-    other = pack_padded_sequence(inputs[1], torch.tensor([9] * 5))
+        net((rows, m))
+    other = pack_padded_sequence(m, torch.tensor([9] * 5))
     with pytest.raises(ShapeError, match="differ in their lengths"):
-        net((packed[0], other))
+        net((rows, other))
     with pytest.raises(ShapeError, match="packed input x"):
-        net((packed[1], packed[1]))
+        net((flags, flags))
 
 
 @pytest.mark.parametrize("engine", ["reference", "c", "deer"])

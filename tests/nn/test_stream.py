@@ -16,7 +16,7 @@ from helpers import assert_same
 
 
 def test_resets():
-    """All samples, some by number or mask, some within a chunk; to zeros, or to what was given."""
+    """All samples, to zeros or to what was given; nothing has come yet."""
     module = elman.LSTM(5, 7, num_layers=2).eval()
     x, begin = torch.randn(4, 3, 5), (torch.randn(2, 3, 7), torch.randn(2, 3, 7))
     for start in (None, begin):
@@ -24,21 +24,8 @@ def test_resets():
         whole = stream(x)
         stream.reset()
         assert torch.equal(stream(x), whole)
-        for samples in ([0, 2], torch.tensor([True, False, True])):
-            stream = elman.Stream(module, start)
-            stream(x)
-            kept = [value[:, 1].clone() for value in stream.state]
-            stream.reset(samples)
-            for value, mine in zip(stream.state, kept, strict=True):
-                assert torch.equal(value[:, 1], mine)
-            assert_same("out", stream(x)[:, [0, 2]], whole[:, [0, 2]], torch.float32, 4)
-    marks = torch.zeros(4, 3)
-    marks[2, 1] = 1
-    again = elman.Stream(module)
-    got = again(x, reset=marks)
-    assert_same("out", got, module(x, reset=marks)[0], torch.float32, 4)
     fresh = elman.Stream(module)
-    fresh.reset([1])  # nothing has come yet
+    fresh.reset([1])
     assert fresh.state is None
 
 

@@ -70,14 +70,14 @@ class Decoding:
         if cotangents is None:
             share = 1 / max(count, 1) if reduction == "mean" else 1.0
             cotangents = x.new_full((count,), share, dtype=wide)
-        losses, d_x, *others = self._found(x, targets, cotangents.to(wide), wants)
+        losses, d_x, d_weight, d_bias = self._found(x, targets, cotangents.to(wide), wants)
         if reduction != "none":
             losses = losses.sum() if reduction == "sum" else losses.mean()
         elif indices is not None:
             losses = losses.new_zeros(len(self.x)).index_copy_(0, indices, losses)
         if indices is not None and d_x is not None:
             d_x = torch.zeros_like(self.x).index_copy_(0, indices, d_x)
-        return losses, (d_x, *others)
+        return losses, (d_x, d_weight, d_bias)
 
     def _found(self, x: Tensor, targets: Tensor, scale: Tensor, wants: Wants) -> Found:
         """By the engine; by torch ops where there is none, or it fails and was not asked for."""

@@ -3,7 +3,6 @@ sample."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,9 +11,9 @@ from torch import Tensor
 
 from elman import compiler
 from elman.autodiff.tangent import tangent
+from elman.checks import MOST
 from elman.engines.base import Job, Kernel
-from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.checkpoint import torch_gradients
+from elman.engines.checkpoint import Checkpointed
 from elman.engines.reference.engine import ReferenceKernel
 from elman.frontend.cell import Cell
 from elman.ir.graph import Graph
@@ -26,31 +25,6 @@ from elman.tuning.request import Rule
 from elman.tuning.verification import verified
 
 COMPILED = 1  # tangents of tangents are large: compiling them takes minutes, and much memory
-
-
-class TorchOps(Kernel):
-    """A step by torch ops, with a backward that runs them again.
-
-    Args:
-        graph, dims: as of the reference.
-        wants: which arguments get gradients.
-    """
-
-    engine = "reference"
-
-    def __init__(self, graph: Graph, dims: dict[str, int], wants: tuple[bool, ...]) -> None:
-        self._reference, self._wants = ReferenceKernel(graph, dims), wants
-
-    def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`."""
-        with torch.no_grad():
-            return self._reference.forward(call)
-
-    def backward(
-        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
-    ) -> Gradients:
-        """See :meth:`Kernel.backward`."""
-        return torch_gradients(self._reference, call, self._wants, cotangents)
 
 
 class Derived:
@@ -119,7 +93,8 @@ class Derived:
             elif compiled:
                 self._kernels[key] = verified(job, engine)
             else:
-                self._kernels[key] = TorchOps(self.graph, dict(self.dims), wants)
+                reference = ReferenceKernel(self.graph, dict(self.dims))
+                self._kernels[key] = Checkpointed(reference, MOST, wants)  # all steps at once
         return self._kernels[key]
 
     def tangent(self, moving: tuple[bool, ...]) -> Derived:

@@ -3,7 +3,7 @@ as a batch, or as one call after another."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -171,16 +171,19 @@ class Pullback:
         return tuple(values), tuple(axis or 0 for axis in axes)
 
 
-def picked(tensors: Sequence[Tensor], dims: Sequence[int | None], index: int) -> list[Tensor]:
-    """One slice of each tensor that has an axis of slices."""
-    return [
-        tensor if dim is None else tensor.select(dim, index)
-        for tensor, dim in zip(tensors, dims, strict=True)
+def one_by_one(
+    apply: Callable[..., tuple[Tensor, ...]],
+    of: Pass | Pullback,
+    tensors: Sequence[Tensor],
+    dims: Sequence[int | None],
+    count: int,
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """A function of each slice of tensors that have an axis of slices: its results along a new
+    axis, and where that lies."""
+    each = [
+        apply(of.part(k), *(t if d is None else t.select(d, k) for t, d in zip(tensors, dims)))
+        for k in range(count)
     ]
-
-
-def stacked(each: Sequence[tuple[Tensor, ...]]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Results of all slices along a new axis, and where it lies."""
     results = tuple(torch.stack(values) for values in zip(*each, strict=True))
     return results, (0,) * len(results)
 

@@ -23,7 +23,7 @@ from elman.engines.vjp import vjp
 from elman.errors import warn_once
 from elman.nn.autograd.derived import COMPILED, Derived
 from elman.nn.autograd.function import through_torch_ops
-from elman.nn.autograd.pullback import Pass, Pullback, Some, folded, picked, stacked
+from elman.nn.autograd.pullback import Pass, Pullback, Some, folded, one_by_one
 from elman.nn.autograd.transforms import DUAL, FUNC, batched, transformed
 from elman.torch_internals import differentiated_in_vmap, forward_gradients, forward_mode
 
@@ -138,8 +138,7 @@ class Forward(Function):
         back = Pullback(primal, (False,) * (1 + primal.of.counts[1]))
         axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
         if back.separate(dims):
-            each = [Forward.apply(primal.part(k), *picked(tensors, dims, k)) for k in range(count)]
-            return stacked(each)
+            return one_by_one(Forward.apply, primal, tensors, dims, count)
         primal = replace(primal, by_sample=primal.sampled and primal.of.order <= COMPILED)
         output, *last = Forward.apply(primal, *folded(tensors, dims, axes, count))
         results = (
@@ -225,8 +224,7 @@ class Backward(Function):
         by_sample = any(axes[k] is None for k in back.wanted)
         each_alone = by_sample and (back.primal.of.order > COMPILED or forward_mode())
         if each_alone or back.separate(dims):
-            each = [Backward.apply(back.part(k), *picked(flat, dims, k)) for k in range(count)]
-            return stacked(each)
+            return one_by_one(Backward.apply, back, flat, dims, count)
         batch = folded(flat, dims, axes, count)
         if by_sample:
             results = PerSample.apply(back, count, *batch)
@@ -285,10 +283,10 @@ class PerSample(Function):
         """More samples."""
         axes, count, dims = back.axes(), info.batch_size, in_dims[2:]
         if back.separate(dims):
-            each = [
-                PerSample.apply(back.part(k), samples, *picked(flat, dims, k)) for k in range(count)
-            ]
-            return stacked(each)
+            return one_by_one(
+                lambda part, *slices: PerSample.apply(part, samples, *slices),
+                back, flat, dims, count,
+            )  # fmt: skip
         results = PerSample.apply(back, count * samples, *folded(flat, dims, axes, count))
         return back.unfolded(results, (count, -1), (count, samples))
 

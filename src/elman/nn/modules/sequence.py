@@ -43,13 +43,10 @@ class SequenceModule(Configured):
     dropout: float
     _parts: Parts | None = None
 
-    def _formula(self) -> Formula:
-        """The cell of all layers, the size of its first state, and those of its other dims."""
-        raise NotImplementedError
-
     def _formulas(self) -> list[Formula]:
-        """The same of each layer, lowest first."""
-        return [self._formula()] * self.num_layers
+        """Of each layer, lowest first, the cell, the size of its first state, and those of its
+        other dims."""
+        raise NotImplementedError
 
     def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
         """The names of the weights of each layer and direction, in its cell's order.

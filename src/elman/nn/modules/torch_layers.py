@@ -11,7 +11,6 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from elman.checks import MOST_LAYERS, check_size, shown
 from elman.errors import EngineError, InputError, ShapeError
-from elman.frontend.cell import Cell
 from elman.nn.call.dense import as_tensor, is_dense
 from elman.nn.call.packing import checked_lengths
 from elman.nn.call.parts import Parts
@@ -20,6 +19,7 @@ from elman.nn.compile.names import fixed_engine
 from elman.nn.engine_choice import check_export, compiles, unsuitable, wanted
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.formulas import FORMULAS, PROJECTED
+from elman.nn.modules.layer_config import Formula
 from elman.nn.modules.layer_options import OPTIONS, Options, signed
 from elman.nn.modules.sequence import SequenceModule
 from elman.nn.options.registry import CallOptions, given_options, step_options
@@ -100,13 +100,13 @@ class TorchLayers(SequenceModule):
         allow_compiling(TorchLayers)
         return super()._make_parts()
 
-    def _formula(self) -> tuple[Cell, int, dict[str, int]]:
-        """See :meth:`SequenceModule._formula`."""
-        if self.proj_size:
-            cell, dims = PROJECTED[bool(self.bias)], {"H": self.hidden_size}
-            return cell.with_changes(*self._changes), self.proj_size, dims
+    def _formulas(self) -> list[Formula]:
+        """See :meth:`SequenceModule._formulas`."""
+        size, dims = self.hidden_size, dict[str, int]()
         cell = FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)
-        return cell.with_changes(*self._changes), self.hidden_size, {}
+        if self.proj_size:
+            cell, size, dims = PROJECTED[bool(self.bias)], self.proj_size, {"H": size}
+        return [(cell.with_changes(*self._changes), size, dims)] * self.num_layers
 
     def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
         """See :meth:`SequenceModule._parameter_names`."""
