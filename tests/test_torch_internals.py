@@ -166,25 +166,6 @@ def test_innermost_transform(internals):
     assert innermost() is None
 
 
-def test_count_forward_levels():
-    """Of torch.func.jvp; without the list an error, but outside of torch.func."""
-    count = torch_internals.count_forward_levels
-    assert count() == 0
-    assert during(TRANSFORMS["jvp"], count) == 1
-    assert during(TRANSFORMS["vmap"], count) == 0
-
-    def twice(function: Any) -> Any:
-        return jvp(lambda x: jvp(function, (x,), (X,))[1], (X,), (X,))
-
-    assert during(twice, count) == 2
-    without = lacking("retrieve_all_functorch_interpreters").count_forward_levels
-    assert without() == 0
-    with pytest.raises(
-        EngineError, match=r"needs retrieve_all_functorch_interpreters, which torch"
-    ):
-        during(TRANSFORMS["jvp"], without)
-
-
 @pytest.mark.parametrize(
     "name", ["is_gradtrackingtensor", "maybe_get_level", "retrieve_all_functorch_interpreters"]
 )

@@ -150,16 +150,6 @@ _has_gradient: Callable[[Tensor], bool] | None = _private(
 _level: Callable[[Tensor], int] | None = _private("torch._C._functorch", "maybe_get_level", None)
 
 
-def count_forward_levels() -> int:
-    """How many levels of ``torch.func.jvp`` are nested around a call. Raises EngineError: this
-    torch does not list its transforms."""
-    if innermost_transform() is None:
-        return 0
-    if _transforms is None:
-        raise _unavailable("jvp of gradients by sample", "retrieve_all_functorch_interpreters")
-    return sum(one.key().name == "Jvp" for one in _transforms())
-
-
 def differentiated_in_vmap(tensors: Iterable[Tensor]) -> bool:
     """Whether torch.func differentiates by one of some tensors inside of a vmap.
 

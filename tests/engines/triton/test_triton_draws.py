@@ -14,7 +14,7 @@ from elman.engines.call import Call
 from elman.frontend.cell import cell
 from elman.nn.autograd.function import run
 from elman.nn.options.base import StepValues
-from elman.nn.options.draws import DRAWS, draw_keys
+from elman.nn.options.draws import DRAWS, draw_keys, key_sizes
 from elman.passes.draws import draws
 from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_close, forced, job_of, random_case
@@ -44,7 +44,7 @@ def test_every_schedule(schedule):
     job = compiler.job(noisy, replace(spec, wants=spec.wants), compiler.training_rules(noisy))
     torch.manual_seed(0)
     per = draws(noisy.graph)
-    keys = draw_keys(per, 1, (4, 3), 3, torch.float32, torch.device("cpu"))
+    keys = draw_keys(key_sizes(per, 1, (4, 3), 3), torch.float32, torch.device("cpu"))
     tensors = (case.inputs, case.states, case.weights)
     found: list[list[Tensor]] = []
     for engine in ("triton", "reference"):
