@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 
 import pytest
@@ -117,3 +118,16 @@ def test_kernels_results():
     for _ in range(3):
         net(x)[0].sum().backward()
     assert len(memory._storages) <= before + 1, "steps of a training go on in the same memory"
+
+
+def test_imported_inside_a_transform():
+    """A process's first call may be inside of torch.func, where tensors have no storage."""
+    spec = importlib.util.spec_from_file_location("elman_memory_again", memory.__file__)
+    assert spec is not None and spec.loader is not None
+    loader = spec.loader
+
+    def first(x):
+        loader.exec_module(importlib.util.module_from_spec(spec))
+        return x.sum()
+
+    assert torch.func.grad(first)(torch.ones(2)).tolist() == [1.0, 1.0]
