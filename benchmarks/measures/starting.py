@@ -13,11 +13,10 @@ from typing import Any
 from benchmarks.cases import OURS, Case, Effort, Way
 from benchmarks.measures.random_cell import unseen_cell
 from benchmarks.programs import program
-from benchmarks.workloads.custom_cells import find_cell
+from benchmarks.workloads.custom_cells import find_cell, spec_of
 from elman import compiler
 from elman.measuring.process import Program, run_program
 from elman.measuring.timing import quartiles
-from elman.plan.spec import Spec
 from elman.tuning.choose import choose
 
 LIMIT_S = 120.0  # of one fresh process
@@ -65,8 +64,7 @@ def measure_choosing(case: Case, effort: Effort) -> dict[str, Any]:
         EngineError: no engine but the reference can run the case.
     """
     cell = find_cell(case.cell)
-    dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
-    job = compiler.job(cell, Spec(dims, case.dtype, wants=cell.differentiated))
+    job = compiler.job(cell, spec_of(case, cell.differentiated))
     choose(job, case.T, case.B)
     times: list[float] = []
     for _ in range(effort.rounds):

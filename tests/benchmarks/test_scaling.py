@@ -23,9 +23,9 @@ from benchmarks.scaling import (
     scaled,
     write_times,
 )
-from elman.errors import InputError, RunError
+from elman.errors import RunError
 from elman.measuring.timing import Samples
-from elman.plan.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
+from elman.plan.allreduce import Interconnect, step_s
 
 STACK = Stack("gru", 9, 2, 5, "float32", 1)
 FREE = Interconnect(0.0, 1e30)
@@ -90,22 +90,6 @@ def test_it_pays_until_a_doubling_saves_too_little():
     points = [Point(2**k, 1, step, step, 8.0 / step) for k, step in enumerate(steps)]
     assert [paying(points, least).workers for least in (0.1, 0.01, 0.5)] == [2, 8, 1]
     assert paying(points[:1], 0.1).workers == 1
-
-
-def test_interconnects_by_name_and_numbers():
-    """Microseconds and gigabytes per second."""
-    assert find_interconnect("nvlink") is INTERCONNECTS["nvlink"]
-    link = find_interconnect("5,7")
-    assert (link.latency_s, link.bytes_per_s) == pytest.approx((5e-6, 7e9))
-
-
-@pytest.mark.parametrize("text", ["pigeon", "5", "5,0", "-1,7", "5,nan", "inf,1", "1,2,3", ""])
-def test_what_is_no_interconnect(text):
-    """One line, and numbers to paste."""
-    with pytest.raises(InputError, match=r"no interconnect is called .*") as caught:
-        find_interconnect(text)
-    assert "are infiniband, ethernet" in str(caught.value)
-    assert "--interconnect 5,7" in str(caught.value)
 
 
 @pytest.fixture
