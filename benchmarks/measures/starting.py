@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import OURS, Case, Effort, Way
-from benchmarks.measures.random_cell import unseen_cell
 from benchmarks.programs import program
 from benchmarks.workloads.custom_cells import find_cell, spec_of
 from elman import compiler
@@ -30,6 +29,26 @@ end = time.perf_counter()
 import json
 print(json.dumps({"torch": between - start, "elman": end - between}))
 """
+_TEXT = '''\
+from elman import cell
+from elman.ops import {f}, {g}, sigmoid, split
+
+
+@cell(input="x[I]", state="h[H], c[H]", weights="W[3H, I], R[3H, H], b[3H], p[H]")
+def unseen(x, h, c, W, R, b, p):
+    """A cell drawn at random."""
+    u, v, w = split(W @ x + R @ h + b, 3)
+    u = sigmoid({k[0]} * u + p * c)
+    c = u * c + (1 - u) * {f}({k[1]} * v)
+    return sigmoid({k[2]} * w) * {g}(c), c
+'''
+_CURVES = ("cos", "erf", "relu", "silu", "sin", "softplus", "tanh")
+
+
+def unseen_cell(source: random.Random) -> str:
+    """Python text of a cell called ``unseen``; two draws never give the same kernel."""
+    f, g = source.sample(_CURVES, 2)
+    return _TEXT.format(f=f, g=g, k=[f"{source.uniform(0.5, 1.5):.9f}" for _ in range(3)])
 
 
 def measure_import(case: Case, effort: Effort) -> dict[str, Any]:

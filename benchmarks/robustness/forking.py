@@ -53,7 +53,8 @@ class _Process:
 
     def check(self, limit_s: Callable[[Any], float]) -> None:
         """End the process, and those of its session, if its item takes too long."""
-        if self.items and time.monotonic() - self.since > limit_s(self.items[0]):
+        late = self.items and time.monotonic() - self.since > limit_s(self.items[0])
+        if late and not self.results.poll():  # else whoever reads results is late
             self.hung = True
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid or 0, signal.SIGKILL)

@@ -278,11 +278,18 @@ def config_of(case: TrainedCase) -> SequenceConfig:
     path = os.environ.get(kind.variable)
     if not path:
         raise NoDataError(f"no data: set {kind.variable} to {kind.content}")
-    sizes = {"layers": case.layers, "hidden": case.H, "heads": case.heads, "batch": case.B}
-    run = {"steps": case.steps, "threads": case.threads, "accelerator": "cpu", "engine": "c"}
-    model = {"data": path, "cell": case.cell, "residual": True, "dropout": 0.0}
-    joined = {"join": case.T} if kind.config is SeriesConfig else {}
-    return kind.config(**model, **sizes, **run, **joined, **kind.options)
+    sizes: dict[str, Any] = {"layers": case.layers, "hidden": case.H, "heads": case.heads}
+    run: dict[str, Any] = {"batch": case.B, "steps": case.steps, "threads": case.threads}
+    joined: dict[str, Any] = {"join": case.T} if kind.config is SeriesConfig else {}
+    return kind.config(
+        data=path,
+        cell=case.cell,
+        residual=True,
+        dropout=0.0,
+        engine="c",
+        accelerator="cpu",
+        **sizes | run | joined | kind.options,
+    )
 
 
 class Looped(nn.Module):

@@ -11,7 +11,6 @@ import pytest
 from benchmarks.cases import Case, Effort
 from benchmarks.measures import starting
 from benchmarks.measures.first_step import first_step
-from benchmarks.measures.random_cell import unseen_cell
 from benchmarks.measures.starting import (
     CHOOSING,
     IMPORT,
@@ -19,6 +18,7 @@ from benchmarks.measures.starting import (
     measure_choosing,
     measure_import,
     measure_warm,
+    unseen_cell,
 )
 from elman.measuring.process import run_program
 from elman.nn import using
