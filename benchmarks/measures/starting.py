@@ -27,7 +27,12 @@ between = time.perf_counter()
 import elman
 end = time.perf_counter()
 import json
-print(json.dumps({"torch": between - start, "elman": end - between}))
+try:  # this process ran, and waited for a core, so long
+    ran, waited = map(int, open("/proc/self/schedstat").read().split()[:2])
+except OSError:
+    ran, waited = 1, 0
+share = waited / (ran + waited)
+print(json.dumps({"torch": between - start, "elman": end - between, "waited": share}))
 """
 _TEXT = '''\
 from elman import cell
@@ -57,11 +62,10 @@ def measure_import(case: Case, effort: Effort) -> dict[str, Any]:
     imports = Program(("-c", _IMPORTS))
     run_program(imports, LIMIT_S)  # the files are in memory from now on
     times = [json.loads(run_program(imports, LIMIT_S)) for _ in range(effort.starts)]
+    seconds = {name: quartiles([process[name] for process in times]) for name in ("torch", OURS)}
     return {
-        "seconds": {
-            name: asdict(quartiles([process[name] for process in times]))
-            for name in ("torch", OURS)
-        }
+        "seconds": {name: asdict(each) for name, each in seconds.items()},
+        "waited": max(process["waited"] for process in times),
     }
 
 
