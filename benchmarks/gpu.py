@@ -503,7 +503,7 @@ def work(do: Callable[[Case, str], dict[str, Any]], device: str) -> None:
     for text in sys.stdin:
         start = time.perf_counter()
         try:
-            row = do(Case(**json.loads(text)), device)
+            row: dict[str, Any] = do(Case(**json.loads(text)), device)
         except Exception as error:
             row = {"failed": f"{type(error).__name__}: {error}"[:500]}
         row["took"] = round(time.perf_counter() - start, 2)
