@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from elman.errors import InputError
 from elman.plan.allreduce import (
     INTERCONNECTS,
     Interconnect,
     buckets,
     done_s,
+    find_interconnect,
     step_s,
 )
 
@@ -50,3 +52,19 @@ def test_what_is_released_early_is_hidden():
     assert late == pytest.approx(9.0 + 3.0)
     assert step_s(layers, 9.0, 2, link) == pytest.approx(9.0 + 1.0)
     assert step_s(layers, 9.0, 1, link) == 9.0
+
+
+def test_interconnects_by_name_and_numbers():
+    """Microseconds and gigabytes per second."""
+    assert find_interconnect("nvlink") is INTERCONNECTS["nvlink"]
+    link = find_interconnect("5,7")
+    assert (link.latency_s, link.bytes_per_s) == pytest.approx((5e-6, 7e9))
+
+
+@pytest.mark.parametrize("text", ["pigeon", "5", "5,0", "-1,7", "5,nan", "inf,1", "1,2,3", ""])
+def test_what_is_no_interconnect(text):
+    """One line, and numbers to paste."""
+    with pytest.raises(InputError, match=r"no interconnect is called .*") as caught:
+        find_interconnect(text)
+    assert "are infiniband, ethernet" in str(caught.value)
+    assert "--interconnect 5,7" in str(caught.value)
