@@ -123,7 +123,8 @@ def test_kernels_results():
 def test_imported_inside_a_transform():
     """A process's first call may be inside of torch.func, where tensors have no storage."""
     spec = importlib.util.spec_from_file_location("elman_memory_again", memory.__file__)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     loader = spec.loader
 
     def first(x):
