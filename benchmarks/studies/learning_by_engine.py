@@ -63,7 +63,7 @@ def _begin(case: TrainedCase, config: Any, data: Any) -> tuple[dict[str, Learner
     from elman.train.tasks.registry import task_of
 
     fabric = launch(config)
-    weights = task_of(config).build(config, data).state_dict()
+    weights = task_of(config).build(config, data.spec).state_dict()
     present: dict[str, Learner] = {}
     absent: dict[str, str] = {}
     for name in case.contestants:
@@ -108,7 +108,7 @@ def _compare(
     from elman.train.tasks.registry import task_of
 
     double = replace(config, precision="64-true")
-    weights = task_of(config).build(config, data).state_dict()
+    weights = task_of(config).build(config, data.spec).state_dict()
     model = model_of(case.baseline, double, data, weights)
     assert not isinstance(model, str), "the baseline has run"
     oracle = learner(double, data, model, launch(double))

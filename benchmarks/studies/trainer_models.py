@@ -156,7 +156,7 @@ def begin(config: Config, *, baseline: bool = False) -> Learner:
     """A model of a configuration's task and data, at its first step."""
     fabric, task = launch(config), task_of(config)
     data = task.prepare(config)
-    return learner(config, data, task.build(config, data, baseline=baseline), fabric)
+    return learner(config, data, task.build(config, data.spec, baseline=baseline), fabric)
 
 
 def curve_of(config: Config, every: int, *, baseline: bool = False) -> list[tuple[int, float]]:
@@ -217,14 +217,14 @@ def model_of(
     if name == "torch":
         if config.cell not in BUILT_IN:
             return f"torch.nn has no {config.cell}"
-        twin = task.build(replace(config, heads=1), data, baseline=True)
+        twin = task.build(replace(config, heads=1), data.spec, baseline=True)
         if config.heads == 1:
             twin.load_state_dict(weights)
         return twin
     if name == "loop" and config.cell not in STEPS:
         return f"no loop is written for {config.cell}"
     engine = "c" if name == "loop" else MODULES[name].get("engine", "auto")
-    model = task.build(replace(config, engine=engine), data)
+    model = task.build(replace(config, engine=engine), data.spec)
     model.load_state_dict(weights)
     if name == "loop":
         layers: Any = model.layers

@@ -14,7 +14,6 @@ import elman
 from elman.cli._reporting import report_run
 from elman.errors import InputError
 from elman.train.loop.metrics import read_metrics
-from elman.train.loop.task import Points, Traces
 from elman.train.run.record import read_record
 from elman.train.tasks.regression.data import RegressionConfig, prepare
 from elman.train.tasks.regression.model import build_model
@@ -36,7 +35,6 @@ def test_learns(config, train, console):
     assert all(row.valid_accuracy is None for row in rows)
     assert set(result["table"]) == {"output 0", "output 1"}
     assert not record.damages
-    assert all(isinstance(part, Traces | Points) for part in record.result.shown)
     page = report_run(record).read_text(encoding="utf-8")
     assert page.count("<svg") == 6 + len(record.result.shown)
     assert "R² in validation; mean of the training targets" in page
@@ -48,12 +46,9 @@ def test_shown_values_are_in_the_unit_of_the_data(config, train):
     first = read_record(outcome.folder).result.shown[0]
     with np.load(config.data) as file:
         y = file["y_test"]
-    if isinstance(first, Traces):
-        true, predicted, held = first.true_steps, first.predicted_steps, y[0, :, 0]
-    else:
-        true, predicted, held = first.true, first.predicted, y[:, 0]
-    np.testing.assert_allclose(true, held, rtol=1e-6)
-    assert np.median(np.abs(np.array(predicted) - held)) < 0.3 * y.std()
+    held = y[0, :, 0] if first.over_time else y[:, 0]
+    np.testing.assert_allclose(first.true, held, rtol=1e-6)
+    assert np.median(np.abs(np.array(first.predicted) - held)) < 0.3 * y.std()
 
 
 def test_loaded_model_predicts_in_the_unit_of_the_data(config, train):
@@ -65,10 +60,8 @@ def test_loaded_model_predicts_in_the_unit_of_the_data(config, train):
     run = elman.load(outcome.folder.path)
 
     predicted = run.predict(x)
-    if isinstance(shown, Traces):
-        np.testing.assert_allclose(predicted[0, :, 0], shown.predicted_steps, rtol=1e-6)
-    else:
-        np.testing.assert_allclose(predicted[:, 0], shown.predicted, rtol=1e-6)
+    values = predicted[0, :, 0] if shown.over_time else predicted[:, 0]
+    np.testing.assert_allclose(values, shown.predicted, rtol=1e-6)
     with pytest.raises(InputError, match=r"x must be \[N, T, 2\], not \[30, 8, 1\]"):
         run.predict(x[:, :, :1])
 
@@ -113,7 +106,7 @@ def test_any_shapes(tmp_path_factory, counts, steps, sizes, rank, flat):
         shapes[f"y_{half}"] = {1: (n,), 2: (n, sizes[1]), 3: (n, t, sizes[1])}[rank]
     config = saved(tmp_path_factory.mktemp("any"), shapes)
     data = prepare(config)
-    model = build_model(config, data)
+    model = build_model(config, data.spec)
     for batch in (data.batch(0, slice(0, 3)), next(data.held_out())):
         outputs, state = model(batch.inputs)
         assert outputs.shape == batch.targets.shape
@@ -160,7 +153,7 @@ def test_missing_inputs_count_as_their_mean(tmp_path):
     np.savez(config.data, **made)
     data = prepare(config)
     assert data.fit.x[1, 2, 0] == 0
-    assert "1.2% of the inputs are missing" in data.about()
+    assert "1.2% of the values are missing" in data.about()
 
 
 def test_held_out_targets_that_do_not_vary(tmp_path, train):

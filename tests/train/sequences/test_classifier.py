@@ -210,7 +210,7 @@ def test_images(train, tmp_path):
 def test_reads_out_at_each_sequences_own_end(config):
     """A sequence's logits do not depend on what it is batched with, nor on the padding."""
     data = prepare_series(config)
-    model = build_model(config, data).eval()
+    model = build_model(config, data.spec).eval()
     x, lengths = next(data.held_out()).inputs
     together, _ = model((x, lengths))
     for k, length in enumerate(lengths.tolist()):

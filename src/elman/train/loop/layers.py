@@ -31,19 +31,16 @@ _registered: dict[str, ModuleType] = {}  # of users' files, by name
 BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 
 
-def recurrent(
-    config: Config, inputs: int, layers: int, *, baseline: bool = False, bias: bool = True
-) -> nn.Module:
+def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = False) -> nn.Module:
     """Build recurrent layers called as torch.nn.GRU is; with `baseline` torch's own.
 
     Args:
         inputs: size of the first layer's input.
-        bias: of layers that torch has too; other cells are as their formula says.
     """
     dropout = config.dropout if layers > 1 else 0.0  # torch warns where there is no between
     if baseline:
         layer = getattr(nn, BUILT_IN[config.cell])
-        return layer(inputs, config.hidden, num_layers=layers, dropout=dropout, bias=bias)
+        return layer(inputs, config.hidden, num_layers=layers, dropout=dropout)
     options: dict[str, Any] = {
         "num_layers": layers,
         "dropout": dropout,
@@ -53,7 +50,7 @@ def recurrent(
         **{name: getattr(config, name) for name in DRAWN},
     }
     if config.cell in BUILT_IN:
-        return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, bias=bias, **options)
+        return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, **options)
     return elman.nn.Recurrent(find_sequence_cell(config.cell), inputs, config.hidden, **options)
 
 

@@ -172,7 +172,7 @@ def twin(
 ) -> Stepper:
     """Build a model with given weights and a fresh optimizer."""
     with torch.random.fork_rng():
-        model = task.build(config, data, baseline=baseline)
+        model = task.build(config, data.spec, baseline=baseline)
     model.load_state_dict(weights)
     return make_stepper(fabric, model, config, task.objective)
 

@@ -115,7 +115,7 @@ def weights_of(folder: RunFolder, weights: Weights = "best") -> Checkpoint:
 def write_spec(folder: RunFolder, data: Data, config: Config) -> None:
     """Keep what a model is built from, so that it can be without the data, and the fingerprint of a
     cell of the user's. Raises RunError: the disk does not take it."""
-    folder.write(SPEC, asdict(data.spec()) | {FORMULA: own_formula(config)})
+    folder.write(SPEC, asdict(data.spec) | {FORMULA: own_formula(config)})
 
 
 def check_formula(folder: RunFolder, config: Config) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from elman.errors import RunError, diagnostic
 from elman.train.loop.config import Config
 from elman.train.loop.metrics import Row, read_metrics
-from elman.train.loop.task import Baseline, Frames, Points, Traces, Words
+from elman.train.loop.task import Baseline, Pairs, Words
 from elman.train.run.folder import RunFolder
 from elman.train.run.stored import Count, DamageError, Positive, Share, filled
 from elman.train.tasks.registry import read_config, words_of
@@ -105,7 +105,7 @@ class Result:
     valid_r2: float | None = None
     sample: str = ""
     table: dict[str, Any] = field(default_factory=dict)
-    shown: list[Traces | Points | Frames] = field(default_factory=list)
+    shown: list[Pairs] = field(default_factory=list)
     content: dict[str, Any] = field(default_factory=dict)
 
 

@@ -207,7 +207,7 @@ def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
         config = replace(config, steps=data.steps())
     if config.steps is None:
         task = task_of(config)
-        twin = make_stepper(fabric, task.build(config, data), config, task.objective)
+        twin = make_stepper(fabric, task.build(config, data.spec), config, task.objective)
         step = next_step(twin, data, rows_of(fabric, config.batch), 0.0)
         budget_s = PACE_SHARE * 60 * config.minutes
         timing = time_interleaved({"step": step}, budget_s, lambda over: agreed(fabric, over)[0])
@@ -226,7 +226,7 @@ def assemble(
 ) -> Loop:
     """Build the model and everything that trains it, before the first step."""
     task = task_of(config)
-    stepper = make_stepper(fabric, task.build(config, data), config, task.objective)
+    stepper = make_stepper(fabric, task.build(config, data.spec), config, task.objective)
     torch.manual_seed(config.seed + 1 + fabric.global_rank)  # each process drops other values
     return Loop(
         config=config,

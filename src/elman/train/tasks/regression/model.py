@@ -5,18 +5,16 @@ reads and predicts in the units of its data.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from elman.errors import InputError
+from elman.train.loop.config import Config
 from elman.train.loop.layers import recurrent
-from elman.train.loop.task import Sizes, Trained
-
-if TYPE_CHECKING:
-    from elman.train.tasks.regression.data import RegressionConfig, RegressionData
+from elman.train.loop.task import Trained
 
 
 @dataclass(frozen=True)
@@ -25,6 +23,13 @@ class Scaling:
 
     mean: list[float]
     spread: list[float]
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Self:
+        """Measure values [..., C], NaN left out; what does not vary is not scaled."""
+        rows = values.reshape(-1, values.shape[-1])
+        spread = np.nanstd(rows, 0)
+        return cls(np.nanmean(rows, 0).tolist(), np.where(spread > 0, spread, 1.0).tolist())
 
     def to(self, values: np.ndarray) -> Tensor:
         """Standardise values [..., C], float32; what is missing becomes 0."""
@@ -38,13 +43,19 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class RegressionSpec(Sizes):
+class RegressionSpec:
     """What a model of numbers is built from besides its configuration, and the data's units.
 
     Attributes:
+        inputs: I, values per step.
+        outputs: O, values per target.
+        per_step: whether there is a target per step.
         inputs_as, targets_as: how values are standardised.
     """
 
+    inputs: int
+    outputs: int
+    per_step: bool
     inputs_as: Scaling
     targets_as: Scaling
 
@@ -111,11 +122,9 @@ class Regressor(nn.Module):
         return self.readout(self.dropout(h if self.per_step else h[-1])), None
 
 
-def build_model(
-    config: RegressionConfig, data: RegressionData | RegressionSpec, *, baseline: bool = False
-) -> Regressor:
+def build_model(config: Config, spec: RegressionSpec, *, baseline: bool = False) -> Regressor:
     """Build the model of a run; with `baseline` the same on torch.nn's recurrent layers."""
     torch.manual_seed(config.seed)
-    layers = recurrent(config, data.inputs, config.layers, baseline=baseline)
-    readout = nn.Linear(config.hidden, data.outputs)
-    return Regressor(layers, readout, config.dropout, data.per_step)
+    layers = recurrent(config, spec.inputs, config.layers, baseline=baseline)
+    readout = nn.Linear(config.hidden, spec.outputs)
+    return Regressor(layers, readout, config.dropout, spec.per_step)

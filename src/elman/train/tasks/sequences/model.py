@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,6 @@ from elman.train.loop.layers import recurrent
 from elman.train.loop.task import Trained
 from elman.train.tasks.sequences.config import SequenceConfig
 from elman.train.tasks.sequences.source import Values
-
-if TYPE_CHECKING:
-    from elman.train.tasks.sequences.data import SequenceData
-
 
 KINDS = ("values", "wave", "pixels")
 PERMUTATION_SEED = 0  # one order of the pixels for all runs: results can be compared
@@ -202,7 +198,7 @@ class Classifier(nn.Module):
 
 
 def build_model(
-    config: SequenceConfig, data: SequenceData | ClassifierSpec, *, baseline: bool = False
+    config: SequenceConfig, spec: ClassifierSpec, *, baseline: bool = False
 ) -> Classifier:
     """Build the model of a run; with `baseline` the same on torch.nn's recurrent layers."""
     torch.manual_seed(config.seed)
@@ -210,7 +206,7 @@ def build_model(
         each = [
             recurrent(config, config.hidden, 1, baseline=baseline) for _ in range(config.layers)
         ]
-        layers: nn.Module = Residual(data.inputs, config.hidden, each, config.dropout)
+        layers: nn.Module = Residual(spec.inputs, config.hidden, each, config.dropout)
     else:
-        layers = recurrent(config, data.inputs, config.layers, baseline=baseline)
-    return Classifier(config.hidden, len(data.classes), layers, config.noise, config.dropout)
+        layers = recurrent(config, spec.inputs, config.layers, baseline=baseline)
+    return Classifier(config.hidden, len(spec.classes), layers, config.noise, config.dropout)

@@ -15,7 +15,7 @@ from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.corpus import Corpus, load
 from elman.train.tasks.text.model import TextSpec
-from elman.train.tasks.text.ngram import fit_ngram
+from elman.train.tasks.text.ngram import ngram_nats
 from elman.train.tasks.text.vocabulary import Vocabulary, fit_vocabulary
 
 VALID_ROWS = 64
@@ -172,19 +172,15 @@ class TextData:
         return replace(self, config=config, valid=valid, places=places)
 
     @property
-    def symbols(self) -> int:
-        """V, numbers of tokens."""
-        return len(self.vocabulary)
-
     def spec(self) -> TextSpec:
         """What a model of the text is built from."""
         return TextSpec(list(self.vocabulary.known))
 
     def baseline(self) -> Baseline:
-        """Fit a trigram to the training text; its loss on the same targets."""
-        model = fit_ngram(self.train_ids, len(self.vocabulary))
-        nats = float(model.nats(self.valid_ids)[self.places].mean())
-        return Baseline(model.name, self.vocabulary.level.words.unit(nats))
+        """Count the training text's trigrams; their loss on the same targets."""
+        name, nats = ngram_nats(self.train_ids, self.valid_ids, len(self.vocabulary))
+        loss = self.vocabulary.level.words.unit(float(nats[self.places].mean()))
+        return Baseline(name, loss)
 
     def steps(self) -> int | None:
         """Steps that the epochs make; a walk ends with the last whole segment."""
@@ -206,7 +202,7 @@ class TextData:
 
     def _short(self, stream: Stream) -> Stream:
         """Cut a stream into segments of which the logits, [T, B, V], are few."""
-        most = max(1, MOST_LOGITS // (len(stream.ids) * self.symbols))
+        most = max(1, MOST_LOGITS // (len(stream.ids) * len(self.vocabulary)))
         return replace(stream, bptt=min(stream.bptt, most))
 
     def facts(self) -> dict[str, Any]:

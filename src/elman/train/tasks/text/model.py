@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +20,6 @@ from elman.train.loop.objective import cross_entropy
 from elman.train.loop.task import Trained
 from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from elman.train.tasks.text.data import TextData
 
 
 @torch.no_grad()
@@ -202,19 +199,12 @@ class LanguageModel(nn.Module):
         return self.readout.logits(out) if targets is None else self.readout(out, targets), state
 
 
-def build_model(
-    config: TextConfig, data: TextData | TextSpec, *, baseline: bool = False
-) -> LanguageModel:
+def build_model(config: TextConfig, spec: TextSpec, *, baseline: bool = False) -> LanguageModel:
     """Build the model of a run; with `baseline` the same of torch.nn's parts alone."""
-    return language_model(config, data.symbols, baseline=baseline)
-
-
-def language_model(config: TextConfig, size: int, *, baseline: bool = False) -> LanguageModel:
-    """Build a model of so many tokens; with `baseline` of torch.nn's parts alone."""
     torch.manual_seed(config.seed)
     layers = recurrent(config, config.embedding, config.layers, baseline=baseline)
     model = LanguageModel(
-        size,
+        spec.symbols,
         config.embedding,
         config.hidden,
         layers,
