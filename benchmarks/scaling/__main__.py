@@ -20,14 +20,15 @@ from benchmarks.scaling.times import (
     read_times,
     write_times,
 )
+from elman.cell_files import find_sequence_cell
 from elman.cli._options import DType, DTypeOption
 from elman.cli._terminal import plain, say, wide_console
 from elman.cli.app import run_command
-from elman.cli.tune import LINKS, find_link
-from elman.plan.allreduce import Interconnect
-from elman.train.loop.layers import find_sequence_cell
+from elman.errors import InputError
+from elman.plan.allreduce import INTERCONNECTS, Interconnect, find_interconnect
 from elman.tuning.waiting import waiting_in_words
 
+LINKS = f"{', '.join(INTERCONNECTS)}, or LATENCY_US,GBYTE_S."
 HEADERS = (
     *("workers", "minibatch of each", "compute", "exposed all-reduce", "step"),
     *("times as fast", "efficiency", ""),
@@ -93,6 +94,14 @@ def scale(
     for note in notes(measured, batch, workers, largest):
         say(console, note)
     say(console, f"times: {times}")
+
+
+def find_link(text: str, option: str = "--interconnect") -> Interconnect:
+    """What an option names. Raises BadParameter: it is not an interconnect."""
+    try:
+        return find_interconnect(text)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def link_of(context: typer.Context, interconnect: str, per_node: int, inside: str) -> Link:

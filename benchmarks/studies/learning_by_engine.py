@@ -53,7 +53,7 @@ def measure_learning(case: TrainedCase, effort: Effort) -> dict[str, Any]:
     _time(case, effort, [*learners.values()])
     off = _compare(case, learners, config, data)
     learners[OURS].learn(max(1, case.steps // VALIDATIONS))
-    return _row(case, learners, off, data.baseline().accuracy or 0.0) | {"absent": absent}
+    return _row(case, learners, off, data.baseline().score or 0.0) | {"absent": absent}
 
 
 def _begin(case: TrainedCase, config: Any, data: Any) -> tuple[dict[str, Learner], dict[str, str]]:

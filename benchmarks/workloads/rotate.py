@@ -28,8 +28,8 @@ from elman.errors import InputError
 from elman.train.loop.config import COUNT, other, setting
 from elman.train.loop.objective import SQUARES, judged
 from elman.train.loop.task import Baseline, Batch, predictions
-from elman.train.tasks.arrays import load_npz, unreadable
-from elman.train.tasks.epochs import EpochConfig, SequenceSet, digest_of
+from elman.train.tasks.arrays import digest_of, load_npz, unreadable
+from elman.train.tasks.epochs import EpochConfig, SequenceSet
 from elman.train.tasks.registry import TASKS
 from elman.train.tasks.regression.data import predicting
 from elman.train.tasks.regression.model import Regressor
@@ -128,7 +128,7 @@ def build_model(config: RotateConfig, spec: RotateSpec, *, baseline: bool = Fals
 def conclude(model: nn.Module, data: RotateData, config: RotateConfig) -> dict[str, Any]:
     """Turn the whole held-out half: loss and R²."""
     score = judged(SQUARES, predictions(model, data.all_held_out()))
-    return {"valid_loss": score.loss, "valid_r2": score.score}
+    return {"valid_loss": score.loss, "valid_score": score.score}
 
 
 ROTATE = replace(

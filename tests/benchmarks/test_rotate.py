@@ -37,7 +37,7 @@ def test_learns(tmp_path):
     console = Console(file=io.StringIO())
     result = start(config, tmp_path, console, comparing=False).result
     assert result["valid_loss"] < 0.8 * result["baseline"]["loss"]
-    assert result["valid_r2"] > result["baseline"]["r2"]
+    assert result["valid_score"] > result["baseline"]["score"]
 
 
 def test_no_images(tmp_path):

@@ -23,7 +23,7 @@ OPTIONS = {  # of small_config, for a run in a process of its own
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("cell, engine", [("gru", "auto"), ("gru", "aten"), ("lstm", "aten")])
+@pytest.mark.parametrize("cell, engine", [("gru", "auto"), ("rnn", "aten"), ("lstm", "aten")])
 def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at, cell, engine):
     """Stopped between two checkpoints and two rows of metrics, twice, then carried to the end."""
     config = dataclasses.replace(small_config, cell=cell, engine=engine)

@@ -37,8 +37,8 @@ def page_of(record: Record, config: Config) -> RunPage:
             speed_in_words(speed, config.cell, summary.words),
             *([damage_in_words(record)] if record.damages else ()),
         ),
-        curves=columns | {"valid_score": columns[words.score.column]},
-        baseline=baseline and Level(baseline.name, baseline.loss, baseline.score(words.score)),
+        curves=columns,
+        baseline=baseline and Level(baseline.name, baseline.loss, baseline.score),
         items=words.items,
         loss=Scale("Loss", words.loss, words.form),
         score=Scale(

@@ -113,7 +113,7 @@ def test_validation_takes_an_even_part():
     assert data.rows.tolist() == [0, 3, 6, 9]
     assert [len(batch.targets) for batch in data.held_out()] == [3, 1]
     assert sum(len(batch.targets) for batch in data.all_held_out()) == 10
-    assert data.baseline().accuracy == 0.5
+    assert data.baseline().score == 0.5
 
 
 def test_permuted_pixels():

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from elman.train.loop.config import Config
 from elman.train.loop.objective import Measure, Objective, Score
-from elman.train.run.stored import Share
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class Words:
         """Write what a validation found; its loss is in the unit that is told."""
         return f"{self.with_unit(found.loss)}, {self.score.text(found.score)}"
 
-    def better(self, found: Score, other: Score) -> bool:
+    def better(self, found: Score, other: Score | Baseline) -> bool:
         """Whether a model is better than another: by the headline, or by the loss where a score is
         not known. A loss that is not a number is never better."""
         if self.headline == "score" and found.score is not None and other.score is not None:
@@ -148,21 +147,12 @@ class Baseline:
     Attributes:
         name: what it does.
         loss: in the task's unit.
-        accuracy, r2: its score by the task's measure, if known.
+        score: by the task's measure, if known.
     """
 
     name: str
     loss: float
-    accuracy: Share | None = None
-    r2: float | None = None
-
-    def score(self, measure: Measure) -> float | None:
-        """Return its score by a measure, None if that is not known."""
-        return getattr(self, measure.name)
-
-    def found(self, measure: Measure) -> Score:
-        """Return what a validation of it would find."""
-        return Score(self.loss, self.score(measure))
+    score: float | None = None
 
 
 class Data(Protocol):
@@ -228,7 +218,7 @@ class Task:
             with targets behind the state where the objective is ``inside``.
         conclude: looks at a trained model (evaluation mode, no gradients): what else belongs
             into result.json. "sample" is a text, "table" a table for people, "shown" a list
-            of `Pairs`; "valid_loss" and the score's column take the place
+            of `Pairs`; "valid_loss" and "valid_score" take the place
             of the last validation's.
         spec: a dataclass that JSON can hold, which a run folder keeps so that its model can be
             built without the data.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -121,12 +119,3 @@ class SequenceSet(ABC):
         """Walk through the whole held-out half, in its order."""
         every = torch.arange(len(self.held))
         return (self.cut(self.held, rows) for rows in every.split(self.config.batch))
-
-
-def digest_of(arrays: Iterable[np.ndarray], words: str = "") -> str:
-    """Hash some words, and the shapes and values of arrays."""
-    digest = hashlib.sha256(words.encode())
-    for array in arrays:
-        digest.update(repr(array.shape).encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from elman.errors import InputError, RunError
 from elman.train.loop.config import other, setting
 from elman.train.loop.objective import SQUARES, judged
 from elman.train.loop.task import Baseline, Batch
-from elman.train.tasks.arrays import load_npz, unreadable
-from elman.train.tasks.epochs import EpochConfig, SequenceSet, digest_of
-from elman.train.tasks.regression.model import RegressionSpec, Scaling
+from elman.train.tasks.arrays import Scaling, digest_of, load_npz, unreadable
+from elman.train.tasks.epochs import EpochConfig, SequenceSet
+from elman.train.tasks.regression.model import RegressionSpec
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,8 @@ class RegressionData(SequenceSet):
         mean = predicting("mean of the training targets", [(self.held.y * 0, self.held.y)])
         if self.held.x.shape != self.held.y.shape:
             return mean
-        repeated = self.spec.targets_as.to(self.spec.inputs_as.back(self.held.x))
-        again = predicting("repeated input", [(repeated, self.held.y)])
+        repeated = self.spec.targets_as.to(self.spec.inputs_as.back(self.held.x.numpy()))
+        again = predicting("repeated input", [(torch.from_numpy(repeated), self.held.y)])
         return min(mean, again, key=lambda baseline: baseline.loss)
 
     def cut(self, half: Half, rows: Tensor) -> Batch:
@@ -143,7 +144,7 @@ class RegressionData(SequenceSet):
 def predicting(name: str, pairs: Any) -> Baseline:
     """Score what is not a network: pairs of predictions and targets [..., O]."""
     score = judged(SQUARES, pairs)
-    return Baseline(name, score.loss, r2=score.score)
+    return Baseline(name, score.loss, score.score)
 
 
 def prepare(config: RegressionConfig) -> RegressionData:
@@ -152,7 +153,8 @@ def prepare(config: RegressionConfig) -> RegressionData:
     arrays = read_halves(config.data)
     (x, y), (held_x, _) = arrays
     spec = RegressionSpec(x.shape[2], y.shape[-1], y.ndim == 3, Scaling.of(x), Scaling.of(y))
-    halves = [Half(spec.inputs_as.to(x), spec.targets_as.to(y)) for x, y in arrays]
+    scaled = [(spec.inputs_as.to(x), spec.targets_as.to(y)) for x, y in arrays]
+    halves = [Half(*map(torch.from_numpy, pair)) for pair in scaled]
     for name, half in zip(("train", "test"), halves, strict=True):
         for kind, values in (("x", half.x), ("y", half.y)):
             if not values.isfinite().all():

@@ -5,7 +5,7 @@ reads and predicts in the units of its data.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,31 +15,7 @@ from elman.errors import InputError
 from elman.train.loop.config import Config
 from elman.train.loop.layers import recurrent
 from elman.train.loop.task import Trained
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Mean and standard deviation of each of C channels in the training half."""
-
-    mean: list[float]
-    spread: list[float]
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> Self:
-        """Measure values [..., C], NaN left out; what does not vary is not scaled."""
-        rows = values.reshape(-1, values.shape[-1])
-        spread = np.nanstd(rows, 0)
-        return cls(np.nanmean(rows, 0).tolist(), np.where(spread > 0, spread, 1.0).tolist())
-
-    def to(self, values: np.ndarray) -> Tensor:
-        """Standardise values [..., C], float32; what is missing becomes 0."""
-        scaled = np.nan_to_num((values - np.array(self.mean)) / np.array(self.spread), nan=0.0)
-        with np.errstate(over="ignore"):
-            return torch.from_numpy(scaled.astype(np.float32))
-
-    def back(self, scaled: Tensor) -> np.ndarray:
-        """Return standardised values [..., C] in the unit of the data."""
-        return scaled.double().numpy() * np.array(self.spread) + np.array(self.mean)
+from elman.train.tasks.arrays import Scaling
 
 
 @dataclass(frozen=True)
@@ -85,9 +61,9 @@ class TrainedRegression(Trained):
         spec, x = self.spec, np.asarray(x, np.float64)
         if x.ndim != 3 or x.shape[2] != spec.inputs:
             raise InputError(f"x must be [N, T, {spec.inputs}], not {[*x.shape]}")
-        rows = spec.inputs_as.to(x).transpose(0, 1).contiguous()
+        rows = torch.from_numpy(spec.inputs_as.to(x)).transpose(0, 1).contiguous()
         outputs, _ = self.model(rows.to(self.weight))
-        values = spec.targets_as.back(outputs.float().cpu())
+        values = spec.targets_as.back(outputs.float().cpu().numpy())
         return values.swapaxes(0, 1) if spec.per_step else values
 
 

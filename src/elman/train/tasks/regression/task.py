@@ -25,10 +25,10 @@ def conclude(model: nn.Module, data: RegressionData, config: RegressionConfig) -
     whole = judged(SQUARES, parts)
     axis = 1 if spec.per_step else 0  # of the sequences
     outputs, targets = (torch.cat(half, axis) for half in zip(*parts, strict=True))
-    true, predicted = spec.targets_as.back(targets), spec.targets_as.back(outputs)
+    true, predicted = (spec.targets_as.back(part.numpy()) for part in (targets, outputs))
     return {
         "valid_loss": whole.loss,
-        "valid_r2": whole.score,
+        "valid_score": whole.score,
         "table": by_output(true, predicted, outputs, targets),
         "shown": [asdict(pairs) for pairs in shown(true, predicted)],
     }

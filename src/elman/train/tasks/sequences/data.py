@@ -13,11 +13,12 @@ from torch import Tensor
 
 from elman.errors import RunError
 from elman.train.loop.task import Baseline, Batch
+from elman.train.tasks.arrays import Scaling
 from elman.train.tasks.epochs import SequenceSet
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.sequences.finding import find_images, find_series
 from elman.train.tasks.sequences.model import ClassifierSpec, as_floats, padded, permuted
-from elman.train.tasks.sequences.source import Half, Source, Values, by_group, holding_out, joined
+from elman.train.tasks.sequences.source import Source, by_group, holding_out, joined
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def prepare_images(config: ImagesConfig) -> SequenceData:
 def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
     """Scale the values, join those of one step, and number the classes. Raises RunError: the
     held-out half has classes, or channels, that the other does not."""
-    classes = tuple(sorted(set(source.train.labels), key=by_number))
+    classes = sorted(set(source.train.labels), key=by_number)
     if strange := sorted(set(source.test.labels) - set(classes)):
         raise RunError(
             "the held-out half has classes that the training half lacks",
@@ -107,12 +108,17 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
             path=source.name,
             channels=" and ".join(map(str, channels)),
         )
-    spec = spec_of(source, classes, config.patch)
+    values, kind = source.train.values, source.kind
+    scaling = Scaling.of(np.concatenate(values)) if kind == "values" else Scaling([], [])
+    spec = ClassifierSpec(channels[0] * config.patch, classes, kind, scaling)
+    numbers = {label: k for k, label in enumerate(classes)}
     halves, missing, count = [], 0, 0
     for half in (source.train, source.test):
-        values, gone = spec.scaled(half.values)
-        missing, count = missing + gone, count + sum(piece.size for piece in half.values)
-        halves.append(laid(half, values, classes, config.patch))
+        missing += sum(int(np.isnan(piece).sum()) for piece in half.values)
+        count += sum(piece.size for piece in half.values)
+        y = torch.tensor([numbers[label] for label in half.labels])
+        x, lengths = padded(spec.scaled(half.values), config.patch)
+        halves.append(Tensors(x, lengths, y, half.groups))
     return SequenceData(config, source.name, source.digest, spec, *halves, missing / count)
 
 
@@ -122,30 +128,3 @@ def by_number(label: str) -> tuple[float, str]:
         return (float(label), label)
     except ValueError:
         return (math.inf, label)
-
-
-def spec_of(source: Source, classes: tuple[str, ...], patch: int) -> ClassifierSpec:
-    """What a classifier is built from, with the scales of the training half's channels."""
-    values = source.train.values
-    scales = statistics(values) if source.kind == "values" else ([], [])
-    return ClassifierSpec(values[0].shape[1] * patch, list(classes), source.kind, *scales)
-
-
-def statistics(values: Values) -> tuple[list[float], list[float]]:
-    """Return mean and 1 / standard deviation of each channel, rounded to float32."""
-    whole = (
-        values.reshape(-1, values.shape[2])
-        if isinstance(values, np.ndarray)
-        else np.concatenate(values)
-    )
-    mean = np.nan_to_num(np.nanmean(whole, 0, dtype=np.float64))
-    spread = np.nan_to_num(np.nanstd(whole, 0, dtype=np.float64))
-    scale = 1 / np.where(spread > 0, spread, 1)
-    return np.asarray(mean, np.float32).tolist(), np.asarray(scale, np.float32).tolist()
-
-
-def laid(half: Half, values: Values, classes: tuple[str, ...], patch: int) -> Tensors:
-    """Lay a half out as tensors, its values scaled."""
-    numbers = {label: k for k, label in enumerate(classes)}
-    y = torch.tensor([numbers[label] for label in half.labels])
-    return Tensors(*padded(values, patch), y, half.groups)

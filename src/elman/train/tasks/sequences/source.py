@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from elman.errors import RunError
-from elman.train.tasks.epochs import digest_of
+from elman.train.tasks.arrays import digest_of
 
 Values = np.ndarray | Sequence[np.ndarray]
 

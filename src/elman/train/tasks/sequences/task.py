@@ -28,7 +28,7 @@ def conclude(model: nn.Module, data: SequenceData, config: SequenceConfig) -> di
     groups = [f"of {name}" for name in data.held.groups]
     table = by_name(right, [classes[k] for k in y], classes)
     table |= by_name(right, groups, sorted(set(groups)))
-    return {"valid_loss": whole.loss, "valid_accuracy": whole.score, "table": table}
+    return {"valid_loss": whole.loss, "valid_score": whole.score, "table": table}
 
 
 def by_name(right: Sequence[bool], names: Sequence[str], order: Sequence[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -11,15 +12,13 @@ from elman.train.loop.objective import CLASSES, judged
 from elman.train.loop.task import Task, predictions
 from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.data import TextData, prepare
-from elman.train.tasks.text.model import SAMPLES, TextSpec, TrainedText, build_model, generate
+from elman.train.tasks.text.model import TextSpec, TrainedText, build_model
 
 
 def conclude(model: nn.Module, data: TextData, config: TextConfig) -> dict[str, Any]:
     """Let a trained model write, and predict the test text if there is one."""
-    length = SAMPLES[config.level]
-    facts: dict[str, Any] = {
-        "sample": generate(model, data.vocabulary, length, config.temperature, config.seed)
-    }
+    trained = TrainedText(Path(), config, 0, model, data.spec)
+    facts: dict[str, Any] = {"sample": trained.sample()}
     if data.corpus.test:
         score, words = judged(CLASSES, predictions(model, data.tested())), config.splitting.words
         facts["table"] = {"test": words.in_words(replace(score, loss=words.unit(score.loss)))}
