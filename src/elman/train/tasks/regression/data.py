@@ -163,4 +163,4 @@ def prepare(config: RegressionConfig) -> RegressionData:
     absent = np.isnan(x).sum() + np.isnan(held_x).sum()
     missing = float(absent / (x.size + held_x.size))
     digest = digest_of(array for half in arrays for array in half)
-    return RegressionData(config, str(config.data), digest, spec, *halves, missing)
+    return RegressionData(config, str(config.data), digest, spec, *halves, missing=missing)

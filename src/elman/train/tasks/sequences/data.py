@@ -119,7 +119,8 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
         y = torch.tensor([numbers[label] for label in half.labels])
         x, lengths = padded(spec.scaled(half.values), config.patch)
         halves.append(Tensors(x, lengths, y, half.groups))
-    return SequenceData(config, source.name, source.digest, spec, *halves, missing / count)
+    share = missing / count
+    return SequenceData(config, source.name, source.digest, spec, *halves, missing=share)
 
 
 def by_number(label: str) -> tuple[float, str]:
