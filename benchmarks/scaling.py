@@ -31,18 +31,19 @@ from benchmarks.machine import facts
 from elman.cli._options import DType, DTypeOption
 from elman.cli._terminal import plain, say, wide_console
 from elman.cli.app import run_command
-from elman.cli.tune import LINKS, find_link
-from elman.errors import RunError, diagnostic
+from elman.cell_files import find_sequence_cell
+from elman.errors import InputError, RunError, diagnostic
 from elman.files import write_atomically
 from elman.measuring.timing import WARM_UP, quartiles, time_side_by_side
-from elman.plan.allreduce import Interconnect, step_s
+from elman.plan.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
 from elman.train.loop.config import Config
-from elman.train.loop.layers import find_sequence_cell, recurrent
+from elman.train.loop.layers import recurrent
 from elman.train.run.stored import DamageError, Positive, Range, Share, filled, read_object
 from elman.tuning.waiting import Waiting, waiting_in_words
 
 BUDGET_S, SHARING_S = 30.0, 6.0  # for all minibatches; for what sharing costs beside sums
 LEAST_ROUNDS = 3
+LINKS = f"{', '.join(INTERCONNECTS)}, or LATENCY_US,GBYTE_S."
 BEFORE = 2 + WARM_UP  # calls of each minibatch before the rounds begin
 HEADERS = (
     *("workers", "minibatch of each", "compute", "exposed all-reduce", "step"),
@@ -342,6 +343,14 @@ def scale(
     for note in notes(measured, batch, workers):
         say(console, note)
     say(console, f"times: {times}")
+
+
+def find_link(text: str, option: str = "--interconnect") -> Interconnect:
+    """What an option names. Raises BadParameter: it is not an interconnect."""
+    try:
+        return find_interconnect(text)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def explicit(context: typer.Context, names: Collection[str]) -> list[str]:

@@ -22,7 +22,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "elman"
 
-LANGUAGE = "errors checks ir frontend autodiff passes plan lowered ops cells"
+LANGUAGE = "errors checks ir frontend autodiff passes plan lowered ops cells cell_files"
 MIDDLE = f"{LANGUAGE} escaping extras files folders version engines engines.registry tuning"
 MIDDLE = f"{MIDDLE} torch_internals torch numpy"
 # no other engine
@@ -46,6 +46,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "lowered": "errors ir plan",
     "ops": "errors ir frontend",  # what a cell author may call: names, no code
     "cells": "errors ir frontend ops",
+    "cell_files": "errors frontend ops cells",  # by name, and of users' files
     # engines/base and the folder itself
     "engines": "errors checks torch_internals ir autodiff plan torch numpy",
     "engines.registry": "errors ir autodiff plan engines",
@@ -63,17 +64,18 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     # derivatives of any order end in torch ops
     "nn": f"{MIDDLE} engines.reference compiler explaining drawing",
     "interchange": "",
-    "interchange.weights": "errors checks frontend ops cells nn torch numpy",
+    "interchange.weights": "errors checks extras files frontend ops cells nn torch numpy",
     "weights": "interchange.weights",
     "train": f"{MIDDLE} compiler explaining drawing nn *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
     "interchange.c": f"{MIDDLE} engines.c compiler nn",  # spells as engine c
     "interchange.onnx": f"{MIDDLE} compiler nn interchange.weights",
     "export": "interchange.c interchange.onnx",
-    "measuring": f"{MIDDLE} engines.c engines.reference compiler nn train",
+    "measuring": f"{MIDDLE} engines.c engines.reference compiler nn",
     "__init__": f"{MIDDLE} compiler explaining drawing nn weights train measuring export"
     " engines.deer",
     "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export measuring"
+    " interchange.weights"
     " __init__ *",
     "__main__": "elman_command",
 }

@@ -33,11 +33,11 @@ MOVED = 1e-6
 
 def learners(config: TextConfig, data: TextData, moved: bool) -> dict[str, Learner]:
     """The models at their first step, all with the weights of elman's."""
-    fabric, first = launch(config), build_model(config, data)
+    fabric, first = launch(config), build_model(config, data.spec)
     weights = [weight.detach().clone() for weight in first.parameters()]
     running = {"elman": learner(config, data, first, fabric)}
     for name, by in {"torch.nn": 0.0, **({"torch.nn, moved": MOVED} if moved else {})}.items():
-        model = build_model(config, data, baseline=True)
+        model = build_model(config, data.spec, baseline=True)
         with torch.no_grad():
             for weight, parameter in zip(weights, model.parameters(), strict=True):
                 parameter.copy_(weight * (1 + by * torch.randn_like(weight)))

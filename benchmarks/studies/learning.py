@@ -124,7 +124,7 @@ def begin(config: Config, *, baseline: bool = False) -> Learner:
     if it is the baseline. Raises RunError: the data cannot be used."""
     fabric, task = launch(config), task_of(config)
     data = task.prepare(config)
-    return learner(config, data, task.build(config, data, baseline=baseline), fabric)
+    return learner(config, data, task.build(config, data.spec, baseline=baseline), fabric)
 
 
 # Language models.
@@ -323,14 +323,14 @@ def model_of(
     if name == "torch":
         if config.cell not in BUILT_IN:
             raise EngineError(f"torch.nn has no {config.cell}")
-        twin = task.build(replace(config, heads=1), data, baseline=True)
+        twin = task.build(replace(config, heads=1), data.spec, baseline=True)
         if config.heads == 1:
             twin.load_state_dict(weights)
         return twin
     if name == "loop" and config.cell not in PUBLISHED:
         raise EngineError(f"no loop is written for {config.cell}")
     engine = "c" if name == "loop" else MODULES[name].get("engine", "auto")
-    model = task.build(replace(config, engine=engine), data)
+    model = task.build(replace(config, engine=engine), data.spec)
     model.load_state_dict(weights)
     if name == "loop":
         layers: Any = model.layers
@@ -358,7 +358,7 @@ def measure_learning(case: TrainedCase, effort: Effort) -> Row:
     longest = data.facts()["steps"]
     if longest != [case.T, case.T]:
         raise InputError(f"{case.name}: the sequences of {config.data} have {longest} steps")
-    fabric, weights = launch(config), task_of(config).build(config, data).state_dict()
+    fabric, weights = launch(config), task_of(config).build(config, data.spec).state_dict()
     present: dict[str, Learner] = {}
     absent: dict[str, str] = {}
     for name in case.contestants:
@@ -378,7 +378,7 @@ def measure_learning(case: TrainedCase, effort: Effort) -> Row:
                 run.step()
     off = _compare(case, present, config, data)
     present[OURS].learn(max(1, case.steps // _VALIDATIONS))
-    chance = data.baseline().accuracy or 0.0
+    chance = data.baseline().score or 0.0
     return _learning_row(case, present, off, chance) | {"absent": absent}
 
 
@@ -392,7 +392,7 @@ def _compare(
         VerifyError: it is not a rounding error.
     """
     double = replace(config, precision="64-true")
-    weights = task_of(config).build(config, data).state_dict()
+    weights = task_of(config).build(config, data.spec).state_dict()
     oracle = learner(double, data, model_of(case.baseline, double, data, weights), launch(double))
     alike = {name: run for name, run in present.items() if case.heads == 1 or name != "torch"}
     for _ in range(max(len(run.losses) for run in alike.values())):

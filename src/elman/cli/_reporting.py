@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 
 from elman.errors import RunError
-from elman.report import Level, Pairs, Pictures, RunPage, Scale, write_report
+from elman.report import Level, Pairs, RunPage, Scale, write_report
 from elman.train.loop.config import Config
 from elman.train.loop.metrics import COLUMNS
-from elman.train.loop.task import Frames, Points, Traces, unpacked
 from elman.train.run.outcome import in_words, speed_in_words
 from elman.train.run.record import Compared, Record, Skipped, Summary, summarise
 
@@ -38,8 +37,8 @@ def page_of(record: Record, config: Config) -> RunPage:
             speed_in_words(speed, config.cell, summary.words),
             *([damage_in_words(record)] if record.damages else ()),
         ),
-        curves=columns | {"valid_score": columns[words.score.column]},
-        baseline=baseline and Level(baseline.name, baseline.loss, baseline.score(words.score)),
+        curves=columns,
+        baseline=baseline and Level(baseline.name, baseline.loss, baseline.score),
         items=words.items,
         loss=Scale("Loss", words.loss, words.form),
         score=Scale(
@@ -56,18 +55,8 @@ def page_of(record: Record, config: Config) -> RunPage:
             "Machine": facts.machine if facts else {},
         },
         choices=result.choices if result else {},
-        shown=tuple(map(pictured, result.shown)) if result else (),
+        shown=tuple(Pairs(*astuple(pairs)) for pairs in result.shown) if result else (),
     )
-
-
-def pictured(shown: Traces | Points | Frames) -> Pairs | Pictures:
-    """Turn predictions beside their targets into what a report draws."""
-    if isinstance(shown, Traces):
-        return Pairs(shown.name, shown.true_steps, shown.predicted_steps, over_time=True)
-    if isinstance(shown, Points):
-        return Pairs(shown.name, shown.true, shown.predicted, over_time=False)
-    pixels = [unpacked(text) for text in (shown.true_pixels, shown.predicted_pixels)]
-    return Pictures(shown.name, shown.height, shown.width, *pixels)
 
 
 def damage_in_words(record: Record) -> str:

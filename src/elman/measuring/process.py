@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
+from elman.cell_files import find_cell
 from elman.errors import ElmanError, RunError, on_command_line
 from elman.measuring.measure import Measured, measure
-from elman.train.loop.layers import find_cell
 
 SOURCES = Path(__file__).parents[2]  # the folder that the package lies in
 DROPPED = (

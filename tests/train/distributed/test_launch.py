@@ -1,4 +1,4 @@
-"""Attempts of one torchrun: how their processes meet, and which run they go on with."""
+"""How processes start, meet, agree, and tell what keeps them from it; torchrun's attempts apart."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from datetime import timedelta
 
 import pytest
 import torch
+from lightning_fabric import Fabric
 
-from elman.errors import RunError
+from elman.errors import InputError, RunError
 from elman.train.distributed import launch as launching
-from elman.train.distributed.launch import joining
+from elman.train.distributed.launch import agreed, check_place, joining, noticing_loss, placed
+from elman.train.loop.config import Config
 from elman.train.run.folder import create_run
+from elman.train.tasks.text.config import TextConfig
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="torch without distributed"
@@ -152,3 +155,70 @@ def test_machines_whose_names_lead_to_themselves(address, nodes):
     wanted = r"GLOO_SOCKET_IFNAME=" if named else r"start all 2 within --timeout 5 s"
     with pytest.raises(RunError, match=wanted), joining(2, 5.0, nodes):
         raise RuntimeError(f"Gloo connectFullMesh failed: refused, remote=[{address}]:39824$1")
+
+
+def test_what_processes_agree_on(monkeypatch):
+    """Several wishes are one message; each is anybody's; alone nothing is sent."""
+    alone = Fabric(accelerator="cpu", devices=1)
+    assert agreed(alone, True, False) == [True, False]
+    sent = []
+
+    def all_reduce(votes):  # another process wishes the second thing
+        sent.append(votes.clone())
+        votes += torch.tensor([0.0, 1.0, 0.0])
+
+    class Two:
+        """One of two processes."""
+
+        world_size, device = 2, torch.device("cpu")
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    assert agreed(Two(), True, False, False) == [True, True, False]
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize(
+    "name, value, rule",
+    [
+        ("MASTER_PORT", "hello", "a number from 0 to 65535"),
+        ("MASTER_PORT", "70000", "a number from 0 to 65535"),
+        ("NODE_RANK", "2", "a number from 0 to 1"),
+        ("NODE_RANK", "-1", "a number from 0 to 1"),
+    ],
+)
+def test_a_place_that_there_is_not(monkeypatch, name, value, rule):
+    """It is said at once, not after the time to wait for others; a single machine has no place."""
+    monkeypatch.setenv(name, value)
+    check_place(Config(nodes=1))
+    with pytest.raises(InputError, match=f"{name} must be {rule}\n  said +{name}={value}"):
+        check_place(Config(nodes=2))
+
+
+def test_other_errors_pass():
+    """Only a lost connection is told in words."""
+    lost = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:5] Read error\nmore")
+    with (
+        pytest.raises(RunError, match=r"said  \[/pytorch.*Read error\n  hint  elman resume"),
+        noticing_loss("elman resume FOLDER"),
+    ):
+        raise lost
+    with pytest.raises(RuntimeError, match="out of memory"), noticing_loss(""):
+        raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize(
+    "asked, told",
+    [
+        ({"devices": 4}, "torchrun has started other processes than asked for"),
+        ({"batch": 7}, "batch 7 does not divide among 2 devices"),
+    ],
+)
+def test_other_processes_than_asked_for(monkeypatch, asked, told):
+    """torchrun and --devices must not contradict one another; a batch must divide."""
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "any")
+    assert placed(TextConfig()).devices == 2
+    with pytest.raises(InputError, match=told):
+        placed(TextConfig(**asked))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import time
@@ -12,10 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from elman.errors import InputError
-from elman.train.distributed.launch import placed
 from elman.train.run import checkpoint
-from elman.train.tasks.text.config import TextConfig
+from elman.train.run.folder import RunFolder
 from forked import Forked
 from runs import assert_equal_runs
 from scripts import PATIENCE_S, begin, begin_anew, finished
@@ -40,6 +39,39 @@ def test_any_number_of_workers_learns_alike(common):
     alone = losses(common(STEPS))
     assert len(alone) == 12
     assert losses(common(STEPS, processes=4)) == pytest.approx(alone, rel=1e-5)
+
+
+def test_two_processes_train_and_resume(common):
+    """Every process has its rows and its state; a resumed run equals the uninterrupted one."""
+    options = ("--steps=12", "--dropout=0.1")
+    whole = only_run(common(*options, processes=2))
+    resumed = shutil.copytree(whole.path, whole.path.parent / "resumed")
+    cut_short(RunFolder(resumed), 8)
+    point, _ = checkpoint.load_latest(whole.checkpoints)
+    assert point.tensors["carried.0"].shape[:3] == (2, 1, 4)  # processes, layers, rows
+
+    finished(begin(*ELMAN, f"--resume={resumed}"))
+    assert_equal_runs(RunFolder(resumed), whole)
+
+
+@IN_PROC
+def test_a_killed_process_ends_the_others(small_text, tmp_path):
+    """No hang: the first process says in words that the other one is gone, and how to go on."""
+    options = (*OPTIONS, "--steps=1000000", "--devices=2")
+    process = begin(*ELMAN, f"--data={small_text}", f"--out={tmp_path}", *options)
+    try:
+        wait_until(lambda: list(tmp_path.glob("*/checkpoints/step-*[1-9]?")), process)
+        (child,) = children(process)
+        os.kill(child, signal.SIGKILL)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+
+    (folder,) = tmp_path.iterdir()
+    assert process.returncode != 0
+    assert "another process of the run is gone" in err
+    assert f"elman resume {folder}" in err
+    assert "Traceback" not in err
 
 
 @IN_PROC
@@ -197,20 +229,3 @@ def test_workers_that_do_not_meet(small_text, tmp_path, what):
     assert "the processes of the run have not found one another" in said
     assert "Traceback" not in said
     assert "c10d::" not in said  # nor torch's own, of C++
-
-
-@pytest.mark.parametrize(
-    "asked, told",
-    [
-        ({"devices": 4}, "torchrun has started other processes than asked for"),
-        ({"batch": 7}, "batch 7 does not divide among 2 devices"),
-    ],
-)
-def test_other_processes_than_asked_for(monkeypatch, asked, told):
-    """torchrun and --devices must not contradict one another; a batch must divide."""
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "2")
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "any")
-    assert placed(TextConfig()).devices == 2
-    with pytest.raises(InputError, match=told):
-        placed(TextConfig(**asked))
