@@ -12,13 +12,10 @@ import triton
 import elman
 from calls import backward, call, forward, given_of
 from elman import cells
-from elman.engines.triton import step_graph as step_graph_module
 from elman.engines.triton import sweeping
-from elman.engines.triton.engine import TritonEngine
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.source import function
-from elman.engines.triton.step_graph import StepGraph
 from elman.frontend.cell import Cell
 from elman.ops import concat, tanh
 from elman.tuning.kernels import kernel_of
@@ -190,67 +187,6 @@ def test_more_groups_than_find_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "processors", lambda: 5)
     case = random_case(cells.gru, Sizes(T=3, B=9, I=3, H=5))
     assert_all_same(call(kernel(case, SLICED), case), oracle(case), case.dtype, case.T)
-
-
-@pytest.mark.parametrize(
-    "cell, training",
-    some_of([cells.gru, cells.lstm_layernorm, cells.lem], [True, False], together=1),
-    ids=named,
-)
-def test_recorded_steps(cell: Cell, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second call of the same shapes works on a record's own memory, the third finds it."""
-    monkeypatch.setattr(StepGraph, "run", StepGraph.recorded)
-    options: dict[str, Any] = {} if training else {"training": False, "wants": frozenset()}
-    whole = random_case(cell, Sizes(T=3, B=3, I=3, H=5))
-    made = kernel(whole, STEPS, **options)
-    for seed in range(3):
-        case = random_case(cell, Sizes(T=3, B=3, I=3, H=5), seed=seed)
-        want = oracle(case)
-        got = call(made, case)
-        assert_all_same(got, {name: want[name] for name in got}, case.dtype, case.T)
-    steps = made.ahead.steps
-    assert steps is not None
-    assert len(steps._records) == 1
-
-
-def test_shapes_that_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records stay while they are used; what finds no room is not recorded, and still right."""
-    monkeypatch.setattr(StepGraph, "run", StepGraph.recorded)
-    monkeypatch.setattr(step_graph_module, "_RECORDS", 2)
-    monkeypatch.setattr(step_graph_module, "_LATE", 6)
-    batches = {B: random_case(cells.rnn, Sizes(T=2, B=B, I=3, H=4)) for B in (1, 2, 3)}
-    made = kernel(batches[1], STEPS)
-    steps = made.ahead.steps
-    assert steps is not None
-
-    def called(B: int) -> list[int]:
-        assert_all_same(call(made, batches[B]), oracle(batches[B]), torch.float32, 2)
-        return [key[2] for key in steps._records]
-
-    for B in (1, 2, 3):
-        called(B)
-    assert called(1) == [1]
-    assert called(2) == [1, 2]
-    assert called(3) == [1, 2]
-    assert called(1) == [2, 1]
-    assert [called(1) for _ in range(4)][-1] == [2, 1]
-    assert called(3) == [1, 3], "a record that was not used of late makes room"
-    monkeypatch.setattr(step_graph_module, "_LARGEST", 100)
-    assert [called(2) for _ in range(3)][-1] == [1, 3]
-
-
-def test_a_backward_leaves_the_output_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever saved it may still go backward: neither values nor their version change."""
-    monkeypatch.setattr(StepGraph, "run", StepGraph.recorded)
-    net = elman.GRU(3, 5, engine="triton")
-    x = torch.randn(4, 2, 3)
-    with monkeypatch.context() as patch:
-        patch.setattr(TritonEngine, "schedules", lambda *given: (STEPS,))
-        for _ in range(4):
-            out, _ = net(x)
-            loss = out.square().sum()
-            loss.backward(retain_graph=True)
-            loss.backward()
 
 
 @elman.cell(input="x[I]", state="h[H]", weights="W[2*H, I], R[2*H, H], b[2*H], v[H], V[H, I]")

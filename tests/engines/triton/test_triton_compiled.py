@@ -15,7 +15,6 @@ from elman.engines.triton.batched_phase import BatchedPhase
 from elman.engines.triton.launch import PROCESSORS
 from elman.engines.triton.layout import TritonLayout
 from elman.engines.triton.occupancy import grids, loops
-from elman.engines.triton.offline import SHARED, Facts, facts
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
 from elman.engines.triton.sweeping import Sweeping
@@ -23,6 +22,7 @@ from elman.frontend.cell import Cell
 from elman.plan.build import program
 from elman.plan.program import Program
 from elman.plan.spec import Spec
+from offline import SHARED, Facts, facts
 from products import some_of
 from unseen import functions, grouped, latents
 

@@ -11,10 +11,10 @@ import elman
 from elman.engines import cross_entropy as formulas
 from elman.engines.cross_entropy import Found, Rows, Wants, in_torch
 from elman.engines.triton import cross_entropy as kernels
-from elman.engines.triton.offline import facts
 from elman.engines.triton.source import function
 from elman.errors import DisagreementError
 from helpers import assert_close
+from offline import facts
 
 ALL = Wants(True, True, True)
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -16,11 +16,11 @@ from elman.engines.deer.problem import Formula, Problem
 from elman.engines.triton import group_kernels, newton, scans
 from elman.engines.triton.engine import ENGINE
 from elman.engines.triton.newton import Newton, ScannedNewton
-from elman.engines.triton.offline import facts
 from elman.engines.triton.source import function
 from elman.frontend.cell import Cell
 from elman.ops import sigmoid, tanh
 from helpers import Case, Sizes, assert_close, job_of, random_case
+from offline import facts
 
 
 def _cell(function: Any) -> Cell:

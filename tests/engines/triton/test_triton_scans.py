@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from elman.engines.deer.scans import Units, associative
 from elman.engines.triton import scans, walks
-from elman.engines.triton.offline import facts
 from elman.engines.triton.source import function
+from offline import facts
 from products import some_of
 
 

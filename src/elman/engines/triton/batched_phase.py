@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from elman.engines.triton.body import Body
-from elman.engines.triton.launch import arguments, launch
+from elman.engines.triton.launch import arguments
 from elman.engines.triton.layout import ColumnRange, TritonLayout, merged, padded
 from elman.engines.triton.source import function
 from elman.ir.graph import Node
@@ -262,7 +262,7 @@ class BatchedPhase:
                 continue
             values = arguments(segment.arguments, named, {"count": count})
             grid = (-(-count // segment.block), heads)
-            launch(segment.kernel, grid, values, {"N": segment.block})
+            segment.kernel[grid](*values, N=segment.block)
 
 
 def _multiplied(

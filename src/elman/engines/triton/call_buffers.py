@@ -14,7 +14,7 @@ from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed
 from elman.engines.triton.batched_phase import BatchedPhase, transposed_if
 from elman.engines.triton.launch import Arrays, fresh, numbered
-from elman.engines.triton.step_graph import StepArrays
+from elman.engines.triton.steps import StepArrays
 from elman.engines.triton.sweeping import Ends, Sweeping
 
 if TYPE_CHECKING:
@@ -133,19 +133,10 @@ class CallBuffers(ABC):
         steps = self.sweep.steps
         assert steps is not None, "asked for before"
         rows = {name: a for name, a in arrays.items() if not name.startswith(("st", "nx"))}
-        read = {name for name in rows if name == "dy" or name.startswith("in")}
-        weights, written = self._weights(steps.runner), frozenset(rows) - read
+        weights = self._weights(steps.runner)
         return steps.run(
             StepArrays(
-                self.T,
-                self.B,
-                self.vec,
-                weights,
-                rows,
-                self.sequences,
-                carries,
-                written,
-                self.packed,
+                self.T, self.B, self.vec, weights, rows, self.sequences, carries, self.packed
             )
         )
 

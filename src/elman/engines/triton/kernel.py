@@ -12,9 +12,9 @@ from torch import Tensor
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.triton.call_buffers import BackwardCallBuffers, ForwardCallBuffers
+from elman.engines.triton.call_graphs import Arguments, CallGraphs
 from elman.engines.triton.launch import launching
 from elman.engines.triton.layout import TritonLayout
-from elman.engines.triton.replay import Replays
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.sweeping import Sweeping
 from elman.engines.triton.weight_gradients import WeightGradients
@@ -23,6 +23,9 @@ from elman.errors import EngineError
 from elman.plan.build import output_is_state
 from elman.plan.program import Program, Sweep
 
+_LONGEST = 4096  # steps of a captured call whose steps are launched one by one
+# (bytes) of a direction's captured calls at most; all steps in one kernel are few launches
+_STEPS_BYTES, _LOOP_BYTES = 256 << 20, 16 << 20
 DTYPES = {
     "float32": (torch.float32, tl.float32),
     "bfloat16": (torch.bfloat16, tl.bfloat16),
@@ -72,7 +75,8 @@ class TritonKernel(Kernel):
         flows = zip(step.inputs, program.pair.d_inputs, strict=True)
         part = {leaf.name for leaf, d in flows if d is None}  # some of it has no gradient
         self.filled = frozenset(self.declared) - part
-        self.forwards, self.backwards = Replays(), Replays()
+        capacity = _STEPS_BYTES if schedule.kind == "steps" else _LOOP_BYTES
+        self.forwards, self.backwards = CallGraphs(capacity), CallGraphs(capacity)
         self._packed: tuple[Sweeping, Sweeping | None] | None = None
 
     def sweepings(self, packed: bool) -> tuple[Sweeping, Sweeping | None]:
@@ -126,21 +130,23 @@ class TritonKernel(Kernel):
         Raises:
             EngineError: this chip cannot hold the kernel.
         """
+        form = call.form
+
+        def compute(tensors: Arguments) -> Result:
+            run = ForwardCallBuffers(self, form.call(tensors))
+            run.run_steps()
+            return run.results()
+
         with launching(call.states[0]):
-            if not self._replayable(call):
-                return self._forward(call)
-            facts = call.states[0].device, call.stacked
-            return self.forwards(lambda: self._forward(call), call.tensors, facts)
+            if not self._repeats(call):
+                return compute(call.tensors)
+            return self.forwards.run(compute, call.tensors, form)
 
-    def _forward(self, call: Call) -> Result:
-        run = ForwardCallBuffers(self, call)
-        run.run_steps()
-        return run.results()
-
-    def _replayable(self, call: Call) -> bool:
-        """Whether the host does the same whenever arguments of the same shapes come; steps that
-        are launched one by one have records of their own."""
-        return self.fixed.kind != "steps" and call.packed is None
+    def _repeats(self, call: Call) -> bool:
+        """Whether the same shapes are likely to come again, and few enough kernels to capture."""
+        if call.packed is not None:
+            return False
+        return self.fixed.kind != "steps" or self.sizes(call)[0] <= _LONGEST
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
@@ -148,18 +154,20 @@ class TritonKernel(Kernel):
         """See :meth:`Kernel.backward`; raises as :meth:`forward`."""
         if self.back is None:
             raise EngineError("this kernel was compiled without a backward")
-        with launching(call.states[0]):
-            if not self._replayable(call):
-                return self._backward(call, saved, cotangents, keep)
-            facts = call.states[0].device, call.stacked, keep
-            tensors = (*call.tensors, *saved, cotangents.output, *cotangents.last)
-            return self.backwards(
-                lambda: self._backward(call, saved, cotangents, keep), tensors, facts
-            )
+        form, first, last = call.form, len(call.tensors), len(call.tensors) + len(saved)
 
-    def _backward(
-        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
-    ) -> Gradients:
-        run = BackwardCallBuffers(self, call, saved, cotangents, keep)
-        run.run_steps()
-        return run.results()
+        def compute(tensors: Arguments) -> Gradients:
+            values: Any = tensors
+            d_output, *d_last = values[last:]
+            ends = Cotangents(d_output, tuple(d_last))
+            run = BackwardCallBuffers(
+                self, form.call(values[:first]), values[first:last], ends, keep
+            )
+            run.run_steps()
+            return run.results()
+
+        tensors = (*call.tensors, *saved, cotangents.output, *cotangents.last)
+        with launching(call.states[0]):
+            if not self._repeats(call):
+                return compute(tensors)
+            return self.backwards.run(compute, tensors, (form, keep))

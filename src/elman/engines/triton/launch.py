@@ -12,7 +12,6 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from elman.engines.precision import multiplying, precision
-from elman.engines.triton.recording import recorder
 from elman.errors import EngineError
 
 PROCESSORS = 132  # of an H100: what is assumed where there is no GPU, and kernels are only made
@@ -44,23 +43,6 @@ class launching:  # noqa: N801
             self._inside.close()
         if isinstance(error, TritonError):
             raise EngineError(f"Triton refuses a kernel: {error}") from error
-
-
-def launch(
-    kernel: Any, grid: tuple[int, ...], arguments_given: Sequence[Any], options: Mapping[str, Any]
-) -> None:
-    """Launch a kernel, recorded if the call is."""
-    notes = recorder()
-    if notes is None:
-        kernel[grid](*arguments_given, **options)
-    else:
-        notes.launched(
-            kernel,
-            grid,
-            arguments_given,
-            options,
-            lambda: kernel[grid](*arguments_given, **options),
-        )
 
 
 def chip() -> Any:

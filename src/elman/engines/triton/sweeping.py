@@ -16,7 +16,6 @@ from elman.engines.triton.launch import (
     Arrays,
     arguments,
     fresh,
-    launch,
     numbered,
     processors,
 )
@@ -24,7 +23,7 @@ from elman.engines.triton.layout import TritonLayout
 from elman.engines.triton.loop import Loop
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
-from elman.engines.triton.step_graph import StepGraph
+from elman.engines.triton.steps import Steps
 from elman.errors import EngineError
 from elman.ir.graph import Node
 from elman.plan.program import Buffer, Sweep
@@ -71,13 +70,13 @@ class Sweeping:
         self.chunk = layout.slots(sweep.chunk, "" if self.forward else "chunk")
         self.before = BatchedPhase(layout, sweep.before, self.place, heads=heads)
         self.after = BatchedPhase(layout, sweep.after, self.place, heads=heads)
-        self.steps: StepGraph | None = None
+        self.steps: Steps | None = None
         self.loop: Loop | None = None
         self.text = ""
         if schedule.kind == "steps":
             wide = self.forward and layout.program.spec.dtype != "float32"
             runner = BatchedPhase(layout, sweep.step, self.place, heads=heads, wide=wide)
-            self.steps = StepGraph(runner, forward=self.forward, wide=wide)
+            self.steps = Steps(runner, forward=self.forward, wide=wide)
             self.matrices = self._matrices()
             return
         if schedule.kind == "loop":
@@ -239,7 +238,7 @@ class Sweeping:
         }
         groups = -(-B // fixed.batch)
         if not isinstance(loop, Grid):
-            launch(self.kernel, (groups, N), arguments(loop.pointers, named, numbers), options)
+            self.kernel[groups, N](*arguments(loop.pointers, named, numbers), **options)
             return
         if not interpreted:
             options["launch_cooperative_grid"] = True
@@ -253,4 +252,4 @@ class Sweeping:
         for first in range(0, groups, most):
             values = arguments(loop.pointers, named, {**numbers, "g0": first})
             grid = (loop.programs, min(most, groups - first), N)
-            launch(self.kernel, grid, values, options)
+            self.kernel[grid](*values, **options)
