@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from elman import cells, compiler
 from elman.engines.triton.batched_phase import BatchedPhase
-from elman.engines.triton.launch import PROCESSORS
 from elman.engines.triton.layout import TritonLayout
+from elman.engines.triton.limits import PROCESSORS
 from elman.engines.triton.occupancy import grids, loops
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
@@ -86,7 +86,7 @@ def loop_facts(
     }
     ends = [f"{name}{k}" for name in ("first", "last", "dlast", "dfirst") for k in range(3)]
     wide = ends if schedule.kind == "grid" else []
-    types = types_of(made.loop.pointers, dtype, *wide)
+    types = types_of(made.loop.arguments, dtype, *wide)
     warps, stages = schedule.warps, schedule.stages
     return facts(made.kernel, types, constants, target, warps=warps, stages=stages)
 

@@ -14,7 +14,7 @@ import torch
 import elman
 from calls import backward, call, forward
 from elman import cells
-from elman.engines.triton import call_graphs
+from elman.engines.triton import limits
 from elman.engines.triton.call_graphs import CallGraphs
 from elman.engines.triton.engine import TritonEngine
 from elman.engines.triton.kernel import TritonKernel
@@ -146,8 +146,8 @@ def test_results_have_memory_of_their_own() -> None:
 
 def test_kinds_that_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs stay while they are used; what finds no room is not captured, and still right."""
-    monkeypatch.setattr(call_graphs, "_GRAPHS", 2)
-    monkeypatch.setattr(call_graphs, "_LATE", 6)
+    monkeypatch.setattr(limits, "CALL_GRAPHS", 2)
+    monkeypatch.setattr(limits, "GRAPH_AGE", 6)
     batches = {B: random_case(cells.rnn, Sizes(T=2, B=B, I=10, H=4)) for B in (2, 3, 4)}
     kernel = compiled(batches[2], STEPS, training=False, wants=frozenset())
 
@@ -170,7 +170,7 @@ def test_kinds_that_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_long_sequences_of_steps_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor are packed rows, whose lengths hardly come again."""
-    monkeypatch.setattr("elman.engines.triton.kernel._LONGEST", 2)
+    monkeypatch.setattr(limits, "GRAPH_STEPS", 2)
     case = random_case(cells.rnn, SIZES)
     for schedule, count in ((STEPS, 0), (LOOP, 1)):
         kernel = compiled(case, schedule)

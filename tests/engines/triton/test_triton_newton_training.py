@@ -8,7 +8,7 @@ import torch
 import elman
 from elman import cells
 from elman.engines import registry
-from elman.engines.triton import walks
+from elman.engines.triton import limits
 from elman.engines.triton.engine import ENGINE
 from elman.engines.triton.group_kernels import GroupKernels
 from elman.engines.triton.newton import Newton
@@ -33,7 +33,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
                 monkeypatch.setattr(kind, name, spied)
     monkeypatch.setattr(registry, "scans", lambda device: ENGINE.scans())
-    monkeypatch.setattr(walks, "_THREADS", 1024)  # programs are interpreted one by one
+    monkeypatch.setattr(limits, "WALK_THREADS", 1024)  # programs are interpreted one by one
     return ran
 
 

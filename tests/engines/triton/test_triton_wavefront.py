@@ -20,6 +20,7 @@ from elman.engines import registry
 from elman.engines.call import Cotangents
 from elman.engines.together import Arrangement
 from elman.engines.triton import engine as engine_module
+from elman.engines.triton import limits
 from elman.engines.triton import wavefront as wavefront_module
 from elman.engines.triton.call_buffers import BackwardCallBuffers, ForwardCallBuffers
 from elman.engines.triton.kernel import TritonKernel
@@ -44,8 +45,8 @@ pytestmark = [
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time chunks of three steps, so that few steps make several."""
-    monkeypatch.setattr(wavefront_module, "_LAUNCH", 0.1)
-    monkeypatch.setattr(wavefront_module, "_MULTIPLE", 3)
+    monkeypatch.setattr(limits, "CHUNK_LAUNCH", 0.1)
+    monkeypatch.setattr(limits, "CHUNK_MULTIPLE", 3)
 
 
 @given(steps=st.integers(1, 5000), layers=COUNTS)

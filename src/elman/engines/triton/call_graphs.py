@@ -17,10 +17,8 @@ import torch
 from torch import Tensor
 
 from elman.engines.precision import precision
+from elman.engines.triton import limits
 
-_GRAPHS = 8  # kinds of calls that are kept captured
-_LATE = 64  # calls for which a graph stays where there is no room for another
-_SEEN = 64  # kinds of calls, of one call each, that are remembered
 Arguments = Sequence[Tensor | None]
 
 
@@ -75,7 +73,7 @@ class CallGraphs:
         """Run a call, and remember its size."""
         result = compute(tensors)
         self._sizes[key] = sum(value.nbytes for value in _tensors((*tensors, result)))
-        if len(self._sizes) > _SEEN:
+        if len(self._sizes) > limits.KINDS_SEEN:
             self._sizes.popitem(last=False)
         return result
 
@@ -84,10 +82,10 @@ class CallGraphs:
         come alternately would be captured again and again."""
         while self._graphs:
             in_use = sum(graph.size for graph in self._graphs.values())
-            if len(self._graphs) < _GRAPHS and in_use + size <= self._capacity:
+            if len(self._graphs) < limits.CALL_GRAPHS and in_use + size <= self._capacity:
                 break
             oldest = next(iter(self._graphs))
-            if self._calls - self._graphs[oldest].used < _LATE:
+            if self._calls - self._graphs[oldest].used < limits.GRAPH_AGE:
                 return False
             del self._graphs[oldest]
         return size <= self._capacity

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.triton import limits
 from elman.engines.triton.call_buffers import BackwardCallBuffers, ForwardCallBuffers
 from elman.engines.triton.call_graphs import Arguments, CallGraphs
 from elman.engines.triton.launch import launching
@@ -23,9 +24,6 @@ from elman.errors import EngineError
 from elman.plan.build import output_is_state
 from elman.plan.program import Program, Sweep
 
-_LONGEST = 4096  # steps of a captured call whose steps are launched one by one
-# (bytes) of a direction's captured calls at most; all steps in one kernel are few launches
-_STEPS_BYTES, _LOOP_BYTES = 256 << 20, 16 << 20
 DTYPES = {
     "float32": (torch.float32, tl.float32),
     "bfloat16": (torch.bfloat16, tl.bfloat16),
@@ -75,7 +73,7 @@ class TritonKernel(Kernel):
         flows = zip(step.inputs, program.pair.d_inputs, strict=True)
         part = {leaf.name for leaf, d in flows if d is None}  # some of it has no gradient
         self.filled = frozenset(self.declared) - part
-        capacity = _STEPS_BYTES if schedule.kind == "steps" else _LOOP_BYTES
+        capacity = limits.STEPS_BYTES if schedule.kind == "steps" else limits.LOOP_BYTES
         self.forwards, self.backwards = CallGraphs(capacity), CallGraphs(capacity)
         self._packed: tuple[Sweeping, Sweeping | None] | None = None
 
@@ -146,7 +144,7 @@ class TritonKernel(Kernel):
         """Whether the same shapes are likely to come again, and few enough kernels to capture."""
         if call.packed is not None:
             return False
-        return self.fixed.kind != "steps" or self.sizes(call)[0] <= _LONGEST
+        return self.fixed.kind != "steps" or self.sizes(call)[0] <= limits.GRAPH_STEPS
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool

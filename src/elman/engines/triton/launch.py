@@ -12,9 +12,9 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from elman.engines.precision import multiplying, precision
+from elman.engines.triton import limits
 from elman.errors import EngineError
 
-PROCESSORS = 132  # of an H100: what is assumed where there is no GPU, and kernels are only made
 Arrays = dict[str, Tensor]
 
 
@@ -52,7 +52,7 @@ def chip() -> Any:
 
 def processors() -> int:
     """Programs of a grid that are resident at once, one per processor."""
-    count: int = getattr(chip(), "multi_processor_count", PROCESSORS)
+    count: int = getattr(chip(), "multi_processor_count", limits.PROCESSORS)
     return count
 
 

@@ -18,14 +18,12 @@ import torch
 from torch import Tensor
 
 from elman.engines.group_step import GroupStep
-from elman.engines.triton import scans, walks
+from elman.engines.triton import limits, scans, walks
 from elman.engines.triton.group_kernels import GroupKernels
 from elman.engines.triton.launch import launching
 from elman.engines.triton.linearised import Linearised
 from elman.engines.triton.source import function
 from elman.ir.graph import Node
-
-_BOUND = 1e8  # of an iterate, as of ``bounded`` in library.py
 
 
 class Newton(GroupKernels, ABC):
@@ -105,7 +103,7 @@ class WalkedNewton(Newton):
         A, rest, off = self._linearised(y, y0, X, vec)
         d = walks.solved(A, rest, torch.zeros_like(rest[0]))
         iterate = y + (d if self.units else d.mT)
-        return torch.nan_to_num(iterate, 0.0).clamp_(-_BOUND, _BOUND), off
+        return torch.nan_to_num(iterate, 0.0).clamp_(-limits.ITERATE, limits.ITERATE), off
 
 
 def newton(
@@ -128,9 +126,9 @@ def newton(
     """
     if dtype != torch.float32:
         return f"its kernels compute in float32, not {str(dtype).removeprefix('torch.')}"
-    if n > walks.MOST:
-        return f"{n} states of a group depend on each other, and its kernels take {walks.MOST}"
-    walked, count = n > scans.MOST, len(groups)
+    if n > limits.WALKED:
+        return f"{n} states of a group depend on each other, and its kernels take {limits.WALKED}"
+    walked, count = n > limits.SCANNED, len(groups)
     steps = [
         Linearised(step, sizes, units=units, groups=count, passthrough=passthrough, again=walked)
         for step in groups

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from elman.engines.triton import limits
 from elman.engines.triton.launch import chip, processors
 from elman.engines.triton.layout import padded
 from elman.engines.triton.schedule import TritonSchedule
@@ -16,14 +17,6 @@ from elman.ir.types import gate_block_size
 from elman.plan.cost import item_bytes, phase_nodes
 from elman.plan.program import Phase, Program
 
-RESERVE = 16 << 10  # (bytes) of shared memory for what else a program needs
-ON_CHIP = (227 << 10) - RESERVE  # (bytes) of weights that one program can hold, on an H100
-_SAMPLES = (8, 16, 32, 64)  # of a slice
-_SLICES = {8: 4, 16: 2, 32: 2}  # of so many samples at most: more do not fit into registers
-_FEW_UNITS = 64  # up to which four warps have the registers for a loop
-_WHOLE = {"bfloat16": 256, "float16": 2048}  # up to where such numbers are exact integers
-_REDUCED = 4096  # elements of a program's reduction at most: beyond, registers spill
-
 
 def loops(of: Program, batch: int) -> list[TritonSchedule]:
     """Loops of which one program holds all weights."""
@@ -32,14 +25,16 @@ def loops(of: Program, batch: int) -> list[TritonSchedule]:
     samples = 8 if batch <= 8 and not torch.version.hip else 16
     most = padded(max(_units(of), default=1))
     pairs = [
-        (warps, stages) for warps in ((4, 8) if most <= _FEW_UNITS else (8,)) for stages in (1, 2)
+        (warps, stages)
+        for warps in ((4, 8) if most <= limits.FEW_UNITS else (8,))
+        for stages in (1, 2)
     ]
     return [TritonSchedule("loop", samples, warps, stages) for warps, stages in pairs]
 
 
 def grids(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
     """Grids of which all programs are resident, and hold their part of the weights."""
-    if _largest_place(of) > _WHOLE.get(of.spec.dtype, math.inf):
+    if _largest_place(of) > limits.EXACT_UP_TO.get(of.spec.dtype, math.inf):
         return []  # places go from program to program through memory of that type
     largest = max(_units(of), default=1)
     schedules: list[TritonSchedule] = []
@@ -51,16 +46,16 @@ def grids(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
         for samples, slices in cuts(-(-batch // groups)):
             operands = samples * padded(largest) * item_bytes(of.spec)
             needs = resident_bytes(of) * units // padded(largest) + operands
-            if needs <= _capacity_bytes() and samples * reduced_units(of) <= _REDUCED:
+            if needs <= _capacity_bytes() and samples * reduced_units(of) <= limits.REDUCED:
                 schedules.append(TritonSchedule("grid", samples, 8, units=units, slices=slices))
     return schedules
 
 
 def cuts(batch: int) -> list[tuple[int, int]]:
     """Samples of a slice, and slices: of a group with a batch as a whole, and in parts."""
-    sizes = [size for size in _SAMPLES if size > 8 or not torch.version.hip]
+    sizes = [size for size in limits.SAMPLES if size > 8 or not torch.version.hip]
     pairs: list[tuple[int, int]] = []
-    for most in ({}, _SLICES):
+    for most in ({}, limits.SLICES):
         size = next((size for size in sizes if size * most.get(size, 1) >= batch), None)
         if size is not None and (size, -(-batch // size)) not in pairs:
             pairs.append((size, -(-batch // size)))
@@ -106,8 +101,8 @@ def _units(of: Program) -> list[int]:
 
 def _capacity_bytes() -> int:
     """Shared memory for weights of one program (bytes)."""
-    most: int = getattr(chip(), "shared_memory_per_block_optin", ON_CHIP + RESERVE)
-    return most - RESERVE
+    most: int = getattr(chip(), "shared_memory_per_block_optin", limits.ON_CHIP + limits.RESERVE)
+    return most - limits.RESERVE
 
 
 def resident_bytes(of: Program) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 from triton import knobs
 
 from elman.engines.precision import precision
-from elman.engines.triton.batched_phase import BatchedPhase
+from elman.engines.triton.batched_phase import BatchedPhase, Place
 from elman.engines.triton.grid import Grid
 from elman.engines.triton.launch import (
     Arrays,
@@ -75,32 +75,17 @@ class Sweeping:
         self.text = ""
         if schedule.kind == "steps":
             wide = self.forward and layout.program.spec.dtype != "float32"
-            runner = BatchedPhase(layout, sweep.step, self.place, heads=heads, wide=wide)
+            places = self._wide_place if wide else self.place
+            runner = BatchedPhase(layout, sweep.step, places, heads=heads)
             self.steps = Steps(runner, forward=self.forward, wide=wide)
             self.matrices = self._matrices()
             return
-        if schedule.kind == "loop":
-            self.loop = Loop(
-                layout,
-                sweep.step,
-                self.chunk,
-                forward=self.forward,
-                kept_states=kept_states,
-                packed=packed,
-                heads=heads,
-            )
+        options: Any = {"forward": self.forward, "packed": packed, "heads": heads}
+        if schedule.kind == "grid":
+            options |= {"units": schedule.units, "splits": schedule.warps}
+            self.loop = Grid(layout, sweep.step, self.chunk, slices=schedule.slices, **options)
         else:
-            self.loop = Grid(
-                layout,
-                sweep.step,
-                self.chunk,
-                forward=self.forward,
-                packed=packed,
-                heads=heads,
-                units=schedule.units,
-                splits=schedule.warps,
-                slices=schedule.slices,
-            )
+            self.loop = Loop(layout, sweep.step, self.chunk, kept_states=kept_states, **options)
         self.text = self.loop.text()
         self.kernel = function("loop", self.text)
         self.matrices = self._matrices()
@@ -126,23 +111,34 @@ class Sweeping:
         groups = -(-batch // self.schedule.batch)
         return groups * (self.loop.programs if isinstance(self.loop, Grid) else 1)
 
-    def place(self, buffer: Buffer) -> tuple[str, int]:
-        """Array and offset of a buffer."""
-        where, index, layout = buffer.where, buffer.index, self.layout
-        if where in ("input", "state", "next", "d_input"):
-            column = layout.column(buffer)
-            name = {"input": "in", "state": "st", "next": "nx", "d_input": "din"}[where]
-            return f"{name}{column.array}", column.offset
-        if where in ("output", "d_output"):
-            return {"output": "out", "d_output": "dy"}[where], layout.column(buffer).offset
-        if where in ("carry", "d_state"):
-            return {"carry": "ca", "d_state": "cn"}[where], layout.carry[index]
-        if where == "tape":
-            return "tape", layout.tape[index]
-        if where == "chunk":
-            return "ch", self.chunk[0][index]
-        assert where == "scalar", f"a {where} lies elsewhere"
-        return "sc", index
+    def place(self, buffer: Buffer) -> Place:
+        """The place of a buffer."""
+        where, layout = buffer.where, self.layout
+        slots = {
+            "tape": ("tape", layout.tape),
+            "chunk": ("ch", self.chunk[0]),
+            "carry": ("ca", layout.carry),
+            "d_state": ("cn", layout.carry),
+        }
+        if where in slots:
+            array, offsets = slots[where]
+            return Place(array, offsets[buffer.index], array)
+        if where == "scalar":
+            return Place("sc", buffer.index, "sc")
+        column = layout.column(buffer)
+        array = {"output": "out", "d_output": "dy"}.get(where)
+        if array is None:
+            kinds = {"input": "in", "state": "st", "next": "nx", "d_input": "din"}
+            array = f"{kinds[where]}{column.array}"
+        return Place(array, column.offset, array)
+
+    def _wide_place(self, buffer: Buffer) -> Place:
+        """The place of a buffer in steps whose states are float32, beside their sequences."""
+        place = self.place(buffer)
+        if buffer.where not in ("state", "next"):
+            return place
+        kind = "sp" if buffer.where == "state" else "sq"
+        return place._replace(narrow=f"{kind}{self.layout.column(buffer).array}")
 
     def run(self, arrays: Arrays, ends: Ends, steps: int, element: Any) -> None:
         """All steps in one kernel.
@@ -238,7 +234,7 @@ class Sweeping:
         }
         groups = -(-B // fixed.batch)
         if not isinstance(loop, Grid):
-            self.kernel[groups, N](*arguments(loop.pointers, named, numbers), **options)
+            self.kernel[groups, N](*arguments(loop.arguments, named, numbers), **options)
             return
         if not interpreted:
             options["launch_cooperative_grid"] = True
@@ -250,6 +246,6 @@ class Sweeping:
             )
         most = max(1, most)
         for first in range(0, groups, most):
-            values = arguments(loop.pointers, named, {**numbers, "g0": first})
+            values = arguments(loop.arguments, named, {**numbers, "g0": first})
             grid = (loop.programs, min(most, groups - first), N)
             self.kernel[grid](*values, **options)

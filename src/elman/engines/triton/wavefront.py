@@ -11,14 +11,10 @@ from torch import Tensor
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.streams import Streams
 from elman.engines.together import Arrangement, Together
+from elman.engines.triton import limits
 from elman.engines.triton.call_buffers import BackwardCallBuffers, ForwardCallBuffers
 from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.launch import launching
-
-_LAUNCH = (
-    13  # steps that take as long as a time chunk takes to be launched, and to load its weights
-)
-_MULTIPLE = 16  # steps of a time chunk, so that addresses stay as aligned as they were
 
 
 def time_chunks(steps: int, layers: int) -> list[tuple[int, int]]:
@@ -27,15 +23,19 @@ def time_chunks(steps: int, layers: int) -> list[tuple[int, int]]:
     With S time chunks a stack takes S + L - 1 of them instead of L · S, but launches more often:
     S = √((L - 1) T / c) is fastest if a launch takes as long as c steps.
     """
-    count = max(1, round(sqrt((layers - 1) * steps / _LAUNCH)))
-    length = -(-steps // (count * _MULTIPLE)) * _MULTIPLE
+    count = max(1, round(sqrt((layers - 1) * steps / limits.CHUNK_LAUNCH)))
+    length = -(-steps // (count * limits.CHUNK_MULTIPLE)) * limits.CHUNK_MULTIPLE
     return [(first, min(first + length, steps)) for first in range(0, steps, length)]
 
 
 def forecast(steps: int, layers: int) -> float:
     """The time of a wavefront as a share of that of one layer after another."""
     count = len(time_chunks(steps, layers))
-    return (count + layers - 1) * (steps / count + _LAUNCH) / (layers * (steps + _LAUNCH))
+    return (
+        (count + layers - 1)
+        * (steps / count + limits.CHUNK_LAUNCH)
+        / (layers * (steps + limits.CHUNK_LAUNCH))
+    )
 
 
 def wavefront(layers: int, count: int) -> Iterator[tuple[int, int]]:

@@ -9,6 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from elman.engines.triton import limits
 from elman.engines.triton.batched_phase import multiplied
 from elman.engines.triton.launch import Arrays
 from elman.engines.triton.layout import ColumnRange, merged
@@ -16,8 +17,6 @@ from elman.engines.triton.sweeping import Sweeping
 from elman.engines.weights import Values
 from elman.ir.graph import Node
 from elman.ir.pair import Sum
-
-_RUNS = 2  # products at most for one operand: its rows are joined by a copy beyond
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +84,8 @@ class WeightGradients:
 
     def _place(self, value: Node) -> ColumnRange:
         layout, sweep = self._sweep.layout, self._sweep.sweep
-        return ColumnRange(*self._sweep.place(sweep.summed(value)), layout.width(value))
+        place = self._sweep.place(sweep.summed(value))
+        return ColumnRange(place.array, place.offset, layout.width(value))
 
     def _cut(self, right: Node | None, terms: Sequence[Sum]) -> list[_JoinedSum]:
         """Runs of terms that share what they are multiplied with."""
@@ -104,7 +104,7 @@ class WeightGradients:
                 runs[-1].append((operand, place))
             else:
                 runs.append([(operand, place)])
-        if right is not None and len(runs) > _RUNS:
+        if right is not None and len(runs) > limits.JOINED_SUMS:
             runs = [[pair for run in runs for pair in run]]
         return [self._run(right, run, targets) for run in runs]
 
