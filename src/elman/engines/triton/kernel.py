@@ -108,13 +108,6 @@ class TritonKernel(Kernel):
         """Its directions."""
         return [sweep for sweep in (self.ahead, self.back) if sweep is not None]
 
-    def programs(self, batch: int) -> int | None:
-        """How many programs run all steps, in the direction that has more; None where steps are
-        launched one by one."""
-        if self.fixed.kind == "steps":
-            return None
-        return max(sweep.programs(batch) for sweep in self._sweeps)
-
     def sizes(self, call: Call) -> tuple[int, int, int]:
         """Steps, samples, and rows of all steps together."""
         if call.packed is not None:
@@ -131,9 +124,7 @@ class TritonKernel(Kernel):
         form = call.form
 
         def compute(tensors: Arguments) -> Result:
-            run = ForwardCallBuffers(self, form.call(tensors))
-            run.run_steps()
-            return run.results()
+            return ForwardCallBuffers(self, form.call(tensors)).run()
 
         with launching(call.states[0]):
             if not self._repeats(call):
@@ -158,11 +149,8 @@ class TritonKernel(Kernel):
             values: Any = tensors
             d_output, *d_last = values[last:]
             ends = Cotangents(d_output, tuple(d_last))
-            run = BackwardCallBuffers(
-                self, form.call(values[:first]), values[first:last], ends, keep
-            )
-            run.run_steps()
-            return run.results()
+            call = form.call(values[:first])
+            return BackwardCallBuffers(self, call, values[first:last], ends, keep).run()
 
         tensors = (*call.tensors, *saved, cotangents.output, *cotangents.last)
         with launching(call.states[0]):

@@ -25,15 +25,13 @@ FEW_UNITS = 64  # up to which four warps have the registers for a loop
 EXACT_UP_TO = {"bfloat16": 256, "float16": 2048}  # such whole numbers
 REDUCED = 4096  # elements of a program's reduction at most: beyond, registers spill
 
-# Calls and layers
+# Calls
 CALL_GRAPHS = 8  # kinds of calls that are kept captured
 GRAPH_AGE = 64  # calls for which a graph stays where there is no room for another
 KINDS_SEEN = 64  # kinds of calls, of one call each, that are remembered
 GRAPH_STEPS = 4096  # steps of a captured call at most, where each is launched by itself
 # (bytes) of a direction's captured calls at most; all steps in one kernel are few launches
 STEPS_BYTES, LOOP_BYTES = 256 << 20, 16 << 20
-CHUNK_LAUNCH = 13  # steps that take as long as the launch of a time chunk, with its weights' loads
-CHUNK_MULTIPLE = 16  # steps of a time chunk, so that addresses stay as aligned as they were
 
 # Recurrences in parallel over time
 SCANNED = 4  # states of a system that is scanned: beyond, operands do not fit into registers

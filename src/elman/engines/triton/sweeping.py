@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,19 +27,6 @@ from elman.engines.triton.steps import Steps
 from elman.errors import EngineError
 from elman.ir.graph import Node
 from elman.plan.program import Buffer, Sweep
-
-
-class Ends(NamedTuple):
-    """Carried states before the first step and after the last.
-
-    Attributes:
-        names: of the kernel's arguments for both.
-        first, last: an array [.., B, n] per state; ``last`` is written to.
-    """
-
-    names: tuple[str, str]
-    first: Sequence[Tensor]
-    last: Sequence[Tensor]
 
 
 class Sweeping:
@@ -106,11 +93,6 @@ class Sweeping:
         """Names of the arrays of which batched phases need the rows of all steps."""
         return self.before.arrays | self.after.arrays
 
-    def programs(self, batch: int) -> int:
-        """How many programs a kernel of all steps has; of each head."""
-        groups = -(-batch // self.schedule.batch)
-        return groups * (self.loop.programs if isinstance(self.loop, Grid) else 1)
-
     def place(self, buffer: Buffer) -> Place:
         """The place of a buffer."""
         where, layout = buffer.where, self.layout
@@ -140,88 +122,80 @@ class Sweeping:
         kind = "sp" if buffer.where == "state" else "sq"
         return place._replace(narrow=f"{kind}{self.layout.column(buffer).array}")
 
-    def run(self, arrays: Arrays, ends: Ends, steps: int, element: Any) -> None:
+    def run(
+        self, arrays: Arrays, states: Sequence[Tensor], steps: int, element: Any
+    ) -> Sequence[Tensor]:
         """All steps in one kernel.
 
         Args:
             arrays: by the kernel's names, [.., rows, n]; the dots are heads, if there are any.
-            ends: what is carried.
+            states: before the first step, in float32 [.., B, n].
             steps: how many.
             element: what is multiplied, as Triton's type.
+
+        Returns:
+            The states after the last step.
         """
         if isinstance(self.loop, Grid):
-            self._together(self.loop, arrays, ends, steps, element)
-        else:
-            self._launch(arrays, ends, (0, steps), element)
+            arrays = {**arrays, **self._shared(self.loop, states, arrays["tape"], steps)}
+            arrays |= {"tapenow": arrays["tape"], "chnow": arrays["ch"]}
+            if knobs.runtime.interpret and self.loop.programs > 1:
+                return self._without_barrier(self.loop, arrays, states, steps, element)
+        return self._launch(arrays, states, (0, steps), steps, element)
 
-    def _together(self, loop: Grid, arrays: Arrays, ends: Ends, steps: int, element: Any) -> None:
-        """On programs that synchronise: with memory for their barriers, and ends in float32."""
-        some = ends.first[0]
-        *heads, B, _ = some.shape
+    def _shared(self, loop: Grid, states: Sequence[Tensor], like: Tensor, steps: int) -> Arrays:
+        """Memory of programs that synchronise: what they read of each other, as precise as what is
+        kept, and counters."""
+        *heads, B, _ = states[0].shape
         groups = -(-B // self.schedule.batch)
-        now = [value.float() for value in ends.first]
-        after = [torch.empty_like(value) for value in now]
-        like = arrays["tape"]  # what goes over the barrier is as precise as what is kept
         carry = fresh(like, *heads, 2 * B, max(1, self.layout.carry_row))
         # where the first step reads them; a sample that begins later may read on the other side
         sides = (0, 1) if self.packed else ((steps - 1) & 1,)
         for array, offset, column in self.layout.carried():
-            columns = now[array].narrow(-1, column.offset, column.width)
+            columns = states[array].narrow(-1, column.offset, column.width)
             for side in sides:
                 carry.narrow(-2, side * B, B).narrow(-1, offset, column.width).copy_(columns)
-        arrays = {
-            **arrays,
+        counters = groups * self.schedule.slices
+        return {
             "sr": fresh(like, *heads, 2 * B, max(1, loop.scratch[1])),
             "ca": carry,
-            "bar": some.new_zeros(*heads, groups * self.schedule.slices, dtype=torch.int32),
-            "tapenow": arrays["tape"],
-            "chnow": arrays["ch"],
+            "bar": states[0].new_zeros(*heads, counters, dtype=torch.int32),
         }
-        float_ends = Ends(ends.names, now, after)
-        if knobs.runtime.interpret and loop.programs > 1:
-            self._without_barrier(loop, arrays, float_ends, steps, element)
-        else:
-            self._launch(arrays, float_ends, (0, steps), element)
-        for target, value in zip(ends.last, after, strict=True):
-            target.copy_(value)
 
     def _without_barrier(
-        self, loop: Grid, arrays: Arrays, ends: Ends, steps: int, element: Any
-    ) -> None:
+        self, loop: Grid, arrays: Arrays, states: Sequence[Tensor], steps: int, element: Any
+    ) -> Sequence[Tensor]:
         """The interpreter runs programs one after another: step by step, and each so often that
         every segment finds what the one before it stored."""
-        now = [value.clone() for value in ends.first]
         for i in range(steps):
             before = {name: arrays[f"{name}now"].clone() for name in ("tape", "ch")}
-            step_ends = Ends(ends.names, now, ends.last)
+            ends = states
             for _ in range(loop.passes):
-                self._launch(
-                    {**arrays, **before}, step_ends, (i, i + 1), element, steps, barrier=False
+                ends = self._launch(
+                    {**arrays, **before}, states, (i, i + 1), steps, element, barrier=False
                 )
-            for value, result in zip(now, ends.last, strict=True):
-                value.copy_(result)
+            states = ends
+        return states
 
     def _launch(
         self,
         arrays: Arrays,
-        ends: Ends,
+        states: Sequence[Tensor],
         steps: tuple[int, int],
+        total: int,
         element: Any,
-        total: int | None = None,
         *,
         barrier: bool = True,
-    ) -> None:
+    ) -> Sequence[Tensor]:
         """Some steps of ``total``, in one call of the kernel, or of as many as find room."""
         loop, fixed = self.loop, self.schedule
         assert loop is not None, "asked for before"
-        *heads, B, _ = ends.first[0].shape
+        *heads, B, _ = states[0].shape
         N = heads[0] if heads else 1
-        named = {
-            **arrays,
-            **numbered(ends.names[0], ends.first),
-            **numbered(ends.names[1], ends.last),
-        }
-        numbers = {"T": total or steps[1], "B": B, "i0": steps[0], "i1": steps[1], "g0": 0}
+        ends = [torch.empty_like(state) for state in states]
+        first, last = ("first", "last") if self.forward else ("dlast", "dfirst")
+        named = {**arrays, **numbered(first, states), **numbered(last, ends)}
+        numbers = {"T": total, "B": B, "i0": steps[0], "i1": steps[1], "g0": 0}
         interpreted = bool(knobs.runtime.interpret)
         options: dict[str, Any] = {
             "N": fixed.samples,
@@ -235,7 +209,7 @@ class Sweeping:
         groups = -(-B // fixed.batch)
         if not isinstance(loop, Grid):
             self.kernel[groups, N](*arguments(loop.arguments, named, numbers), **options)
-            return
+            return ends
         if not interpreted:
             options["launch_cooperative_grid"] = True
         most = processors() // (loop.programs * N)
@@ -245,7 +219,8 @@ class Sweeping:
                 f"and this GPU has room for {processors()}"
             )
         most = max(1, most)
-        for first in range(0, groups, most):
-            values = arguments(loop.arguments, named, {**numbers, "g0": first})
-            grid = (loop.programs, min(most, groups - first), N)
+        for group in range(0, groups, most):
+            values = arguments(loop.arguments, named, {**numbers, "g0": group})
+            grid = (loop.programs, min(most, groups - group), N)
             self.kernel[grid](*values, **options)
+        return ends
