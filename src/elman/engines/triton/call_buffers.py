@@ -14,7 +14,6 @@ from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed
 from elman.engines.triton.batched_phase import BatchedPhase, transposed_if
 from elman.engines.triton.launch import Arrays, fresh, numbered
-from elman.engines.triton.steps import StepArrays
 from elman.engines.triton.sweeping import Sweeping
 
 if TYPE_CHECKING:
@@ -98,18 +97,58 @@ class CallBuffers(ABC):
     def _stepped(self) -> list[Tensor]:
         """Run all steps one by one; returns the states carried at the end."""
 
-    def _worked(self, carries: Arrays) -> Tensor | None:
-        """Run all steps one by one; returns the carry buffer at the end."""
-        steps = self.sweep.steps
-        assert steps is not None, "asked for before"
-        states = ("st", "nx")
-        rows = {name: a for name, a in self.arrays.items() if not name.startswith(states)}
-        weights = steps.runner.weights(self._matrices)
-        return steps.run(
-            StepArrays(
-                self.T, self.B, self.vec, weights, rows, self.sequences, carries, self.packed
-            )
-        )
+    def _step_by_step(self, carries: Arrays) -> Tensor | None:
+        """Run all steps one by one.
+
+        Args:
+            carries: ``ca`` and ``cn`` [.., B, n], which change places after each step; or none.
+
+        Returns:
+            What is carried at the end, if anything is.
+        """
+        runner, heads, B = self.sweep.steps, self.heads, self.B
+        assert runner is not None, "asked for before"
+        weights = runner.weights(self._matrices)
+        rows = {name: a for name, a in self.arrays.items() if not name.startswith(("st", "nx"))}
+        workspace = {
+            "sr": fresh(self.vec, *heads, B, max(1, runner.scratch[1])),
+            "sc": fresh(self.vec, *heads, B, max(1, runner.scalars)),
+        }
+        wide: list[Tensor] = []
+        if self.sweep.wide:
+            starts = [sequence[..., :1, :B, :].float() for sequence in self.sequences]
+            wide = [start.expand(*heads, 2, -1, -1).clone() for start in starts]
+        for t in range(self.T) if self.sweep.forward else reversed(range(self.T)):
+            first, size = self._rows_at(t)
+            now = {name: a.narrow(-2, first, size) for name, a in rows.items()}
+            beside = (*workspace.items(), *carries.items())
+            now |= {name: a.narrow(-2, 0, size) for name, a in beside}
+            for k, sequence in enumerate(self.sequences):
+                kept = self._states_at(sequence, t)
+                states = self._states_at(wide[k], t) if wide else kept
+                names = (f"st{k}", f"nx{k}", f"sp{k}", f"sq{k}")
+                now |= dict(zip(names, (*states, *kept), strict=True))
+            runner.run(now, weights, self.vec, size)
+            if carries:
+                carries = {"ca": carries["cn"], "cn": carries["ca"]}
+        return carries.get("ca")
+
+    def _rows_at(self, t: int) -> tuple[int, int]:
+        """The first row of a step, and how many it has."""
+        if self.packed is None:
+            return t * self.B, self.B
+        return self.packed.offsets[t], self.packed.sizes[t]
+
+    def _states_at(self, sequence: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        """A state [.., rows, n] before and after a step; where it is not kept, two alternate."""
+        at, size = self._rows_at(t)
+        if self.packed is not None and sequence.shape[-2] > self.B:
+            first = 0 if not t else self.B + self._rows_at(t - 1)[0]
+            flat = sequence.select(-3, 0)
+            return flat.narrow(-2, first, size), flat.narrow(-2, self.B + at, size)
+        count = sequence.shape[-3]
+        before, after = sequence.select(-3, t % count), sequence.select(-3, (t + 1) % count)
+        return before.narrow(-2, 0, size), after.narrow(-2, 0, size)
 
     def _rows_of_states(self) -> Arrays:
         """Kept sequences as rows before and after each step."""
@@ -204,7 +243,7 @@ class ForwardCallBuffers(CallBuffers):
         return Result(output, last, saved if self.of.job.spec.training else ())
 
     def _stepped(self) -> list[Tensor]:
-        self._worked({})
+        self._step_by_step({})
         return [self._last(k, sequence) for k, sequence in enumerate(self.sequences)]
 
     def _last(self, k: int, sequence: Tensor) -> Tensor:
@@ -284,7 +323,7 @@ class BackwardCallBuffers(CallBuffers):
             columns = self._carry[array].narrow(-1, column.offset, column.width)
             for carry in carries.values():  # a sample may begin at either
                 carry.narrow(-1, offset, column.width).copy_(columns)
-        end = self._worked(carries)
+        end = self._step_by_step(carries)
         assert end is not None, "carries were given"
         states = [torch.empty_like(value) for value in self._carry]
         for array, offset, column in layout.carried():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 
@@ -13,14 +12,15 @@ from elman.engines.triton.layout import padded
 from elman.engines.triton.schedule import TritonSchedule
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
-from elman.ir.types import gate_block_size
+from elman.ir.types import shape_size
 from elman.plan.cost import item_bytes, phase_nodes
-from elman.plan.program import Phase, Program
+from elman.plan.prices import width
+from elman.plan.program import Program, Sweep
 
 
 def loops(of: Program, batch: int) -> list[TritonSchedule]:
     """Loops of which one program holds all weights."""
-    if resident_bytes(of) > _capacity_bytes():
+    if _resident_bytes(of) > _capacity_bytes():
         return []
     samples = 8 if batch <= 8 and not torch.version.hip else 16
     most = padded(max(_units(of), default=1))
@@ -45,8 +45,8 @@ def grids(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
             continue
         for samples, slices in cuts(-(-batch // groups)):
             operands = samples * padded(largest) * item_bytes(of.spec)
-            needs = resident_bytes(of) * units // padded(largest) + operands
-            if needs <= _capacity_bytes() and samples * reduced_units(of) <= limits.REDUCED:
+            needs = _resident_bytes(of) * units // padded(largest) + operands
+            if needs <= _capacity_bytes() and samples * _reduced_units(of) <= limits.REDUCED:
                 schedules.append(TritonSchedule("grid", samples, 8, units=units, slices=slices))
     return schedules
 
@@ -62,41 +62,34 @@ def cuts(batch: int) -> list[tuple[int, int]]:
     return pairs
 
 
-def reduced_units(of: Program) -> int:
+def _sweeps(of: Program) -> list[Sweep]:
+    """Both directions, if there is a backward."""
+    return [of.forward, *([of.backward] if of.backward is not None else [])]
+
+
+def _values(of: Program) -> list[Node]:
+    """What the steps of both directions compute."""
+    return [value for sweep in _sweeps(of) for value in phase_nodes(sweep.step)]
+
+
+def _reduced_units(of: Program) -> int:
     """Units that the largest reduction of a step is over."""
+    over = [v for v in _values(of) if OPS[v.op].kind == "reduce" or v.over_units]
     sizes = of.spec.sizes
-
-    def units(value: Node) -> int:
-        return sum(gate_block_size(arg.shape[0][0], sizes) for arg in value.args if arg.shape)
-
-    nodes = [value for phase in _phases(of) for value in phase_nodes(phase)]
-    over = (v for v in nodes if OPS[v.op].kind == "reduce" or v.over_units)
-    return max(map(units, over), default=0)
+    return max((sum(width(arg, sizes) for arg in v.args if arg.shape) for v in over), default=0)
 
 
 def _largest_place(of: Program) -> int:
     """The largest number that a unit of a group is called by in a step."""
     sizes = of.spec.sizes
-
-    def place(value: Node) -> int:
-        groups = gate_block_size(value.shape[0][0], sizes) if value.shape else 1
-        units = sum(gate_block_size(arg.shape[0][0], sizes) for arg in value.args)
-        return units // groups - 1
-
-    nodes = [value for phase in _phases(of) for value in phase_nodes(phase)]
-    return max((place(value) for value in nodes if value.op == "argmax"), default=0)
-
-
-def _phases(of: Program) -> list[Phase]:
-    """The steps of both directions."""
-    return [of.forward.step, *([of.backward.step] if of.backward is not None else [])]
+    found = [value for value in _values(of) if value.op == "argmax"]
+    groups = [sum(width(arg, sizes) for arg in v.args) // width(v, sizes) for v in found]
+    return max(groups, default=1) - 1
 
 
 def _units(of: Program) -> list[int]:
     """Sizes of the states."""
-    sizes = of.spec.sizes
-    states = of.pair.step.states
-    return [gate_block_size(leaf.shape[0][0], sizes) for leaf in states if leaf.shape]
+    return [width(leaf, of.spec.sizes) for leaf in of.pair.step.states if leaf.shape]
 
 
 def _capacity_bytes() -> int:
@@ -105,16 +98,11 @@ def _capacity_bytes() -> int:
     return most - limits.RESERVE
 
 
-def resident_bytes(of: Program) -> int:
+def _resident_bytes(of: Program) -> int:
     """What the larger of both directions holds in one program: weights, as they are padded."""
-    return max(_resident_bytes_of(phase, of) for phase in _phases(of))
-
-
-def _resident_bytes_of(phase: Phase, of: Program) -> int:
-    sizes = of.spec.sizes
-
-    def units(matrix: Node) -> Sequence[int]:
-        return [padded(gate_block_size(dim[0], sizes)) for dim in matrix.shape]
-
-    matrices = {node.args[0] for node in phase_nodes(phase) if node.op == "matmul"}
-    return sum(rows * columns for rows, columns in map(units, matrices)) * item_bytes(of.spec)
+    sizes, totals = of.spec.sizes, list[int]()
+    for sweep in _sweeps(of):
+        products = [value for value in phase_nodes(sweep.step) if value.op == "matmul"]
+        shapes = [shape_size(matrix.shape, sizes) for matrix in {p.args[0] for p in products}]
+        totals.append(sum(padded(rows) * padded(columns) for rows, columns in shapes))
+    return max(totals) * item_bytes(of.spec)

@@ -23,7 +23,6 @@ from elman.engines.triton.layout import TritonLayout
 from elman.engines.triton.loop import Loop
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
-from elman.engines.triton.steps import Steps
 from elman.errors import EngineError
 from elman.ir.graph import Node
 from elman.plan.program import Buffer, Sweep
@@ -40,6 +39,8 @@ class Sweeping:
 
     Attributes:
         matrices: what its products multiply with.
+        steps: runs each step where they are launched one by one; then without ``loop``.
+        wide: whether states go from step to step in float32, beside the sequences that are kept.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class Sweeping:
         self.chunk = layout.slots(sweep.chunk, "" if self.forward else "chunk")
         self.before = BatchedPhase(layout, sweep.before, self.place, heads=heads)
         self.after = BatchedPhase(layout, sweep.after, self.place, heads=heads)
-        self.steps: Steps | None = None
+        self.steps: BatchedPhase | None = None
+        self.wide = False
         self.loop: Loop | None = None
         self.text = ""
         if schedule.kind == "steps":
-            wide = self.forward and layout.program.spec.dtype != "float32"
-            places = self._wide_place if wide else self.place
-            runner = BatchedPhase(layout, sweep.step, places, heads=heads)
-            self.steps = Steps(runner, forward=self.forward, wide=wide)
+            self.wide = self.forward and layout.program.spec.dtype != "float32"
+            places = self._wide_place if self.wide else self.place
+            self.steps = BatchedPhase(layout, sweep.step, places, heads=heads)
             self.matrices = self._matrices()
             return
         options: Any = {"forward": self.forward, "packed": packed, "heads": heads}
@@ -85,7 +86,7 @@ class Sweeping:
     @property
     def runners(self) -> list[BatchedPhase]:
         """All phases that run on rows."""
-        each = [self.steps.runner] if self.steps is not None else []
+        each = [self.steps] if self.steps is not None else []
         return [self.before, *each, self.after]
 
     @property
