@@ -19,6 +19,7 @@ from elman.engines.triton import limits
 from elman.engines.triton.body import LIVE
 from elman.engines.triton.layout import KTile, TritonLayout, k_tiles, padded
 from elman.engines.triton.loop import ALL_LIVE, SAMPLE, STEP, TIME, Loop
+from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.statements import (
     Code,
     Statement,
@@ -32,7 +33,7 @@ from elman.engines.triton.statements import (
 from elman.ir.graph import Node
 from elman.ir.pair import loop_invariant
 from elman.plan.cost import phase_nodes
-from elman.plan.program import Acc, Buffer, Bundle, Phase, Segment
+from elman.plan.program import Acc, Buffer, Bundle, Segment, Sweep
 from elman.plan.segments import full_reads
 
 _EPOCH, _BARS, _INSIDE = Var("epoch"), Var("bar_at"), Var("inside")
@@ -66,10 +67,7 @@ class Grid(Loop):
     """One direction's time loop, its units cut over ``programs``.
 
     Args:
-        layout, phase, chunk, forward, packed, heads: as of :class:`Loop`; all states are kept.
-        units: of the largest gate block that a program has.
-        splits: how many parts of a product's inner dim are computed side by side.
-        slices: of the samples, computed one after another.
+        layout, sweep, schedule, chunk, kept_states, packed, heads: as of :class:`Loop`.
 
     Attributes:
         programs: of a group.
@@ -84,31 +82,21 @@ class Grid(Loop):
     def __init__(
         self,
         layout: TritonLayout,
-        phase: Phase,
+        sweep: Sweep,
+        schedule: TritonSchedule,
         chunk: tuple[list[int], int],
+        kept_states: tuple[bool, ...],
         *,
-        forward: bool,
         packed: bool,
-        units: int,
-        splits: int,
-        slices: int,
-        heads: bool = False,
+        heads: bool,
     ) -> None:
-        kept_states = (True,) * len(layout.state_widths)
-        super().__init__(
-            layout,
-            phase,
-            chunk,
-            forward=forward,
-            kept_states=kept_states,
-            packed=packed,
-            heads=heads,
-        )
-        self.splits, self.slices = splits, slices
-        self.scratch = layout.slots(phase.scratch)
-        sizes = [layout.size(part.gate_block) for s in phase.segments for part in s.parts]
-        self.programs = -(-max(sizes, default=1) // units)
-        self.passes = 1 + sum(segment.sync for segment in phase.segments)
+        super().__init__(layout, sweep, schedule, chunk, kept_states, packed=packed, heads=heads)
+        self.slices, self.splits = schedule.slices, schedule.warps  # of an inner dim, one a warp
+        self.scratch = layout.slots(self.phase.scratch)
+        segments = self.phase.segments
+        sizes = [layout.size(part.gate_block) for s in segments for part in s.parts]
+        self.programs = -(-max(sizes, default=1) // schedule.units)
+        self.passes = 1 + sum(segment.sync for segment in segments)
         self._stages: list[_Stage] = []
         self._sums: set[int] = set()  # how many blocks are summed at once, somewhere
         self._operands: dict[tuple[Node, KTile], Var] = {}
@@ -116,9 +104,8 @@ class Grid(Loop):
         self._split_weights: dict[tuple[Node, bool, KTile], Var] = {}
         self._all: dict[int, tuple[Var, Var]] = {}
         # by all programs
-        self._read = {arg for value in phase_nodes(phase) for arg in full_reads(value)}
-        leaves = self.leaves if forward else layout.program.pair.d_next
-        self._shared = {k for k, leaf in enumerate(leaves) if leaf in self._read}
+        self._read = {arg for value in phase_nodes(self.phase) for arg in full_reads(value)}
+        self._shared = {k for k, leaf in enumerate(self.handed_on) if leaf in self._read}
 
     def _program_size(self, size: int) -> int:
         return -(-size // self.programs)

@@ -173,7 +173,7 @@ class GroupKernels:
         Args:
             first: the state before each window [W, n, N], or [W, N, n].
             y: the windows' steps, one window after another.
-            X, vec: of :meth:`given`, for these steps.
+            X, vec: of :meth:`operands`, for these steps.
         """
         T, _, N = self._sizes(y)
         windows = first.shape[0]
@@ -190,16 +190,14 @@ class GroupKernels:
     def linearised(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, ...]:
         """Jacobians [T, n, n, N] at what precedes each step, f less the iterate [T, n, N], and the
         largest residual and value [2]; arguments as of :meth:`improved`."""
-        with launching(y):
-            return self._linearised(y.contiguous(), y0.contiguous(), X, vec)
-
-    def _linearised(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, ...]:
         T, n, N = self._sizes(y)
         steps, channels = scans.shape(limits.GROUP_ELEMENTS, N)
         grid = (-(-T // steps), -(-N // channels))
         A, rest, off = y.new_empty(T, n, n, N), y.new_empty(T, n, N), self._off(y, grid)
         kernel = function("jacobian", self.jacobian_text)
-        kernel[grid](y, y0, X, vec, A, rest, off, T, N, STEPS=steps, CHANNELS=channels)
+        with launching(y):
+            y, y0 = y.contiguous(), y0.contiguous()
+            kernel[grid](y, y0, X, vec, A, rest, off, T, N, STEPS=steps, CHANNELS=channels)
         return A, rest, off.amax(1)
 
     def _sizes(self, y: Tensor) -> tuple[int, int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from elman.engines.triton.body import LIVE, Body, only
 from elman.engines.triton.layout import TritonLayout, padded
+from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.statements import (
     Code,
     Statement,
@@ -16,7 +17,7 @@ from elman.engines.triton.statements import (
     with_heads,
 )
 from elman.ir.graph import Node
-from elman.plan.program import Acc, Buffer, Bundle, Phase
+from elman.plan.program import Acc, Buffer, Bundle, Sweep
 
 # numbers that are known when a kernel is compiled
 OPTIONS = ("N", "DT", "STAGES", "PRECISION", "INTERPRETED", "BARRIER")
@@ -28,9 +29,8 @@ class Loop(Body):
     """One direction's time loop.
 
     Args:
-        layout, phase: of which program, and its steps.
+        layout, sweep, schedule: of which program, in which direction, and how.
         chunk: offsets of the chunk's slots, and the length of its rows.
-        forward: in which order.
         kept_states: which states are stored at every step.
         packed: whether rows are packed, each sample with its own number of steps.
         heads: whether there are several, each with programs, arrays and weights of its own.
@@ -51,17 +51,18 @@ class Loop(Body):
     def __init__(
         self,
         layout: TritonLayout,
-        phase: Phase,
+        sweep: Sweep,
+        schedule: TritonSchedule,
         chunk: tuple[list[int], int],
-        *,
-        forward: bool,
         kept_states: tuple[bool, ...],
+        *,
         packed: bool,
-        heads: bool = False,
+        heads: bool,
     ) -> None:
-        super().__init__(layout, phase)
-        self.chunk, self.forward, self.kept_states = chunk, forward, kept_states
+        super().__init__(layout, sweep.step)
+        self.chunk, self.kept_states = chunk, kept_states
         self.packed, self.heads = packed, heads
+        self.forward = sweep is layout.program.forward
         self.matrices: list[tuple[Node, bool]] = []
         self.arguments: list[str] = []
         self._weights: dict[tuple[Node, bool], Var] = {}
@@ -69,9 +70,9 @@ class Loop(Body):
         self._columns: dict[int, Var] = {}
         pair = layout.program.pair
         self.leaves = pair.step.states
-        leaves = self.leaves if forward else pair.d_next
-        self.carried = [Var(f"h{index}") for index in range(len(leaves))]
-        self.names |= dict(zip(leaves, self.carried, strict=True))
+        self.handed_on = pair.step.states if self.forward else pair.d_next
+        self.carried = [Var(f"h{index}") for index in range(len(self.handed_on))]
+        self.names |= dict(zip(self.handed_on, self.carried, strict=True))
 
     def address(self, buffer: Buffer) -> Code:
         """See :meth:`Body.address`."""

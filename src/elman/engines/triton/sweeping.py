@@ -68,12 +68,9 @@ class Sweeping:
             self.steps = BatchedPhase(layout, sweep.step, places, heads=heads)
             self.matrices = self._matrices()
             return
-        options: Any = {"forward": self.forward, "packed": packed, "heads": heads}
-        if schedule.kind == "grid":
-            options |= {"units": schedule.units, "splits": schedule.warps}
-            self.loop = Grid(layout, sweep.step, self.chunk, slices=schedule.slices, **options)
-        else:
-            self.loop = Loop(layout, sweep.step, self.chunk, kept_states=kept_states, **options)
+        kind = Grid if schedule.kind == "grid" else Loop
+        options = {"packed": packed, "heads": heads}
+        self.loop = kind(layout, sweep, schedule, self.chunk, kept_states, **options)
         self.text = self.loop.text()
         self.kernel = function("loop", self.text)
         self.matrices = self._matrices()
