@@ -80,6 +80,8 @@ class CallGraphs:
     def _makes_room(self, size: int) -> bool:
         """Whether there is memory for another graph, without one that was used of late: kinds that
         come alternately would be captured again and again."""
+        if size > self._capacity:
+            return False
         while self._graphs:
             in_use = sum(graph.size for graph in self._graphs.values())
             if len(self._graphs) < limits.CALL_GRAPHS and in_use + size <= self._capacity:
@@ -88,7 +90,7 @@ class CallGraphs:
             if self._calls - self._graphs[oldest].used < limits.GRAPH_AGE:
                 return False
             del self._graphs[oldest]
-        return size <= self._capacity
+        return True
 
 
 class _CallGraph:

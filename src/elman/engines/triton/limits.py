@@ -31,7 +31,7 @@ GRAPH_AGE = 64  # calls for which a graph stays where there is no room for anoth
 KINDS_SEEN = 64  # kinds of calls, of one call each, that are remembered
 GRAPH_STEPS = 4096  # steps of a captured call at most, where each is launched by itself
 # (bytes) of a direction's captured calls at most; all steps in one kernel are few launches
-STEPS_BYTES, LOOP_BYTES = 256 << 20, 16 << 20
+STEPS_BYTES, LOOP_BYTES = 256 << 20, 64 << 20
 
 # Recurrences in parallel over time
 SCANNED = 4  # states of a system that is scanned: beyond, operands do not fit into registers

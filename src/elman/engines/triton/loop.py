@@ -80,14 +80,12 @@ class Loop(Body):
         if where in ("tape", "chunk"):
             return self.slot("tape" if where == "tape" else "ch", buffer)
         column = layout.column(buffer)
-        array = Var(
-            {"input": f"in{column.array}", "d_output": "dy", "output": "out"}.get(where, "")
-        )
         if where in ("input", "d_output"):  # the caller's, of any strides but along units
-            stride = Var(f"{array.name}_b")
-            return code("{} + {} * {} + {}", array, ROW, stride, column.offset)
+            name = f"in{column.array}" if where == "input" else "dy"
+            stride = Var(f"{name}_b")
+            return code("{} + {} * {} + {}", Var(name), ROW, stride, column.offset)
         if where == "output":
-            return code("{} + {} * {} + {}", array, ROW, layout.output_width, column.offset)
+            return code("{} + {} * {} + {}", Var("out"), ROW, layout.output_width, column.offset)
         assert where in ("state", "next"), f"a {where} is not memory of a loop"
         row = code("{}", BEFORE) if where == "state" else code("({} + B)", ROW)
         if column.array in layout.held:
