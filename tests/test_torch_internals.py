@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import grad, jvp, vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import elman
 from elman import torch_internals
