@@ -28,10 +28,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.machine import facts
+from elman.cell_files import find_sequence_cell
 from elman.cli._options import DType, DTypeOption
 from elman.cli._terminal import plain, say, wide_console
 from elman.cli.app import run_command
-from elman.cell_files import find_sequence_cell
 from elman.errors import InputError, RunError, diagnostic
 from elman.files import write_atomically
 from elman.measuring.timing import WARM_UP, quartiles, time_side_by_side

@@ -16,11 +16,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import grad, jvp, vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import elman
 from elman import torch_internals
-from elman.engines.triton import replay
 from elman.errors import EngineError
 from elman.extras import EXTRAS
 from elman.nn.autograd import transforms
@@ -395,34 +393,8 @@ def test_a_compiler_that_is_imported_later():
     finished(begin_anew("-W", "ignore", "-c", COMPILER_COMES_LATER))
 
 
-def test_operations_are_seen(monkeypatch):
-    """By a mode; without its class no call is recorded, and each one runs."""
-    assert torch_internals.SEES_OPERATIONS
-    assert issubclass(torch_internals.DispatchMode, TorchDispatchMode)
-    without = lacking("TorchDispatchMode")
-    assert not without.SEES_OPERATIONS
-    with pytest.raises(EngineError, match="needs TorchDispatchMode"), without.DispatchMode():
-        pass
-    monkeypatch.setattr(replay, "SEES_OPERATIONS", False)
-    calls = replay.Replays()
-    for _ in range(3):
-        assert torch.equal(calls(lambda: X + 1, [X], ()), X + 1)
-    assert calls.texts == []
-    assert calls.replayed == 0
-
-
-def test_writes_arguments():
-    """As an operation's schema says; None where there is none."""
-    aten = torch.ops.aten
-    assert torch_internals.writes_arguments(aten.add_.Tensor)
-    assert torch_internals.writes_arguments(aten.add.out)
-    assert not torch_internals.writes_arguments(aten.add.Tensor)
-    assert lacking("_schema").writes_arguments(aten.add_.Tensor) is None
-
-
 def test_triton():
-    """A function that is forgotten, and the class of compiled kernels; without the names nothing
-    is, and there is none."""
+    """A function that is forgotten; without the name nothing is."""
     jit = pytest.importorskip("triton.runtime.jit")
     functions: Any = jit._triton_jit_function_registry
     for internals, left in (
@@ -433,9 +405,6 @@ def test_triton():
         internals.forget_triton_function("elman_test:kernel")
         internals.forget_triton_function("elman_test:no such kernel")
         assert (functions.pop("elman_test:kernel", None) is not None) == left
-    (kind,) = torch_internals.compiled_kernel_classes()
-    assert callable(kind.__getitem__)
-    assert lacking("CompiledKernel").compiled_kernel_classes() == ()
 
 
 @pytest.mark.parametrize(
