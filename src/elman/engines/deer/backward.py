@@ -161,21 +161,18 @@ class Backward:
                 totals[term.target] = value if total is None else total + value
 
         def of(leaf: Node, like: Tensor, of_blocks: dict[Node, Tensor]) -> Tensor:
-            gate_blocks = [gate_block for gate_block in of_blocks if gate_block.name == leaf.name]
-            return formula.joined(
-                gate_blocks, [of_blocks[gate_block] for gate_block in gate_blocks], like
-            )
+            mine = {block: d for block, d in of_blocks.items() if block.name == leaf.name}
+            return formula.joined([*mine], [*mine.values()], like)
 
-        found_inputs: list[Tensor | None] = []
-        for leaf, value in zip(graph.inputs, call.inputs, strict=True):
-            if leaf.name not in wants:
-                found_inputs.append(None)
-                continue
-            of_blocks = {
-                gate_block: torch.cat(rows[::-1]) if rows else torch.zeros(())
-                for gate_block, rows in self.d_inputs.items()
-            }
-            found_inputs.append(of(leaf, value, of_blocks))
+        d_inputs = {
+            gate_block: torch.cat(rows[::-1]) if rows else torch.zeros(())
+            for gate_block, rows in self.d_inputs.items()
+            if gate_block.name in wants
+        }
+        found_inputs = [
+            of(leaf, value, d_inputs) if leaf.name in wants else None
+            for leaf, value in zip(graph.inputs, call.inputs, strict=True)
+        ]
         found_weights = formula.weights.gradients(totals, call.weights)
         found_states = [
             of(leaf, state.reshape(state.shape[-1 - len(leaf.shape) :]), self.d_states).reshape(
