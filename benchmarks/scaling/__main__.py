@@ -24,8 +24,8 @@ from elman.cli._options import DType, DTypeOption
 from elman.cli._terminal import plain, say, wide_console
 from elman.cli.app import run_command
 from elman.cli.tune import LINKS, find_link
-from elman.plan.allreduce import Interconnect
 from elman.train.loop.layers import find_sequence_cell
+from elman.tuning.allreduce import Interconnect
 from elman.tuning.waiting import waiting_in_words
 
 HEADERS = (

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from elman.plan.allreduce import Interconnect, step_s
+from elman.tuning.allreduce import Interconnect, step_s
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.scaling.forecast import Nodes, Point, Times, forecast, paying, scaled
 from elman.errors import InputError
-from elman.plan.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
+from elman.tuning.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
 
 FREE = Interconnect(0.0, 1e30)
 LINK = Interconnect(1e-3, 1e6)

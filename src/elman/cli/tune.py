@@ -28,9 +28,9 @@ from elman.engines.together import Arrangement
 from elman.errors import InputError
 from elman.explaining import WHY
 from elman.frontend.cell import Cell
-from elman.plan.allreduce import INTERCONNECTS, Interconnect, find_interconnect
 from elman.plan.spec import Spec
 from elman.train.loop.layers import find_cell
+from elman.tuning.allreduce import INTERCONNECTS, Interconnect, find_interconnect
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import label
 from elman.tuning.together import APART, AT_ONCE, choose_together, with_workers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elman.plan.allreduce import (
+from elman.tuning.allreduce import (
     INTERCONNECTS,
     Interconnect,
     buckets,
