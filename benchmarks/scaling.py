@@ -35,10 +35,10 @@ from elman.cli.app import run_command
 from elman.errors import InputError, RunError, diagnostic
 from elman.files import write_atomically
 from elman.measuring.timing import WARM_UP, quartiles, time_side_by_side
-from elman.plan.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
 from elman.train.loop.config import Config
 from elman.train.loop.layers import recurrent
 from elman.train.run.stored import DamageError, Positive, Range, Share, filled, read_object
+from elman.tuning.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
 from elman.tuning.waiting import Waiting, waiting_in_words
 
 BUDGET_S, SHARING_S = 30.0, 6.0  # for all minibatches; for what sharing costs beside sums

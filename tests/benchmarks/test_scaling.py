@@ -25,7 +25,7 @@ from benchmarks.scaling import (
 )
 from elman.errors import RunError
 from elman.measuring.timing import Samples
-from elman.plan.allreduce import Interconnect, step_s
+from elman.tuning.allreduce import Interconnect, step_s
 
 STACK = Stack("gru", 9, 2, 5, "float32", 1)
 FREE = Interconnect(0.0, 1e30)

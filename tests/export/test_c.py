@@ -23,7 +23,7 @@ from elman.interchange.weights.state_dict import load_weights, read_state_dict
 from helpers import forced
 from library_sizes import DIMS
 from products import some_of
-from unseen import UNSEEN
+from unseen import UNSEEN, of_heads
 
 CC = shutil.which("gcc") or shutil.which("cc")
 STRICT = "-O2 -std=c99 -pedantic -Wall -Wextra -Wshadow -Werror -ffreestanding -fPIC -shared"
@@ -118,12 +118,6 @@ def test_lanes_and_sizes(sizes, lanes, tmp_path):
     I, H = sizes
     torch.manual_seed(1)
     check(elman.LSTM(I, H), tmp_path, lanes)
-
-
-@elman.cell(input="x[I]", state="h[H], m", weights="W[H, I], R[H, H]")
-def of_heads(x, h, m, W, R):
-    h = ops.tanh(W @ x + R @ ops.softmax(h, groups=3) * ops.exp(-m)) + h / h.shape[0]
-    return ops.cumsum(0.5 * h), 0.5 * m + ops.mean(h)
 
 
 @needs_compiler

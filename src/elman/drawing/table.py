@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from elman.autodiff.rules import VJP, Row
 from elman.drawing.picture import spoken
-from elman.drawing.svg import STYLE
+from elman.drawing.svg import opening
 from elman.escaping import xml_text
 from elman.ir.build import Builder
 from elman.ir.graph import Node, Rate, walk
@@ -129,14 +129,7 @@ def table() -> str:
     width = 2 * _MARGIN + _COLUMNS * (_WIDE + _GAP) - _GAP
     height = _HEAD + lines * (_TALL + _GAP) + _MARGIN
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}">',
-        "<title>basic operations</title>",
-        f"<style>{STYLE}</style>",
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" '
-        'markerHeight="7" orient="auto"><path d="M0,0.6 L8,4 L0,7.4 z" fill="#52606d"/>'
-        "</marker></defs>",
-        '<rect width="100%" height="100%" fill="#ffffff"/>',
+        *opening(width, height, "basic operations"),
         f'<text class="title" x="{_MARGIN}" y="30">Basic operations</text>',
         f'<text class="subtitle" x="{_MARGIN}" y="52">Forward above, up and to the right; backward '
         "below, down and to the left. Red: the backward reads it. A value that is read twice is "

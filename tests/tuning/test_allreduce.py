@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elman.errors import InputError
-from elman.plan.allreduce import (
+from elman.tuning.allreduce import (
     INTERCONNECTS,
     Interconnect,
     buckets,
