@@ -43,7 +43,10 @@ _NAMESAKES = (
 
 
 def _namesake(name: str) -> Callable[..., Array]:
-    return lambda xp, node, *args: getattr(xp, name)(*args)
+    def apply(xp: Any, node: Node, *args: Array) -> Array:
+        return getattr(xp, name)(*args)
+
+    return apply
 
 
 def _compare(name: str) -> Callable[..., Array]:

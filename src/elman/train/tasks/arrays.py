@@ -68,7 +68,7 @@ class Scaling:
         """Measure values [..., C], NaN left out; what does not vary is not scaled."""
         rows = values.reshape(-1, values.shape[-1])
         spread = np.nanstd(rows, 0, dtype=np.float64)
-        mean = np.nanmean(rows, 0, dtype=np.float64)
+        mean: np.ndarray = np.nanmean(rows, 0, dtype=np.float64)
         return cls(mean.tolist(), np.where(spread > 0, spread, 1.0).tolist())
 
     def to(self, values: np.ndarray) -> np.ndarray:
