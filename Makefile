@@ -32,7 +32,7 @@ TYPES := $(BIN) -m pyright
 # A hundred processes of the tests import elman: Python keeps what it compiled of it.
 unexport PYTHONDONTWRITEBYTECODE
 # Two tiers of tests run everywhere; the third is asked for. See the markers in pyproject.toml.
-QUICK := -m "not slow and not long and not gpu and not interpreted"
+QUICK := --once -m "not slow and not long and not gpu and not interpreted"
 USUAL := -m "not long and not interpreted"
 # Triton compiles, or interprets on the CPU; it decides once per process. Only files that have such
 # tests are read.
@@ -49,8 +49,8 @@ KEPT := ELMAN_TEST_CACHE=.cache/tests
 help:
 	@echo "make venv       create .venv and install the pinned dependencies and tools"
 	@echo "make demo       train a character model on this machine's own text, about two minutes"
-	@echo "make check      format, lint, types and quick tests, ten minutes on two cores"
-	@echo "make test       install, lint, types and all usual tests, eleven minutes on two cores"
+	@echo "make check      format, lint, types, and each quick test once: two minutes on two cores"
+	@echo "make test       install, lint, types and all usual tests"
 	@echo "make test-long  also what takes minutes, with many more random cases"
 	@echo "make golden     write the golden texts anew (then read the diff)"
 	@echo "make format     format and mend what can be mended by itself"
@@ -110,8 +110,10 @@ lint: $(DEV)
 types: $(DEV)
 	@$(TYPES)
 
-check: lint types
-	@$(KEPT) $(BIN) -m pytest -q $(TWO) $(QUICK) $(PYTEST)
+check: lint
+	@mkdir -p .cache; $(TYPES) >.cache/types 2>&1 & types=$$!; status=0; \
+	$(KEPT) $(BIN) -m pytest -q $(TWO) $(QUICK) $(PYTEST) || status=$$?; \
+	wait $$types || status=1; cat .cache/types; exit $$status
 
 # All three always run and pytest comes last, so that its summary is what one sees at the end.
 test: $(DEV)

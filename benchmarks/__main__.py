@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -34,7 +33,6 @@ from benchmarks.table import (
 )
 from elman.cli._terminal import plain, say, wanted_width, wide_console
 from elman.cli.app import run_command
-from elman.errors import RunError, diagnostic
 from elman.train.loop.display import clock as duration
 
 FAILED = 1
@@ -92,7 +90,8 @@ def bench(
             effort = Effort.of(quick, seconds, chosen.seconds, chosen.rounds)
             measured = measure(console, chosen, cases, effort, file)
         else:
-            measured = stored(chosen, cases, file)
+            rows_of_file = read_rows(file)
+            measured = [rows_of_file[case.name] for case in cases if case.name in rows_of_file]
         page = page_of(chosen, measured)
         pages.append(page)
         failed |= any("failed" in row for row in measured)
@@ -112,28 +111,6 @@ def bench(
     say(console, f"page: {page}")
     if failed and measuring:
         raise typer.Exit(FAILED)
-
-
-def stored(suite: Suite, cases: tuple[Case, ...], path: Path) -> list[Row]:
-    """The rows that a file has of some cases, whatever code measured them, in their order.
-
-    Raises:
-        RunError: it cannot be read, or a row is not what is measured of its case: each suite
-            measures its own fields, so what shows a row is asked.
-    """
-    rows = read_rows(path)
-    present = [rows[case.name] for case in cases if case.name in rows]
-    for row in present:
-        try:
-            table_of(suite, [row])
-            for ratio in page_of(suite, [row]).ratios.values():
-                if not 0 < ratio["q1"] <= ratio["median"] <= ratio["q3"] < math.inf:
-                    raise ValueError("the quartiles of a ratio are not in their order")
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            details = [("path", str(path)), ("row", row["case"]), ("found", f"{error!r}")]
-            text = "a row of the file is not what python -m benchmarks writes"
-            raise RunError(diagnostic(text, details, "measure it again")) from error
-    return present
 
 
 def measure(

@@ -93,12 +93,19 @@ def module_of(name: str, problem: Problem) -> nn.Module | str:
     if name == "torch" and case.cell not in BUILT_IN:
         return f"torch.nn has no {case.cell}"
     if name == "torch":
-        module = _torch_layer(case)
-    else:
-        options = MODULES[name]
-        if name == CHECKPOINT and isinstance(case, KeptCase):
-            options = {"plan": PlanOptions(checkpoint=case.checkpoint)}
-        module = _elman(case, **options)
+        return _loaded(_torch_layer(case), problem)
+    options = MODULES[name]
+    if name == CHECKPOINT and isinstance(case, KeptCase):
+        options = {"plan": PlanOptions(checkpoint=case.checkpoint)}
+    return elman_module(problem, **options)
+
+
+def elman_module(problem: Problem, **options: Any) -> nn.Module:
+    """elman's layers, by their options, with the problem's weights."""
+    return _loaded(_elman(problem.case, **options), problem)
+
+
+def _loaded(module: nn.Module, problem: Problem) -> nn.Module:
     module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
     return module
 
@@ -114,7 +121,7 @@ def _named(problem: Problem, name: str) -> Contestant | str:
 
 def _loop(problem: Problem) -> Contestant | str:
     """A loop over torch ops: the formula, step by step."""
-    name, weights = problem.case.cell, _weights(problem)
+    name, weights = problem.case.cell, leaves_of(problem)
     if name in STEPS:
         return _contestant(problem, lambda x: stepwise(name, x, weights), weights, dict)
     if name not in PUBLISHED:
@@ -128,12 +135,13 @@ def _tuned(problem: Problem) -> Contestant | str:
     """A loop that is written as well as torch allows."""
     if problem.case.cell not in TUNED:
         return f"no loop is written for {problem.case.cell}"
-    loop, weights = TUNED[problem.case.cell], _weights(problem)
+    loop, weights = TUNED[problem.case.cell], leaves_of(problem)
     short = _short(weights)
     return _contestant(problem, lambda x: loop(x, short), weights, dict)
 
 
-def _weights(problem: Problem) -> dict[str, Tensor]:
+def leaves_of(problem: Problem) -> dict[str, Tensor]:
+    """The weights, to be differentiated by."""
     return {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
 
 
@@ -147,7 +155,7 @@ def _compiled(problem: Problem) -> Contestant | str:
     cell = problem.case.cell
     if cell not in STEPS:
         return f"no step is written for {cell}"
-    weights, step = _weights(problem), compile_step(cell)
+    weights, step = leaves_of(problem), compile_step(cell)
     return _contestant(problem, lambda x: compiled_step(x, weights, cell, step), weights, dict)
 
 

@@ -172,7 +172,7 @@ def projects() -> str:
     lines = ["| project | loop | elman | speed-up |", "|---|---:|---:|---:|"]
     for bar in PROJECTS.bars:
         rows = rows_of(bar.suite)
-        seconds = [rows.seconds(bar.case, who) for who in (bar.baseline, OURS)]
+        seconds = [rows.seconds(bar.case, name) for name in (bar.baseline, OURS)]
         texts = [f"{1000 * each:.3g} ms" if each < 1 else f"{each:.3g} s" for each in seconds]
         lines.append(f"| {' | '.join([bar.label, *texts, times(bar.speedup)])} |")
     return "\n".join(lines)

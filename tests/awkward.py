@@ -29,34 +29,19 @@ def _zeros(where: Callable[..., Any], v: Any) -> Any:
     return 1 / down + 0 / up + v / down
 
 
-SIGNS: dict[
-    str, Formula
-] = {  # of tracers and of tensors alike: what tells zeros of two signs apart
-    "1 / v": lambda v: 1 / v,
-    "1 / -v": lambda v: 1 / -v,
-    "1 / --v": lambda v: 1 / v.__neg__().__neg__(),
-    "1 / (v + 0)": lambda v: 1 / (v + 0.0),
-    "1 / (0 + v)": lambda v: 1 / (0.0 + v),
-    "1 / (v + -0)": lambda v: 1 / (v + -0.0),
-    "1 / (v - 0)": lambda v: 1 / (v - 0.0),
-    "1 / (v - -0)": lambda v: 1 / (v - -0.0),
-    "1 / (0 - v)": lambda v: 1 / (0.0 - v),
-    "1 / (-0 - v)": lambda v: 1 / (-0.0 - v),
-    "1 / (v * 0)": lambda v: 1 / (v * 0.0),
-    "1 / (v * -0)": lambda v: 1 / (v * -0.0),
-    "1 / (v * 0 + v * -0)": lambda v: 1 / (v * 0.0 + v * -0.0),
-    "1 / (2 * v + 0)": lambda v: 1 / (2 * v + 0.0),
-    "1 / (v + 1 - 1)": lambda v: 1 / (v + 1.0 - 1.0),
-    "1 / (v / -0)": lambda v: 1 / (v / -0.0),
-    "1 / (v * 1)": lambda v: 1 / (v * 1.0),
-    "1 / (v * -1)": lambda v: 1 / (v * -1.0),
-    "v - v": lambda v: v - v,
-    "1 / (v - v)": lambda v: 1 / (v - v),
-    "v + v": lambda v: v + v,
-    "inf * v + v": lambda v: math.inf * v + v,
-    "inf * v - inf * v": lambda v: math.inf * v - math.inf * v,
-    "nan * v": lambda v: math.nan * v,
-}
+SIGNS = (  # formulas of tracers and of tensors alike that tell zeros of two signs apart
+    *("1 / v", "1 / -v", "1 / v.__neg__().__neg__()", "1 / (v * 1.0)", "1 / (v * -1.0)"),
+    *("1 / (v + 0.0)", "1 / (0.0 + v)", "1 / (v + -0.0)", "1 / (v - 0.0)", "1 / (v - -0.0)"),
+    *("1 / (0.0 - v)", "1 / (-0.0 - v)", "1 / (v * 0.0)", "1 / (v * -0.0)", "1 / (v / -0.0)"),
+    *("1 / (v * 0.0 + v * -0.0)", "1 / (2 * v + 0.0)", "1 / (v + 1.0 - 1.0)", "v - v"),
+    *("1 / (v - v)", "v + v", "inf * v + v", "inf * v - inf * v", "nan * v"),
+)
+
+
+def formula(text: str) -> Formula:
+    """A function of v."""
+    return eval(f"lambda v: {text}", {"inf": math.inf, "nan": math.nan})
+
 
 SINGLE: dict[str, tuple[Formula, Formula]] = {  # in the cell's language, and in torch's
     **{
@@ -83,7 +68,7 @@ SINGLE: dict[str, tuple[Formula, Formula]] = {  # in the cell's language, and in
     # functional.hardsigmoid has a sixth of float32 in its backward, whatever the dtype
     "hardsigmoid": (ops.hardsigmoid, lambda v: functional.relu6(v + 3) / 6),
     "softplus twice": (lambda v: ops.softplus(v + v), lambda v: functional.softplus(v + v)),
-    **{name: (own, own) for name, own in SIGNS.items()},
+    **{text: (formula(text), formula(text)) for text in SIGNS},
     "numbers": (lambda v: _zeros(ops.where, v), lambda v: _zeros(torch.where, v)),
     "NaN, a number": (
         lambda v: ops.where(v > 0, math.nan, v) + ops.where(v > 1, math.nan, v),

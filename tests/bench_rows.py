@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+MACHINE = {
+    "cpu": "A processor",
+    "cores": 2,
+    "threads": 2,
+    "kernel_isa": "avx2",
+    "torch": "2.13.0",
+    "blas": "mkl",
+    "compiler": "gcc 12",
+    "peak_gflops": {"1": 50.0, "2": 100.0},
+}
+
 
 def steady(value: float) -> dict[str, float]:
     """A time or a ratio that was the same in every round."""

@@ -20,8 +20,8 @@ _optimized: tuple[dict[object, object], ...] = tuple({} for _ in KERNELS)
 
 # Compiling a kernel inside an example is slow by nature: no deadline, no health check on time.
 PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("usual", max_examples=20, **PATIENT)
-settings.register_profile("ci", max_examples=20, derandomize=True, **PATIENT)
+settings.register_profile("usual", max_examples=10, **PATIENT)
+settings.register_profile("ci", max_examples=10, derandomize=True, **PATIENT)
 settings.register_profile("long", max_examples=500, print_blob=True, **PATIENT)
 settings.load_profile("ci" if os.environ.get("CI") else "usual")
 
@@ -31,6 +31,17 @@ def pytest_addoption(parser):
         "--update-golden",
         action="store_true",
         help="write tests/golden/*.txt anew; runs only the tests that have a golden text",
+    )
+    parser.addoption(
+        "--once",
+        action="store_true",
+        help="run each test with the first of its parameters alone, as `make check` does",
+    )
+    parser.addoption(
+        "--kernel-texts",
+        type=Path,
+        metavar="FILE",
+        help="append a hash of every kernel text that is generated; see tests/kernel_texts.py",
     )
 
 
@@ -55,8 +66,16 @@ def pytest_configure(config):
     os.environ["ELMAN_POISON"] = "1"
     os.environ.setdefault("ELMAN_CFLAGS", "-O0")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    if hasattr(config, "workerinput"):
-        return
+    if not hasattr(config, "workerinput"):
+        _move_cache(config)
+    if texts := config.getoption("--kernel-texts"):
+        import kernel_texts
+
+        kernel_texts.record(texts.absolute())
+
+
+def _move_cache(config):
+    """ELMAN_CACHE for this process and all that it starts."""
     kept = os.environ.get("ELMAN_TEST_CACHE")
     if kept:
         folder = Path(kept).expanduser().resolve()
@@ -81,12 +100,19 @@ def pytest_collection(session):
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)  # of what -m and -k leave
 def pytest_collection_modifyitems(config, items):
-    """With --update-golden run only tests with a golden text."""
+    """With --update-golden run only tests with a golden text; with --once one case of each test."""
+    chosen = items
     if config.getoption("--update-golden"):
-        bound = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
-        config.hook.pytest_deselected(items=[item for item in items if item not in bound])
-        items[:] = bound
+        chosen = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
+    elif config.getoption("--once"):
+        first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
+        chosen = [item for item in items if item is first[item.nodeid.partition("[")[0]]]
+    if chosen is not items:
+        dropped = set(items) - set(chosen)
+        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+        items[:] = chosen
 
 
 def pytest_runtest_setup(item):

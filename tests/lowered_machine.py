@@ -17,6 +17,7 @@ from elman.engines.arrays import Arrays
 from elman.ir.draws import SCALE, drawn
 from elman.ir.evaluate import MEANING
 from elman.ir.types import GateBlock
+from elman.lowered.groups import unrolled
 from elman.lowered.lower import Lowered, lower
 from elman.lowered.types import (
     Acc,
@@ -211,7 +212,8 @@ class Machine:
                         value = self._value(store.value, rows, worker, slice(0, 1))
                         self._put(store.access, rows, worker, value, slice(0, 1))
                 for part in segment.parts:
-                    self._part(part, rows, worker)
+                    for group in unrolled(part):
+                        self._part(group, rows, worker)
 
     def _share(self, gate_block: GateBlock, worker: int) -> slice:
         """A worker's units: whole vectors."""

@@ -1,18 +1,23 @@
 """Calls of everything public with random arguments, right and wrong ones, as texts to be run.
 
 A call is Python text of a few lines, drawn from a seed, so that it can be pasted; or words of the
-command line. Most arguments of a call are right, so that the wrong ones are looked at in depth.
+command line. It begins as an example: those of docstrings, and ``MORE``. Arguments of its calls are
+then replaced, left out and added; most are right, so that the wrong ones are looked at in depth.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import doctest
+import inspect
 import io
 import linecache
 import math
 import pathlib
 import random
 import signal
+import textwrap
 import traceback
 import warnings
 from collections.abc import Generator, Sequence
@@ -26,12 +31,12 @@ import torch
 
 import elman
 import elman.nn
-from elman import errors, ops
+from elman import errors, export, ops, weights
 from elman.cli import main
 from elman.drawing import draw_ops
 from elman.nn.modules.layer_options import Options
 
-LIMIT_S = 10.0  # of a call
+LIMIT_S = 30.0  # of a call
 COMMAND_LIMIT_S = 300.0  # of the command line, some of which measure in processes of their own
 ADDRESS_SPACE = 12 << 30  # bytes: what takes more is to be refused, not to end the process
 OF_OURS = errors.VerifyError, errors.DisagreementError  # bugs, whatever was given
@@ -79,216 +84,71 @@ torch.zeros(5, 2).int()"""
 )
 
 
-class Argument(NamedTuple):
-    """One argument of a call: texts of right values; needed ones come first, in order."""
-
-    name: str
-    right: tuple[str, ...]
-    needed: bool = False
+def example(thing: Any) -> str:
+    """The lines of a docstring's example."""
+    found = doctest.DocTestParser().get_examples(inspect.getdoc(thing) or "")
+    return "".join(each.source for each in found).replace('"runs/first"', "run")
 
 
-class Target(NamedTuple):
-    """What is called.
-
-    Attributes:
-        name: of the target, for counts.
-        before: lines above the call, each with its choices.
-        call: the function, as text.
-        arguments: of the call.
-        after: lines that use what it returned, ``made``.
-        indent: whether the call stands in the formula of a cell.
-    """
-
-    name: str
-    before: tuple[str, ...]
-    call: str
-    arguments: tuple[Argument, ...]
-    after: tuple[str, ...] = ()
-
-
-class Verdict(NamedTuple):
-    """What became of a call: a kind, whether that is as it should be, and the error's text."""
-
-    kind: str
-    right: bool
-    text: str = ""
-
-
-def arguments(text: str) -> tuple[Argument, ...]:
-    """``name=right|right; name?=right``: needed arguments, and with ? optional ones."""
-    found: list[Argument] = []
-    for part in filter(None, map(str.strip, text.split(";"))):
-        name, _, right = part.partition("=")
-        found.append(Argument(name.rstrip("?"), tuple(right.split("|")), not name.endswith("?")))
-    return tuple(found)
-
-
-_OPTIONS = """engine?="reference"|"c"|"auto"|"aten"|"deer"|"scan-backward"; heads?=2;
-plan?=elman.PlanOptions("save", ["simd", "fusion"], 2)|elman.PlanOptions(without="tiling");
-residual?=True; clip_gradient?=1.0; learn_initial?=True;
-zoneout?=0.1|{"h": 0.1}; recurrent_dropout?=0.1; recurrent_dropout_per?="step"|"sequence";
-weight_dropout?=0.1; device?="cpu"; dtype?=torch.float32|torch.float64; bidirectional?=True;
-batch_first?=True; num_layers?=2; dropout?=0.1"""
-_CALL = """state?=None; lengths?=[5, 3]|torch.tensor([2, 5]); reset?=torch.zeros(5, 2);
-mask?=torch.ones(5, 2)"""
-_MORE = (
-    _CALL
-    + """; reset_to?="zeros"|"initial"; masked_output?="held"|"zeros"; outputs?="states";
-draws?=net.draws(5, 2)"""
-)
-_X = "x=torch.ones(5, 2, 3)"
-_USED = ("repr(made)", "out = made(torch.ones(5, 2, 3, dtype=next(made.parameters()).dtype))")
-_NETS = """elman.GRU(3, 4)|elman.LSTM(3, 4, bidirectional=True, batch_first=True)|elman.RNN(3, 4, 2)
-elman.GRU(3, 4, zoneout=0.1)|elman.LSTM(3, 4, proj_size=2)|elman.GRU(3, 4, learn_initial=True)
-elman.Recurrent(elman.cells.mgu, 3, 4)|elman.Recurrent(elman.cells.lstm, 3, 4, 2)
-elman.Recurrent([elman.cells.gru, elman.cells.lstm], 3, [6, 4])|elman.Recurrent(fixed, 3, 4, S=2)
-elman.Recurrent(two, 3, 4)|elman.Recurrent(elman.cells.gru, 3, 4, heads=2, bidirectional=True)
-elman.Recurrent(elman.cells.gru, 3, 4, plan=elman.PlanOptions(checkpoint=2))
-elman.Recurrent(scalar, 3, 4)""".replace("\n", "|")
-_NET = f"net = {_NETS}"
-_SIZES = "hidden_size?=4; input_size?=3"
-_CELLS = "elman.cells.gru|elman.cells.lstm|elman.cells.mgu|fixed|two|scalar|optional"
-
-
-def _targets() -> tuple[Target, ...]:
-    """Everything public but the functions of formulas."""
-    modules = [
-        Target(f"elman.{name}", (), f"elman.{name}",
-               arguments(f"input_size=3; hidden_size=4; bias?=False; {more}{_OPTIONS}"), _USED)
-        for name, more in (
-            ("RNN", 'nonlinearity?="relu"; '), ("GRU", ""), ("LSTM", "proj_size?=2; "))
-    ]  # fmt: skip
-    calls = [
-        Target(f"elman.{name}.forward", (f"net = {made}",), "net", arguments(text))
-        for name, made, text in (
-            ("GRU", "elman.GRU(3, 4)|elman.GRU(3, 4, zoneout=0.1)|elman.GRU(3, 4, heads=2)",
-             f"{_X}; {_MORE}".replace("state?=None", "state?=torch.ones(1, 2, 4)")),
-            ("LSTM", "elman.LSTM(3, 4)",
-             f"{_X}; {_MORE}".replace("state?=None",
-                                      "state?=(torch.ones(1, 2, 4), torch.ones(1, 2, 4))")),
-            ("Recurrent", "elman.Recurrent(fixed, 3, 4, S=2)",
-             f"{_X}; static=torch.ones(2, 2); {_MORE}"),
-            ("Recurrent", "elman.Recurrent(two, 3, 4)",
-             f"x=(torch.ones(5, 2, 3), torch.ones(5, 2)); {_MORE}"),
-            ("Recurrent", "elman.Recurrent([elman.cells.gru, elman.cells.lstm], 3, [6, 4])",
-             f"{_X}; {_MORE}".replace(
-                 "state?=None",
-                 "state?=[torch.ones(2, 6), (torch.ones(2, 4), torch.ones(2, 4))]")),
-            ("Recurrent", "elman.Recurrent(elman.cells.mgu, 3, 4, recurrent_dropout=0.1)",
-             f"{_X}; {_MORE}".replace("state?=None", "state?=torch.ones(1, 2, 4)")),
+# what docstrings have no example of: methods, calls with their options, odd modules and cells
+_CALL = "net(torch.ones(5, 2, 3), lengths=[5, 3], reset=torch.zeros(5, 2), mask=torch.ones(5, 2))"
+_PIN = "net(torch.ones(5, 2, 3)); record = elman.nn.choices(net)\nelman.nn.pin(net, record)"
+MORE = {
+    **{
+        f"calls of {net.partition('(')[0]} {place}": f"net = elman.{net}\n{_CALL}"
+        for place, net in enumerate(
+            (
+                "GRU(3, 4, zoneout=0.1)",
+                "LSTM(3, 4, bidirectional=True, batch_first=True)",
+                "LSTM(3, 4, proj_size=2)",
+                "Recurrent(elman.cells.mgu, 3, 4, recurrent_dropout=0.1)",
+                "Recurrent([elman.cells.gru, elman.cells.lstm], 3, [6, 4])",
+                "Recurrent(elman.cells.gru, 3, 4, heads=2, plan=elman.PlanOptions(checkpoint=2))",
+                "Recurrent(optional, 3, 4, learn_initial=True, A=torch.eye(4))",
+                "Recurrent(scalar, 3, 4, outputs='states')",
+            )
         )
-    ]  # fmt: skip
-    layouts = '"torch"|"cudnn"|"keras"|"flax"|"nnx"|"equinox"|"onnx"'
-    more = [
-        Target("elman.Recurrent", (), "elman.Recurrent",
-               arguments(f"cell={_CELLS}|[elman.cells.gru, elman.cells.lstm]; input_size=3; "
-                         f"hidden_size=4|[4, 4]; {_OPTIONS}; S?=2; P?=2; g?=tanh"), _USED),
-        Target("net.step", (_NET,), "net.step",
-               arguments("x=torch.ones(2, 3); state?=None; reset?=torch.zeros(2); "
-                         "mask?=torch.ones(2); static?=torch.ones(2, 2); "
-                         "draws?=net.draws(5, 2)[0]")),
-        Target("net.draws", (_NET,), "net.draws", arguments("steps=5; batch?=2"),
-               ("out = net(torch.ones(5, 2, 3), draws=made)",)),
-        Target("net.reset_parameters", (_NET,), "net.reset_parameters", ()),
-        Target("elman.Stream", (), "elman.Stream",
-               arguments(f"module={_NETS}; state?=None|torch.ones(1, 2, 4); "
-                         "static?=torch.ones(2, 2)"),
-               ("out = made(torch.ones(5, 2, 3))", "made.reset([0])")),
-        Target("Stream.__call__", (_NET, "stream = elman.Stream(net)"), "stream",
-               arguments(f"{_X}; reset?=torch.zeros(5, 2); mask?=torch.ones(5, 2)"),
-               ("made.sum(); stream.reset([1])",)),
-        Target("Stream.reset", (_NET, "stream = elman.Stream(net)", "stream(torch.ones(5, 2, 3))"),
-               "stream.reset", arguments("samples?=[1]|torch.tensor([True, False])"),
-               ("stream(torch.ones(5, 2, 3))",)),
-        Target("elman.explain", (_NET,), "elman.explain",
-               arguments(f"what=net; {_X}; {_MORE}; measure?=False"), ("str(made)",)),
-        Target("elman.explain", (), "elman.explain",
-               arguments(f"what={_CELLS}; {_SIZES}; steps?=5; batch?=2; dtype?=\"float64\"; "
-                         'device?="cpu"; training?=False; tape?="save"; without?="tiling"; '
-                         'engine?="reference"|"c"; measure?=False; S?=2'), ("str(made)",)),
-        Target("elman.draw", (_NET,), "elman.draw",
-               arguments(f'what=net|{_CELLS}; path?="net.svg"|"net.dot"; {_SIZES}; tape?="save"; '
-                         "layer?=0; S?=2"), ("made.svg, made.dot",)),
-        Target("drawing.draw_ops", (), "draw_ops", arguments('path?="ops.svg"')),
-        Target("export.to_c", (_NET,), "elman.export.to_c",
-               arguments('module=net; folder="c"; name?="model"')),
-        Target("export.to_onnx", (_NET,), "elman.export.to_onnx",
-               arguments('module=net; path="net.onnx"; lengths?=True; scan?=True')),
-        Target("weights.save", (_NET,), "elman.weights.save",
-               arguments(f"module=net; layout={layouts}")),
-        Target("weights.load",
-               ("net = elman.LSTM(3, 4)|elman.GRU(3, 4, 2)|elman.RNN(3, 4, bidirectional=True)",
-                f"layout = {layouts}", "kept = elman.weights.save(net, layout)",
-                "kept = kept|kept[1:] if isinstance(kept, list) else dict(list(kept.items())[1:]) "
-                "if isinstance(kept, dict) else kept[1:]"),
-               "elman.weights.load", arguments("module=net; arrays=kept; layout=layout")),
-        Target("nn.choices", (_NET,), "elman.nn.choices", arguments("model=net")),
-        Target("nn.counters", (_NET,), "elman.nn.counters", arguments("model=net")),
-        Target("nn.report", (_NET,), "elman.nn.report", arguments("model=net")),
-        Target("nn.pin", (_NET, "net(torch.ones(5, 2, 3))", "record = elman.nn.choices(net)",
-                          "record = record|{k: {s: {} for s in v} for k, v in record.items()}|"
-                          "{k: {s: None for s in v} for k, v in record.items()}|"
-                          "{k: {s: {'engine': 7} for s in v} for k, v in record.items()}"),
-               "elman.nn.pin", arguments("model=net; choices=record"),
-               ("net(torch.ones(5, 2, 3))",)),
-        Target("elman.accelerate", (), "elman.accelerate",
-               arguments("model=torch.nn.Sequential(torch.nn.GRU(3, 4))|torch.nn.LSTM(3, 4)"),
-               ("made.eval(); elman.restore(made)",)),
-        Target("elman.restore", (), "elman.restore",
-               arguments("model=elman.accelerate(torch.nn.GRU(3, 4))|torch.nn.LSTM(3, 4)")),
-        Target("elman.using", (), "elman.using", arguments('engine?="reference"|"c"'),
-               ("with made: elman.GRU(3, 4)(torch.ones(5, 2, 3))",)),
-        Target("elman.deer", (), "elman.deer",
-               arguments("step=lambda y, x: torch.tanh(0.5 * y + x); y0=torch.zeros(2, 3); "
-                         'x=torch.ones(5, 2, 3); solver?="newton"|("quasi", "picard"); '
-                         'guess?="zeros"|"first"|torch.zeros(5, 2, 3); budget?=10000; '
-                         "report?=lambda v: None")),
-        Target("elman.linear_scan", (), "elman.linear_scan",
-               arguments("a=torch.ones(5, 2, 3)|torch.ones(5, 2, 3, 3); b=torch.ones(5, 2, 3); "
-                         "y0?=torch.ones(2, 3)")),
-        Target("LinearCrossEntropyLoss", (), "elman.LinearCrossEntropyLoss",
-               arguments("in_features=4; num_classes=7; bias?=True; "
-                         "tie?=torch.nn.Embedding(7, 4); weight?=torch.ones(7); "
-                         'ignore_index?=-1; label_smoothing?=0.1; reduction?="sum"|"none"; '
-                         'device?="cpu"; dtype?=torch.float32; out_features?=()'),
-               ("repr(made); made(torch.ones(5, 2, 4), torch.ones(5, 2).long())",)),
-        Target("LinearCrossEntropyLoss.forward",
-               ("net = elman.LinearCrossEntropyLoss(4, 7)",), "net",
-               arguments("input=torch.ones(5, 2, 4); target=torch.ones(5, 2).long()")),
-        Target("LinearCrossEntropyLoss.logits",
-               ("net = elman.LinearCrossEntropyLoss(4, 7)",), "net.logits",
-               arguments("x=torch.ones(5, 2, 4)")),
-        Target("elman.measure", (), "elman.measure",
-               arguments(f"cell={_CELLS}; input_size?=3; hidden_size?=4; steps=5; batch=2; "
-                         'dtype?="float64"; training?=False; engine?="reference"|"c"; '
-                         "seconds=0.01; S?=2"), ("str(made)",)),
-        Target("elman.load", (), "elman.load", arguments('path=run; weights?="last"|"best"'),
-               ("made.sample(3)",)),
-        Target("Trained.sample", ("trained = elman.load(run)",), "trained.sample",
-               arguments('length=3; prompt?="the"; temperature?=0.5|0; seed?=3')),
-        Target("elman.bound_cell", (), "elman.bound_cell",
-               arguments(f"cell={_CELLS}; options={{}}; heads?=2; "
-                         "changes?=()|[('Zoneout', {'share': 0.1})]"), ("made.graph",)),
-        Target("elman.safe_globals", (), "elman.safe_globals", ()),
-        Target("Cell.with_options", (f"cell = {_CELLS}",), "cell.with_options",
-               arguments("g?=tanh"), ("made.graph",)),
-        Target("Cell.with_heads", (f"cell = {_CELLS}",), "cell.with_heads", arguments("heads=2"),
-               ("made.graph; elman.Recurrent(made, 3, 4)",)),
-        Target("Cell.bind", (f"cell = {_CELLS}",), "cell.bind",
-               arguments("input_size=3; hidden_size=4; S?=2")),
-        Target("Cell.__call__", (), "elman.cells.gru", arguments("x=torch.ones(3); h=1.0")),
-    ]  # fmt: skip
-    return (*modules, *calls, *more)
+    },
+    "calls with inputs": "net = elman.Recurrent(two, 3, 4)\n"
+    "net((torch.ones(5, 2, 3), torch.ones(5, 2)))",
+    "calls with static inputs": "net = elman.Recurrent(fixed, 3, 4, S=2)\n"
+    "net(torch.ones(5, 2, 3), static=torch.ones(2, 2))",
+    "step": "net = elman.LSTM(3, 4)\nnet.step(torch.ones(2, 3), reset=torch.zeros(2))",
+    "draws": "net = elman.GRU(3, 4, zoneout=0.1)\n"
+    "net(torch.ones(5, 2, 3), state=torch.ones(1, 2, 4), draws=net.draws(5, 2))",
+    "logits": "elman.LinearCrossEntropyLoss(4, 7).logits(torch.ones(5, 2, 4))",
+    "pin": f"net = elman.GRU(3, 4)\n{_PIN}",
+    "report": "net = elman.GRU(3, 4)\nelman.nn.counters(net); elman.nn.report(net)",
+    "draw_ops": "draw_ops(path='ops.svg')",
+    "cells": "elman.Recurrent(elman.cells.gru.with_options(g=tanh).with_heads(2), 3, 4)\n"
+    "elman.cells.gru.bind(3, 4); elman.cells.gru(x=torch.ones(3), h=1.0)",
+    "explain": "net = elman.GRU(3, 4)\n"
+    "str(elman.explain(net, torch.ones(5, 2, 3), lengths=[5, 3], measure=False))",
+}
+EXAMPLES = MORE | {
+    f"{place}{name}": example(getattr(room, name))
+    for place, room in (("elman.", elman), ("export.", export), ("weights.", weights))
+    for name in room.__all__
+    if callable(getattr(room, name))
+}
+_OPTIONS = {  # right values of options that the examples do not have
+    "engine": '"reference"|"c"|"auto"|"aten"|"deer"|"scan-backward"',
+    "plan": 'elman.PlanOptions("save", ["simd", "fusion"], 2)|elman.PlanOptions(without="tiling")',
+    "heads": "2", "residual": "True", "clip_gradient": "1.0", "learn_initial": "True",
+    "zoneout": '0.1|{"h": 0.1}', "recurrent_dropout": "0.1", "recurrent_dropout_per": '"step"',
+    "weight_dropout": "0.1", "device": '"cpu"', "dtype": "torch.float32|torch.float64",
+    "bidirectional": "True", "batch_first": "True", "num_layers": "2", "dropout": "0.1",
+    "bias": "False", "proj_size": "2", "tape": '"save"', "training": "False", "seed": "3",
+    "solver": '"newton"|("quasi", "picard")', "guess": '"zeros"|"first"', "weights": '"best"',
+    "y0": "torch.ones(5)", "label_smoothing": "0.1", "reduction": '"sum"|"none"', "layer": "0",
+    "ignore_index": "-1", "input_size": "3", "hidden_size": "4", "steps": "5", "batch": "2",
+    "state": "None", "lengths": "[5, 3]|torch.tensor([2, 5])", "reset_to": '"zeros"|"initial"',
+    "mask": "torch.ones(5, 2)", "masked_output": '"held"|"zeros"', "outputs": '"states"',
+    "static": '"s[S]"', "constants": '"A[H, H]"|"A[H]"|"A"', "output": '"y[H]"|"y[H], s"',
+    "init": '{"W": 0.5}|{"R": "orthogonal"}|{"b": torch.ones(4)}|{"h": 1.0}', "source": '"none"',
+}  # fmt: skip
 
 
-TARGETS = _targets()
-
-_HEAD = (
-    *('input="x[I]"|"x[I], m"|"x[3]"|"x"|"x[2I]"', 'state="h[H]"|"h[H], c[H]"|"h"|"h[4]"|"h[2K]"'),
-    *('weights="W[H, I], R[H, H], b[H]"|"W[H, I], R[H, H]"|"b[H]"', 'static="s[S]"'),
-    *('constants="A[H, H]"|"A[H]"|"A"', 'output="y[H]"|"y[H], s"'),
-    *('init={"W": 0.5}|{"R": "orthogonal"}|{"b": torch.ones(4)}|{"h": 1.0}', 'source="none"'),
-)
 _VALUES = pool(
     """x|h|v|b|W|R|W.T|W @ x|R @ h|sum(h)|h > 0|0.5|1|split(h, 2)|h.shape|concat(h, h)"""
 )
@@ -301,7 +161,6 @@ _UNARY = pool(
 elman.cells.gru({})|isinstance({}, int)|range({})|{}.sum()|{}.mean(-1)|{} and 1|sorted({})
 hash({})|copy({})"""
 )
-_OF_OPS = "v|v, 2|v, 0.5|v, b|v, b, 1.0|h, x|v, groups=2|v, dim=-1||v, v, v, v|W, W|v, p=0.1"
 _WORDS = pool(
     """-1|0|1|2|abc||nan|inf|-inf|1e400|99999999999999999999|2147483648|None|[red]|/nonexistent/a
 /dev/null|.|-|H=2|H=abc|=|é|gru|lstm|file.py:cell|1x1|0x0|float16|c|reference|cuda|true|{}"""
@@ -328,6 +187,14 @@ _COMMANDS = {
 }  # fmt: skip
 
 
+class Verdict(NamedTuple):
+    """What became of a call: a kind, whether that is as it should be, and the error's text."""
+
+    kind: str
+    right: bool
+    text: str = ""
+
+
 class RandomCall(NamedTuple):
     """A drawn call.
 
@@ -347,7 +214,11 @@ class RandomCall(NamedTuple):
     @property
     def limit_s(self) -> float:
         """How long it may take: longer where it measures, on a machine that may be busy."""
-        return COMMAND_LIMIT_S if self.is_command or self.target == "elman.measure" else LIMIT_S
+        return (
+            COMMAND_LIMIT_S
+            if self.is_command or self.target in ("elman.measure", "elman.tune")
+            else LIMIT_S
+        )
 
 
 def random_call(seed: int) -> RandomCall:
@@ -370,129 +241,96 @@ def _is_python(text: str) -> bool:
 def _drawn(rng: random.Random) -> RandomCall:
     """Any call."""
     kind = rng.random()
-    if kind < 0.13:
-        return _formula(rng)
-    if kind < 0.23:
-        return _declaration(rng)
-    if kind < 0.29:
+    if kind < 0.06:
         return _command(rng)
-    target = rng.choice(TARGETS)
-    lines = [_one_of(rng, line) for line in target.before]
-    lines.append(f"made = {target.call}({_given(rng, target.arguments)})")
+    if kind < 0.2:
+        return _formula(rng)
+    name = "elman.cell" if kind < 0.25 else rng.choice([*EXAMPLES])
+    text = _changed(rng, EXAMPLES[name])
     if not rng.randrange(3):
-        lines = [f'with elman.using(engine="{rng.choice(("reference", "c"))}"):',
-                 *(f"    {line}" for line in lines)]  # fmt: skip
-    return RandomCall(target.name, "\n".join([*lines, *target.after]))
-
-
-def _one_of(rng: random.Random, line: str) -> str:
-    """A line, with one of its choices behind the first =."""
-    name, equals, values = line.partition(" = ")
-    return f"{name} = {rng.choice(values.split('|'))}" if equals else line
+        engine = rng.choice(("reference", "c"))
+        text = f'with elman.using(engine="{engine}"):\n' + textwrap.indent(text, "    ")
+    return RandomCall(name, text)
 
 
 def _wrong(rng: random.Random) -> str:
     return rng.choice(SIMPLE if rng.random() < 0.55 else TENSORS)
 
 
-def _given(rng: random.Random, known: Sequence[Argument]) -> str:
-    """Arguments of a call, as text: right ones, of which some are made wrong."""
-    some = [one for one in known if one.needed or rng.random() < 0.15]
-    values = {one.name: rng.choice(one.right) for one in some}
-    for _ in range(rng.choice((0, 0, 1, 1, 1, 1, 1, 2, 2, 3)) if known else 0):
-        values[rng.choice(known).name] = _wrong(rng)
-    if values and not rng.randrange(40):
-        del values[rng.choice([*values])]
-    if not rng.randrange(25):
-        values[rng.choice(("nope", "states", "hidden", "P", "dim", "_"))] = _wrong(rng)
-    texts: list[str] = []
-    placed = rng.random() < 0.7
-    for one in known:  # in order, so that the first may stand without their names
-        placed = placed and one.needed and one.name in values
-        if one.name in values:
-            value = values.pop(one.name)
-            texts.append(value if placed else f"{one.name}={value}")
-    return ", ".join([*texts, *(f"{name}={value}" for name, value in values.items())])
+def _changed(rng: random.Random, text: str, values: Sequence[str] = ()) -> str:
+    """An example with other arguments; those of a formula may be ``values``."""
+    tree = ast.parse(text)
+    for _ in range(rng.choice((0, 0, 1, 1, 1, 1, 1, 2, 2, 3))):
+        call = rng.choice(_calls(tree))
+        places: list[tuple[Any, Any]] = [(call.args, place) for place in range(len(call.args))]
+        places += [(vars(keyword), "value") for keyword in call.keywords]
+        if not places or rng.random() < 0.3:
+            added = rng.choice(_taken(call) if rng.random() < 0.9 else ["nope", "states", "dim"])
+            right = rng.choice(_OPTIONS.get(added, "None").split("|"))
+            text = right if rng.random() < 0.6 else _wrong(rng)
+            call.keywords.append(ast.keyword(added, _parsed(text)))
+            continue
+        holder, key = rng.choice(places)
+        word = getattr(holder[key], "value", None)
+        if key != "value" and not rng.randrange(15):
+            del holder[key]
+        elif isinstance(word, str) and rng.random() < 0.4:
+            at = rng.randrange(len(word) + 1)
+            holder[key] = ast.Constant(word[:at] + rng.choice('[],+ 3é"*') + word[at:])
+        else:
+            formula = values and rng.random() < 0.8
+            holder[key] = _parsed(rng.choice(values) if formula else _wrong(rng))
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _taken(call: ast.Call) -> list[str]:
+    """Options that what is called takes, or a module's call."""
+    path = ast.unparse(call.func).split(".")
+    if path[0] != "elman" or not all(map(str.isidentifier, path)):
+        return ["state", "lengths", "reset_to", "mask", "masked_output", "outputs"]
+    called: Any = elman
+    for part in path[1:]:
+        called = getattr(called, part)
+    parameters = inspect.signature(called).parameters
+    others = Options.__annotations__ if "options" in parameters else {}
+    return [name for name in _OPTIONS if name in {*parameters, *others}] or ["nope"]
+
+
+def _calls(tree: ast.AST) -> list[ast.Call]:
+    """Calls that are not torch's or Python's."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    others = {"isinstance", "len", "sorted", "str"}
+    called = [(ast.unparse(call.func), call) for call in calls]
+    return [call for name, call in called if not name.startswith("torch.") and name not in others]
+
+
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _formula(rng: random.Random) -> RandomCall:
-    """A cell whose formula calls a function of elman.ops, or an operator, with random operands."""
+    """A cell whose formula has an example of elman.ops, or an operator, with random operands."""
 
     def operand() -> str:
         return rng.choice(_VALUES) if rng.random() < 0.8 else _wrong(rng)
 
-    way = rng.random()
-    if way < 0.25:
-        name, text = "operator", rng.choice(_OPERATORS).format(operand(), operand())
-    elif way < 0.4:
-        name, text = "operator", rng.choice(_UNARY).format(operand())
+    way, name = rng.random(), rng.choice(ops.__all__)
+    if way < 0.4:
+        text = rng.choice(_OPERATORS if way < 0.25 else _UNARY).format(operand(), operand())
+        name, line = "operator", f"value = {text}"
     else:
-        name = rng.choice(ops.__all__)
-        if rng.random() < 0.4:
-            given = rng.choice(_OF_OPS.split("|"))
-        else:
-            given = ", ".join([operand() for _ in range(rng.choice((1, 1, 2, 2, 3)))])
-            if not rng.randrange(4):
-                key = rng.choice(("groups", "eps", "per", "p", "like", "dim", "slope", "limit"))
-                given += f", {key}={_wrong(rng)}"
-        text = f"{name}({given})"
-        name = f"ops.{name}"
-    lines = (
-        '@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b[H]")',
-        "def some(x, h, W, R, b):",
-        "    v = tanh(W @ x + R @ h + b)",
-        f"    value = {text}",
-        "    return v * (value[0] if isinstance(value, (list, tuple)) else value)",
-        "net = elman.Recurrent(some, 3, 4, heads=2)|net = elman.Recurrent(some, 3, 4)",
-        'with elman.using(engine="reference"): net(torch.ones(5, 2, 3))[0].sum().backward()',
-    )
-    chosen = [rng.choice(line.split("|")) if line.startswith("net") else line for line in lines]
-    return RandomCall(name, "\n".join(chosen))
-
-
-def _declaration(rng: random.Random) -> RandomCall:
-    """A cell with a random signature."""
-    named: list[str] = []
-    for part in _HEAD:
-        name, _, right = part.partition("=")
-        usual = name in ("input", "state", "weights")
-        if rng.random() < (0.9 if usual else 0.2):
-            first, *others = right.split("|")
-            value = first if rng.random() < 0.6 or not others else rng.choice(others)
-            value = _wrong(rng) if rng.random() < 0.12 else value
-            if rng.random() < 0.06 and value.startswith('"'):
-                at = rng.randrange(len(value) + 1)
-                value = value[:at] + rng.choice('[],+ 3é"*') + value[at:]
-            named.append(f"{name}={value}")
-    if not rng.randrange(12):
-        named.append(
-            f"{rng.choice(('states', 'weight', 'inputs', 'nope', 'outputs'))}={_wrong(rng)}"
-        )
-    taken = (
-        "x, h, W, R, b"
-        if rng.random() < 0.7
-        else rng.choice(
-            (
-                "x, h, b",
-                "x, m, h, c, W, R, b",
-                "x, s, h, W, R, b, A",
-                "x, h, W, R, b, *, g",
-                "*a, **k",
-                "",
-            )
-        )
-    )
-    body = rng.choice(
-        ("tanh(W @ x + R @ h + b)",) * 4 + ("None", "h, h", "1.0", "h", "[h]", "'h'", "(h,)")
-    )
-    if rng.random() < 0.15:
-        taken += f", *, g={_wrong(rng)}"
-        body = "tanh(W @ x + g * h)"
-    lines = [f"@elman.cell({', '.join(named)})", f"def some({taken}):", f"    return {body}"]
-    sizes = _given(rng, arguments("input_size=3; hidden_size=4; S?=2"))
-    lines += [f"net = elman.Recurrent(some, {sizes})"]
-    lines += ['with elman.using(engine="reference"): net(torch.ones(5, 2, 3))']
-    return RandomCall("elman.cell", "\n".join(lines))
+        line = _changed(rng, example(getattr(ops, name)), _VALUES)
+        name, line = f"ops.{name}", line + "\n    value = " + line.partition(" = ")[0]
+    sizes = rng.choice(("3, 4, heads=2", "3, 4"))
+    text = f"""@elman.cell(input="x[I]", state="h[H], c[H]",
+            weights="W[H, I], V[3H, I], R[H, H], M[H, I+H], b[H]")
+def some(x, h, c, W, V, R, M, b):
+    v = tanh(W @ x + R @ h + b)
+    {line}
+    return v * (value[0] if isinstance(value, (list, tuple)) else value), c
+net = elman.Recurrent(some, {sizes})
+with elman.using(engine="reference"): net(torch.ones(5, 2, 3))[0].sum().backward()"""
+    return RandomCall(name, text)
 
 
 def _command(rng: random.Random) -> RandomCall:

@@ -13,6 +13,49 @@ SIZES = st.sampled_from([1, 2, 3, 5, 8, 9, 13, 16, 17])
 SCALAR = ""
 
 
+def rows(text: str) -> list[tuple[str, float]]:
+    """Formulas, each with the largest value that it may have behind a colon; between | and ends of
+    lines."""
+    each = [row.rpartition(": ") for line in text.splitlines() for row in line.split(" | ")]
+    return [(formula, float(bound)) for formula, _, bound in each]
+
+
+UNARY = rows(  # of one value
+    """tanh({}): 1 | sigmoid({}): 1 | relu({}): 3 | exp(-abs({})): 1 | log(1.5 + {0} * {0}): 2
+sqrt(0.5 + {0} * {0}): 3 | abs({}): 3 | sin({}): 1 | cos({}): 1 | erf({}): 1 | softplus({}): 3
+silu({}): 3 | gelu({}): 3 | (-{}): 3 | clip({}, -0.75, 1.25): 1.25 | stop_gradient({}): 3
+spike({} - 0.1234, 'triangular'): 1 | straight_through({0} > 0.1234, sigmoid({0})): 1 | {}**3: 27
+(0.5 + {0} * {0})**-1.5: 3 | atan({}): 1.6 | expm1(-abs({})): 1 | elu({}): 3
+leaky_relu({}, 0.2): 3 | hardtanh({}, -0.75, 1.25): 1.25 | hardsigmoid({}): 1
+(0.3 * floor({0} + 0.1234) + {0}): 4 | ({0} - round({0} + 0.1234)): 1 | ({} + 0.1234) % 0.7: 1"""
+)
+OF_GROUPS = rows(  # {0}: units, {1}: number of groups, {2}: a weight of a group
+    """layer_norm({0}, groups={1}, eps=0.1): 3 | softmax({0}, groups={1}): 1
+hardmax({0}, groups={1}) * {0}: 3 | spread(amax({0}, groups={1}), {0}) * {0}: 9
+{0} / spread(sqrt(0.5 + mean({0} * {0}, groups={1})), {0}): 3
+spread({2} * var({0}, groups={1}), {0}): 9 | tanh({0} * spread(sum({0}, groups={1}), {0})): 1
+cumsum(softmax({0})): 1 | softmax(concat({0}, cumsum({0} * 0.1)), groups=2): 1"""
+)
+OF_BLOCKS = rows(  # {0}: two gate blocks, {1}: a square matrix, {2}: a weight
+    """tanh({0} * {2}): 1 | softmax({0}): 1 | cumsum(0.25 * {0}): 9 | hardmax({0}) + {0}: 3
+rms_norm({0}, eps=0.1): 3 | spread(amax({0}), {0}) * {0}: 9 | {0} - mean({0}): 3
+where({0} > 0.1234, {2}, -{0}): 3 | tanh({1} @ {0}): 1 | tanh({1}.T @ {0} + {2}): 1"""
+)
+OF_WEIGHTS = rows(  # {0}: a value, {1}: a weight, {2}: a square matrix, {3}: a scalar weight
+    """{0} * softmax({1}): 1 | {0} - cumsum(0.25 * {1}): 9 | {0} * hardmax({1}): 1
+tanh({0} * sum({1})): 1 | {0} + tanh(mean({1} * {1}) - amax({1})): 3
+layer_norm({1}, eps=0.1) + {0}: 6 | {0} * ({2} @ {1}): 4 | {0} + tanh({2}.T @ sin({1})): 4
+({2} / sqrt(1 + sum(({2} @ {1}) * ({2} @ {1})))) @ {0}: 4 | tanh(({2} * {3}) @ {0}): 1"""
+)
+PAIRS = rows(  # of two values
+    """(0.5 + abs({0})) ** tanh({1}): 4 | 2.0 ** -abs({0}): 1
+({0} + 0.1234) % (0.7 + abs({1})): 3 | where({0} - {1} > 0.1234, {0}, {1}): 3
+({0} - {1} < 0.1234) * {0}: 3 | (({0} > 0.1234) * ({1} < 0.2345)) * {0} + {1}: 6
+spike({0} - 0.1234, 'atan', alpha=3.0) * {1}: 3 | spike({0} * {1} - 0.1234, 'fast_sigmoid'): 1
+straight_through(({0} > 0.1234) * {1}, {0}): 3"""
+)
+
+
 @dataclass(frozen=True)
 class Drawn:
     """A cell's text and the sizes of its dims."""
@@ -40,6 +83,9 @@ class _Writer:
 
     def number(self, choices: tuple[float, ...] = (0.5, -0.5, 0.25, 2.0, 1.0, -1.0)) -> str:
         return repr(self.draw(st.sampled_from(choices)))
+
+    def row(self, table: list[tuple[str, float]]) -> tuple[str, float]:
+        return self.draw(st.sampled_from(table))
 
     def flag(self) -> bool:
         return self.draw(st.booleans())
@@ -99,41 +145,7 @@ class _Writer:
     def unary(self) -> str:
         """One elementwise function of one value."""
         name = self.pick(self.draw(st.sampled_from(["H", "P", SCALAR])))
-        text, bound = self.draw(
-            st.sampled_from(
-                [
-                    ("tanh({})", 1),
-                    ("sigmoid({})", 1),
-                    ("relu({})", 3),
-                    ("exp(-abs({}))", 1),
-                    ("log(1.5 + {0} * {0})", 2),
-                    ("sqrt(0.5 + {0} * {0})", 3),
-                    ("abs({})", 3),
-                    ("sin({})", 1),
-                    ("cos({})", 1),
-                    ("erf({})", 1),
-                    ("softplus({})", 3),
-                    ("silu({})", 3),
-                    ("gelu({})", 3),
-                    ("(-{})", 3),
-                    ("clip({}, -0.75, 1.25)", 1.25),
-                    ("stop_gradient({})", 3),
-                    ("spike({} - 0.1234, 'triangular')", 1),
-                    ("straight_through({0} > 0.1234, sigmoid({0}))", 1),
-                    ("{}**3", 27),
-                    ("(0.5 + {0} * {0})**-1.5", 3),
-                    ("atan({})", 1.6),
-                    ("expm1(-abs({}))", 1),
-                    ("elu({})", 3),
-                    ("leaky_relu({}, 0.2)", 3),
-                    ("hardtanh({}, -0.75, 1.25)", 1.25),
-                    ("hardsigmoid({})", 1),
-                    ("(0.3 * floor({0} + 0.1234) + {0})", 4),
-                    ("({0} - round({0} + 0.1234))", 1),
-                    ("({} + 0.1234) % 0.7", 1),
-                ]
-            )
-        )
+        text, bound = self.row(UNARY)
         return self.let(self.values[name], text.format(name), bound)
 
     def binary(self) -> str:
@@ -217,21 +229,7 @@ class _Writer:
         name = self.pick(self.any_dim())
         units = self.let("24", f"{self.weight(f'24, {self.values[name]}')} @ {name}", 3)
         groups = self.draw(st.sampled_from([2, 3, 4, 8, 12, 24]))
-        made, bound = self.draw(
-            st.sampled_from(
-                [
-                    ("layer_norm({0}, groups={1}, eps=0.1)", 3),
-                    ("softmax({0}, groups={1})", 1),
-                    ("hardmax({0}, groups={1}) * {0}", 3),
-                    ("spread(amax({0}, groups={1}), {0}) * {0}", 9),
-                    ("{0} / spread(sqrt(0.5 + mean({0} * {0}, groups={1})), {0})", 3),
-                    ("spread({2} * var({0}, groups={1}), {0})", 9),
-                    ("tanh({0} * spread(sum({0}, groups={1}), {0}))", 1),
-                    ("cumsum(softmax({0}))", 1),
-                    ("softmax(concat({0}, cumsum({0} * 0.1)), groups=2)", 1),
-                ]
-            )
-        )
+        made, bound = self.row(OF_GROUPS)
         meets = self.weight(str(groups)) if "{2}" in made else ""
         made = made.format(units, groups, meets)
         dim = self.any_dim()
@@ -288,22 +286,7 @@ class _Writer:
         whole = self.pick(dim) if dim in self.values.values() else None
         if whole is None or self.flag():
             whole = self.let(dim, f"concat({self.pick(a)}, {self.pick(b)})", 3)
-        text, bound = self.draw(
-            st.sampled_from(
-                [
-                    ("tanh({0} * {2})", 1),
-                    ("softmax({0})", 1),
-                    ("cumsum(0.25 * {0})", 9),
-                    ("hardmax({0}) + {0}", 3),
-                    ("rms_norm({0}, eps=0.1)", 3),
-                    ("spread(amax({0}), {0}) * {0}", 9),
-                    ("{0} - mean({0})", 3),
-                    ("where({0} > 0.1234, {2}, -{0})", 3),
-                    ("tanh({1} @ {0})", 1),
-                    ("tanh({1}.T @ {0} + {2})", 1),
-                ]
-            )
-        )
+        text, bound = self.row(OF_BLOCKS)
         matrix = self.weight(f"{dim}, {dim}") if "{1}" in text else ""
         bias = self.weight(dim) if "{2}" in text else ""
         made = self.let(dim, text.format(whole, matrix, bias), bound)
@@ -314,22 +297,7 @@ class _Writer:
         """What depends on weights alone, reductions and products too, beside a value."""
         name = self.pick(self.any_dim())
         dim = self.values[name]
-        text, bound = self.draw(
-            st.sampled_from(
-                [
-                    ("{0} * softmax({1})", 1),
-                    ("{0} - cumsum(0.25 * {1})", 9),
-                    ("{0} * hardmax({1})", 1),
-                    ("tanh({0} * sum({1}))", 1),
-                    ("{0} + tanh(mean({1} * {1}) - amax({1}))", 3),
-                    ("layer_norm({1}, eps=0.1) + {0}", 6),
-                    ("{0} * ({2} @ {1})", 4),
-                    ("{0} + tanh({2}.T @ sin({1}))", 4),
-                    ("({2} / sqrt(1 + sum(({2} @ {1}) * ({2} @ {1})))) @ {0}", 4),
-                    ("tanh(({2} * {3}) @ {0})", 1),
-                ]
-            )
-        )
+        text, bound = self.row(OF_WEIGHTS)
         matrix = self.weight(f"{dim}, {dim}") if "{2}" in text else ""
         scalar = self.weight(SCALAR) if "{3}" in text else ""
         return self.let(dim, text.format(name, self.weight(dim), matrix, scalar), bound)
@@ -338,21 +306,7 @@ class _Writer:
         """Functions of two values with a derivative to each, and two values that are compared."""
         dim = self.draw(st.sampled_from(["H", "P", SCALAR]))
         a, b = self.pick(dim), self.pick(dim)
-        text, bound = self.draw(
-            st.sampled_from(
-                [
-                    ("(0.5 + abs({0})) ** tanh({1})", 4),
-                    ("2.0 ** -abs({0})", 1),
-                    ("({0} + 0.1234) % (0.7 + abs({1}))", 3),
-                    ("where({0} - {1} > 0.1234, {0}, {1})", 3),
-                    ("({0} - {1} < 0.1234) * {0}", 3),
-                    ("(({0} > 0.1234) * ({1} < 0.2345)) * {0} + {1}", 6),
-                    ("spike({0} - 0.1234, 'atan', alpha=3.0) * {1}", 3),
-                    ("spike({0} * {1} - 0.1234, 'fast_sigmoid')", 1),
-                    ("straight_through(({0} > 0.1234) * {1}, {0})", 3),
-                ]
-            )
-        )
+        text, bound = self.row(PAIRS)
         return self.let(dim, text.format(a, b), bound)
 
     def step(self) -> str:

@@ -1,10 +1,11 @@
-"""When two runs are equal."""
+"""When two runs are equal; a model for a single step."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import torch
+from torch import nn
 
 from elman.train.loop.metrics import TIMES, read_metrics
 from elman.train.run import checkpoint
@@ -30,14 +31,16 @@ def assert_equal_runs(left: RunFolder, right: RunFolder) -> None:
     same = [dataclasses.replace(row, **dict.fromkeys(TIMES, 0.0)) for row in rows]
     assert same == [dataclasses.replace(row, **dict.fromkeys(TIMES, 0.0)) for row in others]
     result, other = left.read("result"), right.read("result")
-    for name in (
-        "valid_loss",
-        "valid_accuracy",
-        "valid_r2",
-        "baseline",
-        "sample",
-        "table",
-        "shown",
-        "steps",
-    ):
+    for name in ("valid_loss", "valid_score", "baseline", "sample", "table", "shown", "steps"):
         assert result.get(name) == other.get(name), name
+
+
+class Scaled(nn.Module):
+    """Multiplies with a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(2))
+
+    def forward(self, x, state=None):
+        return x @ self.weight, None

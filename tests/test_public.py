@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import subprocess
-import sys
 import tomllib
 import types
 from pathlib import Path
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import elman
-from elman.extras import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 
@@ -135,18 +133,3 @@ def test_repository_stands_alone():
                 if word in line:
                     found.append(f"{path.relative_to(ROOT)}:{number}: {word!r}: {reason}")
     assert not found, "\n" + "\n".join(found)
-
-
-def test_import_needs_torch_and_numpy_alone():
-    """``import elman`` loads none of the packages that only training and the command line use."""
-    optional = sorted({"filelock", "platformdirs", *EXTRAS})
-    program = (
-        "import sys, torch, numpy\n"
-        "before = set(sys.modules)\n"
-        "import elman\n"
-        f"print(*sorted(set({optional!r}) & (set(sys.modules) - before)))\n"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == []

@@ -60,18 +60,6 @@ def test_code_runs(page, tmp_path, monkeypatch):
             assert line in lines
 
 
-EXCERPTS = blocks(DOCS / "projects.md", "python")
-
-
-@pytest.mark.parametrize("text", EXCERPTS, ids=lambda text: text.splitlines()[0][:40])
-def test_excerpts_stand_in_the_examples(text):
-    """Line by line, in one of the scripts that test_examples.py runs."""
-    wanted = [line.strip() for line in text.splitlines() if line.strip()]
-    scripts = [path.read_text("utf-8") for path in (ROOT / "examples" / "projects").glob("*.py")]
-    having = [{line.strip() for line in script.splitlines()} for script in scripts]
-    assert any(lines.issuperset(wanted) for lines in having)
-
-
 def told(page: Path) -> list[str]:
     """Every command line of elman's in a page: in blocks, and between backticks."""
     lines = [line for text in blocks(page, "sh", "bash") for line in text.splitlines()]

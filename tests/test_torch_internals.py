@@ -16,15 +16,14 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import grad, jvp, vmap
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import elman
 from elman import torch_internals
-from elman.engines.triton import replay
 from elman.errors import EngineError
+from elman.extras import EXTRAS
 from elman.nn.autograd import transforms
 from helpers import assert_close, need_engine
+from kinds import Dispatched, Functions
 
 SRC = Path(elman.__path__[0])
 X = torch.linspace(-1, 1, 6)
@@ -60,20 +59,6 @@ def both(*names: str) -> Any:
     cases = [pytest.param(lambda: torch_internals, id="with")]
     cases.append(pytest.param(lambda: lacking(*names), id=f"without {names[0]}"))
     return pytest.mark.parametrize("internals", cases)
-
-
-class Functions(TorchFunctionMode):
-    """A mode that changes nothing."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-class Operations(TorchDispatchMode):
-    """A mode that changes nothing."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
 
 
 def during(run: Callable[[Callable[[Tensor], Tensor]], Any], ask: Callable[[], Any]) -> Any:
@@ -125,7 +110,7 @@ def test_dispatch_modes():
     """Counted; without the name there is always one."""
     count = torch_internals.count_dispatch_modes
     assert count() == 0
-    with Operations(), Operations():
+    with Dispatched(), Dispatched():
         assert count() == 2
     assert lacking("_len_torch_dispatch_stack").count_dispatch_modes() == 1
 
@@ -177,25 +162,6 @@ def test_innermost_transform(internals):
     with forward_ad.dual_level():
         assert innermost() is None
     assert innermost() is None
-
-
-def test_count_forward_levels():
-    """Of torch.func.jvp; without the list an error, but outside of torch.func."""
-    count = torch_internals.count_forward_levels
-    assert count() == 0
-    assert during(TRANSFORMS["jvp"], count) == 1
-    assert during(TRANSFORMS["vmap"], count) == 0
-
-    def twice(function: Any) -> Any:
-        return jvp(lambda x: jvp(function, (x,), (X,))[1], (X,), (X,))
-
-    assert during(twice, count) == 2
-    without = lacking("retrieve_all_functorch_interpreters").count_forward_levels
-    assert without() == 0
-    with pytest.raises(
-        EngineError, match=r"needs retrieve_all_functorch_interpreters, which torch"
-    ):
-        during(TRANSFORMS["jvp"], without)
 
 
 @pytest.mark.parametrize(
@@ -311,17 +277,6 @@ def test_is_view():
     assert lacking("_is_view").is_view(X)
 
 
-def test_taken_for_a_view(monkeypatch):
-    """A layer's output that is always taken for a view can be written to and differentiated."""
-    need_engine("c")
-    net, x = elman.GRU(3, 4, engine="c"), torch.randn(5, 2, 3, requires_grad=True)
-    want = torch.autograd.grad(net(x)[0].sum(), x)[0]
-    monkeypatch.setattr("elman.nn.autograd.function.is_view", lacking("_is_view").is_view)
-    out = net(x)[0]
-    assert torch.equal(torch.autograd.grad(out.sum(), x, retain_graph=True)[0], want)
-    out.detach_()
-
-
 def test_count_users():
     """In C++: the storage's own object, and tensors; without either name nothing is counted."""
     assert torch_internals.COUNTS_USERS
@@ -414,9 +369,11 @@ def test_allow_compiling(monkeypatch):
     assert seen == [False, True]
 
 
-COMPILER_COMES_LATER = """
-import sys
+COMPILER_COMES_LATER = f"""
+import sys, torch, numpy
+before = set(sys.modules)
 import elman
+assert not ({{"filelock", "platformdirs", *{[*EXTRAS]}}} & (set(sys.modules) - before))
 net = elman.GRU(3, 5, engine="reference")
 finders = len(sys.meta_path)
 import torch._dynamo
@@ -429,40 +386,15 @@ assert elman.torch_internals.LACKING == []
 
 @pytest.mark.slow
 def test_a_compiler_that_is_imported_later():
-    """The class is allowed when the compiler comes, and nothing waits for it any more."""
+    """`import elman` loads no package of an extra; the class is allowed when the compiler comes,
+    and nothing waits for it any more."""
     from scripts import begin_anew, finished
 
     finished(begin_anew("-W", "ignore", "-c", COMPILER_COMES_LATER))
 
 
-def test_operations_are_seen(monkeypatch):
-    """By a mode; without its class no call is recorded, and each one runs."""
-    assert torch_internals.SEES_OPERATIONS
-    assert issubclass(torch_internals.DispatchMode, TorchDispatchMode)
-    without = lacking("TorchDispatchMode")
-    assert not without.SEES_OPERATIONS
-    with pytest.raises(EngineError, match="needs TorchDispatchMode"), without.DispatchMode():
-        pass
-    monkeypatch.setattr(replay, "SEES_OPERATIONS", False)
-    calls = replay.Replays()
-    for _ in range(3):
-        assert torch.equal(calls(lambda: X + 1, [X], ()), X + 1)
-    assert calls.texts == []
-    assert calls.replayed == 0
-
-
-def test_writes_arguments():
-    """As an operation's schema says; None where there is none."""
-    aten = torch.ops.aten
-    assert torch_internals.writes_arguments(aten.add_.Tensor)
-    assert torch_internals.writes_arguments(aten.add.out)
-    assert not torch_internals.writes_arguments(aten.add.Tensor)
-    assert lacking("_schema").writes_arguments(aten.add_.Tensor) is None
-
-
 def test_triton():
-    """A function that is forgotten, and the class of compiled kernels; without the names nothing
-    is, and there is none."""
+    """A function that is forgotten; without the name nothing is."""
     jit = pytest.importorskip("triton.runtime.jit")
     functions: Any = jit._triton_jit_function_registry
     for internals, left in (
@@ -473,12 +405,11 @@ def test_triton():
         internals.forget_triton_function("elman_test:kernel")
         internals.forget_triton_function("elman_test:no such kernel")
         assert (functions.pop("elman_test:kernel", None) is not None) == left
-    (kind,) = torch_internals.compiled_kernel_classes()
-    assert callable(kind.__getitem__)
-    assert lacking("CompiledKernel").compiled_kernel_classes() == ()
 
 
-@pytest.mark.parametrize("name", ["_len_torch_dispatch_stack", "peek_interpreter_stack"])
+@pytest.mark.parametrize(
+    "name", ["_len_torch_dispatch_stack", "peek_interpreter_stack", "_is_view"]
+)
 def test_layers_without(name, monkeypatch):
     """Layers compute the same, and transforms go through, whatever torch tells less of."""
     need_engine("c")
@@ -486,6 +417,7 @@ def test_layers_without(name, monkeypatch):
     want = [net(x)[0], *torch.autograd.grad(net(x)[0].sum(), [x, *net.parameters()])]
     moved = jvp(lambda x: net(x)[0], (x.detach(),), (x.detach(),))[1]
     without = lacking(name)
+    monkeypatch.setattr("elman.nn.autograd.function.is_view", without.is_view)
     for function in ("count_dispatch_modes", "innermost_transform"):
         monkeypatch.setattr(transforms, function, getattr(without, function))
     for _ in range(3):

@@ -247,6 +247,13 @@ def functions(x, h, s, W, R, w):
     return tanh(kept + power + v % (1.5 + w * w) + elu(v) * s), straight_through(s, tanh(v))
 
 
+@cell(input="x[I]", state="h[H], m", weights="W[H, I], R[H, H]")
+def of_heads(x, h, m, W, R):
+    """Groups, sums and a scalar state that each head has of its own; by itself it is no row."""
+    h = tanh(W @ x + R @ softmax(h, groups=3) * exp(-m)) + h / h.shape[0]
+    return cumsum(0.5 * h), 0.5 * m + mean(h)
+
+
 UNSEEN = {
     three_states: Sizes(T=6, B=3, I=5, H=13, more=(("P", 7),)),
     joined: Sizes(T=5, B=4, I=3, H=11),

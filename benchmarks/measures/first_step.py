@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 import sys
 import time
 from pathlib import Path
@@ -15,13 +15,12 @@ from typing import Any
 import torch
 
 import elman.nn
-from elman.frontend.cell import Cell
 from elman.tuning.waiting import Waiting
 
 
 def first_step(path: Path, T: int, B: int, H: int) -> dict[str, Any]:
-    """Read the cell, make a module of it and train one step; (s), what ran, and for which share of
-    the time threads waited for a core.
+    """Read the cell called ``unseen`` of a file, make a module of it and train one step; (s), what
+    ran, and for which share of the time threads waited for a core.
 
     torch's own first backward, which loads half of sympy whatever is differentiated, is over when
     the clock starts.
@@ -31,21 +30,11 @@ def first_step(path: Path, T: int, B: int, H: int) -> dict[str, Any]:
     x.tanh().backward(dy)
     waiting = Waiting()
     start = time.perf_counter()
-    module = elman.nn.Recurrent(read_cell(path), H, H)
+    module = elman.nn.Recurrent(runpy.run_path(str(path))["unseen"], H, H)
     output, _ = module(x)
     output.backward(dy)
     seconds = time.perf_counter() - start
     return {"seconds": seconds, "facts": elman.nn.choices(module), "waited": waiting.share()}
-
-
-def read_cell(path: Path) -> Cell:
-    """The cell called ``unseen`` of a file."""
-    spec = importlib.util.spec_from_file_location("unseen", path)
-    assert spec is not None, "the file ends in .py"
-    assert spec.loader is not None, "the file ends in .py"
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.unseen
 
 
 if __name__ == "__main__":

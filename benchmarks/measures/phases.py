@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.cases import Case, Effort, Way
-from benchmarks.workloads.custom_cells import find_cell
+from benchmarks.workloads.custom_cells import find_cell, spec_of
 from elman import compiler
 from elman.engines.base import Job
 from elman.errors import EngineError
-from elman.plan.spec import Spec
 from elman.tuning.kernels import refusal
 from elman.tuning.trial import phases, shares
 
@@ -17,9 +16,7 @@ from elman.tuning.trial import phases, shares
 def fitting_job(case: Case) -> Job:
     """A training step of a case that wants the gradients of the weights alone."""
     cell = find_cell(case.cell)
-    names = frozenset(entry.name for entry in cell.weights)
-    dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
-    return compiler.job(cell, Spec(dims, case.dtype, wants=names))
+    return compiler.job(cell, spec_of(case, (entry.name for entry in cell.weights)))
 
 
 def measure_phases(case: Case, effort: Effort) -> dict[str, Any]:

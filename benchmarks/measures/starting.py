@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import OURS, Case, Effort, Way
-from benchmarks.measures.random_cell import unseen_cell
 from benchmarks.programs import program
-from benchmarks.workloads.custom_cells import find_cell
+from benchmarks.workloads.custom_cells import find_cell, spec_of
 from elman import compiler
 from elman.measuring.process import Program, run_program
 from elman.measuring.timing import quartiles
-from elman.plan.spec import Spec
 from elman.tuning.choose import choose
 
 LIMIT_S = 120.0  # of one fresh process
@@ -29,8 +27,33 @@ between = time.perf_counter()
 import elman
 end = time.perf_counter()
 import json
-print(json.dumps({"torch": between - start, "elman": end - between}))
+try:  # this process ran, and waited for a core, so long
+    ran, waited = map(int, open("/proc/self/schedstat").read().split()[:2])
+except OSError:
+    ran, waited = 1, 0
+share = waited / (ran + waited)
+print(json.dumps({"torch": between - start, "elman": end - between, "waited": share}))
 """
+_TEXT = '''\
+from elman import cell
+from elman.ops import {f}, {g}, sigmoid, split
+
+
+@cell(input="x[I]", state="h[H], c[H]", weights="W[3H, I], R[3H, H], b[3H], p[H]")
+def unseen(x, h, c, W, R, b, p):
+    """A cell drawn at random."""
+    u, v, w = split(W @ x + R @ h + b, 3)
+    u = sigmoid({k[0]} * u + p * c)
+    c = u * c + (1 - u) * {f}({k[1]} * v)
+    return sigmoid({k[2]} * w) * {g}(c), c
+'''
+_CURVES = ("cos", "erf", "relu", "silu", "sin", "softplus", "tanh")
+
+
+def unseen_cell(source: random.Random) -> str:
+    """Python text of a cell called ``unseen``; two draws never give the same kernel."""
+    f, g = source.sample(_CURVES, 2)
+    return _TEXT.format(f=f, g=g, k=[f"{source.uniform(0.5, 1.5):.9f}" for _ in range(3)])
 
 
 def measure_import(case: Case, effort: Effort) -> dict[str, Any]:
@@ -39,11 +62,10 @@ def measure_import(case: Case, effort: Effort) -> dict[str, Any]:
     imports = Program(("-c", _IMPORTS))
     run_program(imports, LIMIT_S)  # the files are in memory from now on
     times = [json.loads(run_program(imports, LIMIT_S)) for _ in range(effort.starts)]
+    seconds = {name: quartiles([process[name] for process in times]) for name in ("torch", OURS)}
     return {
-        "seconds": {
-            name: asdict(quartiles([process[name] for process in times]))
-            for name in ("torch", OURS)
-        }
+        "seconds": {name: asdict(each) for name, each in seconds.items()},
+        "waited": max(process["waited"] for process in times),
     }
 
 
@@ -65,8 +87,7 @@ def measure_choosing(case: Case, effort: Effort) -> dict[str, Any]:
         EngineError: no engine but the reference can run the case.
     """
     cell = find_cell(case.cell)
-    dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
-    job = compiler.job(cell, Spec(dims, case.dtype, wants=cell.differentiated))
+    job = compiler.job(cell, spec_of(case, cell.differentiated))
     choose(job, case.T, case.B)
     times: list[float] = []
     for _ in range(effort.rounds):

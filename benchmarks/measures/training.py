@@ -89,7 +89,7 @@ def timed(case: Case, effort: Effort, field: Field, judged: int = 0) -> dict[str
     if not present:
         return {"seconds": {}, "ratio": {}, "error": {}, "absent": field.absent}
     runs = {name: contestant.run for name, contestant in present.items()}
-    far = {name: who.sample for name, who in present.items() if who.sample is not None}
+    far = {name: c.sample for name, c in present.items() if c.sample is not None}
     waiting = Waiting()
     samples = time_side_by_side(runs, effort.seconds, effort.rounds, far)
     waited = waiting.share()
@@ -106,7 +106,7 @@ def timed(case: Case, effort: Effort, field: Field, judged: int = 0) -> dict[str
         "ratio": {name: asdict(ratio) for name, ratio in ratios(steady, case.baseline).items()},
         "error": field.errors,
         **({"compared": judged} if 0 < judged < case.T else {}),
-        "facts": {name: facts for name, who in present.items() if (facts := who.facts())},
+        "facts": {name: facts for name, c in present.items() if (facts := c.facts())},
         "waited": waited,
         "absent": field.absent,
     }

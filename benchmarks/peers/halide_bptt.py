@@ -125,7 +125,7 @@ class Pipelines:
     def __init__(self, hl: Any, problem: Problem) -> None:
         data, case = Arrays.of(problem), problem.case
         T, B, n, H = case.T, case.B, case.input_size, case.H
-        self.given, write = data, Writer(hl, H)
+        self.data, write = data, Writer(hl, H)
         narrow = Writer(hl, n)
 
         def loss(value: Expr, target: Expr) -> Expr:
@@ -155,7 +155,7 @@ class Pipelines:
 
     def step(self) -> tuple[Array, ...]:
         """One training step."""
-        data, h, d, dh = self.given, self.h, self.d, self.dh
+        data, h, d, dh = self.data, self.h, self.d, self.dh
         T = len(d)
         self.project(flat(self.p), left=flat(data.x), right=data.W)
         for t in range(T):

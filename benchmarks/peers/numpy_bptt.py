@@ -1,4 +1,4 @@
-"""Backpropagation through time of ``custom_cells.tanh_readout`` by hand: NumPy, and Numba."""
+"""Backpropagation through time of ``custom_cells.tanh_readout`` by hand in NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.peers.libraries import facts_of, library
+from benchmarks.peers.libraries import facts_of
 from benchmarks.problem import Contestant, Problem, Results, gradients, named
 
 Array = Any
@@ -104,56 +104,3 @@ def numpy_bptt(problem: Problem) -> Contestant:
 def quadratic_bptt(problem: Problem) -> Contestant:
     """Batched NumPy, quadratic in T."""
     return contestant(problem, partial(quadratic, Arrays.of(problem)), facts_of("numpy"))
-
-
-def numba_bptt(problem: Problem) -> Contestant | str:
-    """Numba: loops over rows in parallel, products by the BLAS that SciPy brings."""
-    modules = library("numba", "scipy.linalg")
-    if isinstance(modules, str):
-        return modules
-    numba, _ = modules
-    numba.set_num_threads(min(problem.case.threads, numba.config.NUMBA_NUM_THREADS))
-    jit = numba.njit(parallel=True, fastmath=True)
-    data = Arrays.of(problem)
-    step = jit(_loops(numba.prange))
-    return contestant(
-        problem, lambda: step(data.x, data.target, data.W, data.R, data.V), facts_of("numba")
-    )
-
-
-def _loops(prange: Any) -> Callable[..., Any]:
-    """The same in the subset that Numba compiles."""
-
-    def step(x: Array, target: Array, W: Array, R: Array, V: Array) -> Any:
-        T, B, n = x.shape
-        H = R.shape[0]
-        h = np.zeros((T + 1, B, H), x.dtype)
-        rows = x.reshape(T * B, n)
-        p = (rows @ W.T).reshape(T, B, H)
-        right = np.ascontiguousarray(R.T)
-        for t in range(T):
-            a = h[t] @ right
-            for b in prange(B):
-                h[t + 1, b] = np.tanh(p[t, b] + a[b])
-        states = h[1:].reshape(T * B, H)
-        y = states @ V.T
-        d = np.empty_like(y)
-        targets = target.reshape(T * B, H)
-        for r in prange(T * B):
-            for i in range(H):
-                out = np.tanh(y[r, i])
-                y[r, i] = out
-                d[r, i] = 2 * (out - targets[r, i]) * (1 - out * out)
-        dh = (d @ V).reshape(T, B, H)
-        for t in range(T - 1, -1, -1):
-            if t + 1 < T:
-                a = dh[t + 1] @ R
-                for b in prange(B):
-                    dh[t, b] += a[b]
-            for b in prange(B):
-                dh[t, b] *= 1 - h[t + 1, b] * h[t + 1, b]
-        back = np.ascontiguousarray(dh.reshape(T * B, H).T)
-        before = h[:T].reshape(T * B, H)
-        return y.reshape(T, B, H), h[T], back @ rows, back @ before, d.T @ states
-
-    return step

@@ -56,28 +56,21 @@ def enter(name: str, problem: Problem) -> Contestant | str:
     return (remote if name in measure.apart else measure.enter)(name, problem)
 
 
-def remote(name: str, problem: Problem) -> Contestant | str:
-    """A contestant elsewhere, or why it is absent."""
+def remote(name: str, problem: Problem, copies: int = 1) -> Contestant | str:
+    """A contestant elsewhere, or why it is absent; of several copies each is in a process, and all
+    run at once on the same cores."""
     if problem.x.dtype != torch.float32:
         return "it runs in float32"
-    far = Remote(name, problem)
-    if "absent" in far.answer:
-        far.close()
-        return str(far.answer["absent"])
-    wants, facts = tuple(far.answer["wants"]), dict(far.answer["facts"])
-    return Contestant(lambda: far.ask(1), far.results, wants, lambda: facts, far.ask, far.close)
-
-
-def beside(name: str, problem: Problem) -> Contestant | str:
-    """A contestant that trains twice at once, in two processes on the same cores."""
-    processes = [Remote(name, problem) for _ in range(2)]
+    processes = [Remote(name, problem) for _ in range(copies)]
 
     def close() -> None:
         for process in processes:
             process.close()
 
     def sample(calls: int) -> float:
-        with ThreadPoolExecutor(2) as threads:
+        if copies == 1:
+            return processes[0].ask(calls)
+        with ThreadPoolExecutor(copies) as threads:
             return fmean(threads.map(lambda process: process.ask(_OVERLAP * calls), processes))
 
     answer = processes[0].answer

@@ -17,12 +17,10 @@ seconds per case on two cores. Needs os.fork.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import os
 import random
 import shutil
-import signal
 import sys
 import time
 import traceback
@@ -35,6 +33,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
+from forking import Ended, forked
 from hostile_cases import EVIL, KINDS, READ, Case, Place, cases
 
 import elman
@@ -128,23 +127,21 @@ def tried(case: Case, way: str, clean: Path, root: Path, seed: str, patience_s: 
     os.mkfifo(place.run / "pipe")
     case.change(place, random.Random(seed))
     home, before = hashes(place.home), hashes(place.run)
-    log, began = root / "said", time.monotonic()
-    child = os.fork()
-    if not child:
-        status = 99
-        try:
-            status = _child(way, place, log)
-        finally:
-            os._exit(status)
-    status = _awaited(child, began + patience_s)
-    seconds = time.monotonic() - began
+    log, start = root / "said", time.monotonic()
+    ((_, status),) = forked(
+        [way], lambda way: _child(way, place, log), limit_s=lambda _: patience_s
+    )
+    hung = False
+    if isinstance(status, Ended):
+        status, hung = status
+    seconds = time.monotonic() - start
     output = log.read_text(errors="replace") if log.exists() else ""
     crashed = "Traceback" in output
     errors = sum(line.startswith("error:") for line in output.splitlines())
     after = {k: v for k, v in hashes(place.run).items() if k != "report.html"}
     judged = {
-        f"it hung: {patience_s:g} s": status is None,
-        f"status {status}": status not in (None, 0, 1, 2),
+        f"it hung: {patience_s:g} s": hung,
+        f"status {status}": not hung and status not in (0, 1, 2),
         f"a traceback: {output.strip().splitlines()[-1] if crashed else ''}": crashed,
         f"{errors} errors": errors > 1 and not crashed,
         "it wrote an escape sequence": "\x1b" in output,
@@ -157,8 +154,7 @@ def tried(case: Case, way: str, clean: Path, root: Path, seed: str, patience_s: 
 
 
 def _child(way: str, place: Place, log: Path) -> int:
-    """Open a case; what it says goes to a file. A process of its own, with no terminal."""
-    os.setsid()
+    """Open a case in a process of its own; what it says goes to a file; the status of a command."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT, 0o600)
     for number in (1, 2):
         os.dup2(file, number)
@@ -180,19 +176,6 @@ def _child(way: str, place: Place, log: Path) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
     return 0
-
-
-def _awaited(child: int, end: float) -> int | None:
-    """The status of a process; None if it had to be ended."""
-    while time.monotonic() < end:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
 
 
 def campaign(root: Path, chosen: list[Case], seed: int, patience_s: float) -> Counter[str]:

@@ -5,36 +5,34 @@
 
 A call that neither returns nor raises an error of elman's, of Python's binding of arguments, or of
 torch's own layer given the same (tests/random_calls.py says it precisely), one that ends its
-process, and one that takes longer than ten seconds are failures. Each is printed with its seed and
-the text to paste; then how many calls ended in which way. The status is 1 if one failed. Processes
-are forked, each for some calls, so that one that dies takes no others with it. `--show SEED` prints
-the call of a seed, runs it and prints what was raised.
+process, and one that takes longer than half a minute are failures. Each is printed with its seed
+and the text to paste; then how many calls ended in which way. The status is 1 if one failed.
+Processes are forked, each for some calls, so that one that dies takes no others with it. `--show
+SEED` prints the call of a seed, runs it and prints what was raised.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import resource
 import shutil
-import signal
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection, wait
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from forking import Ended, forked
 
 from random_calls import ADDRESS_SPACE, Place, RandomCall, Verdict, random_call, verdict
 
 BATCH = 50  # calls of one process
 GRACE_S = 15.0  # beyond the limit, within which Python has to notice it
-FORKED = multiprocessing.get_context("fork")
 
 
 class Row(NamedTuple):
@@ -45,74 +43,35 @@ class Row(NamedTuple):
     verdict: Verdict
 
 
-class _Worker:
-    """A process that makes some calls, and sends of each how it ended."""
-
-    def __init__(self, seeds: Sequence[int], root: Path, place: Place) -> None:
-        self.remaining, self.since, self.alive = list(seeds), time.monotonic(), True
-        self.verdicts, far = FORKED.Pipe(duplex=False)
-        self.process = FORKED.Process(target=_make_calls, args=(seeds, far, root, place))
-        self.process.start()
-        far.close()
-
-    def row(self) -> Row | None:
-        """The next call; of one that ended the process, or had to be ended, that; None if all are
-        made."""
-        try:
-            judgement, self.since = Verdict(*self.verdicts.recv()), time.monotonic()
-        except EOFError:
-            self.process.join()
-            self.alive = False
-            status = self.process.exitcode or 0
-            kind = f"ended by {signal.Signals(-status).name}" if status < 0 else "ended"
-            judgement = Verdict(kind, False, f"status {status}")
-        if not self.remaining:
-            return None
-        seed = self.remaining.pop(0)
-        return Row(seed, random_call(seed), judgement)
-
-    def check(self) -> None:
-        """End the process if its call takes far too long."""
-        limit = random_call(self.remaining[0]).limit_s if self.remaining else 0.0
-        if time.monotonic() - self.since > limit + GRACE_S:
-            self.process.kill()
-
-
-def _make_calls(seeds: Sequence[int], far: Connection, root: Path, place: Place) -> None:
-    """Make calls in this process."""
+def _make_call(seed: int, place: Place) -> Verdict:
+    """Make a call in a process for some of them, which says nothing."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
-    for seed in seeds:
-        folder = Path(tempfile.mkdtemp(dir=root))
-        try:
-            judgement = verdict(random_call(seed), place._replace(folder=folder))
-        except BaseException as error:
-            judgement = Verdict(f"{type(error).__name__} of the judge", False, str(error))
-        far.send(tuple(judgement))
-        shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)
+    with open(os.devnull, "wb") as quiet:
+        os.dup2(quiet.fileno(), 1)
+        os.dup2(quiet.fileno(), 2)
+    folder = Path(tempfile.mkdtemp(dir=place.folder))
+    try:
+        judgement = verdict(random_call(seed), place._replace(folder=folder))
+    except BaseException as error:
+        judgement = Verdict(f"{type(error).__name__} of the judge", False, str(error))
+    shutil.rmtree(folder, ignore_errors=True)
+    return judgement
 
 
-def make_calls(seeds: Sequence[int], workers: int, root: Path, place: Place) -> Iterator[Row]:
+def make_calls(seeds: Sequence[int], workers: int, place: Place) -> Iterator[Row]:
     """Make the calls of some seeds in processes of their own, in any order."""
-    waiting = [list(seeds[k : k + BATCH]) for k in range(0, len(seeds), BATCH)][::-1]
-    running: dict[Any, _Worker] = {}
-    while waiting or running:
-        while waiting and len(running) < workers:
-            worker = _Worker(waiting.pop(), root, place)
-            running[worker.verdicts] = worker
-        for ready in wait([*running], 1.0):
-            row = running[ready].row()
-            if row is not None:
-                yield row
-            if not running[ready].alive:
-                remaining = running.pop(ready).remaining
-                waiting += [remaining] if remaining else []
-        for worker in running.values():
-            worker.check()
+    calls = forked(
+        seeds,
+        partial(_make_call, place=place),
+        batch=BATCH,
+        workers=workers,
+        limit_s=lambda seed: random_call(seed).limit_s + GRACE_S,
+    )
+    for seed, judgement in calls:
+        if isinstance(judgement, Ended):
+            judgement = Verdict(str(judgement), False, "")
+        yield Row(seed, random_call(seed), judgement)
 
 
 def prepare(root: Path) -> Place:
@@ -144,7 +103,7 @@ def main(words: Sequence[str] | None = None) -> int:
         seeds = range(options.seed, options.seed + options.count)
         chosen = [seed for seed in seeds if random_call(seed).target.startswith(options.only)]
         counts: Counter[tuple[bool, str]] = Counter()
-        for row in make_calls(chosen, options.workers, root, place):
+        for row in make_calls(chosen, options.workers, place):
             counts[row.verdict.right, row.verdict.kind] += 1
             if not row.verdict.right:
                 print(f"--- {row.call.target}, seed {row.seed}", row.call.text, sep="\n")

@@ -7,9 +7,9 @@ ones on zeros of both signs, infinities, NaN and subnormal numbers; smooth ones,
 reductions with and without groups, and weights that are used three times; values with another
 derivative than their own, of every pair of rates. Output, last states and every gradient are
 compared; no engine may refuse or fail. A cell that does is run again formula by formula, and what
-is wrong is printed with the seed and the text. Processes of some cells each do the work; with
-``--record`` each adds a row of what it has done, and a second run goes on after these. Kernels are
-kept in ELMAN_CACHE if that is set, else for this run.
+is wrong is printed with the seed and the text. Forked processes of some cells each do the work;
+with ``--record`` each cell adds a row, and a second run goes on after these. Kernels are kept in
+ELMAN_CACHE if that is set, else for this run.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ import json
 import math
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from forking import Ended, forked
 from random_formulas import Draw, Formula, cell_of
 from torch import Tensor
 
@@ -44,7 +45,7 @@ from elman.tuning.kernels import kernel_of
 from elman.tuning.rounding import unsteady
 from elman.tuning.trial import Trial
 
-CELLS = 25  # of a process
+CELLS, LIMIT_S = 25, 900.0  # of a process; of a cell
 STEPS, BATCH = 3, 5
 SIZES = (4, 8, 12, 20)  # H: groups of 2 and 4 divide all of them
 AUTO = 10  # of so many cells one is run by ``auto`` as well, which times its candidates
@@ -256,36 +257,26 @@ def read_record(record: Path | None) -> tuple[set[int], int]:
     return seeds, sum(len(row["failures"]) for row in rows)
 
 
-def run(first: int, last: int, formulas: int, cache: str) -> dict[str, Any]:
-    """The cells of some seeds, in a process of their own; a row of what it has done."""
-    words = ["--seeds", f"{first}:{last}", "--formulas", str(formulas), "--inside"]
-    settings = {"ELMAN_CACHE": cache, "ELMAN_POISON": "1", "OMP_WAIT_POLICY": "passive"}
-    settings |= {"ELMAN_CFLAGS": os.environ.get("ELMAN_CFLAGS", "-O0")}
-    ended = subprocess.run(
-        [sys.executable, __file__, *words],
-        env={"ELMAN_CACHE_SIZE": "100 MiB", **os.environ, **settings},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    rows = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
-    failed = [row for row in rows if "formula" in row]
-    if ended.returncode:  # of the seed that follows the last one that is finished
-        at = max((row["finished"] for row in rows if "finished" in row), default=first - 1) + 1
-        message = (ended.stderr.strip().splitlines() or [""])[-1]
-        wrong = [f"ended with {ended.returncode}: {message}"]
-        failed.append({"seed": at, "formula": "the process", "wrong": wrong})
-        last = at + 1
-    return {"first": first, "last": last, "formulas": (last - first) * formulas, "failures": failed}
-
-
-def inside(first: int, last: int, formulas: int) -> None:
-    """What such a process does: a row for each failure and each seed."""
-    torch.set_num_threads(1)
-    for seed in range(first, last):
-        for row in checked(seed, formulas):
-            print(json.dumps(row), flush=True)
-        print(json.dumps({"finished": seed}), flush=True)
+def campaign(seeds: Sequence[int], formulas: int, record: Path | None) -> int:
+    """The cells of some seeds, in processes of some each; how many failures there are."""
+    failed, start = 0, time.perf_counter()
+    do = partial(checked, count=formulas)
+    cells = forked(seeds, do, batch=CELLS, limit_s=lambda seed: LIMIT_S)
+    for count, (seed, rows) in enumerate(cells, 1):
+        if isinstance(rows, Ended):
+            rows = [{"seed": seed, "formula": "the process", "wrong": [str(rows)]}]
+        if record is not None:
+            row = {"first": seed, "last": seed + 1, "formulas": formulas, "failures": rows}
+            with record.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        for row in rows:
+            print(f"seed {seed}: {row['formula']}", *row["wrong"], sep="\n    ")
+        failed += len(rows)
+        if count % CELLS == 0:
+            hourly = count * formulas / (time.perf_counter() - start) * 3600
+            done = f"{count * formulas} formulas, {failed} failed, {hourly:.0f} an hour"
+            print(f"seeds to {seed}: {done}", flush=True)
+    return failed
 
 
 def main() -> int:
@@ -294,43 +285,20 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:50", help="first:last, the last one not included")
     parser.add_argument("--formulas", type=int, default=20, help="of a cell")
     parser.add_argument("--record", type=Path, help="rows of what is done; a second run goes on")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     first, last = (int(text) for text in options.seeds.split(":"))
-    if options.inside:
-        inside(first, last, options.formulas)
-        return 0
+    done, failed = read_record(options.record)
+    os.environ["ELMAN_POISON"] = "1"
+    os.environ.setdefault("ELMAN_CFLAGS", "-O0")
+    os.environ.setdefault("ELMAN_CACHE_SIZE", "100 MiB")
+    torch.set_num_threads(1)  # children are forked
     with tempfile.TemporaryDirectory(prefix="random-cells-") as folder:
-        failed = campaign(first, last, options.formulas, options.record, folder)
+        os.environ.setdefault("ELMAN_CACHE", folder)
+        seeds = [seed for seed in range(first, last) if seed not in done]
+        failed += campaign(seeds, options.formulas, options.record)
     count = (last - first) * options.formulas
     print(f"done: {count} formulas of seeds {first}:{last}, {failed} failed")
     return bool(failed)
-
-
-def campaign(first: int, last: int, formulas: int, record: Path | None, folder: str) -> int:
-    """All seeds that a record lacks; how many failures there are, those of the record too."""
-    seeds, failed = read_record(record)
-    cache = os.environ.get("ELMAN_CACHE") or folder
-    count, begin, at = 0, time.perf_counter(), first
-    while at < last:
-        if at in seeds:
-            at += 1
-            continue
-        row = run(at, min(last, at + CELLS, *(s for s in seeds if s > at)), formulas, cache)
-        if record is not None:
-            with record.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        for failure in row["failures"]:
-            print(f"seed {failure['seed']}: {failure['formula']}")
-            for text in failure["wrong"]:
-                print(f"    {text}")
-        at, count, failed = row["last"], count + row["formulas"], failed + len(row["failures"])
-        hourly = count / (time.perf_counter() - begin) * 3600
-        print(
-            f"seeds {first}:{at}: {count} formulas, {failed} failed, {hourly:.0f} an hour",
-            flush=True,
-        )
-    return failed
 
 
 if __name__ == "__main__":

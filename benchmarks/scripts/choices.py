@@ -1,6 +1,6 @@
 """How often a busy machine makes ``auto`` choose wrongly, and whether later processes mend it.
 
-    python -m benchmarks.scripts.choices --out DIR [--caches 20] [--processes 3] [--quick]
+    python -m benchmarks.scripts.choices --out DIR [--caches 20] [--processes 3]
 
 1. On the machine as it is, every candidate of ten shapes is timed in full, alternating, in three
    processes: the truth is the median of theirs, since where threads and memory lie differs.
@@ -23,16 +23,17 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.machine import facts
 from benchmarks.programs import program
+from benchmarks.rows import append_row
 from elman import cells, compiler
 from elman.engines import registry
 from elman.measuring.process import environment, run_program
+from elman.measuring.timing import time_side_by_side
 from elman.plan.spec import Spec
 from elman.tuning.choose import choose
 from elman.tuning.kernels import candidates, kernel_of, label
@@ -40,79 +41,52 @@ from elman.tuning.trial import make_trial
 
 PHASE_S = (0.05, 0.5)  # (s) how long the load is on, and off: uniform
 LIMIT_S = 600.0  # of one process
-ROUNDS, BUDGET_S, TRUTHS = 25, 5.0, 3  # of the truth, per shape, and processes
-STRETCH_S = 0.04  # (s) of calls of one candidate, one after another
+ROUNDS, BUDGET_S, TRUTHS = 5, 5.0, 3  # of the truth, per shape, and processes
 SLOW, TOO_SLOW = 1.05, 1.15
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A training step of one layer."""
-
-    cell: str
-    T: int
-    B: int
-    H: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.cell} ({self.T},{self.B},{self.H})"
-
-    def job(self) -> Any:
-        """As the first layer of a model: x needs no gradient."""
-        cell = getattr(cells, self.cell)
-        wants = frozenset(weight.name for weight in cell.weights)
-        dims = cell.bind(self.H, self.H)
-        return compiler.job(cell, Spec(tuple(sorted(dims.items())), wants=wants))
-
-
-SHAPES = (
-    Shape("gru", 10, 1000, 1000),
-    Shape("gru", 100, 32, 256),
-    Shape("lstm", 100, 32, 256),
-    Shape("lstm", 50, 64, 512),
-    Shape("gru", 1000, 1, 64),
-    Shape("rnn", 100, 4, 128),
-    Shape("rnn", 500, 1, 512),
-    Shape("lstm_layernorm", 100, 4, 128),
-    Shape("mgu", 100, 1, 256),
-    Shape("slstm", 50, 16, 128),
+Shape = tuple[str, int, int, int]  # cell, T, B, H: a training step of one layer
+SHAPES: tuple[Shape, ...] = (
+    ("gru", 10, 1000, 1000),
+    ("gru", 100, 32, 256),
+    ("lstm", 100, 32, 256),
+    ("lstm", 50, 64, 512),
+    ("gru", 1000, 1, 64),
+    ("rnn", 100, 4, 128),
+    ("rnn", 500, 1, 512),
+    ("lstm_layernorm", 100, 4, 128),
+    ("mgu", 100, 1, 256),
+    ("slstm", 50, 16, 128),
 )
 
 
+def job_of(shape: Shape) -> Any:
+    """As the first layer of a model: x needs no gradient."""
+    cell, H = getattr(cells, shape[0]), shape[-1]
+    wants = frozenset(weight.name for weight in cell.weights)
+    return compiler.job(cell, Spec(tuple(sorted(cell.bind(H, H).items())), wants=wants))
+
+
 def truth(shape: Shape) -> dict[str, float]:
-    """Median seconds of every candidate over whole calls.
-
-    Each runs a run of calls, as one of a training follows another; the first half of a run
-    is not timed, since threads have to wake up after another candidate's. Runs alternate.
-    """
-    job = shape.job()
+    """Median seconds of every candidate over calls in a row, runs of calls alternating."""
+    job, (_, T, B, _) = job_of(shape), shape
     names = tuple(name for name in registry.names() if name != "reference")
-    able, _ = candidates(job, names, shape.T, shape.B)
-    trial = make_trial(job, shape.T, shape.B)
+    able, _ = candidates(job, names, T, B)
+    trial = make_trial(job, T, B)
     kernels = {label(candidate): kernel_of(job, *candidate) for candidate in able}
-    times: dict[str, list[float]] = {candidate: [] for candidate in kernels}
-    for kernel in kernels.values():
-        trial.run(kernel)
-    end = time.perf_counter() + BUDGET_S
-    for _ in range(ROUNDS):
-        for candidate, kernel in kernels.items():
-            begin, calls = time.perf_counter(), 0
-            while not calls or time.perf_counter() < begin + STRETCH_S / 2:
-                trial.run(kernel)
-                calls += 1
-            for _ in range(calls):
-                start = time.perf_counter()
-                trial.run(kernel)
-                times[candidate].append(time.perf_counter() - start)
-        if time.perf_counter() > end:
-            break
-    return {candidate: median(seconds) for candidate, seconds in times.items()}
+    runs = {name: lambda kernel=kernel: trial.run(kernel) for name, kernel in kernels.items()}
+    samples = time_side_by_side(runs, BUDGET_S, ROUNDS)
+    return {candidate: median(sample.steady) for candidate, sample in samples.items()}
 
 
-def answer(option: str) -> Any:
-    """What a process of its own prints."""
-    return json.loads(run_program(program("scripts.choices", option), LIMIT_S))
+def choice_for(shape: Shape) -> dict[str, Any]:
+    """What ``auto`` chooses for a shape in this process."""
+    start = time.perf_counter()
+    choice = choose(job_of(shape), *shape[1:3])
+    return {
+        "choice": label((choice.engine, choice.schedule)),
+        "sure": choice.sure,
+        "why": choice.why,
+        "seconds": time.perf_counter() - start,
+    }
 
 
 def load() -> None:
@@ -125,34 +99,25 @@ def load() -> None:
         time.sleep(source.uniform(*PHASE_S))
 
 
-def choice_for(shape: Shape) -> dict[str, Any]:
-    """What ``auto`` chooses for a shape in this process."""
-    start = time.perf_counter()
-    choice = choose(shape.job(), shape.T, shape.B)
-    return {
-        "choice": label((choice.engine, choice.schedule)),
-        "sure": choice.sure,
-        "why": choice.why,
-        "seconds": time.perf_counter() - start,
-    }
+def answer(option: str) -> Any:
+    """What a process of its own prints."""
+    return json.loads(run_program(program("scripts.choices", option), LIMIT_S))
 
 
 def run(out: Path, caches: int, processes: int) -> list[dict[str, Any]]:
     """The truth, then the choices under load; a row per choice."""
-    cache = out / "cache"
+    cache, path = out / "cache", out / "choices.jsonl"
     os.environ["ELMAN_CACHE"] = str(cache)
     machine = facts()
     truths = [answer("--truth") for _ in range(TRUTHS)]
     medians = {}
-    for name in truths[0]:
-        medians[name] = {
-            candidate: median(times[name][candidate] for times in truths)
-            for candidate in truths[0][name]
-        }
+    for name, times in truths[0].items():
+        medians[name] = {each: median(other[name][each] for other in truths) for each in times}
         best = min(medians[name].values())
         words = ", ".join(f"{candidate} {s / best:.2f}" for candidate, s in medians[name].items())
         print(f"{name}: best {best * 1e3:.2f} ms; {words}", flush=True)
-    rows: list[dict[str, Any]] = [{"machine": machine, "truth": medians, "by process": truths}]
+    append_row(path, {"machine": machine, "truth": medians, "by process": truths})
+    rows = []
     loading = program("scripts.choices", "--load")
     busy = subprocess.Popen([sys.executable, "-P", *loading.words], env=environment(loading))
     try:
@@ -163,51 +128,46 @@ def run(out: Path, caches: int, processes: int) -> list[dict[str, Any]]:
                     slower = medians[name][choice["choice"]] / min(medians[name].values())
                     row = {"cache": number, "process": process, "shape": name, "slower": slower}
                     rows.append(row | choice)
-            print(f"cache {number}: {summary(rows, processes)[-1]}", flush=True)
+                    append_row(path, rows[-1])
+            print(f"cache {number}: {summary(rows, process)}", flush=True)
     finally:
         busy.kill()
     return rows
 
 
-def summary(rows: list[dict[str, Any]], processes: int) -> list[str]:
-    """A line per process."""
-    lines = []
-    for process in range(processes):
-        choices = [row for row in rows if row.get("process") == process]
-        slow = sum(row["slower"] > SLOW for row in choices)
-        too_slow = sum(row["slower"] > TOO_SLOW for row in choices)
-        sure = sum(row["sure"] for row in choices)
-        seconds = median(row["seconds"] for row in choices)
-        lines.append(
-            f"after process {process + 1}: {len(choices)} choices, {slow} "
-            f"({slow / len(choices):.1%}) more than 5 % slower than the best, {too_slow} more than "
-            f"15 %; {sure} sure; {seconds:.2f} s per choice (median)"
-        )
-    return lines
+def summary(rows: list[dict[str, Any]], process: int) -> str:
+    """What a process of each cache chose."""
+    choices = [row for row in rows if row["process"] == process]
+    slow = sum(row["slower"] > SLOW for row in choices)
+    too_slow = sum(row["slower"] > TOO_SLOW for row in choices)
+    seconds = median(row["seconds"] for row in choices)
+    return (
+        f"after process {process + 1}: {len(choices)} choices, {slow} "
+        f"({slow / len(choices):.1%}) more than 5 % slower than the best, {too_slow} more than "
+        f"15 %; {sum(row['sure'] for row in choices)} sure; {seconds:.2f} s per choice (median)"
+    )
 
 
 def main() -> None:
+    """Measure and print; or do what a process of its own does."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("bench-out/choices"))
     parser.add_argument("--caches", type=int, default=20)
     parser.add_argument("--processes", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="two caches")
     for inside in ("--load", "--choose", "--truth"):
         parser.add_argument(inside, action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.load:
         load()
     if options.choose or options.truth:
-        of_shape = choice_for if options.choose else truth
-        print(json.dumps({shape.name: of_shape(shape) for shape in SHAPES}))
+        do = choice_for if options.choose else truth
+        names = (f"{cell} ({T},{B},{H})" for cell, T, B, H in SHAPES)
+        print(json.dumps(dict(zip(names, map(do, SHAPES), strict=True))))
         return
-    options.out.mkdir(parents=True, exist_ok=True)
-    caches = 2 if options.quick else options.caches
-    rows = run(options.out.resolve(), caches, options.processes)
-    path = options.out / "choices.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    print("\n".join(summary(rows, options.processes)))
-    print(f"rows: {path}")
+    rows = run(options.out.resolve(), options.caches, options.processes)
+    for process in range(options.processes):
+        print(summary(rows, process))
+    print(f"rows: {options.out / 'choices.jsonl'}")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,8 @@
 Both begin with the same weights, see the same batches and learning rates and draw the same numbers.
 They train in turns of some steps. After each epoch both are validated and a row is written:
 perplexities of the epoch's training and of the validation text and processor time per step; after
-the last one, that of the test text. What stands beside FILE.jsonl (`.pt`) lets the same command go
-on after an interruption. With --moved a third model trains, that of torch.nn with weights moved by
-one part in a million: by how much two runs of the same arithmetic part.
+the last one, that of the test text. With --moved a third model trains, that of torch.nn with
+weights moved by one part in a million: by how much two runs of the same arithmetic part.
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 
-from benchmarks.studies.trainer_models import Learner, learner
+from benchmarks.rows import append_row
+from benchmarks.studies.learning import Learner, learner
 from elman.train.distributed.launch import launch
 from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.data import TextData, prepare
@@ -35,11 +33,11 @@ MOVED = 1e-6
 
 def learners(config: TextConfig, data: TextData, moved: bool) -> dict[str, Learner]:
     """The models at their first step, all with the weights of elman's."""
-    fabric, first = launch(config), build_model(config, data)
+    fabric, first = launch(config), build_model(config, data.spec)
     weights = [weight.detach().clone() for weight in first.parameters()]
     running = {"elman": learner(config, data, first, fabric)}
     for name, by in {"torch.nn": 0.0, **({"torch.nn, moved": MOVED} if moved else {})}.items():
-        model = build_model(config, data, baseline=True)
+        model = build_model(config, data.spec, baseline=True)
         with torch.no_grad():
             for weight, parameter in zip(weights, model.parameters(), strict=True):
                 parameter.copy_(weight * (1 + by * torch.randn_like(weight)))
@@ -55,23 +53,9 @@ def result(run: Learner, data: TextData, steps: int, seconds: float) -> dict[str
         "valid": run.scores[-1][1],
         "cpu_ms": 1e3 * seconds / steps,
     }
-    if len(run.losses) == run.config.steps and data.test:
+    if len(run.losses) == run.steps and data.test:
         perplexities["test"] = math.exp(run.stepper.validate(data.tested()).loss)
     return perplexities
-
-
-def state_of(run: Learner) -> dict[str, Any]:
-    """What another process needs to go on."""
-    model, optimizer = run.stepper.plain.state_dict(), run.stepper.optimizer.state_dict()
-    trained = {"model": model, "optimizer": optimizer, "state": run.stepper.state}
-    return {**trained, "random": run.random, "losses": run.losses}
-
-
-def restore(run: Learner, state: dict[str, Any]) -> None:
-    """Go on from the state of another process."""
-    run.stepper.plain.load_state_dict(state["model"])
-    run.stepper.optimizer.load_state_dict(state["optimizer"])
-    run.stepper.state, run.random, run.losses = state["state"], state["random"], state["losses"]
 
 
 def main() -> None:
@@ -96,32 +80,21 @@ def main() -> None:
     config = TextConfig.of({**words, "epochs": None, "steps": total})
     running = learners(config, data, options.moved)
     print(f"{data.about()}; {epoch} steps an epoch, {total} in all", flush=True)
-
-    beside, step, seconds = options.out.with_suffix(".pt"), 0, dict.fromkeys(running, 0.0)
-    if beside.exists():
-        before = torch.load(beside, weights_only=True)
-        step, seconds = before["step"], before["seconds"]
-        for name, run in running.items():
-            restore(run, before["of"][name])
+    step, seconds = 0, dict.fromkeys(running, 0.0)
     while step < total:
         step = min(step + options.chunk, (step // epoch + 1) * epoch)
         for name, run in running.items():
-            began = time.process_time()
+            start = time.process_time()
             while len(run.losses) < step:
                 run.step()
-            seconds[name] += time.process_time() - began
+            seconds[name] += time.process_time() - start
         if step % epoch == 0:
             results = {n: result(run, data, epoch, seconds[n]) for n, run in running.items()}
             place = {"data": Path(options.data).name, "preset": options.preset}
-            row = json.dumps({**place, "epoch": step // epoch, "found": results})
-            with options.out.open("a") as file:
-                print(row, file=file)
-            print(row, flush=True)
+            row = {**place, "epoch": step // epoch, "found": results}
+            append_row(options.out, row)
+            print(json.dumps(row), flush=True)
             seconds = dict.fromkeys(running, 0.0)
-        states = {name: state_of(run) for name, run in running.items()}
-        part = beside.with_suffix(".part")
-        torch.save({"step": step, "seconds": seconds, "of": states}, part)
-        os.replace(part, beside)  # whoever is killed meanwhile has the file before
 
 
 if __name__ == "__main__":

@@ -1,1 +1,31 @@
 """What models learn, by which engine, and how the solvers of engine deer converge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from benchmarks.cases import Case, Effort, Way
+
+CELLS = ("gru_before", "gru")  # the reset gate before and after the recurrent product
+TARGET = 3.0  # bits per character: above a trigram's, far below the alphabet's
+WINDOW, STEP_SIZE = 512.0, 1 / 16  # samples that momentum remembers; learning rate per sample
+
+
+@dataclass(frozen=True)
+class _Late:
+    """A function of ``learning``, which is imported when it is called: no process that measures
+    another case pays for the import of the trainer."""
+
+    name: str
+
+    def __call__(self, case: Case, effort: Effort) -> dict[str, Any]:
+        learning = import_module("benchmarks.studies.learning")
+        return getattr(learning, f"measure_{self.name}")(case, effort)
+
+
+CHARACTERS, PERPLEXITIES, RESIDUAL, SAMPLES, LEARNING = (
+    Way(name, _Late(name))
+    for name in ("characters", "perplexities", "residual", "samples", "learning")
+)

@@ -19,14 +19,13 @@ from torch import Tensor, nn
 import elman.nn
 from benchmarks.cases import Effort, KindCase, Way
 from benchmarks.rows import curve
-from benchmarks.workloads.custom_cells import find_cell
+from benchmarks.workloads.custom_cells import find_cell, spec_of
 from elman import compiler
 from elman.engines.deer.equations import Trajectory, before, largest
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import CHAIN, METHODS, Glance, solve
 from elman.ir.types import shape_size
-from elman.plan.spec import Spec
 
 # What is done to the recurrent weights before the study: their factor, and steps of training.
 WEIGHTS = {
@@ -135,10 +134,8 @@ def inputs(case: KindCase, T: int) -> Tensor:
 
 def problem_of(case: KindCase, weights: dict[str, Tensor], T: int) -> Problem:
     """The equations of a cell over T steps, from states of zero."""
-    cell = find_cell(case.cell)
-    dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
-    job = compiler.job(cell, Spec(dims, training=False))
-    sizes = dict(dims)
+    job = compiler.job(find_cell(case.cell), spec_of(case, (), training=False))
+    sizes = job.spec.sizes
     states = {
         leaf.name: torch.zeros(case.B, *shape_size(leaf.shape, sizes)) for leaf in job.graph.states
     }

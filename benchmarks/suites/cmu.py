@@ -29,7 +29,7 @@ CALLS, OMISSIONS = "calls 10,100,1000", "parts 10,100,1000"
 PHASES, PHASES_QUICK = "phases 10,1000,1000", "phases 10,100,256"
 CLAIMS = Claims()
 _CELL = "tanh_readout"
-_PEERS = ("numpy", "compiled", "numba", "halide")
+_PEERS = ("numpy", "compiled", "halide")
 _BETWEEN = 1.5  # power of T
 _SLIGHT = 1.25  # times as fast at most, for a gain that is called marginal
 

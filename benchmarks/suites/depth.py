@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.cases import Suite, TrainedCase
 from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict
-from benchmarks.studies.learning_studies import RESIDUAL
+from benchmarks.studies import RESIDUAL
 from benchmarks.sweeps import Sweep
 
 LAYERS = (1, 3, 10, 30, 100)

@@ -12,7 +12,7 @@ from benchmarks.measures.operators import OPERATORS as BY_KIND
 from benchmarks.measures.phases import PHASES as PARTED
 from benchmarks.measures.starting import CHOOSING as CHOICE
 from benchmarks.measures.starting import COLD, WARM
-from benchmarks.studies.learning_studies import PERPLEXITIES
+from benchmarks.studies import PERPLEXITIES
 from benchmarks.sweeps import Sweep
 from benchmarks.worker import PEAK
 from benchmarks.workloads.language import LANGUAGE, LANGUAGES

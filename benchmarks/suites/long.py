@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.cases import OURS, Suite, TrainedCase
 from benchmarks.claims import Claim, Claims, Rows, Verdict
-from benchmarks.studies.learning_by_engine import LEARNING
+from benchmarks.studies import LEARNING
 
 LOOP = f"{OURS}-c"  # the compiled loop over time
 AT_ONCE = f"{OURS}-deer"

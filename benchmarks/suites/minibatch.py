@@ -8,7 +8,7 @@ from statistics import mean
 from benchmarks.cases import Suite, TrainedCase
 from benchmarks.claims import Claims, Rows, UnmeasuredError, fit_trend
 from benchmarks.rows import Row
-from benchmarks.studies.learning_studies import SAMPLES, STEP_SIZE, TARGET, WINDOW
+from benchmarks.studies import SAMPLES, STEP_SIZE, TARGET, WINDOW
 from benchmarks.sweeps import Sweep
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512)

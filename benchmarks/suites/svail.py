@@ -11,14 +11,14 @@ from benchmarks.claims import SAME, Claims, Rows, Spread, UnmeasuredError
 from benchmarks.contestants import TRAIN
 from benchmarks.measures.training import Field, enter_all, timed
 from benchmarks.rows import study
-from benchmarks.studies.learning_studies import CELLS, CHARACTERS
+from benchmarks.studies import CELLS, CHARACTERS
 from benchmarks.sweeps import Sweep
 from benchmarks.worker import PEAK
-from benchmarks.workloads.custom_cells import find_cell
+from benchmarks.workloads.custom_cells import find_cell, spec_of
 from elman import compiler
 from elman.plan.build import program
 from elman.plan.cost import backward_work, state_bytes, tape_bytes
-from elman.plan.spec import PlanOptions, Spec, Tape
+from elman.plan.spec import PlanOptions, Tape
 
 T, FEW = 16, 4  # the post does not tell its own; few steps where one takes 0.1 s
 LARGE = 2048
@@ -86,9 +86,8 @@ def measure_tapes(case: Case, effort: Effort) -> dict[str, Any]:
 
 def _tape_of(name: str, tape: Tape, case: Case) -> dict[str, int]:
     cell = find_cell(name)
-    dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
-    wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
-    spec = Spec(dims, case.dtype, wants=wants, options=PlanOptions(tape))
+    wants = (entry.name for entry in (*cell.inputs, *cell.weights))
+    spec = spec_of(case, wants, options=PlanOptions(tape))
     compiled = program(compiler.pair_of(cell), spec)
     work = backward_work(compiled)
     memory = {"bytes": tape_bytes(compiled), "states": state_bytes(compiled)}

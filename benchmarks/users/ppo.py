@@ -1,15 +1,16 @@
 """A whole update of CleanRL's recurrent PPO (``cleanrl/ppo_atari_lstm.py`` at commit 004f8a0).
 
-Four passes over a rollout in minibatches of whole environments: convolutions on all frames, an LSTM
-whose state begins anew with each episode, policy and value heads, the clipped losses, clipping and
-Adam. The rollout is random: images, actions, and episodes that end; what it is makes no difference
-to the time. ``Case.T`` and ``Case.B`` are steps and environments, ``Case.H`` units of the LSTM.
+Four passes over a rollout in minibatches of whole environments: the agents of
+``examples/projects/cleanrl_ppo.py`` (convolutions on all frames, an LSTM whose state begins anew
+with each episode, policy and value), the clipped losses, clipping and Adam. The rollout is random:
+images, actions, and episodes that end; what it is makes no difference to the time. ``Case.T`` and
+``Case.B`` are steps and environments, ``Case.H`` units of the LSTM.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -21,43 +22,19 @@ import elman.nn
 from benchmarks.cases import Case, Way
 from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem, Results, draw, gradients
-from benchmarks.users.project import ENGINES, on_engine
-from benchmarks.users.resets import Fused, Stepwise, flags
+from benchmarks.users.project import ENGINES, example_of, on_engine
+from benchmarks.users.resets import flags
 
 EPOCHS, MINIBATCHES = 4, 4
-ACTIONS, PIXELS, FEATURES = 4, 84, 512
 RATE, EPSILON, NORM = 2.5e-4, 1e-5, 0.5
 CLIP, ENTROPY, VALUE = 0.1, 0.01, 0.5
-
-
-class Agent(nn.Module):
-    """Convolutions, a recurrent layer, a policy and a value.
-
-    Args:
-        recurrent: of inputs [T, B, 512] and flags [T, B]: outputs [T, B, H] and the last state.
-    """
-
-    def __init__(self, recurrent: nn.Module, units: int) -> None:
-        super().__init__()
-        self.network = nn.Sequential(
-            *(nn.Conv2d(1, 32, 8, stride=4), nn.ReLU()),
-            *(nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
-            *(nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten()),
-            *(nn.Linear(64 * 7 * 7, FEATURES), nn.ReLU()),
-        )
-        self.recurrent = recurrent
-        self.actor, self.critic = nn.Linear(units, ACTIONS), nn.Linear(units, 1)
-
-    def forward(self, frames: Tensor, done: Tensor, state: Any) -> tuple[Categorical, Tensor]:
-        """Policy and value of frames [T, B, 1, 84, 84] and flags [T, B]."""
-        features = self.network(frames.flatten(0, 1) / 255.0).view(*done.shape, -1)
-        hidden, _ = self.recurrent(features, done, state)
-        return Categorical(logits=self.actor(hidden)), self.critic(hidden).squeeze(-1)
+CLEANRL = example_of("cleanrl_ppo")
+FEATURES: int = CLEANRL.FEATURES
 
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """What was played, [T, B] each but for ``frames`` [T, B, 1, 84, 84] and states [1, B, H]."""
+    """What was played, [T, B] each but for ``frames`` [T, B, pixels]."""
 
     frames: Tensor
     done: Tensor
@@ -65,22 +42,20 @@ class Rollout:
     chances: Tensor
     advantages: Tensor
     values: Tensor
-    state: tuple[Tensor, Tensor]
 
     def minibatches(self) -> Iterator[Rollout]:
         """Whole environments, in a new order."""
-        for chosen in torch.randperm(self.done.shape[1]).chunk(MINIBATCHES):
-            yield self.of(chosen)
+        return map(self.of, torch.randperm(self.done.shape[1]).chunk(MINIBATCHES))
 
     def of(self, chosen: Tensor) -> Rollout:
         """Some environments."""
-        steps = {k: v[:, chosen] for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **steps, state=tuple(s[:, chosen] for s in self.state))
+        return Rollout(*(getattr(self, field.name)[:, chosen] for field in fields(self)))
 
 
-def loss_of(agent: Agent, played: Rollout) -> Tensor:
+def loss_of(agent: nn.Module, played: Rollout) -> Tensor:
     """The clipped losses of policy and value, and the policy's entropy."""
-    policy, value = agent(played.frames, played.done, played.state)
+    heads, _ = agent(played.frames, played.done)
+    policy, value = Categorical(logits=heads[..., :-1]), heads[..., -1]
     ratio = (policy.log_prob(played.actions) - played.chances).exp()
     gain = (played.advantages - played.advantages.mean()) / (played.advantages.std() + 1e-8)
     policy_loss = torch.max(-gain * ratio, -gain * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
@@ -90,15 +65,17 @@ def loss_of(agent: Agent, played: Rollout) -> Tensor:
     return policy_loss - ENTROPY * policy.entropy().mean() + VALUE * value_loss
 
 
+def _agent(case: Case, engine: str = "") -> Any:
+    """CleanRL's agent, or that on elman's layer."""
+    if not engine:
+        return CLEANRL.Before(nn.LSTM(FEATURES, case.H), case.H)
+    return on_engine(CLEANRL.After(elman.nn.LSTM(FEATURES, case.H), case.H), engine)
+
+
 def draw_update(case: Case, seed: int = 0) -> Problem:
     """Draw the agent's weights as torch does; of a rollout there are only advantages dy [T, B]."""
-    agent = lambda: Agent(Stepwise(_layer(case)), case.H)  # noqa: E731
-    weights, (advantages,) = draw(agent, case, seed, (case.T, case.B))
+    weights, (advantages,) = draw(partial(_agent, case), case, seed, (case.T, case.B))
     return Problem(case, advantages, advantages, weights)
-
-
-def _layer(case: Case) -> Case:
-    return replace(case, I=FEATURES)
 
 
 def _rollout(problem: Problem) -> Rollout:
@@ -110,26 +87,17 @@ def _rollout(problem: Problem) -> Rollout:
         return torch.rand(shape, generator=source).to(dtype)
 
     (done,) = flags(case, source)
-    return Rollout(
-        (255 * uniform(*size, 1, PIXELS, PIXELS)).floor(),
-        done.to(dtype),
-        torch.randint(ACTIONS, size, generator=source),
-        uniform(*size).log(),
-        problem.dy,
-        uniform(*size),
-        (uniform(1, case.B, case.H), uniform(1, case.B, case.H)),
-    )
+    frames = (255 * uniform(*size, CLEANRL.PIXELS**2)).floor()
+    actions = torch.randint(CLEANRL.ACTIONS, size, generator=source)
+    chances, values = uniform(*size).log(), uniform(*size)
+    return Rollout(frames, done.to(dtype), actions, chances, problem.dy, values)
 
 
 def updated(name: str, problem: Problem) -> Contestant | str:
     """A contestant: the agent with torch's layer in a loop over steps, or with elman's layer."""
-    case = problem.case
     if name not in ("loop", *ENGINES):
         return f"there is no agent {name!r}"
-    layer = (
-        on_engine(Fused(_layer(case)), ENGINES[name]) if name in ENGINES else Stepwise(_layer(case))
-    )
-    agent = Agent(layer, case.H)
+    agent = _agent(problem.case, ENGINES.get(name, ""))
     agent.to(problem.x.dtype).load_state_dict(dict(problem.weights))
     played = _rollout(problem)
     optimizer = torch.optim.Adam(agent.parameters(), RATE, eps=EPSILON)
@@ -143,7 +111,7 @@ def updated(name: str, problem: Problem) -> Contestant | str:
                 optimizer.step()
 
     def results() -> Results:
-        part = played.of(torch.arange(case.B // MINIBATCHES))
+        part = played.of(torch.arange(problem.case.B // MINIBATCHES))
         loss = loss_of(agent, part)
         grads = torch.autograd.grad(loss, [*agent.parameters()])
         return {"loss": loss.detach()} | gradients(dict(agent.named_parameters()), grads)

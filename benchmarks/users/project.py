@@ -54,17 +54,17 @@ class Project:
     random: bool = False
 
 
-def project_of(script: str, **fields: Any) -> Project:
-    """The models ``Before`` and ``After`` of a script of ``examples/projects``.
-
-    Args:
-        script: its name; both models take units and features.
-        fields: fields of :class:`Project`.
-    """
+def example_of(script: str) -> Any:
+    """A script of ``examples/projects``, with the models ``Before`` and ``After``, by its name."""
     folder = str(ROOT / "examples" / "projects")
     if folder not in sys.path:
         sys.path.append(folder)  # scripts import ``compare`` from beside them
-    example: Any = import_module(script)
+    return import_module(script)
+
+
+def project_of(script: str, **fields: Any) -> Project:
+    """The models of a script, which take units and features; with fields of :class:`Project`."""
+    example = example_of(script)
 
     def make(model: Callable[[int, int], nn.Module], case: Case) -> nn.Module:
         return model(case.H, case.input_size)

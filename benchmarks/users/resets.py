@@ -51,14 +51,13 @@ class Stepwise(nn.Module):
         self.layer = LAYERS[case.cell][0](case.input_size, case.H)
 
     def start(self, x: Tensor) -> State:
-        """Zeros."""
+        """Zero states."""
         zeros = x.new_zeros(1, x.shape[1], self.layer.hidden_size)
         return (zeros, zeros) if isinstance(self.layer, nn.LSTM) else zeros
 
-    def forward(self, x: Tensor, done: Tensor, state: State = None) -> tuple[Tensor, Any]:
+    def forward(self, x: Tensor, done: Tensor) -> tuple[Tensor, Any]:
         """Outputs [T, B, H] and the last state."""
-        state = self.start(x) if state is None else state
-        outputs = []
+        state, outputs = self.start(x), []
         for row, flag in zip(x, done, strict=True):
             output, state = self.layer(row.unsqueeze(0), masked(state, flag))
             outputs.append(output)
@@ -68,10 +67,9 @@ class Stepwise(nn.Module):
 class Split(Stepwise):
     """torch's layer for all steps between two at which any sample is reset."""
 
-    def forward(self, x: Tensor, done: Tensor, state: State = None) -> tuple[Tensor, Any]:
+    def forward(self, x: Tensor, done: Tensor) -> tuple[Tensor, Any]:
         """See :class:`Stepwise`."""
-        state = self.start(x) if state is None else state
-        outputs = []
+        state, outputs = self.start(x), []
         cuts = [0, *((done[1:].any(1)).nonzero().flatten() + 1).tolist(), len(x)]
         for first, end in pairwise(cuts):
             output, state = self.layer(x[first:end], masked(state, done[first]))
@@ -82,8 +80,8 @@ class Split(Stepwise):
 class Padded(Stepwise):
     """Episodes of a GRU as sequences of their own, padded to the longest one."""
 
-    def forward(self, x: Tensor, done: Tensor, state: State = None) -> tuple[Tensor, Any]:
-        """See :class:`Stepwise`; from zeros alone."""
+    def forward(self, x: Tensor, done: Tensor) -> tuple[Tensor, Any]:
+        """See :class:`Stepwise`."""
         T, B = done.shape
         begins = done.bool().index_fill(0, torch.tensor([0]), True)
         starts = begins.T.reshape(-1).nonzero().flatten()  # of rows by sample, then by step
@@ -102,9 +100,9 @@ class Fused(nn.Module):
         super().__init__()
         self.layer = LAYERS[case.cell][1](case.input_size, case.H)
 
-    def forward(self, x: Tensor, done: Tensor, state: State = None) -> tuple[Tensor, Any]:
+    def forward(self, x: Tensor, done: Tensor) -> tuple[Tensor, Any]:
         """See :class:`Stepwise`."""
-        return self.layer(x, state, reset=done)
+        return self.layer(x, reset=done)
 
 
 RESETS = Project({"loop": Stepwise, "split": Split, "padded": Padded}, Fused, flags)

@@ -12,41 +12,20 @@ are compared.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 import elman.nn
 from benchmarks.cases import Case
-from benchmarks.users.project import Project, Weights
+from benchmarks.users.project import Project, Weights, example_of
 from benchmarks.workloads.custom_cells import leaky, rleaky
 from elman.cells import lif
 
-CLASSES = 10
-BETA, SLOPE = 0.5, 25.0
+SNN = example_of("snntorch_leaky")
+CLASSES: int = SNN.CLASSES
+BETA: float = SNN.BETA
 EXACT = 10  # steps in which nothing is rounded
-
-
-def fire(v: Tensor) -> Tensor:
-    """1 where v > 0."""
-    return Spike.apply(v)  # pyright: ignore[reportReturnType]
-
-
-class Spike(torch.autograd.Function):
-    """1 where v > 0; its derivative is that of a fast sigmoid."""
-
-    @staticmethod
-    def forward(ctx: Any, v: Tensor) -> Tensor:
-        """[...] of zeros and ones."""
-        ctx.save_for_backward(v)
-        return (v > 0).to(v.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *ds: Tensor) -> Tensor:
-        """d / (slope |v| + 1)²."""
-        (v,) = ctx.saved_tensors
-        return ds[0] / (SLOPE * v.abs() + 1.0) ** 2
+fire = SNN.Spike.apply  # 1 where v > 0; its derivative is that of a fast sigmoid
 
 
 class LeakyLoop(nn.Module):

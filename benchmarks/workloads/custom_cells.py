@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 import elman.cells
+from benchmarks.cases import Case
 from elman.compiler import pair_of
 from elman.errors import InputError
 from elman.frontend.cell import Cell, cell
 from elman.ops import relu, sigmoid, spike, split, tanh, where
+from elman.plan.spec import Spec
 from elman.plan.two_valued import two_valued
 
 
@@ -70,6 +74,13 @@ def spiking(name: str) -> bool:
         return False
     binary = two_valued(step)
     return any(value in binary for value in step.roots)
+
+
+def spec_of(case: Case, wants: Iterable[str], **options: Any) -> Spec:
+    """The sizes and dtype of a case's cell, the gradients that are wanted, and what else a
+    :class:`Spec` has."""
+    dims = find_cell(case.cell).bind(case.input_size, case.H)
+    return Spec(tuple(sorted(dims.items())), case.dtype, wants=frozenset(wants), **options)
 
 
 def find_cell(name: str) -> Cell:

@@ -18,18 +18,17 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman.nn
 from benchmarks.cases import Case, Way
-from benchmarks.contestants import draw_layer
+from benchmarks.contestants import draw_layer, elman_module, leaves_of
 from benchmarks.measures.phases import fitting_job
 from benchmarks.measures.training import measure_steps
 from benchmarks.peers.halide_bptt import halide_bptt
-from benchmarks.peers.numpy_bptt import numba_bptt, numpy_bptt, quadratic_bptt
+from benchmarks.peers.numpy_bptt import numpy_bptt, quadratic_bptt
 from benchmarks.problem import Contestant, Problem, trained
-from benchmarks.workloads.custom_cells import find_cell
 from elman.engines.c.kernel import CKernel
 from elman.engines.call import Call
 from elman.folders import VARIABLE
@@ -65,10 +64,6 @@ def fitted(name: str, problem: Problem) -> Contestant | str:
     return FITTERS[name](problem)
 
 
-def _weights(problem: Problem) -> dict[str, Tensor]:
-    return {name: value.clone().requires_grad_() for name, value in problem.weights.items()}
-
-
 def _trained(
     problem: Problem,
     forward: Forward,
@@ -84,30 +79,16 @@ def _trained(
     return trained(run, weights, facts)
 
 
-def _module(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> nn.Module:
-    case = problem.case
-    module = elman.nn.Recurrent(
-        find_cell(case.cell),
-        case.input_size,
-        case.H,
-        engine=engine,
-        plan=elman.PlanOptions(without=without),
-        dtype=problem.x.dtype,
-    )
-    module.load_state_dict(dict(problem.weights))
-    return module
-
-
 def _elman(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> Contestant:
     """elman's, on an engine, all optimizations used or some left out."""
-    module = _module(problem, engine, without)
+    module = elman_module(problem, engine=engine, plan=elman.PlanOptions(without=without))
     facts = partial(elman.nn.choices, module)
     return _trained(problem, module, dict(module.named_parameters()), facts)
 
 
 def _called_per_step(problem: Problem) -> Contestant:
     """Engine c called once for each time step."""
-    module = _module(problem, "c")
+    module = elman_module(problem, engine="c")
 
     def forward(x: Tensor) -> tuple[Tensor, Tensor]:
         outputs, state = [], None
@@ -132,7 +113,7 @@ def _empty_cache() -> Iterator[None]:
 
 def _compiled_per_run(problem: Problem) -> Contestant:
     """Engine c, compiled anew for each run, as by a compiler that keeps nothing."""
-    case, weights, job = problem.case, _weights(problem), fitting_job(problem.case)
+    case, weights, job = problem.case, leaves_of(problem), fitting_job(problem.case)
     start = problem.x.new_zeros(case.B, case.H)
     oracle = partial(kernel_of, job, "reference")
 
@@ -157,7 +138,7 @@ def _read(states: Tensor, V: Tensor) -> Tensor:
 def _torch(problem: Problem, compiled: bool = False) -> Contestant:
     """A loop over torch ops, eager or its step and its readout by torch.compile; all products of x
     are one."""
-    weights = _weights(problem)
+    weights = leaves_of(problem)
     step, read = (torch.compile(_step), torch.compile(_read)) if compiled else (_step, _read)
 
     def forward(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,7 +157,6 @@ FITTERS: dict[str, Callable[[Problem], Contestant | str]] = {
     "compiled": partial(_torch, compiled=True),
     "numpy": numpy_bptt,
     "quadratic": quadratic_bptt,
-    "numba": numba_bptt,
     "halide": halide_bptt,
     "elman": partial(_elman, engine="auto"),
     **{n: partial(_elman, engine="c", without=out) for n, out in (COMBINATIONS | WITHOUT).items()},
@@ -187,5 +167,5 @@ FIT = Way(
     "fit",
     *(measure_steps, draw_fit, fitted),
     dense=True,
-    apart=("numpy", "quadratic", "numba", "halide"),
+    apart=("numpy", "quadratic", "halide"),
 )

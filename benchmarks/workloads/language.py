@@ -35,11 +35,11 @@ def draw_language(case: Case, seed: int = 0) -> Problem:
 def _model(case: Case, baseline: bool) -> LanguageModel:
     # deferred: the worker of every other case should not pay for the trainer
     from elman.train.tasks.text.config import TextConfig
-    from elman.train.tasks.text.model import language_model
+    from elman.train.tasks.text.model import TextSpec, build_model
 
     sizes = {"cell": case.cell, "layers": case.layers, "hidden": case.H, "embedding": case.H}
     config = TextConfig.of({"preset": "small", **sizes})
-    return language_model(config, WORDS, baseline=baseline)
+    return build_model(config, TextSpec([""] * (WORDS - 1)), baseline=baseline)
 
 
 def predicted(name: str, problem: Problem) -> Contestant:

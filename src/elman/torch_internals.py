@@ -150,16 +150,6 @@ _has_gradient: Callable[[Tensor], bool] | None = _private(
 _level: Callable[[Tensor], int] | None = _private("torch._C._functorch", "maybe_get_level", None)
 
 
-def count_forward_levels() -> int:
-    """How many levels of ``torch.func.jvp`` are nested around a call. Raises EngineError: this
-    torch does not list its transforms."""
-    if innermost_transform() is None:
-        return 0
-    if _transforms is None:
-        raise _unavailable("jvp of gradients by sample", "retrieve_all_functorch_interpreters")
-    return sum(one.key().name == "Jvp" for one in _transforms())
-
-
 def differentiated_in_vmap(tensors: Iterable[Tensor]) -> bool:
     """Whether torch.func differentiates by one of some tensors inside of a vmap.
 
@@ -427,34 +417,6 @@ class _BuilderLoader(Loader):
         _allow(module, self._kind)
 
 
-# ---- recording of operations
-
-
-class _NoMode:
-    """In place of a mode that sees operations."""
-
-    def __enter__(self) -> Any:
-        raise _unavailable("recording a call", "TorchDispatchMode")
-
-    def __exit__(self, *_: Any) -> None:
-        """Nothing."""
-
-
-_imported("torch.utils._python_dispatch")
-DispatchMode: Any = _private("torch.utils._python_dispatch", "TorchDispatchMode", _NoMode)
-"""The class of modes that see each operation of torch's that runs inside of them."""
-SEES_OPERATIONS = DispatchMode is not _NoMode
-"""Whether there are such modes; without them no call is recorded, each one does all its work."""
-
-
-def writes_arguments(operation: Any) -> bool | None:
-    """Whether an operation of torch's writes to tensors that it is given; None: it does not say."""
-    arguments = getattr(getattr(operation, "_schema", None), "arguments", None)
-    if arguments is None:
-        return None
-    return any(one.alias_info and one.alias_info.is_write for one in arguments)
-
-
 # ---- Triton
 
 
@@ -466,15 +428,3 @@ def forget_triton_function(name: str) -> None:
     from triton.runtime import jit
 
     getattr(jit, "_triton_jit_function_registry", {}).pop(name, None)
-
-
-@cache
-def compiled_kernel_classes() -> tuple[type, ...]:
-    """The classes of Triton's compiled kernels, ``kernel[grid](*addresses and numbers)``.
-
-    Without them: none, so that each launch goes through Triton's own checks.
-    """
-    import triton.compiler
-
-    compiled: Any = getattr(triton.compiler, "CompiledKernel", None)
-    return (compiled,) if hasattr(compiled, "__getitem__") else ()

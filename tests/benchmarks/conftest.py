@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import bench
-from benchmarks.scaling.__main__ import scale
+from benchmarks.scaling import scale
 from elman.cli.app import run_command
 
 

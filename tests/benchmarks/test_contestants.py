@@ -1,7 +1,8 @@
-"""Contestants compute the same thing; one that does not is never timed."""
+"""Contestants compute the same thing, whoever they are; one that does not is never timed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,83 +10,109 @@ import pytest
 import torch
 
 from benchmarks import contestants
-from benchmarks.cases import Case, Effort, KindCase
-from benchmarks.contestants import BUILT_IN, FORWARD, TRAIN
+from benchmarks.cases import OURS, Case, Effort, KindCase
+from benchmarks.contestants import BUILT_IN, CONTESTANTS, FORWARD, TRAIN
 from benchmarks.measures import training
+from benchmarks.measures.memory import DECODER
 from benchmarks.measures.training import measure_steps
 from benchmarks.peers.loops import TUNED
 from benchmarks.peers.remote import enter
 from benchmarks.peers.steps import STEPS
 from benchmarks.problem import Contestant, draw_problem
-from benchmarks.suites import find_suite
-from benchmarks.workloads.scans import SCAN
+from benchmarks.suites import SUITES
+from benchmarks.suites.ecornn import LAYOUTS, layout_name
+from benchmarks.suites.persistent import WAYS, name_of
+from benchmarks.suites.scan import WORK as SCAN
+from benchmarks.suites.svail import PLACES, VARIANTS, case_name, measure_variants
+from benchmarks.users import PROJECTS
+from benchmarks.workloads import language, weight_residency
+from benchmarks.workloads.decoding import DECODERS
+from benchmarks.workloads.fitting import COMBINATIONS, FIT, FITTERS, SWITCHES
+from benchmarks.workloads.products import measure_products
 from elman.errors import EngineError, VerifyError
 from elman.nn import using
-from helpers import assert_close
+from helpers import assert_close, need_engine
 
 LEAST = Effort(1e-9, 1, 1)
+BY_NAME: dict[str, Any] = {case.name: case for suite in SUITES.values() for case in suite.cases}
 SMALL = Case("small", TRAIN, "gru", 5, 2, 8, contestants=("torch", "elman-aten"), baseline="torch")
-
-
-@pytest.mark.parametrize(
-    "name, cell, layers",
-    [
-        *[("loop", cell, 1) for cell in ("lstm_layernorm", "lstm_peephole", "lem", "leaky_memory")],
-        *[("tuned-loop", cell, 1) for cell in TUNED],
-        *[("loop", cell, layers) for cell in STEPS for layers in (1, 2)],
-    ],
-)
-def test_loop_is_the_cell(name, cell, layers):
-    """A loop over torch ops gives output, last states and gradients of the cell's formula."""
-    case = replace(SMALL, cell=cell, T=7, contestants=(name, "elman"), baseline=name, layers=layers)
-    problem = draw_problem(case).double()
-    loop = enter(name, problem).results()
-    with using(engine="reference"):
-        fused = enter("elman", problem).results()
-
-    assert loop.keys() == fused.keys()
-    for result, value in loop.items():
-        assert_close(value, fused[result], msg=result)
-
-
-@pytest.mark.parametrize("name", ["elman", "jax", "torch"])
-@pytest.mark.parametrize("n", [0, 3])
-def test_scans_are_the_loop(name, n):
-    """A linear recurrence by each contestant, of factors or matrices: values and gradients."""
-    case = replace(SMALL, measure=SCAN, cell="mingru", T=37, I=n, contestants=("loop", name))
-    problem = draw_problem(case)
-    contestant = enter(name, problem)
-    if isinstance(contestant, str):
-        assert "not installed" in contestant
-        pytest.skip(contestant)
-    want, got = enter("loop", problem.double()).results(), contestant.results()
-    contestant.close()
-    assert got.keys() == want.keys()
-    for result, value in want.items():
-        assert_close(got[result], value, msg=result)
-
-
-LAYERS: dict[Any, Any] = {  # one of two runs at once will do: it starts four processes
+FITTED = Case("small 6,5,19", FIT, "tanh_readout", 6, 5, 19, baseline="torch")
+PRODUCT = replace(BY_NAME[layout_name(LAYOUTS[0])], B=3, I=5, H=7)
+MODEL = replace(BY_NAME["model 2 lstm 35,20,200"], T=3, B=2, H=6)
+RESIDENT = replace(BY_NAME[name_of(512, 4)], T=3, B=2, H=9, I=4)
+MODELS = [case for case in SUITES["users"].cases if case.measure.name == "users"]
+LAYERS = {  # one of two runs at once will do: it starts four processes
     case.kind if case.kind == "beside" else (case.cell, case.kind): case
-    for case in (*find_suite("layers").cases, *find_suite("streams").cases)
+    for suite in ("layers", "streams")
+    for case in SUITES[suite].cases
     if isinstance(case, KindCase)
 }
+SLOW = pytest.mark.slow  # torch's compiler takes a while to begin
 
 
-@pytest.mark.parametrize("case", LAYERS.values(), ids=lambda case: case.name)
-def test_layers_are_torchs(case):
-    """What each kind of a layer's work gives: the same by every contestant."""
-    small = replace(case, T=min(case.T, 7), B=min(case.B, 3), H=5)
-    want = enter("torch", draw_problem(small).double()).results()
-    gradients = any(name.startswith("gradient") for name in want)
-    assert gradients == (case.kind != "acting")
-    for name in small.contestants:
-        contestant = enter(name, draw_problem(small))
-        got = contestant.results()
-        contestant.close()
-        assert got.keys() == want.keys()
-        for result, value in want.items():
-            assert_close(got[result], value, msg=f"{name}: {result}")
+def small(case: Any) -> Any:
+    """The same with sizes that are no multiples of anything."""
+    return replace(case, T=9, B=4, H=13, I=5, judged=0)
+
+
+def pairs() -> Iterator[Any]:
+    """Cases with those who are to agree with the baseline's float64 run, in float64 or float32."""
+
+    def row(case: Case, *names: str, double: bool = False, marks: Any = ()) -> Any:
+        return pytest.param(case, names, double, id=f"{case.name}: {', '.join(names)}", marks=marks)
+
+    for cell in ("lstm_layernorm", "lstm_peephole", "lem", "leaky_memory", *STEPS):
+        for layers in (1, 2) if cell in STEPS else (1,):
+            case = replace(SMALL, name=f"{cell} x {layers}", cell=cell, T=7, layers=layers)
+            yield row(replace(case, baseline="loop"), OURS, double=True)
+    for cell in TUNED:
+        case = replace(SMALL, name=f"tuned {cell}", cell=cell, T=7, baseline="tuned-loop")
+        yield row(case, OURS, double=True)
+    for n in (0, 3):
+        case = replace(SMALL, name=f"scan {n}", measure=SCAN, cell="mingru", T=37, I=n)
+        for name in ("elman", "jax", "torch"):
+            yield row(replace(case, baseline="loop"), name)
+    for case in LAYERS.values():
+        yield row(replace(case, T=min(case.T, 7), B=min(case.B, 3), H=5), *case.contestants)
+    for name in FITTERS:
+        yield row(FITTED, name, marks=SLOW if name == "compiled" else ())
+    for case in MODELS:
+        ways = [way for way in PROJECTS[case.kind].ways if (way, case.cell) != ("padded", "lstm")]
+        yield row(small(case), *ways, f"{OURS}-reference", double=True)
+    update = replace(BY_NAME["cleanrl-ppo lstm 128,8,128"], T=3, B=4, H=5)
+    yield row(update, "loop", f"{OURS}-reference", double=True)
+    decoder = Case("decoder", DECODER, "rnn", 1, 40, 20, 30, baseline="torch", threads=1)
+    yield row(decoder, *DECODERS)
+    yield row(PRODUCT, *PRODUCT.contestants)
+    yield row(MODEL, *MODEL.contestants)
+    yield row(RESIDENT, *WAYS, "torch")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # dynamo's
+@pytest.mark.parametrize("case, names, double", [*pairs()])
+def test_all_agree(case, names, double, monkeypatch):
+    """Output, last states and every gradient of the baseline in float64, by one table of
+    tolerances, in a second run too; who is absent is not installed, or not in this torch."""
+    monkeypatch.setattr(language, "WORDS", 11)
+    want = enter(case.baseline, draw_problem(case).double()).results()
+    gradients = sum(name.startswith("gradient") for name in want)
+    kind = getattr(case, "kind", "")
+    assert (gradients > 0) == (case.measure.backward and kind != "acting")
+    assert gradients >= 4 or case not in map(small, MODELS)
+    assert all(value.abs().max() > 0 for value in want.values())
+    for name in names:
+        problem = draw_problem(case).double() if double else draw_problem(case)
+        with using(engine="reference"):
+            contestant = enter(name, problem)
+            if isinstance(contestant, str):
+                assert "not installed" in contestant or "has no linear_cross" in contestant
+                continue
+            for _ in range(2):
+                got = contestant.results()
+                assert got.keys() == want.keys()
+                for result, value in want.items():
+                    assert_close(got[result], value, msg=f"{name}: {result}")
+            contestant.close()
 
 
 def test_engines_of_a_suite_are_asked_for_by_name():
@@ -140,36 +167,34 @@ def test_same_numbers_for_all():
 
 
 def test_work_is_counted():
-    """Products only: 2·G·H·(I+H)·T·B forward, three times that in training."""
+    """Products alone: 2·G·H·(I+H)·T·B forward, three times that in training, but for x where its
+    gradient is not wanted."""
     forward = replace(SMALL, measure=FORWARD, I=3)
     assert draw_problem(forward).flop == 2 * 3 * 8 * (3 + 8) * 5 * 2
     assert draw_problem(replace(SMALL, I=3)).flop == 3 * draw_problem(forward).flop
+    assert draw_problem(FITTED).flop == 2 * 8 * 19 * 19 * 6 * 5
+    assert draw_problem(RESIDENT).flop == 2 * 3 * 2 * 9 * (4 + 9)
+    assert draw_problem(PRODUCT).flop == 2 * 3 * 5 * 7
 
 
-def test_wrong_contestant_is_not_timed(monkeypatch):
-    """A contestant whose results differ stops the case, by name, before anything is timed."""
+@pytest.mark.parametrize("kind", ["another result", "a gradient less"])
+def test_wrong_contestant_is_not_timed(monkeypatch, kind):
+    """One whose results differ, or lack a gradient, stops the case before anything is timed."""
+
+    def results(right):
+        values = right.results()
+        if kind == "another result":
+            return {k: v * 1.01 for k, v in values.items()}
+        return {k: v for k, v in values.items() if k != "gradient of x"}
 
     def wrong(problem):
         right = enter("torch", problem)
-        results = lambda: {k: v * 1.01 for k, v in right.results().items()}  # noqa: E731
-        return Contestant(right.run, results, right.wants, right.facts)
+        return Contestant(right.run, lambda: results(right), right.wants, right.facts)
 
     monkeypatch.setitem(contestants.CONTESTANTS, "elman", wrong)
     monkeypatch.setattr(training, "time_side_by_side", lambda *_: pytest.fail("timed"))
-    with pytest.raises(VerifyError, match=r"small: elman disagrees with torch: .* is off by"):
-        measure_steps(replace(SMALL, contestants=("torch", "elman")), LEAST)
-
-
-def test_missing_result_is_told(monkeypatch):
-    """A contestant that leaves a gradient out does less work: no comparison."""
-
-    def lazy(problem):
-        right = enter("torch", problem)
-        results = lambda: {k: v for k, v in right.results().items() if k != "gradient of x"}  # noqa: E731
-        return Contestant(right.run, results, right.wants, right.facts)
-
-    monkeypatch.setitem(contestants.CONTESTANTS, "elman", lazy)
-    with pytest.raises(VerifyError, match="do not both have gradient of x"):
+    texts = r"small: elman disagrees with torch: .* is off by|do not both have gradient of x"
+    with pytest.raises(VerifyError, match=texts):
         measure_steps(replace(SMALL, contestants=("torch", "elman")), LEAST)
 
 
@@ -181,3 +206,76 @@ def test_absent_contestant_has_its_reason():
 
     with pytest.raises(EngineError, match=r"torch\.nn has no mgu"):
         measure_steps(replace(SMALL, cell="mgu"), LEAST)
+
+
+def test_combinations_are_all_there():
+    """Of suite cmu each set of switches once; the one with all is engine c, with none serial."""
+    every, out = set(SWITCHES), {name: set(left) for name, left in COMBINATIONS.items()}
+    assert len({frozenset(left) for left in out.values()}) == 2 ** len(SWITCHES)
+    assert all(every - left == {*name.split("+")} & every for name, left in out.items() if left)
+    assert (out["serial"], out["elman-c"]) == (every, set())
+
+
+def test_variants_agree(monkeypatch):
+    """All variants of suite svail of one formula compute the same; one that does not is found."""
+    case = replace(BY_NAME[case_name(PLACES[0])], T=3, B=2, H=9)
+    result = measure_variants(case, LEAST)
+    assert not result["absent"]
+    assert [*result["seconds"]] == [*VARIANTS]
+    assert result["ratio"].keys() == {*VARIANTS} - {case.baseline}
+    other = CONTESTANTS["elman-c"]
+    monkeypatch.setitem(CONTESTANTS, "elman-save", lambda p: other(replace(p, x=p.x + 0.1)))
+    with pytest.raises(VerifyError, match="elman-save disagrees with elman-c"):
+        measure_variants(case, LEAST)
+
+
+def test_weights_come_from_other_memory_each_step(monkeypatch):
+    """So many copies, one after another, that all of them are as large as was asked for."""
+    need_engine("c")
+    problem = draw_problem(RESIDENT)
+    size = problem.weights["weight_hh_l0"].numel() * 4
+    monkeypatch.setattr(weight_residency, "COLD_BYTES", 5 * size - 1)
+    read: list[int] = []
+    plain = torch.addmm
+
+    def noted(row, h, weight):
+        read.append(weight.data_ptr())
+        return plain(row, h, weight)
+
+    monkeypatch.setattr(weight_residency.torch, "addmm", noted)
+    layer = weight_residency.stepped(problem, cold=True)
+    for _ in range(5):
+        layer(problem.x)
+    assert len({*read}) == 5
+    assert read[:5] * 3 == read
+    weight_residency.stepped(problem)(problem.x)
+    assert {*read[15:]} == {problem.weights["weight_hh_l0"].data_ptr()}
+
+
+def test_speeds_of_layouts_are_told():
+    """Of 2 B I H operations, beside rows."""
+    row = measure_products(PRODUCT, LEAST)
+    assert row["told"].startswith("GFLOP/s: rows ")
+    assert row["ratio"].keys() == {"columns", "elman-c"}
+
+
+def test_a_step_of_a_model_updates_it(monkeypatch):
+    """What is timed is the whole step of a word model; what is compared is before it."""
+    monkeypatch.setattr(language, "WORDS", 11)
+    monkeypatch.setattr(language, "_RATE", 1.0)
+    contestant = enter("torch", draw_problem(MODEL))
+    first = contestant.results()
+    assert {"gradient of embedding.weight", "gradient of readout.linear.bias"} < first.keys()
+    contestant.run()
+    assert contestant.results()["loss"] < first["loss"]
+
+
+def test_spikes_are_compared_where_nothing_is_rounded():
+    """Over the first steps, whose number the case names; some neurons fire."""
+    case = next(case for case in MODELS if case.kind == "snntorch")
+    assert 0 < case.judged < case.T
+    result = measure_steps(replace(case, T=12, B=3, H=9, I=5), LEAST)
+    assert result["compared"] == case.judged
+    spikes = enter("loop", draw_problem(replace(case, T=case.judged, B=32))).results()["output"]
+    assert 0.01 < float(spikes.mean()) < 0.99
+    assert set(spikes.unique().tolist()) == {0.0, 1.0}

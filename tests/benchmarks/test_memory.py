@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import torch
 
-from benchmarks.cases import Case, Effort, packed
+from benchmarks.cases import OURS, Case, Effort, packed
 from benchmarks.contestants import CHECKPOINT, KeptCase
+from benchmarks.measures.memory import DECODER, measure_memory, take_peak
 from benchmarks.measures.memory import MEMORY as STEP_OF
-from benchmarks.measures.memory import measure_memory, take_peak
 from benchmarks.problem import Problem
 from benchmarks.programs import program
 from benchmarks.suites.memory import MIB
@@ -89,3 +90,20 @@ def test_forecasts(sizes, checkpoint):
         assert memory[name]["forecast"] == pytest.approx(memory[name]["peak"], rel=0.1, abs=MIB)
     assert memory[CHECKPOINT]["peak"] < 0.6 * memory["elman-c"]["peak"]
     assert all(memory["elman-c"]["peak"] < memory[name]["peak"] for name in torchs)
+
+
+@pytest.mark.slow
+def test_logits_never_stand_in_memory():
+    """Beside gradients a decoder's step takes logits of 128 rows and little more; torch's all."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux counts the peak of resident memory anew")
+    N, H, V = 1000, 16, 10_000
+    names = ("torch", OURS, f"{OURS}-reference")
+    case = Case("case", DECODER, "rnn", 1, N, H, V, names, "torch", threads=1)
+    row = measure_memory(case, Effort(0.1, 1, 1))
+    chunk = 128 * V * 4
+
+    assert row["memory"]["torch"]["peak"] > 2 * N * V * 4
+    for name in names[1:]:
+        assert chunk / 2 < row["memory"][name]["peak"] < 1.4 * chunk + 4 * MIB
+        assert row["memory"][name]["forecast"] is None

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarks import worker
 from benchmarks.cases import Case, Effort
 from benchmarks.measures import starting
 from benchmarks.measures.first_step import first_step
-from benchmarks.measures.random_cell import unseen_cell
 from benchmarks.measures.starting import (
     CHOOSING,
     IMPORT,
@@ -19,7 +19,9 @@ from benchmarks.measures.starting import (
     measure_choosing,
     measure_import,
     measure_warm,
+    unseen_cell,
 )
+from benchmarks.running import reached
 from elman.measuring.process import run_program
 from elman.nn import using
 
@@ -43,14 +45,30 @@ def test_starts_are_measured(monkeypatch):
     least = Effort(starts=1)
     with monkeypatch.context() as patch:
         patch.setattr(starting, "run_program", cache(run_program))  # the first import counts
-        result = measure_import(Case("import", IMPORT), least)["seconds"]
-    assert result["elman"]["median"] > 0
-    assert result["torch"]["median"] > 0
+        result = measure_import(Case("import", IMPORT), least)
+    assert result["seconds"]["elman"]["median"] > 0
+    assert result["seconds"]["torch"]["median"] > 0
+    assert 0 <= result["waited"] < 1
 
     result = measure_warm(Case("warm", WARM, T=3, B=2, H=5, threads=1), least)
     assert result["seconds"]["elman"]["samples"] == 1
     (chosen,) = result["facts"]["elman"]["l0"].values()
     assert chosen["engine"] in {"c", "reference"}
+
+
+def test_a_busy_machine_is_seen_where_others_ran(monkeypatch):
+    """Of an import that waited for a core in its own process, and of a peak whose threads have
+    ended: neither gives a verdict."""
+    outputs = ['{"torch": 1.0, "elman": 2.0, "waited": 0.1}'] * 2
+    outputs.append('{"torch": 1.0, "elman": 2.0, "waited": 0.6}')
+    monkeypatch.setattr(starting, "run_program", lambda *_: outputs.pop(0))
+    case = Case("import", IMPORT, seconds=0.3)
+    row = worker.measure(case, Effort(starts=2))
+    assert row["waited"] == 0.6
+    assert reached(case, row) is None
+    monkeypatch.setattr(worker, "peak_gflops", lambda threads: {"2": 7.0})
+    monkeypatch.setattr(worker.Waiting, "share", lambda waiting: 0.4)
+    assert worker.measure_peak(worker.PEAK, Effort()) == {"peak_gflops": {"2": 7.0}, "waited": 0.4}
 
 
 CHOICE = SimpleNamespace(engine="c", schedule="units")

@@ -19,10 +19,10 @@ from benchmarks.claims import BUSY, FAILS, HOLDS, UNMEASURED, Rows, judged
 from benchmarks.measures import memory, starting
 from benchmarks.peers import remote
 from benchmarks.rows import Row, read_rows
-from benchmarks.studies import learning_studies
-from benchmarks.suites import SUITES
+from benchmarks.studies import learning
+from benchmarks.suites import SUITES, layers
 from benchmarks.table import CASE, words
-from benchmarks.workloads import fitting, language, layer_features
+from benchmarks.workloads import fitting, language
 from elman.measuring.process import Program, environment
 from scripts import begin, finished
 
@@ -95,7 +95,7 @@ def in_tiny(monkeypatch, tmp_path, two_classes) -> None:
     process of its own is forked from one that has torch."""
     monkeypatch.setattr(running, "_measured", measure)
     monkeypatch.setattr(remote, "remote", absent)
-    monkeypatch.setattr(layer_features, "beside", layer_features.layered)
+    monkeypatch.setattr(layers, "remote", lambda *words: layers.layered(*words[:2]))
     for known in (contestants.CONTESTANTS, fitting.FITTERS):
         monkeypatch.setitem(known, "compiled", absent)
     for module in (memory, starting):
@@ -103,9 +103,10 @@ def in_tiny(monkeypatch, tmp_path, two_classes) -> None:
     monkeypatch.setattr(report, "_charts", lambda page: [])  # most of the time; see below
     monkeypatch.setattr(language, "WORDS", 11)
     for name, value in (("STEPS", 10), ("WORD_STEPS", 10), ("_TOKENS", 300), ("_WORDS", 300)):
-        monkeypatch.setattr(learning_studies, name, value)
-    monkeypatch.setattr(learning_studies, "_FEW", 300)
-    monkeypatch.setattr(learning_studies, "TARGET", 9.0)
+        monkeypatch.setattr(learning, name, value)
+    monkeypatch.setattr(learning, "_FEW", 300)
+    monkeypatch.setattr(learning, "_MEAN", 2)
+    monkeypatch.setattr(learning, "TARGET", 9.0)
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {k % 7} of {k % 5}\n" for k in range(900)))
     monkeypatch.setenv("ELMAN_BENCH_TEXT", str(text))

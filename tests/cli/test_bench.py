@@ -31,7 +31,6 @@ def test_a_cell_beside_its_loop(elman, monkeypatch, tmp_path):
     "words, status, said",
     [
         (("lsmt",), 1, "lstm, or my_file.py:my_cell for a cell of your own"),
-        (("cpu",), 1, "suites are run in a checkout of elman: python -m benchmarks cpu"),
         (("gru", "--seconds=-1"), 2, "--seconds"),
         (("gru", "--steps=0"), 2, "--steps"),
         (("gru", "--quick"), 2, "No such option: --quick"),
@@ -39,7 +38,7 @@ def test_a_cell_beside_its_loop(elman, monkeypatch, tmp_path):
     ],
 )
 def test_wrong_calls(elman, words, status, said):
-    """A cell that there is not, or a suite, and numbers that are none."""
+    """A cell that there is not, and numbers that are none."""
     code, _, err = elman("bench", *words)
     assert code == status
     assert said in " ".join(err.replace("│", " ").split())

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from elman import cells
+from elman.cell_files import find_cell
 from elman.cli import doctor
 from elman.measuring import process as measure_process
-from elman.train.loop.layers import find_cell
 
 CELL = '''
 import elman
@@ -85,22 +85,13 @@ def beside(tmp_path, monkeypatch):
         sys.modules.pop(f"elman_test_{name}", None)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("explain", "--no-measure", "--hidden=8", "--dim=P=4"),
-        ("tune", "--hidden=8", "--dim=P=4", "--shape=3,2", "--engine=reference"),
-        ("draw", "cell.svg", "--dim=P=4"),
-    ],
-    ids=lambda words: words[0],
-)
-def test_a_file_imports_its_neighbours(elman, beside, words, tmp_path, monkeypatch, empty_cache):
+def test_a_file_imports_its_neighbours(elman, beside, tmp_path, monkeypatch):
     """As when Python runs it, whatever the folder the command is called in."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    code, said, err = elman(words[0], beside, *words[1:])
+    code, said, err = elman("explain", beside, "--no-measure", "--hidden=8", "--dim=P=4")
     assert code == 0, err
-    assert "low_rank" in said or "cell.svg" in said
+    assert "low_rank" in said
 
 
 @pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
@@ -120,13 +111,11 @@ def test_cells_that_read_more_than_a_sequence(elman, tmp_path):
     assert "elman.Recurrent" in err
 
 
-@pytest.mark.parametrize("command", ["explain", "tune", "draw"])
-def test_cells_that_do_not_exist(elman, own, tmp_path, command):
+def test_cells_that_do_not_exist(elman, own, tmp_path):
     """The nearest name, in a form that every command takes; what is no cell."""
-    more = (str(tmp_path / "cell.svg"),) if command == "draw" else ()
 
     def told(name: str) -> str:
-        code, _, err = elman(command, name, *more)
+        code, _, err = elman("explain", name)
         assert code == 1
         assert "Traceback" not in err
         return err
@@ -192,27 +181,6 @@ def test_explain_measures(elman, nothing_known):
     assert "<- runs" in said or "the only one that can" in said
 
 
-def test_explain_mistakes(elman, own):
-    """What does not fit is told without a traceback."""
-    assert elman("explain", "grux")[0] == 1
-    code, _, err = elman("explain", own, "--no-measure")
-    assert code == 1
-    assert "P" in err
-    assert elman("explain", "gru", "--dim=P")[0] == 2
-    assert elman("explain", "gru", "--stage=nothing", "--no-measure")[0] == 2
-    assert elman("explain", "gru", "--engine=nothing")[0] == 1
-
-
-def test_draw(elman, own, tmp_path):
-    """A picture of a cell of the library, and of the user's."""
-    for name, more in (("gru", ()), (own, ("--dim=P=4",))):
-        path = tmp_path / "cell.svg"
-        code, said, _ = elman("draw", name, str(path), *more)
-        assert code == 0
-        assert str(path) in said
-        assert path.read_text(encoding="utf-8").startswith("<svg")
-
-
 def test_draw_mistakes(elman, tmp_path):
     """A wrong suffix and a folder that is not there."""
     code, _, err = elman("draw", "gru", str(tmp_path / "gru.png"))
@@ -227,18 +195,18 @@ def test_draw_mistakes(elman, tmp_path):
         assert "--ops" in err
 
 
-def test_draw_operations_and_tapes(elman, tmp_path):
-    """The table of operations; a cell with another tape."""
-    path = tmp_path / "ops.svg"
-    code, said, _ = elman("draw", "--ops", str(path))
-    assert (code, said.strip()) == (0, str(path))
+def test_draw(elman, own, tmp_path):
+    """A cell with another tape; one of the user's; the table of operations."""
+    path = tmp_path / "cell.svg"
+    shapes = {}
+    for name, *more in (("lstm", "--tape=save"), ("lstm", "--tape=recompute"), (own, "--dim=P=4")):
+        code, said, _ = elman("draw", name, str(path), *more)
+        assert (code, said.strip()) == (0, str(path))
+        shapes[more[0]] = 'class="shape taped needed"' in path.read_text(encoding="utf-8")
+    assert shapes["--tape=save"]
+    assert not shapes["--tape=recompute"]
+    assert elman("draw", "--ops", str(path))[0] == 0
     assert "softplus" in path.read_text(encoding="utf-8")
-    for tape in ("save", "recompute"):
-        code, _, _ = elman("draw", "lstm", str(path), "--tape", tape)
-        assert code == 0
-        assert ('class="shape taped needed"' in path.read_text(encoding="utf-8")) == (
-            tape == "save"
-        )
 
 
 def test_doctor(elman):

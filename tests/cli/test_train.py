@@ -100,35 +100,11 @@ def test_bad_data_is_told_before_anything_is_written(elman, tmp_path):
     assert not out.exists()
 
 
-def test_short_data_is_told(elman, tmp_path):
-    """Too short a text says how much is needed, and leaves no run folder."""
-    (tmp_path / "short.txt").write_text("abc")
-    out = tmp_path / "runs"
-    words = [f"--data={tmp_path / 'short.txt'}", f"--out={out}", *SMALL]
-    code, _, err = elman("train", *words)
-    assert code == 1
-    assert "the text is too short to train on" in err
-    assert not out.exists()
-
-
 def test_runs_without_any(elman, tmp_path):
     """No runs: a line that says how to make one."""
     code, said, _ = elman("runs", f"--out={tmp_path}")
     assert code == 0
     assert "elman train makes one" in said
-
-
-def test_damaged_run_does_not_hide_the_others(elman, without_charts, tmp_path, data):
-    """A run whose files are damaged is told below the table."""
-    out = f"--out={tmp_path / 'runs'}"
-    elman("train", f"--data={data}", out, *SMALL, "--no-compare")
-    bad = tmp_path / "runs" / "bad"
-    bad.mkdir()
-    (bad / "config.json").write_text("{")
-    code, said, _ = elman("runs", out)
-    assert code == 0
-    assert "6/6" in said
-    assert "bad: damaged: config.json: it is not JSON: Expecting" in said
 
 
 def test_train_series_and_resume(elman, without_charts, tmp_path):
@@ -150,33 +126,22 @@ def test_train_series_and_resume(elman, without_charts, tmp_path):
     assert "nats" in elman("runs", out)[1]
 
 
-@pytest.mark.parametrize("task", ["regression", "rotate"])
-def test_train_on_numbers(elman, without_charts, tmp_path, task):
-    """Loss and R² on the screen, in the list and in the report, with what was predicted."""
-    draw = np.random.default_rng(0)
-    if task == "regression":
-        x = draw.normal(0, 1, (20, 6, 2))
-        arrays = {"x": x, "y": x.sum(2, keepdims=True)}
-    else:
-        arrays = {"x": draw.integers(0, 256, (20, 6, 6), np.uint8)}
-    path = tmp_path / "data.npz"
+def test_train_on_numbers(elman, without_charts, tmp_path):
+    """Loss and R² on the screen and in the list; options of the optimizer are stored."""
+    x = np.random.default_rng(0).normal(0, 1, (20, 6, 2))
+    arrays = {"x": x, "y": x.sum(2, keepdims=True)}
+    path, out = tmp_path / "data.npz", f"--out={tmp_path / 'runs'}"
     np.savez(path, **{f"{k}_{half}": v for k, v in arrays.items() for half in ("train", "test")})
-    out = f"--out={tmp_path / 'runs'}"
-    data = [str(path)] if task == "regression" else [f"--data={path}"]
     small = ("--hidden=4", "--steps=4", "--batch=5", "--engine=aten", "--accelerator=cpu")
     ways = ("--optimizer=sgd", "--momentum=0.9", "--nesterov", "--schedule=linear", "--lr=0.1")
-    code, said, _ = elman("train", task, *data, out, *small, *ways, "--threads=1", "--no-compare")
+    words = ("train", "regression", str(path), out, *small, *ways, "--threads=1", "--no-compare")
+    code, said, _ = elman(*words)
     assert code == 0
-    assert "squared error" in said
-    assert ", R² " in said
     (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.endswith(f"-{task}")
-    page = (folder / "report.html").read_text()
-    assert "Held-out " in page
     assert '"nesterov": true' in (folder / "config.json").read_text()
-    listed = elman("runs", out)[1]
-    assert "R² " in listed
-    assert "squared error" in listed
+    for text in (said, elman("runs", out)[1]):
+        assert "squared error" in text
+        assert "R² " in text
 
 
 @pytest.mark.parametrize(
@@ -184,9 +149,9 @@ def test_train_on_numbers(elman, without_charts, tmp_path, task):
     [
         (("regression",), "the task regression needs data"),
         (("regression", "none.npz"), "the data file does not exist"),
-        (("rotate", "--data=none.npz"), "does not exist"),
-        (("rotate", "--optimizer=adam"), "optimizer must be one of adamw, sgd, not adam"),
-        (("rotate", "--schedule=step"), "schedule must be one of cosine, linear, constant, or"),
+        (("--data=none.txt",), "does not exist"),
+        (("--optimizer=adam",), "optimizer must be one of adamw, sgd, not adam"),
+        (("--schedule=step",), "schedule must be one of cosine, linear, constant, or"),
     ],
 )
 def test_mistakes_are_told_in_a_line(elman, tmp_path, words, reason):

@@ -142,6 +142,7 @@ ROWS: dict[str, Row] = {
     "layers of their own": row(
         (cells.gru, cells.lstm), {"heads": 2}, explained="l1, lstm:", shown="[gru, lstm], 4, [6, 8]"
     ),
+    "layers of sizes": Row((cells.gru, cells.gru), {"learn_initial": True}, shown="4, [6, 8]"),
     "layers of their own, drawn": row(
         (cells.gru, cells.lstm), {"zoneout": {"c": 0.4}, "learn_initial": True},
         {"reset": FLAGS, "outputs": "states"}, per=("step",),

@@ -18,7 +18,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import elman
 import elman.nn
-from conformance.calling import LENGTHS, SEED, by_layout, called, compare, leaves_of, wanted
+from conformance.calling import (
+    LENGTHS,
+    SEED,
+    by_layout,
+    called,
+    compare,
+    leaves_of,
+    sampled,
+    transposed,
+    wanted,
+)
 from conformance.rows import (
     ROWS,
     Given,
@@ -256,23 +266,41 @@ def test_gradients_by_sample(name):
             assert_close(got[at], want[:, at])
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["", "batch first"])
 @every_row
-def test_steps_and_streams(name):
-    """One step at a time is the whole sequence, and a stream goes on where it was."""
+def test_steps_and_streams(name, first):
+    """One step at a time is the whole sequence, of a single sample too, and a stream goes on where
+    it was."""
     row = ROWS[name]
-    net = row.make("c").train(not row.draws_by_torch)
+    net = row.make("reference" if first else "c").train(not row.draws_by_torch)
     given = given_of(row, net)
+    net.batch_first = first
     given.call = {k: v for k, v in given.call.items() if k in ("reset", "mask", "draws")}
     (x, state), call = arguments(row, given)
     want = judge(row, net, given)
-    rows, timed = [], {key: value for key, value in call.items() if key != "static"}
+    timed = {key: value for key, value in call.items() if key != "static"}
     more = {"static": call["static"]} if given.static else {}
-    for t in range(5):
-        now = tuple(v[t] for v in x) if isinstance(x, tuple) else x[t]
-        out, state = net.step(now, state, **more, **{key: v[t] for key, v in timed.items()})
-        rows.append([*values_of((out, ())).values()])
-    got = {f"out {k}": torch.stack(parts) for k, parts in enumerate(zip(*rows))}
-    compare(got | values_of(((), state)), want, leaves_of(net, given))
+
+    def stepped(x: Any, state: Any, timed: Any, more: Any) -> dict[str, Any]:
+        rows = []
+        for t in range(5):
+            now = tuple(v[t] for v in x) if isinstance(x, tuple) else x[t]
+            out, state = net.step(now, state, **more, **{key: v[t] for key, v in timed.items()})
+            rows.append([*values_of((out, ())).values()])
+        got = {f"out {k}": torch.stack(parts) for k, parts in enumerate(zip(*rows))}
+        return got | values_of(((), state))
+
+    compare(stepped(x, state, timed, more), want, leaves_of(net, given))
+    single = None if given.states is None else [[v[0] for v in own] for own in given.states]
+    own = {key: tuple(v[0] for v in value) for key, value in more.items()}
+    timed_of_one = {key: value[:, 0] for key, value in timed.items()}
+    alone = stepped(sampled(x), form_of(row, single), timed_of_one, own)
+    for key, value in alone.items():
+        if key.startswith("out"):
+            assert_close(value, want[key][:, 0])
+
+    def laid(value: Any) -> Any:
+        return transposed(value) if first else value
 
     stream = elman.Stream(net.eval(), form_of(row, given.states), **more)
     timed.pop("draws", None)
@@ -280,15 +308,18 @@ def test_steps_and_streams(name):
     want = judge(row, net, given)
     for begin, end in ((0, 4), (4, 5)):
         cut = tuple(v[begin:end] for v in x) if isinstance(x, tuple) else x[begin:end]
-        out = stream(cut, **{key: v[begin:end] for key, v in timed.items()})
+        out = stream(laid(cut), **{key: laid(v[begin:end]) for key, v in timed.items()})
         for key, value in values_of((out, ())).items():
-            assert_close(value, want[key][begin:end])
+            assert not value.requires_grad
+            assert_close(laid(value), want[key][begin:end])
+    for key, value in values_of(((), stream.state)).items():
+        assert_close(value, want[key])
     stream.reset([1])
     bare = Given(given.inputs, given.static, given.states, {})
-    again = stream(arguments(row, bare)[0][0])
+    again = stream(laid(arguments(row, bare)[0][0]))
     begun = judge(row, net, bare)
     for key, value in values_of((again, ())).items():
-        assert_close(value[:, 1], begun[key][:, 1])
+        assert_close(laid(value)[:, 1], begun[key][:, 1])
 
 
 @every_row

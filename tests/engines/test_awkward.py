@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("as_users")  # what is rounded
 @pytest.mark.parametrize("engine", ["reference", "c"])
 @pytest.mark.parametrize("functions", [single, double], ids=["one value", "two values"])
 def test_functions(functions, engine, dtype):
-    """On engines of the CPU; engine triton: ``triton/test_triton_awkward.py``."""
+    """On engines of the CPU; engine triton: ``triton/test_triton_agreement.py``."""
 
     def compute(case: Case) -> dict[str, torch.Tensor]:
         need(engine, job_of(case))

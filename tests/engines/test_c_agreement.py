@@ -16,11 +16,8 @@ from helpers import (
     Case,
     assert_all_same,
     assert_same,
-    job_of,
-    need,
     oracle,
     random_case,
-    run,
 )
 from kernels import c_kernel, scheduled
 from unseen import UNSEEN
@@ -30,9 +27,6 @@ MIDDLE = AWKWARD[1]  # its kernels serve most tests below
 SAMPLE = [cells.lstm, cells.gru, cells.lem, cells.lstm_layernorm]
 EVERY_SIZE = [cells.gru, cells.lstm_layernorm]  # one with blocks of its matrices alone, and sums
 SCHEDULES = [("one", 1, 100), ("batch", 2, 100), ("units", 2, 100), ("units", 3, 2)]
-
-
-as_users = pytest.mark.usefixtures("as_users")
 
 
 def named(value):
@@ -64,33 +58,28 @@ def agree(monkeypatch, kernel, case: Case):
             assert_all_same(call(kernel, case), want, case.dtype, case.T)
 
 
-OPTIMIZED = [*SAMPLE, cells.slstm, cells.lru]  # of every kind
-
-
-@every_cell
-def test_cells_agree_in_float32(cell, request, monkeypatch):
+@pytest.mark.parametrize(
+    "cell, flags",
+    [*((cell, "") for cell in cells.CORE), *((cell, "as_users") for cell in EVERY_SIZE)],
+    ids=named,
+)
+def test_cells_agree_in_float32(cell, flags, request, monkeypatch):
     """Output, last states and every gradient, on awkward sizes, under every split.
 
     Each size is a kernel to compile: the test marked ``long`` has those that are left out here, and
     most cells run with units that fill no vector in float64.
     """
-    if cell in OPTIMIZED:
-        request.getfixturevalue("as_users")
-    chosen = AWKWARD if cell in EVERY_SIZE else AWKWARD[3:4]
+    if flags:
+        request.getfixturevalue(flags)
+    chosen = AWKWARD if cell in EVERY_SIZE and not flags else AWKWARD[3:4]
     cases = [random_case(cell, sizes, 0, F32) for sizes in chosen]
     for kernel, case in zip(compiled(cases), cases):
         agree(monkeypatch, kernel, case)
 
 
-@pytest.mark.parametrize(
-    "cell, flags",
-    [*((cell, "") for cell in cells.CORE), *((cell, "as_users") for cell in EVERY_SIZE)],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_cells_agree_in_float64(cell, flags, request, monkeypatch):
+@every_cell
+def test_cells_agree_in_float64(cell, monkeypatch):
     """As in float32; one size, since only the width of vectors differs."""
-    if flags:
-        request.getfixturevalue(flags)
     case = random_case(cell, MIDDLE, 0, F64)
     agree(monkeypatch, c_kernel(case), case)
 
@@ -135,7 +124,6 @@ def test_unseen_cells_agree(cell, dtype, monkeypatch):
 OUTPUTS = [cell for cell in UNSEEN if cell.outputs or len(cell.states) > 2]
 
 
-@as_users
 @pytest.mark.parametrize("cell", [*SAMPLE, *OUTPUTS], ids=named)
 def test_inference_agrees(cell, monkeypatch):
     """A kernel without a backward keeps two rows of its states, and gives the same values."""
@@ -171,18 +159,6 @@ def test_a_second_backward_agrees(cell):
         assert torch.equal(once[name], twice[name]), name
 
 
-def test_a_second_backward_through_autograd():
-    """The same through torch: retain_graph reaches the kernel."""
-    case = middle(cells.gru)
-    kernel = c_kernel(case)
-    x = case.inputs["x"].clone().requires_grad_()
-    _, states, weights = given_of(case)
-    out, _, _ = through_autograd(kernel, None, call_of(([x], states, weights)), True)
-    (first,) = torch.autograd.grad(out, x, case.d_output, retain_graph=True)
-    (second,) = torch.autograd.grad(out, x, case.d_output)
-    assert torch.equal(first, second)
-
-
 @both_dtypes
 @pytest.mark.parametrize("split", ["one", "batch", "units"])
 def test_results_repeat_bit_for_bit(dtype, split, monkeypatch):
@@ -203,36 +179,6 @@ def test_long_and_wide_batches(cell, T, B, dtype):
     """More rows than a chunk, more samples than a block of rows, and single ones."""
     case = middle(cell, dtype, T=T, B=B)
     assert_all_same(call(c_kernel(case), case), oracle(case), dtype, T)
-
-
-LAYOUTS = {  # how a caller may hand in a tensor [T, B, n]
-    "batch first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
-    "every second unit": lambda x: torch.stack([x, x * 9], -1).flatten(-2)[..., ::2],
-    "units first": lambda x: x.permute(2, 0, 1).contiguous().permute(1, 2, 0),
-    "every second step": lambda x: torch.stack([x, x * 9], 1).flatten(0, 1)[::2],
-    "some samples": lambda x: torch.cat([x * 9, x, x * 9], 1)[:, x.shape[1] : 2 * x.shape[1]],
-    "off alignment": lambda x: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape),
-    "one step for all": lambda x: x[:1].expand(x.shape),
-    "one sample for all": lambda x: x[:, :1].expand(x.shape),
-    "one row for all": lambda x: x[:1, :1].expand(x.shape),
-    "one unit for all": lambda x: x[..., :1].expand(x.shape),
-    "one number for all": lambda x: x[:1, :1, :1].expand(x.shape),
-}
-
-
-@pytest.mark.parametrize("T, B", [(7, 3), (7, 1), (1, 3)])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_strides(layout, T, B):
-    """x and the output's gradient in any layout, expanded ones included."""
-    case = middle(cells.gru, F64, T=T, B=B)
-    kernel = c_kernel(case)
-    odd = LAYOUTS[layout]
-    x, d_output = odd(case.inputs["x"]), odd(case.d_output)
-    assert torch.equal(x[0], case.inputs["x"][0]) or "for all" in layout
-    odd_case = dataclasses.replace(case, inputs={"x": x}, d_output=d_output)
-    plain = dataclasses.replace(case, inputs={"x": x.contiguous()}, d_output=d_output.contiguous())
-    assert_all_same(call(kernel, odd_case), call(kernel, plain), F64, T)
-    assert_all_same(call(kernel, odd_case), oracle(plain), F64, T)
 
 
 def test_odd_states_weights_and_masks():
@@ -305,13 +251,6 @@ def test_an_empty_batch():
     got = call(c_kernel(case), empty)
     assert got["out"].shape == (7, 0, 13)
     assert not got["dR"].any()
-
-
-def test_through_the_whole_pipeline():
-    """By name, through the tuner and autograd: engine c runs, and agrees."""
-    case = middle(cells.gru, F32)
-    need("c", job_of(case))
-    assert_all_same(run(cells.gru, case, "c"), oracle(case), F32, case.T)
 
 
 @pytest.mark.parametrize("cell, dtype", [*zip([*cells.CORE, *UNSEEN], [F32, F64] * 99)], ids=named)

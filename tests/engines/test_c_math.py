@@ -21,7 +21,6 @@ from elman.ir.draws import BITS, SCALE, drawn, stream
 from elman.ir.ops import STAND_INS
 from elman.plan.build import program
 from elman.plan.spec import Spec
-from emulated import MISSING, Emulated
 
 pytestmark = pytest.mark.usefixtures("as_users")  # what is rounded
 
@@ -46,8 +45,8 @@ _libraries: dict[tuple[str, str], Called] = {}
 
 
 def usable() -> list[str]:
-    """Names of the instruction sets that this machine can run, or emulate."""
-    able = [] if MISSING else ["neon"]
+    """Names of the instruction sets that this machine can run."""
+    able: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         for name in ISAS:
             patch.setenv("ELMAN_ISA", name)
@@ -84,8 +83,14 @@ def _reduction(name: str) -> str:
     return text.replace("{p, 1}", "{p, n}").replace(number(4.0), "(T)size")
 
 
-def _own(isa: Isa, dtype: str) -> Called:
-    """Functions of a library for this machine."""
+def calling(name: str, dtype: str) -> Called:
+    """What is tested here, compiled once."""
+    if (name, dtype) in _libraries:
+        return _libraries[name, dtype]
+    reason = find_compiler()
+    if isinstance(reason, str):
+        pytest.skip(reason)
+    isa = ISAS[name]
     library = load(build(text_of(isa, dtype), isa, (runtime(isa, dtype),)))
 
     def call(name: str, *args: int | np.ndarray) -> None:
@@ -95,26 +100,8 @@ def _own(isa: Isa, dtype: str) -> Called:
         function.restype = None
         function(*(arg.ctypes.data if isinstance(arg, np.ndarray) else arg for arg in args))
 
+    _libraries[name, dtype] = call
     return call
-
-
-def _emulated(isa: Isa, dtype: str) -> Called:
-    """Functions of a program for another machine."""
-    text, part = text_of(isa, dtype), runtime(isa, dtype).removeprefix(head(isa, dtype))
-    names = [f"reduce_{name}" for name in REDUCED] + [f"apply_{name}" for name in SPELL]
-    return Emulated(text + part, names).call
-
-
-def calling(isa: str, dtype: str) -> Called:
-    """What is tested here, compiled once."""
-    key = (isa, dtype)
-    if key not in _libraries:
-        reason = find_compiler()
-        if isinstance(reason, str):
-            pytest.skip(reason)
-        own = isa != "neon" or detect().name == "neon"
-        _libraries[key] = (_own if own else _emulated)(ISAS[isa], dtype)
-    return _libraries[key]
 
 
 def apply(name: str, isa: str, *args: np.ndarray) -> np.ndarray:
@@ -221,31 +208,12 @@ def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.remainder(a, b)
 
 
-TORCH = {  # op -> torch's own
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "relu": torch.relu,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "abs": torch.abs,
-    "sign": torch.sign,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "erf": torch.erf,
+NAMED = "tanh sigmoid relu exp log sqrt abs sign sin cos erf atan expm1 floor round pow mul div"
+NAMED += " minimum maximum lt le gt ge eq ne"
+TORCH = {name: getattr(torch, name) for name in NAMED.split()} | {  # op -> torch's own
     "softplus": torch.nn.functional.softplus,
-    "atan": torch.atan,
-    "expm1": torch.expm1,
-    "floor": torch.floor,
-    "round": torch.round,
-    "pow": torch.pow,
     "remainder": lambda a, b: torch.from_numpy(_remainder(a.numpy(), b.numpy())),
     "stop": torch.clone,
-    "mul": torch.mul,
-    "div": torch.div,
-    "minimum": torch.minimum,
-    "maximum": torch.maximum,
-    **{name: getattr(torch, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
 }
 ROUNDED = ("tanh", "sigmoid", "exp", "log", "sqrt", "sin", "cos", "erf", "softplus")
 ROUNDED += ("atan", "expm1", "pow")

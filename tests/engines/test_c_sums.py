@@ -5,16 +5,27 @@ from __future__ import annotations
 import pytest
 import torch
 
-import elman
-from elman import cell
+from calls import call
+from elman import cell, cells
 from elman.engines.c.isa import detect
 from elman.engines.c.tiles import WIDEST, tile_rows
 from elman.ops import tanh
 from elman.plan.schedule import Blocks
-from helpers import assert_close, need_engine
+from helpers import Sizes, assert_all_same, oracle, random_case
+from kernels import c_kernel, scheduled
 
 TILE = tile_rows(detect(), WIDEST)
 ROWS = Blocks().k
+
+
+def agree(of, sizes: Sizes, monkeypatch, repeats: int = 1) -> None:
+    """By one worker, and by two that share units."""
+    case = random_case(of, sizes, 0, torch.float64)
+    kernel, want = c_kernel(case), oracle(case)
+    for schedule in (("one", 1, 100), *[("units", 2, 100)] * repeats):
+        with monkeypatch.context() as patch:
+            scheduled(patch, kernel, *schedule)
+            assert_all_same(call(kernel, case), want, torch.float64, case.T)
 
 
 @pytest.mark.parametrize(
@@ -31,24 +42,9 @@ ROWS = Blocks().k
         (5, 2 * ROWS + 3, 1),
     ],
 )
-def test_around_tiles_and_blocks(units: int, batch: int, steps: int):
-    """One unit or row more or less, for one worker and for two."""
-    need_engine("c")
-    torch.manual_seed(0)
-    judge = elman.RNN(6, units, engine="reference", dtype=torch.float64)
-    net = elman.RNN(6, units, engine="c", dtype=torch.float64)
-    net.load_state_dict(judge.state_dict())
-    x, dy = torch.randn(steps, batch, 6).double(), torch.randn(steps, batch, units).double()
-    want = torch.autograd.grad(judge(x)[0], [*judge.parameters()], dy)
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            found = torch.autograd.grad(net(x)[0], [*net.parameters()], dy)
-            for a, b in zip(found, want, strict=True):
-                assert_close(a, b)
-    finally:
-        torch.set_num_threads(before)
+def test_around_tiles_and_blocks(units: int, batch: int, steps: int, monkeypatch):
+    """One unit or row more or less."""
+    agree(cells.rnn, Sizes(steps, batch, 6, units), monkeypatch)
 
 
 @cell(input="x[H]", state="h[H], s[H]", weights="W[H, H], R[H, H]")
@@ -58,16 +54,6 @@ def twice(x, h, s, W, R):
     return a, tanh(W @ (x * x) + R @ s + a)
 
 
-def test_several_terms_of_one_sum():
+def test_several_terms_of_one_sum(monkeypatch):
     """Who adds one term adds the others: no two workers write to the same rows."""
-    need_engine("c")
-    torch.manual_seed(0)
-    judge = elman.Recurrent(twice, 200, 200, engine="reference", dtype=torch.float64)
-    net = elman.Recurrent(twice, 200, 200, engine="c", dtype=torch.float64)
-    net.load_state_dict(judge.state_dict())
-    x, dy = torch.randn(4, 9, 200).double(), torch.randn(4, 9, 200).double()
-    want = torch.autograd.grad(judge(x)[0], [*judge.parameters()], dy)
-    for _ in range(5):
-        found = torch.autograd.grad(net(x)[0], [*net.parameters()], dy)
-        for a, b in zip(found, want, strict=True):
-            assert_close(a, b)
+    agree(twice, Sizes(4, 9, 200, 200), monkeypatch, repeats=5)

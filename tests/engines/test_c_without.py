@@ -60,7 +60,6 @@ def test_all_combinations_agree(cell, without, monkeypatch):
     agree(monkeypatch, cell, F32, without)
 
 
-@as_users
 @pytest.mark.parametrize("without", [{"specialization"}, {"specialization", *ALL_OUT}], ids=named)
 def test_libm_agrees(without, monkeypatch):
     """exp, tanh and softplus called one by one, in vectors and without."""
@@ -68,21 +67,10 @@ def test_libm_agrees(without, monkeypatch):
         agree(monkeypatch, cell, dtype, frozenset(without))
 
 
-@as_users
 @pytest.mark.parametrize("cell", [cells.lem, cells.slstm, cells.lru], ids=named)
 def test_plain_code_agrees_in_float64(cell, monkeypatch):
     """Every operation on a number is written as it is on a vector."""
-    agree(monkeypatch, cell, F64, frozenset({"simd"}))
     agree(monkeypatch, cell, F64, ALL_OUT)
-
-
-def test_inference_agrees():
-    """Calls of a few rows have a way of their own through a kernel without gradients."""
-    for T, B in ((1, 1), (7, 3)):
-        case = random_case(tanh_readout, Sizes(T, B, 5, 19), 0, F32)
-        kernel = c_kernel(case, wants=frozenset(), training=False, without=ALL_OUT)
-        want = {name: value for name, value in oracle(case).items() if name[0] != "d"}
-        assert_all_same(call(kernel, case), want, F32, T)
 
 
 def emitted(without):
@@ -135,16 +123,6 @@ def test_one_worker_without_threads(monkeypatch):
         assert (kernel.schedule(50, 64).workers, kernel.workers()) == (1, 1)
     spec = spec_of(case.dims.items(), without=frozenset({"threads"}))
     assert ENGINE.schedules(compiler.job(tanh_readout, spec), 50, 64) == ("one",)
-
-
-def test_kernels_are_kept_apart():
-    """A kernel that lacks something is never taken for the usual one, on disk or in a record."""
-    case = random_case(tanh_readout, ODD, 1, F32)
-    left_out = ((), ("tiling",), ("simd",), ("specialization",), ("simd", "specialization"))
-    kernels = [c_kernel(case, without=frozenset(out)) for out in left_out]
-    assert len({kernel.fingerprint() for kernel in kernels}) == len(kernels)
-    told = {(one.describe()["plan"], one.describe()["isa"]) for one in kernels}
-    assert len(told) == len(kernels)
 
 
 @pytest.mark.parametrize("lengths", [None, [6, 2, 4]], ids=["dense", "ragged"])

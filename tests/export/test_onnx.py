@@ -26,7 +26,7 @@ from helpers import assert_same, forced
 from kernels import cell_from
 from library_sizes import DIMS
 from random_cells import drawn_cells
-from unseen import UNSEEN
+from unseen import UNSEEN, of_heads
 
 LEAVES = {op.name for op in OPS.values() if op.kind == "leaf"}
 
@@ -131,12 +131,6 @@ def test_standard_operators(name, both, scan, runtime, tmp_path):
     module = STANDARD[name](num_layers=2, bidirectional=both)
     made = check(runtime, module, tmp_path, states=True, scan=scan)
     assert made.operators == ["Scan" if scan else name.split()[0]] * 2
-
-
-@elman.cell(input="x[I]", state="h[H], m", weights="W[H, I], R[H, H]")
-def of_heads(x, h, m, W, R):
-    h = ops.tanh(W @ x + R @ ops.softmax(h, groups=3) * ops.exp(-m)) + h / h.shape[0]
-    return ops.cumsum(0.5 * h), 0.5 * m + ops.mean(h)
 
 
 SHAPES = {

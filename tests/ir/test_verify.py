@@ -8,8 +8,7 @@ import pytest
 
 from elman import cells, compiler
 from elman.errors import VerifyError
-from elman.ir.graph import Graph, Node, Rate, leaf_named, node, walk, with_args
-from elman.ir.ops import OPS
+from elman.ir.graph import Graph, Node, Rate, node, walk, with_args
 from elman.ir.verify import verified, verified_pair, verify_node
 
 H, P = (("H",),), (("P",),)
@@ -94,13 +93,8 @@ def test_walk_goes_arguments_first_and_once():
     assert list(walk([both], stop=lambda value: value is both)) == [both]
 
 
-def test_leaves_by_name_and_unchanged_nodes():
-    """Leaves by name; the same node where nothing changed."""
-    graph = cells.gru.graph
-    assert leaf_named(graph, "R").name == "R"
-    with pytest.raises(VerifyError, match="no leaf called 'Q'"):
-        leaf_named(graph, "Q")
+def test_unchanged_nodes():
+    """The same node where nothing changed."""
     both = node("mul", (h, x), (), H)
     assert with_args(both, (h, x)) is both
     assert with_args(both, (x, h)).args == (x, h)
-    assert set(OPS) >= {value.op for value in graph.walk()}

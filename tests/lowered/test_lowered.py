@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -28,7 +29,8 @@ from elman.lowered.types import (
     Transpose,
 )
 from elman.lowered.verify import verify
-from elman.ops import mean, sigmoid, sum, tanh
+from elman.ops import mean, sigmoid, tanh
+from elman.ops import sum as total
 from helpers import Case, Sizes, assert_all_same, oracle, random_case
 from kernels import case_of
 from lowered_machine import Machine, lowered_of
@@ -38,6 +40,11 @@ F64 = torch.float64
 SIZES = Sizes(T=4, B=3, I=5, H=9)
 
 
+def named(cell: Any) -> str:
+    """A cell's name."""
+    return cell.name
+
+
 def check(lowered: Lowered, case: Case) -> None:
     """One worker, and three of which the last is first or last."""
     want = oracle(case)
@@ -45,7 +52,7 @@ def check(lowered: Lowered, case: Case) -> None:
         assert_all_same(Machine(lowered, case, workers, order).run(), want, F64, case.T)
 
 
-@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.CORE, ids=named)
 def test_library(cell):
     """Both directions, by workers in any order, agree with engine reference."""
     case = random_case(cell, SIZES, 0, F64)
@@ -60,7 +67,7 @@ def scaled(x, m, h, n, W, R, g, s):
     R = R - R.T
     v = W @ x + m * (R @ h)
     v = v / (1 + mean(v * v)) * g * s
-    return (1 - sigmoid(n)) * tanh(v) + h * sum(g * g), n + sum(v * h)
+    return (1 - sigmoid(n)) * tanh(v) + h * total(g * g), n + total(v * h)
 
 
 @pytest.mark.parametrize("tape", ["save", "auto", "recompute"])
@@ -68,6 +75,22 @@ def test_scalars_and_matrices_of_weights(tape):
     """What is computed once per call, and its gradients."""
     case = random_case(scaled, replace(SIZES, I=9), 1, F64)
     lowered = lowered_of(case, tape=tape)
+    verify(lowered)
+    check(lowered, case)
+
+
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.lstm_layernorm], ids=named)
+def test_heads_are_loops(cell):
+    """Heads are copies: parts of 16 have as many statements as a part of one; results agree."""
+    case = random_case(cell.with_heads(16), replace(SIZES, H=48), 3, F64)
+    lowered, one = lowered_of(case), lowered_of(random_case(cell, SIZES, 3, F64))
+    parts = [
+        [part for phase in d.phases for segment in phase.segments for part in segment.parts]
+        for d in (*lowered.directions, *one.directions)
+    ]
+    counts = [sum(len(part.body) for part in parts) for parts in parts]
+    assert max(part.groups for part in chain(*parts)) == 16
+    assert sum(counts[:2]) < 2 * sum(counts[2:])
     verify(lowered)
     check(lowered, case)
 
@@ -168,7 +191,7 @@ def noticed(mutant: Lowered, case: Case, want: dict[str, torch.Tensor]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("cell", [cells.gru, scaled], ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", [cells.gru, scaled], ids=named)
 def test_mutants(cell):
     """A wait, an offset, a store, a sign, a register: nothing that is off passes."""
     sizes = replace(SIZES, I=9) if cell is scaled else SIZES

@@ -52,24 +52,24 @@ def peak(monkeypatch):
 
 def small(cell=cells.mgu, **more) -> Measured:
     """A measurement that takes no time."""
-    given = {"steps": 12, "batch": 3, "seconds": 1e-3, "engine": "reference"} | more
-    return measure(cell, 4, 6, **given)
+    options = {"steps": 12, "batch": 3, "seconds": 1e-3, "engine": "reference"} | more
+    return measure(cell, 4, 6, **options)
 
 
 @pytest.mark.parametrize("cell, dims, leaves", CELLS, ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize("training", [True, False])
 def test_agreement_by_name(cell, dims, leaves, training):
     """Output, every last state and every gradient but those of constants; compared in full."""
-    found = small(cell, training=training, **dims)
+    result = small(cell, training=training, **dims)
     last = {f"last {state.name}" for state in cell.states}
     gradients = {f"gradient of {name}" for name in leaves} if training else set()
-    assert set(found.errors) == {"output", *last, *gradients}
-    assert max(found.errors.values()) < 1e-5
-    assert max(found.errors.values()) > 0
-    assert found.compared == 12
-    assert found.ratio.median > 0
-    assert found.engine == "reference"
-    assert found.sizes == {"I": 4, "H": 6, **dims}
+    assert set(result.errors) == {"output", *last, *gradients}
+    assert max(result.errors.values()) < 1e-5
+    assert max(result.errors.values()) > 0
+    assert result.compared == 12
+    assert result.ratio.median > 0
+    assert result.engine == "reference"
+    assert result.sizes == {"I": 4, "H": 6, **dims}
 
 
 def test_flop_are_the_products():
@@ -82,11 +82,11 @@ def test_flop_are_the_products():
 @pytest.mark.parametrize("what", ["output", "gradient of Wf", "last h"])
 def test_a_wrong_result_is_named(monkeypatch, what):
     """Of elman's alone: the loop is the judge."""
-    own = Pairing.results
+    plain = Pairing.results
 
-    def off(self, who):
-        made = own(self, who)
-        return made | {what: made[what] * 1.1} if who.__name__ == "own" else made
+    def off(self, run):
+        values = plain(self, run)
+        return values | {what: values[what] * 1.1} if run.__name__ == "fused" else values
 
     monkeypatch.setattr(Pairing, "results", off)
     with pytest.raises(VerifyError, match=rf"mgu: elman disagrees .*: {what} is off by"):
@@ -95,23 +95,23 @@ def test_a_wrong_result_is_named(monkeypatch, what):
 
 def test_chaos_is_compared_over_a_few_steps(monkeypatch):
     """What a formula does with rounding after many steps is no disagreement."""
-    own = Pairing.results
+    plain = Pairing.results
 
-    def off(self, who):
-        made = own(self, who)
-        late = len(self.dy[0]) > 10 and who.__name__ == "own"
-        return made | {"output": made["output"] + 1} if late else made
+    def off(self, run):
+        values = plain(self, run)
+        late = len(self.dy[0]) > 10 and run.__name__ == "fused"
+        return values | {"output": values["output"] + 1} if late else values
 
     monkeypatch.setattr(Pairing, "results", off)
-    found = small()
-    assert found.compared == 10
-    assert "over 10 steps" in str(found)
+    result = small()
+    assert result.compared == 10
+    assert "over 10 steps" in str(result)
 
 
 def test_result_as_text_and_as_json():
     """Sizes, agreement, who runs, the ratio and the share of the peak; and back from JSON."""
-    found = small()
-    told = str(found)
+    result = small()
+    text_of = str(result)
     for text in (
         "mgu: T = 12, B = 3, H = 6, I = 4; float32",
         "gradient of Wn",
@@ -119,8 +119,8 @@ def test_result_as_text_and_as_json():
         "times as fast",
         "of the peak (100)",
     ):
-        assert text in told
-    assert Measured.from_json(json.loads(json.dumps(found.to_json()))) == found
+        assert text in text_of
+    assert Measured.from_json(json.loads(json.dumps(result.to_json()))) == result
     assert "of the peak" not in str(small(dtype="float64"))
 
 
@@ -158,19 +158,19 @@ def test_wrong_calls(wrong, error, said):
 
 def test_what_another_process_is_asked(monkeypatch):
     """Everything arrives there, and what it says comes back: numbers, or why there are none."""
-    made = small()
+    values = small()
     asked = MeasureRequest("mgu", 4, 6, {}, steps=7, engine="reference", threads=3)
     programs = []
 
     def run(program, limit_s):
         programs.append(program)
-        return json.dumps(made.to_json())
+        return json.dumps(values.to_json())
 
     monkeypatch.setattr(measure_process, "run_program", run)
-    assert measure_in_process(asked) == made
+    assert measure_in_process(asked) == values
     assert json.loads(programs[0].text)["steps"] == 7
     assert programs[0].threads == 3
-    monkeypatch.setattr(measure_process, "run_program", lambda *given: '{"failed": "cannot"}')
+    monkeypatch.setattr(measure_process, "run_program", lambda *_: '{"failed": "cannot"}')
     with pytest.raises(RunError, match="cannot"):
         measure_in_process(asked)
 
@@ -184,7 +184,7 @@ def test_another_process(tmp_path):
         "@cell(input='x[I]', state='h[H]', weights='W[H, I]')\n"
         "def leaky(x, h, W):\n    return 0.9 * h + W @ x\n"
     )
-    given = {"steps": 4, "batch": 2, "engine": "reference", "seconds": 1e-3, "dtype": "float64"}
-    found = measure_in_process(MeasureRequest(f"{path}:leaky", 3, 5, {}, threads=1, **given))
-    assert set(found.errors) == {"output", "last h", "gradient of x", "gradient of W"}
-    assert found.threads == 1
+    options = {"steps": 4, "batch": 2, "engine": "reference", "seconds": 1e-3, "dtype": "float64"}
+    result = measure_in_process(MeasureRequest(f"{path}:leaky", 3, 5, {}, threads=1, **options))
+    assert set(result.errors) == {"output", "last h", "gradient of x", "gradient of W"}
+    assert result.threads == 1

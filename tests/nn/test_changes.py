@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import elman
 from elman import cells
-from elman.errors import EngineError, InputError
+from elman.errors import InputError
 from helpers import assert_close
 
 I, H, LIMIT = 5, 7, 0.02
@@ -16,25 +16,6 @@ I, H, LIMIT = 5, 7, 0.02
 
 def gradients(out: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(out.sin().sum() * 3, leaves))
-
-
-@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
-def test_drop_ins(kind):
-    """The values are torch's; the gradients are not; torch's own engine cannot do it."""
-    torch.manual_seed(0)
-    net, theirs = getattr(elman, kind)(I, H, clip_gradient=1e-3), getattr(nn, kind)(I, H)
-    theirs.load_state_dict(net.state_dict())
-    x = torch.randn(6, 3, I, requires_grad=True)
-    out, free = net(x)[0], theirs(x)[0]
-    assert_close(out, free)
-    mine, others = (torch.autograd.grad(v.sum(), x)[0] for v in (out, free))
-    assert_close(mine[-1], others[-1])
-    assert not torch.allclose(mine[0], others[0])
-    with elman.using(engine="reference"):
-        assert_close(mine, torch.autograd.grad(net(x)[0].sum(), x)[0])
-    with elman.using(engine="aten"), pytest.raises(EngineError, match="aten cannot run"):
-        net(x)
-    assert "clip_gradient=0.001" in repr(net)
 
 
 def test_with_heads():

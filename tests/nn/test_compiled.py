@@ -74,27 +74,6 @@ def test_same_as_eager(kind, options, lengths, engine):
     assert not counters["graph_break"]
 
 
-def test_any_cell_and_dropout_and_residual():
-    """A Recurrent of several inputs; what is between layers stays outside the operator."""
-
-    @elman.cell(input="x[I], m", state="h[H]", weights="W[H, I], R[H, H]")
-    def reset(x, m, h, W, R):
-        """A state that m sets back."""
-        return elman.ops.tanh(W @ x + R @ (m * h))
-
-    net = elman.Recurrent(reset, 5, 5, 3, residual=True, dropout=0.5)
-    given = (torch.randn(9, 4, 5), torch.rand(9, 4))
-    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
-    net.eval()
-    assert torch.equal(compiles(given)[0], net(given)[0])
-    net.train()
-    torch.manual_seed(1)
-    dropped = compiles(given)[0]
-    dropped.sum().backward()
-    torch.manual_seed(1)
-    assert torch.equal(dropped, net(given)[0])
-
-
 SHARES = (0.0, 0.25, 1.0)
 LAYERED = {
     "GRU": lambda p: elman.GRU(5, 7, 2, dropout=p, engine="reference"),

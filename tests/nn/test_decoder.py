@@ -127,21 +127,6 @@ def test_has_torchs_arguments():
     assert [*calls[0].parameters] == [*calls[1].parameters]
 
 
-def test_draws_and_names_as_linear():
-    """The parameters of a Linear, drawn alike, interchangeable."""
-    decoder = made(dtype=torch.float32)
-    torch.manual_seed(0)
-    linear = nn.Linear(H, V)
-    bound = H**-0.5
-
-    assert decoder.linear.weight.equal(linear.weight)
-    assert decoder.linear.bias.equal(linear.bias)
-    assert float(decoder.linear.weight.detach().abs().max()) <= bound
-    decoder.linear.load_state_dict(linear.state_dict())
-    x = given(5, dtype=torch.float32)[0]
-    assert torch.equal(decoder.logits(x), linear(x))
-
-
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_ignored_rows_take_no_part(reduction):
     """Whatever is in them: their loss and their gradient are 0, and no mean counts them."""

@@ -13,6 +13,7 @@ from torch.nn.functional import layer_norm
 from torch.utils.checkpoint import checkpoint
 
 import elman
+from conformance.formulas import noisy
 from elman import compiler, ops
 from elman.errors import InputError, ShapeError, TraceError
 from elman.frontend.cell import cell
@@ -23,25 +24,6 @@ from specs import spec_of
 
 F64 = torch.float64
 ENGINES = ("reference", "c", "deer")
-P, Q, Z, SIZE = 0.3, 0.2, 0.4, 0.1
-
-
-@cell(input="x[I]", state="h[H], c[H]", weights="W[2H, I], R[2H, H], b[2H]")
-def noisy(x, h, c, W, R, b):
-    """Everything that a formula can draw, of inputs, states, gates of two blocks, and scalars."""
-    a = W @ ops.dropout(x, P) + R @ ops.dropout(h, Q, per="sequence") + b
-    i, n = ops.split(ops.tanh(a + SIZE * ops.noise(a)), 2)
-    c = ops.zoneout(0.5 * c + i * n, c, Z)
-    return ops.zoneout(ops.sin(c + SIZE * ops.uniform(1.0 * ops.sum(x))), h, Z), c
-
-
-@cell(input="x[I]", state="h[H], c[H]", weights="W[2H, I], R[2H, H], b[2H]")
-def expected(x, h, c, W, R, b):
-    """What :func:`noisy` is where it does not train."""
-    i, n = ops.split(ops.tanh(W @ x + R @ h + b), 2)
-    new = 0.5 * c + i * n
-    c = Z * c + (1 - Z) * new
-    return Z * h + (1 - Z) * ops.sin(c + SIZE * 0.5), c
 
 
 def numbers(keys: Tensor, number: int, sizes: tuple[int, ...]) -> Tensor:

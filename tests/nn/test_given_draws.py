@@ -13,6 +13,7 @@ from torch.func import grad, vmap
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import elman
+from conformance.formulas import noisy
 from elman import cells, ops
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import cell
@@ -20,15 +21,6 @@ from helpers import assert_close
 
 F64 = torch.float64
 T, B, I, H = 7, 4, 5, 13
-
-
-@cell(input="x[I]", state="h[H], c[H]", weights="W[2H, I], R[2H, H], b[2H]")
-def noisy(x, h, c, W, R, b):
-    """Draws per step and per sequence."""
-    a = W @ ops.dropout(x, 0.3) + R @ ops.dropout(h, 0.2, per="sequence") + b
-    i, n = ops.split(ops.tanh(a + 0.1 * ops.noise(a)), 2)
-    c = ops.zoneout(0.5 * c + i * n, c, 0.4)
-    return ops.sin(c + 0.1 * ops.uniform(c)), c
 
 
 @cell(input="x[I]", state="h[H], c[H]", weights="W[H, I], R[H, H]")

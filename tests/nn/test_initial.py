@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import elman
 from elman import cells
@@ -48,17 +48,6 @@ def made(kind: Any, **options: Any) -> Any:
             if name.startswith("initial_"):
                 value.normal_()
     return net
-
-
-def learned(net: Any) -> list[Tensor]:
-    """What sequences begin with, learned or not."""
-    return [value for name, value in net.state_dict(keep_vars=True).items() if "initial_" in name]
-
-
-def given(net: Any, batch: int) -> Any:
-    """What is learned, as a caller would give it."""
-    states = [v.unsqueeze(1).expand(v.shape[0], batch, *v.shape[1:]) for v in learned(net)]
-    return states[0] if len(states) == 1 else tuple(states)
 
 
 @pytest.mark.parametrize("kind", KINDS)

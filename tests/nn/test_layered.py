@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from typing import Any
 
 import pytest
@@ -55,7 +53,6 @@ STACKS: dict[str, tuple[Any, Any]] = {
     "alike": ([cells.gru, cells.mgu], 4),
     "following": ([remembering, remembering], [6, 4]),
 }
-every_stack = pytest.mark.parametrize("stack", STACKS)
 every_engine = pytest.mark.parametrize("engine", ["reference", "auto"])
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -206,47 +203,6 @@ def test_residual_and_dropout(engine):
         elman.Recurrent(cells.gru, I, [6, 6, 1], residual=True)
 
 
-@every_engine
-@every_stack
-def test_steps_and_streams(stack, engine):
-    """A step's state is given to the next one; samples of a stream begin anew."""
-    net, x = made(stack, engine=engine).eval(), drawn().detach()
-    want, ends = by_chain(net, x)
-    state, outs = None, []
-    for row in x:
-        out, state = net.step(row, state)
-        outs.append(out)
-    for got, expected in zip([torch.stack(outs), *flat(state)], [want, *ends], strict=True):
-        assert_close(got, expected)
-    start = starts_of(net)
-    for begin in (None, start):
-        stream = elman.Stream(net, begin)
-        assert_close(torch.cat([stream(x[:3]), stream(x[3:])]), by_chain(net, x, begin)[0])
-        before = [value.clone() for value in flat(stream.state)]
-        stream.reset([1])
-        fresh = [torch.zeros_like(v) for v in before] if begin is None else flat(begin)
-        for now, old, new in zip(flat(stream.state), before, fresh, strict=True):
-            assert torch.equal(now[1], new[1])
-            assert torch.equal(now[[0, 2]], old[[0, 2]])
-    single, last = net(x[:, 0])
-    assert_close(single, want[:, 0])
-    assert_close(net(x[:, 0], last)[0], by_chain(net, x, net(x)[1])[0][:, 0])
-
-
-def test_a_learned_stream_begins_anew():
-    net, x = made("cells", learn_initial=True).eval(), drawn().detach()
-    stream = elman.Stream(net)
-    stream(x)
-    stream.reset([0])
-    for got, learned in zip(flat(stream.state), net._initial(), strict=True):
-        assert torch.equal(got[0], learned[0])
-    assert [name for name, _ in net.named_parameters() if "initial" in name] == [
-        "initial_h_l0",
-        "initial_h_l1",
-        "initial_c_l1",
-    ]
-
-
 def test_the_same_states_are_one_tensor():
     """Layers whose states agree in names and sizes keep the form of one cell."""
     x = drawn()
@@ -301,17 +257,8 @@ def test_inputs_and_constants_by_name():
     assert_close(compiles((x, m), static=s)[0], out)
 
 
-def test_kept_and_copied():
-    """Files, copies and names of the weights."""
-    net, x = made("cells", learn_initial=True), drawn()
-    want = net(x)[0]
-    assert "[gru, lstm], 5, [6, 4], num_layers=2" in repr(net)
-    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        assert torch.equal(other(x)[0], want)
-        other.reset_parameters()
-        assert not torch.equal(other(x)[0], want)
-        other.load_state_dict(net.state_dict())
-        assert torch.equal(other(x)[0], want)
+def test_names_and_draws_of_weights():
+    """Each layer's are drawn as its size says."""
     assert [*made("cells").state_dict()][:4] == ["W_l0", "R_l0", "b_l0", "c_l0"]
     bounds = [made("sizes").get_parameter(f"R_l{k}").abs().max().item() for k in range(3)]
     for bound, size in zip(bounds, (6, 4, 3), strict=True):

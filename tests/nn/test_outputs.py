@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import nn
 
 import elman
 import elman.nn
@@ -17,19 +14,6 @@ from helpers import assert_close
 
 F64 = torch.float64
 I, H = 5, 7  # P = I: layers can be stacked, and residual
-
-
-@elman.cell(input="x[I]", state="h[H], c[H]", output="y[P], e", weights="W[H, I], R[H, H], C[P, H]")
-def two(x, h, c, W, R, C):
-    """A vector and a scalar come out."""
-    c = 0.5 * c + W @ x
-    h = tanh(c + R @ h)
-    return C @ h, mean(c * h), h, c
-
-
-def made(**options: Any) -> elman.Recurrent:
-    torch.manual_seed(0)
-    return elman.Recurrent(two, I, H, P=I, dtype=F64, **options)
 
 
 def test_results_can_be_changed_in_place():
@@ -43,31 +27,6 @@ def test_results_can_be_changed_in_place():
         torch.autograd.grad(loss, x)[0] for loss in ((h + c).sum(), 2 * (same_h + same_c).sum())
     )
     assert_close(mine, theirs)
-
-
-@pytest.mark.parametrize("options", [{}, {"num_layers": 2}, {"bidirectional": True}], ids=str)
-@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
-def test_drop_ins_hand_out_their_states(kind, options):
-    """h and c of the last layer behind every step; the last row is the last state."""
-    torch.manual_seed(0)
-    net, theirs = getattr(elman, kind)(I, H, **options), getattr(nn, kind)(I, H, **options)
-    theirs.load_state_dict(net.state_dict())
-    x = torch.randn(6, 3, I)
-    out, states, last = net(x, outputs="states")
-    wanted_out, wanted = theirs(x)
-    assert_close(out, wanted_out)
-    states, last, wanted = (v if kind == "LSTM" else (v,) for v in (states, last, wanted))
-    assert_close(states[0], out)
-    assert len(states) == len(last) == len(wanted)
-    for state, end in zip(states, last):
-        forward = end[-2 if net.bidirectional else -1]
-        assert_close(state[-1, :, :H], forward)
-        if net.bidirectional:
-            assert_close(state[0, :, H:], end[-1])
-    for t in (1, 4) if not net.bidirectional else ():  # c of every step is that of a shorter call
-        _, ends = net(x[:t])
-        for state, end in zip(states, ends if kind == "LSTM" else (ends,)):
-            assert_close(state[t - 1], end[-1])
 
 
 def test_engines_that_have_no_states_to_hand_out():

@@ -107,6 +107,11 @@ def test_the_third_call_is_checked_no_more(name, monkeypatch):
 
 
 PLANNED: dict[str, tuple[Any, Any]] = {  # a module, and the options of a call of it [3, 2, I]
+    "reset": (lambda: elman.LSTM(*SIZES, 2), lambda net: {"reset": torch.tensor([[1, 0]] * 3)}),
+    "reset to initial": (
+        lambda: elman.GRU(*SIZES, learn_initial=True),
+        lambda net: {"reset": torch.tensor([[0.0, 1.0]] * 3), "reset_to": "initial"},
+    ),
     "mask": (lambda: elman.GRU(*SIZES), lambda net: {"mask": torch.tensor([[1, 0]] * 3)}),
     "lengths": (lambda: elman.LSTM(*SIZES, bidirectional=True), lambda net: {"lengths": [3, 2]}),
     "residual": (lambda: elman.GRU(SIZES[1], SIZES[1], 2, residual=True), lambda net: {}),

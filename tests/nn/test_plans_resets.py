@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -17,14 +15,10 @@ import elman
 from helpers import forced, need_engine
 from kinds import (
     AROUND,
-    CHANGES,
-    GIVEN,
     SIZES,
-    STATES,
     OfOurOwn,
     assert_all_close,
     assert_equal,
-    call_of,
     modules,
     outcome,
     served_without_checks,
@@ -61,47 +55,7 @@ def inference(flags: Tensor) -> Tensor:
         return flags.clone()
 
 
-def flags_for(net: Any, x: Any) -> Tensor:
-    """Flags laid out as x is."""
-    if not isinstance(x, Tensor) or x.dim() not in (2, 3):
-        return NEW
-    if x.dim() == 2:
-        return NEW[: len(x), 0]
-    return NEW.t()[: len(x), : x.shape[1]] if net.batch_first else NEW[: len(x), : x.shape[1]]
-
-
 # most calls run: of others any one, seldom
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["nothing"] * 9 + [name for name in CHANGES if name != "negated view"]),
-        st.sampled_from(["usual", "no_grad", "usual", "no_grad", *AROUND]),
-        st.sampled_from(["a step", "all steps", "a step", "all steps", "unbatched", *GIVEN]),
-        st.sampled_from(["none", "given", "given", *STATES]),
-        st.lists(st.sampled_from(["none", "some", *RESETS]), min_size=2, max_size=3),
-    ),
-    min_size=2,
-    max_size=4,
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gru", "lstm of two layers"])
-@settings(max_examples=6)
-@given(steps=STEPS)
-def test_every_call_is_that_of_a_fresh_module(name, steps):
-    """Flags of any kind and none in any order, among changes of the module."""
-    need_engine("c")
-    torch.default_generator.manual_seed(0)
-    net, whole = modules()[name](), torch.randn(3, 2, SIZES[0])
-    for change, around, given_, state, resets in steps:
-        net, x, states = call_of(net, whole, change, given_, state)
-        if given_ == "unbatched" and states is not None:
-            states = unbatched(states)
-        with AROUND[around]():
-            for reset in resets * 3:
-                flags = RESETS[reset](flags_for(net, x))
-                want = outcome(copy.deepcopy(net), x, states, flags)
-                assert_equal(outcome(net, x, states, flags), want)
 
 
 def unbatched(states: Any) -> Any:
@@ -133,38 +87,6 @@ def test_all_flags_are_seen(steps):
                     assert_equal(outcome(net, x, state, flags), first)
 
 
-@pytest.mark.parametrize("name", modules())
-def test_the_third_call_is_checked_no_more(name, monkeypatch):
-    """Kinds of a step and of several, batched and not, with gradients and without: their values are
-    those of the oracle, whatever the flags are, and calls without flags are other kinds."""
-    need_engine("c")
-    net = modules()[name]().double()
-    whole = torch.randn(3, 2, SIZES[0], dtype=torch.float64)
-    states = [states_of(net, whole)]
-    states = (
-        [tuple(s.double() for s in states[0])] if name.startswith("lstm") else [states[0].double()]
-    )
-    for x, state in (
-        (whole, states[0]),
-        (whole[:1], states[0]),
-        (whole[:, 0], unbatched(states[0])),
-    ):
-        first = flags_for(net, x)
-        calls = [(s, f) for s in (state, None) for f in (first, ~first, first & False, None)]
-        for around in ("no_grad", "usual"):
-            with AROUND[around]():
-                with forced("reference"):
-                    want = [outcome(net, x, *call) for call in calls]
-                for _ in range(2):
-                    for call in calls:
-                        outcome(net, x, *call)
-                with served_without_checks(monkeypatch):
-                    got = [outcome(net, x, *call) for call in calls]
-            for one, other in zip(got, want, strict=True):
-                assert not isinstance(one[0], type), one
-                assert_all_close(one, other)
-
-
 @pytest.mark.parametrize("name", ["gru", "a cell"])
 def test_further_arguments_are_seen(name):
     """What else a call may be given, after kinds without it."""
@@ -180,21 +102,6 @@ def test_further_arguments_are_seen(name):
                 want = copy.deepcopy(net)(x, state, reset=NEW, **given_)
                 for _ in range(3):
                     assert_equal(net(x, state, reset=NEW, **given_), want)
-
-
-def test_batch_first(monkeypatch):
-    """Flags [B, T]."""
-    need_engine("c")
-    net = elman.LSTM(*SIZES, batch_first=True, engine="c").double()
-    x = torch.randn(2, 3, SIZES[0], dtype=torch.float64)
-    for part in (x, x[:, :1], x[:1]):
-        state = tuple(torch.randn(1, len(part), SIZES[1]).double() for _ in range(2))
-        flags = NEW.t()[2 - len(part) :, : part.shape[1]]
-        with forced("reference"):
-            want = outcome(net, part, state, flags)
-        net(part, state, reset=flags), net(part, state, reset=flags)
-        with served_without_checks(monkeypatch):
-            assert_all_close(outcome(net, part, state, flags), want)
 
 
 def test_streams_come_again(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from math import pi
 
 import pytest
@@ -189,35 +188,6 @@ def test_formulas_that_differ_in_their_derivative_alone_differ():
         elman.Recurrent(clipped_rnn, 3, 5, engine="aten")(torch.randn(2, 1, 3))
 
 
-def test_modules_of_spikes_are_pickled_by_name():
-    net = elman.Recurrent(cells_spiking := spiking, 3, 5, surrogate="atan")
-    again = pickle.loads(pickle.dumps(net))
-    x = torch.randn(4, 2, 3)
-    assert torch.equal(net(x)[0], again(x)[0])
-    assert cells_spiking.fingerprint != spiking.with_options(surrogate="atan").fingerprint
-
-
-@pytest.mark.parametrize("engine", ["reference", "c", "deer"])
-def test_packed_reset_and_step(engine):
-    """As any cell: ragged batches, resets, streams, on engines."""
-    need_engine("c")
-    torch.manual_seed(1)
-    net = elman.Recurrent(spiking, 3, 5, engine=engine, dtype=F64)
-    x = torch.randn(6, 3, 3, dtype=F64)
-    want = by_torch(net, x, SLOPES["fast_sigmoid"])
-    packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([6, 4, 1]))
-    got = torch.nn.utils.rnn.pad_packed_sequence(net(packed)[0])[0]
-    assert torch.equal(got[:, 0], want[:, 0])
-    assert torch.equal(got[:4, 1], want[:4, 1])
-    reset = torch.zeros(6, 3)
-    reset[2, 1] = 1
-    assert torch.equal(net(x, reset=reset)[0][2:, 1:2], by_torch(net, x[2:, 1:2], SLOPES["atan"]))
-    state = None
-    for t in range(6):
-        output, state = net.step(x[t], state)
-        assert torch.equal(output, want[t])
-
-
 @cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b[H]")
 def clipping(x, h, W, R, b):
     """What flows back through h is clipped in every step."""
@@ -235,21 +205,6 @@ def clipped_by_torch(net, x):
         h = torch.tanh(row @ W.T + h @ R.T + b)
         outputs.append(h)
     return torch.stack(outputs)
-
-
-@pytest.mark.parametrize("engine", ["reference", "c"])
-def test_gradients_are_clipped_inside_the_recurrence(engine):
-    torch.manual_seed(2)
-    net = elman.Recurrent(clipping, 3, 5, engine=engine, dtype=F64)
-    x = torch.randn(9, 4, 3, dtype=F64, requires_grad=True)
-    leaves = [x, *net.parameters()]
-    mix = torch.randn(9, 4, 5, dtype=F64)
-    ours, theirs = net(x)[0], clipped_by_torch(net, x)
-    torch.testing.assert_close(ours, theirs)
-    got = torch.autograd.grad((ours * mix).sum(), leaves)
-    torch.testing.assert_close(got, torch.autograd.grad((theirs * mix).sum(), leaves))
-    plain = elman.Recurrent(clipping, 3, 5, dtype=F64)
-    assert plain is not net
 
 
 def test_higher_derivatives_of_clipped_gradients_are_torchs():

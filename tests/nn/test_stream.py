@@ -9,69 +9,14 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 
 import elman
-from elman import cells, ops
+from elman import cells
 from elman.errors import InputError, ShapeError
-from elman.frontend.cell import cell
 from elman.nn.modules import stream
-from helpers import assert_same, need_engine
-
-LENGTHS = (1, 3, 1, 7, 2)
-
-
-@cell(input="x[I], m", static="s[H]", state="h[H], t", weights="W[H, I]", output="y[H], z")
-def several(x, m, s, h, t, W):
-    """Two inputs, a static one, two states, one a scalar, two outputs."""
-    h = ops.tanh(W @ x + m * h + s)
-    return h * t, t, h, 0.9 * t + ops.mean(h)
-
-
-MADE = {
-    "gru": lambda **o: elman.GRU(5, 7, **o),
-    "lstm of two layers": lambda **o: elman.LSTM(5, 7, num_layers=2, **o),
-    "rnn": lambda **o: elman.RNN(5, 7, **o),
-    "residual": lambda **o: elman.Recurrent(cells.lem, 5, 7, 3, residual=True, **o),
-}
-
-
-@pytest.mark.parametrize("engine", ["auto", "c", "reference"])
-@pytest.mark.parametrize("layout", ["time first", "batch first", "unbatched"])
-@pytest.mark.parametrize("name", MADE)
-def test_chunks_are_the_sequence(name, layout, engine):
-    """Outputs and the state, in every layout, from a state that is given too."""
-    if engine == "c":
-        need_engine("c")
-    first = layout == "batch first"
-    module = MADE[name](batch_first=first, engine=engine).eval()
-    T, axis = sum(LENGTHS), int(first)
-    x = torch.randn(T, 5) if layout == "unbatched" else torch.randn(T, 3, 5)
-    x = x.transpose(0, 1) if first else x
-    for start in (None, module(x)[1]):
-        want, last = module(x, start)
-        stream = elman.Stream(module, start)
-        got = torch.cat([stream(part) for part in x.split(LENGTHS, axis)], axis)
-        assert not got.requires_grad
-        assert_same("out", got, want, torch.float32, T)
-        pairs = zip(stream.state, last) if isinstance(last, tuple) else [(stream.state, last)]
-        for a, b in pairs:
-            assert_same("last", a, b, torch.float32, T)
-
-
-def test_several_of_everything():
-    """Inputs, outputs, states, static inputs."""
-    module = elman.Recurrent(several, 5, 7).eval()
-    x, m, s = torch.randn(9, 3, 5), torch.randn(9, 3), torch.randn(3, 7)
-    (y, z), last = module((x, m), static=s)
-    stream = elman.Stream(module, static=s)
-    parts = [stream((x[a:b], m[a:b])) for a, b in ((0, 4), (4, 5), (5, 9))]
-    assert_same("out", torch.cat([part[0] for part in parts]), y, torch.float32, 9)
-    assert_same("out", torch.cat([part[1] for part in parts]), z, torch.float32, 9)
-    assert_same("last", stream.state[1], last[1], torch.float32, 9)
-    stream.reset([0])
-    assert not stream.state[1][:, 0].any()
+from helpers import assert_same
 
 
 def test_resets():
-    """All samples, some by number or mask, some within a chunk; to zeros, or to what was given."""
+    """All samples, to zeros or to what was given; nothing has come yet."""
     module = elman.LSTM(5, 7, num_layers=2).eval()
     x, begin = torch.randn(4, 3, 5), (torch.randn(2, 3, 7), torch.randn(2, 3, 7))
     for start in (None, begin):
@@ -79,21 +24,8 @@ def test_resets():
         whole = stream(x)
         stream.reset()
         assert torch.equal(stream(x), whole)
-        for samples in ([0, 2], torch.tensor([True, False, True])):
-            stream = elman.Stream(module, start)
-            stream(x)
-            kept = [value[:, 1].clone() for value in stream.state]
-            stream.reset(samples)
-            for value, mine in zip(stream.state, kept, strict=True):
-                assert torch.equal(value[:, 1], mine)
-            assert_same("out", stream(x)[:, [0, 2]], whole[:, [0, 2]], torch.float32, 4)
-    marks = torch.zeros(4, 3)
-    marks[2, 1] = 1
-    again = elman.Stream(module)
-    got = again(x, reset=marks)
-    assert_same("out", got, module(x, reset=marks)[0], torch.float32, 4)
     fresh = elman.Stream(module)
-    fresh.reset([1])  # nothing has come yet
+    fresh.reset([1])
     assert fresh.state is None
 
 
@@ -187,3 +119,30 @@ def test_examples_of_the_docstring():
     failed, tried = doctest.testmod(stream, extraglobs={"elman": elman})
     assert tried > 5
     assert not failed
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_changed_weights_are_seen(batch):
+    """Also changes that torch does not count: an average of weights is written through data."""
+    module = elman.GRU(5, 7)
+    x = torch.randn(batch, 5)
+    with torch.no_grad():
+        before, _ = module.step(x)
+        for weight in module.parameters():
+            weight.data.mul_(0.5)
+        after, _ = module.step(x)
+        want, _ = module(x[None])
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(after, want[0])
+
+
+def test_what_cannot_be_stepped():
+    """Two directions, an axis too many, no tensor."""
+    with pytest.raises(InputError, match="needs the whole sequence"):
+        elman.GRU(5, 7, bidirectional=True).step(torch.randn(3, 5))
+    with pytest.raises(InputError, match="the axis of time is left out"):
+        elman.GRU(5, 7).step(torch.randn(1, 3, 5))
+    with pytest.raises(InputError, match="x must be a tensor"):
+        elman.Recurrent(cells.mgu, 5, 7).step("now")
+    with pytest.raises(InputError, match=r"hint  torch.as_tensor\(x\)"):
+        elman.GRU(5, 7).step(torch.randn(3, 5).numpy())

@@ -17,7 +17,6 @@ import elman
 from calls import forward, given_of
 from elman import cells
 from elman.engines.reference.engine import ReferenceKernel
-from elman.errors import EngineError
 from elman.nn.execute.layer import Runner
 from helpers import Case, Sizes, forced, need_engine, random_case
 from kernels import case_of
@@ -289,7 +288,7 @@ def test_dtypes_without_a_kernel(monkeypatch):
 
 
 def test_nested_forward_mode(monkeypatch):
-    """The outer level moves too; gradients by sample say that they cannot."""
+    """The outer level moves too; of gradients by sample as well."""
     module = elman.RNN(3, 4, dtype=F64)
     x, a, b = X[:2, :1], X[:2, :1].cos(), X[:2, :1].sin()
 
@@ -304,8 +303,16 @@ def test_nested_forward_mode(monkeypatch):
 
     loss, parameters = task(module)
     samples = vmap(grad(loss), in_dims=(None, 1))
-    with pytest.raises(EngineError, match="nested forward mode"):
-        jvp(lambda x: jvp(lambda x: samples(parameters, x), (x,), (x,))[1], (X,), (X,))
+
+    def by_sample(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return jvp(lambda x: samples(parameters, x), (x,), (X.cos(),))[1]
+
+    twice = jvp(by_sample, (X,), (X.sin(),))[1]
+    ends = (by_sample(X + step * side * X.sin()) for side in (1, -1))
+    for (name, above), below in zip(next(ends).items(), next(ends).values(), strict=True):
+        slope = (above - below) / (2 * step)
+        assert slope.abs().max() > 1e-3
+        torch.testing.assert_close(twice[name], slope, atol=1e-7, rtol=1e-5)
 
 
 @pytest.mark.parametrize("more", [{}, {"num_layers": 2, "bidirectional": True}])

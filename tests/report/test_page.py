@@ -127,39 +127,25 @@ def test_page_without_data(tmp_path):
 
 
 EXTREMES = [0, -1e300, 1.7e308, math.nan, math.inf]
-
-
 NAMES = [("train_loss", "grad_norm", "lr"), ("valid_loss",)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "value, everywhere, names",
-    [(v, each, NAMES[(i + each) % 2]) for i, v in enumerate(EXTREMES) for each in (0, 1)],
+    [(v, i % 2, NAMES[i // 2 % 2]) for i, v in enumerate(EXTREMES)],
 )
 def test_plots_of_any_number(tmp_path, value, everywhere, names):
-    """In one place or everywhere, of curves in plots of their own: no error, no warning, and a
-    label that fits on the page."""
+    """In one place or everywhere, of curves in plots of their own, and of a line beside them: no
+    error, no warning, and a label that fits on the page."""
     odd = {name: [value] * 3 if everywhere else [*CURVES[name][:-1], value] for name in names}
-    assert_whole(tmp_path, made(curves=CURVES | odd))
-
-
-@pytest.mark.parametrize("value", EXTREMES)
-def test_baselines_of_any_number(tmp_path, value):
-    """A line beside the curves of a plot."""
-    assert_whole(tmp_path, made(baseline=Level("trigram", value, None)))
-
-
-def assert_whole(folder, page: RunPage) -> None:
-    """All plots are there, and no label is endless."""
-    text = write_report(folder / "report.html", page).read_text()
+    page = made(curves=CURVES | odd, baseline=Level("trigram", value, None))
+    text = write_report(tmp_path / "report.html", page).read_text()
     assert text.count("<svg") == 6
     assert "0" * 20 not in text
 
 
-@pytest.mark.parametrize(
-    "name", ["$x^{", "\ud800", "a\x1b[2J", "中文", "<b>", "\\", "caf\udce9", ""]
-)
+@pytest.mark.parametrize("name", ["$x^{\\", "\ud800caf\udce9中文", "a\x1b[2J<b>", ""])
 def test_plots_of_any_name(tmp_path, name):
     """No formula, nothing that a font would have to have."""
     page = made(baseline=Level(name, 3.456, 0.125), name=name)
@@ -198,10 +184,10 @@ def test_rows_of_images():
 @pytest.mark.parametrize("value", EXTREMES)
 def test_predictions_of_any_number(tmp_path, value, over_time):
     """A model that diverged has a page too."""
-    for values in ([1.0, value, 2.0], [value] * 3):
-        pairs = Pairs("p", [0.0, 1.0, 2.0], values, over_time)
-        page = made(curves={}, speeds={}, shown=(pairs,))
-        assert write_report(tmp_path / "report.html", page).read_text().count("<svg") == 1
+    rows = [1.0, value, 2.0], [value] * 3
+    shown = tuple(Pairs("p", [0.0, 1.0, 2.0], values, over_time) for values in rows)
+    page = made(curves={}, speeds={}, shown=shown)
+    assert write_report(tmp_path / "report.html", page).read_text().count("<svg") == 2
 
 
 def test_page_that_cannot_be_written(tmp_path):

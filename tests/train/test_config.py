@@ -63,11 +63,18 @@ def test_nonsense_is_refused(options, message):
         TextConfig(**options)
 
 
-@pytest.mark.parametrize("name", ["patch", "heads", "epochs", "validation_sequences"])
-def test_nonsense_about_sequences_is_refused(name):
-    """Counts are at least 1."""
-    with pytest.raises(InputError, match=f"{name} must be at least 1, not 0"):
-        SeriesConfig(**{name: 0})
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({name: 0} for name in ("patch", "heads", "epochs", "join", "validation_sequences")),
+        {"by": "speaker"},
+    ],
+)
+def test_nonsense_about_sequences_is_refused(options):
+    """As of every task, with the field's name."""
+    (name,) = options
+    with pytest.raises(InputError, match=f"{name} must be (at least 1, not 0|label or group, not)"):
+        SeriesConfig(**options)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +138,8 @@ def test_time_in_turn_alternates():
     timings = time_interleaved({n: lambda n=n: calls.append(n) for n in "ab"}, budget_s=0)
 
     assert calls[-6:] == list("ababab")
-    assert timings["a"].calls == 3
-    assert timings["a"].q1_s <= timings["a"].median_s <= timings["a"].q3_s
+    assert [len(seconds) for seconds in timings.values()] == [3, 3]
+    assert min(timings["a"]) > 0
 
 
 def test_time_in_turn_ends_for_all():
@@ -147,7 +154,7 @@ def test_time_in_turn_ends_for_all():
 
         timings = time_interleaved({"a": partial(calls.append, "a")}, 1e9, agreed)
         assert len(calls) == rounds, ends
-        assert timings["a"].calls == rounds - min(ends, 3)
+        assert len(timings["a"]) == rounds - min(ends, 3)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

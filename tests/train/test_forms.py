@@ -8,13 +8,10 @@ import shutil
 
 import pytest
 import torch
-from torch import nn
 
 import elman
 from elman.errors import RunError
-from elman.train.loop.optimizer import OPTIMIZERS
 from elman.train.run import checkpoint
-from elman.train.run.forms import form, memory_of
 from run_folders import changed, forge, small_run
 
 
@@ -196,18 +193,3 @@ def test_other_contents_with_right_hashes(folder, resume, name, content):
     (path / checkpoint.FACTS).write_text(json.dumps(facts))
     with pytest.raises(RunError, match=r"damaged|no checkpoint|of another model"):
         resume(folder)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_what_optimizers_remember(name, momentum):
-    """The table says it of torch's, as they are."""
-    weight = nn.Parameter(torch.ones(3, 2))
-    optimizer = OPTIMIZERS[name]([{"params": [weight]}], 0.1, momentum, False)
-    weight.sum().backward()
-    optimizer.step()
-    state = optimizer.state_dict()["state"].get(0, {})
-    (group,) = optimizer.param_groups
-    wanted = {key: like(weight, group) for key, like in memory_of(optimizer).items()}
-    wanted = {key: form(value) for key, value in wanted.items() if value is not None}
-    assert {key: form(value) for key, value in state.items()} == wanted

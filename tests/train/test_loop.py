@@ -35,12 +35,6 @@ def test_learns_small_text_below_its_trigram(small_config, train):
     assert result["valid_loss"] < result["baseline"]["loss"] < math.log2(28)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "rnn"])
-def test_other_layers(small_config, train, cell):
-    """Each of torch's layers trains to its last step."""
-    assert train(dataclasses.replace(small_config, cell=cell)).complete
-
-
 @pytest.mark.parametrize("layers", [1, 2])
 def test_cells_by_name_and_from_a_file(small_config, train, console, tmp_path, layers):
     """A cell of the library and one of the user's own file run through elman.Recurrent."""
@@ -63,19 +57,6 @@ def test_cells_by_name_and_from_a_file(small_config, train, console, tmp_path, l
     assert "not compared with torch.nn" in console.file.getvalue()
 
 
-@pytest.mark.parametrize(
-    "name, error, message",
-    [
-        ("grue", InputError, r"no cell is called 'grue'(.|\n)*known .*lstm"),
-        ("missing.py:cell", RunError, "the file of the cell does not exist"),
-    ],
-)
-def test_unknown_cells(small_config, train, name, error, message):
-    """Told with what would do."""
-    with pytest.raises(error, match=message):
-        train(dataclasses.replace(small_config, cell=name))
-
-
 def test_metrics_count_right(small_config, train):
     """Rows every 3 steps and at validations; characters and losses as they should be."""
     outcome = train(small_config)
@@ -85,7 +66,7 @@ def test_metrics_count_right(small_config, train):
     assert [row.step for row in rows if row.valid_loss is not None] == [5, 10, 14]
     assert rows[-1].items == 14 * 40 * 24
     assert rows[-1].valid_loss == outcome.result["valid_loss"]
-    assert 0 < rows[-1].valid_accuracy == outcome.result["valid_accuracy"] < 1
+    assert 0 < rows[-1].valid_score == outcome.result["valid_score"] < 1
     assert all(math.isfinite(row.grad_norm) and row.items_per_s > 0 for row in rows)
 
 

@@ -8,7 +8,6 @@ import math
 import pytest
 import torch
 from lightning_fabric import Fabric
-from torch import nn
 
 from elman.train.loop.config import Config
 from elman.train.loop.metrics import read_metrics
@@ -16,17 +15,7 @@ from elman.train.loop.objective import SQUARES
 from elman.train.loop.optimizer import SCHEDULES, learning_rate
 from elman.train.loop.stepper import make_stepper
 from elman.train.loop.task import Batch
-
-
-class Scaled(nn.Module):
-    """Multiplies with a matrix."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.eye(2))
-
-    def forward(self, x, state=None):
-        return x @ self.weight, None
+from runs import Scaled
 
 
 @pytest.mark.parametrize("momentum, nesterov", [(0.0, False), (0.8, False), (0.8, True)])

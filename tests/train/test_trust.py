@@ -10,10 +10,11 @@ import sys
 import pytest
 
 import elman
+from elman import cell_files
+from elman.cell_files import find_cell
 from elman.cli import main
 from elman.errors import InputError, RunError
 from elman.train.distributed import launch as launching
-from elman.train.loop import layers
 from elman.train.loop.task import Trained
 from elman.train.run import run as running
 from run_folders import changed
@@ -51,7 +52,7 @@ def begun(small_config, train, file):
     folder = train(config).folder.path
     (folder / "result.json").unlink()
     file.with_suffix(".ran").unlink()
-    layers._module_of.cache_clear()  # as a new process
+    cell_files._module_of.cache_clear()  # as a new process
     return folder
 
 
@@ -211,12 +212,12 @@ def test_files_as_python_has_them(tmp_path):
         "import neighbour_of_a_cell\n"
         "@dataclass\nclass Sizes:\n    hidden: int = 8\n" + CELL
     )
-    assert layers.find_cell(f"{file}:mine").name == "mine"
+    assert find_cell(f"{file}:mine").name == "mine"
     assert sys.modules["file_of_a_cell"].Sizes().hidden == 8
     assert sys.path == before
     file.write_text("import no_such_package_anywhere\n")
     with pytest.raises(RunError, match="does not run"):
-        layers.find_cell(f"{file}:mine")
+        find_cell(f"{file}:mine")
     assert "file_of_a_cell" not in sys.modules
     assert sys.path == before
 
@@ -226,5 +227,5 @@ def test_files_named_as_other_modules(tmp_path):
     (tmp_path / "json.py").write_text(CELL)
     (tmp_path / "my.cells.py").write_text(CELL)
     for name in ("json.py", "my.cells.py"):
-        assert layers.find_cell(f"{tmp_path / name}:mine").name == "mine"
+        assert find_cell(f"{tmp_path / name}:mine").name == "mine"
     assert sys.modules["json"] is json

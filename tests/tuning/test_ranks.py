@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from elman import cells, compiler
-from elman.plan.allreduce import Interconnect
 from elman.tuning import decisions, together
+from elman.tuning.allreduce import Interconnect
 from elman.tuning.choose import Choice
 from elman.tuning.decisions import once_for_all
 from scripts import run_script

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from elman.ir.build import Builder
 from elman.ir.graph import Node
+from elman.ir.ops import FLAT
 
 Row = Callable[[Builder, Node, Node], tuple[Node | None, ...]]
 
@@ -31,14 +32,6 @@ def _div(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     # as torch has it: d / y times the quotient is NaN where d / y is infinite and the quotient 0
     by_divisor = b.mul(d, b.apply("div", (n, n.args[1])))
     return b.apply("div", (d, n.args[1])), b.scale(-1.0, by_divisor)
-
-
-def _tanh(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    return (b.mul(d, b.lin([(-1.0, b.mul(n, n))], 1.0)),)
-
-
-def _sigmoid(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    return (b.mul(d, b.mul(n, _one_minus(b, n))),)
 
 
 def _where_positive(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
@@ -179,38 +172,32 @@ VJP: dict[str, Row] = {
     "lin": _lin,
     "mul": _mul,
     "div": _div,
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
+    "tanh": lambda b, n, d: (b.mul(d, _one_minus(b, b.mul(n, n))),),
+    "sigmoid": lambda b, n, d: (b.mul(d, b.mul(n, _one_minus(b, n))),),
     "relu": _where_positive,
     "exp": lambda b, n, d: (b.mul(d, n),),
     "log": lambda b, n, d: (b.apply("div", (d, n.args[0])),),
     "sqrt": lambda b, n, d: (b.apply("div", (b.scale(0.5, d), n)),),
     "abs": lambda b, n, d: (b.mul(d, b.make("sign", n.args)),),
-    "sign": _none,
     "sin": lambda b, n, d: (b.mul(d, b.make("cos", n.args)),),
     "cos": lambda b, n, d: (b.scale(-1.0, b.mul(d, b.make("sin", n.args))),),
     "erf": _erf,
     "softplus": _softplus,
     "atan": _atan,
     "expm1": lambda b, n, d: (b.mul(d, b.lin([(1.0, n)], 1.0)),),
-    **dict.fromkeys(("floor", "round"), _none),
     "pow": _pow,
     "remainder": _remainder,
     "minimum": _pick("gt"),
     "maximum": _pick("lt"),
     "where": _where,
-    **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne"), _none),
-    "stop": _none,
+    **dict.fromkeys((*FLAT, "uniform"), _none),
     "surrogate": lambda b, n, d: (None, b.mul(d, n.args[2]), None),
     "clip_gradient": _clip_gradient,
-    "uniform": _none,
     "sum": _sum,
     "mean": _mean,
     "var": _var,
     "amax": _amax,
-    "argmax": _none,
     "spread": lambda b, n, d: (b.make("sum", (d,), (), n.args[0].shape),),
-    "one_hot": _none,
     "cumsum": _cumsum,
     "matmul": _matmul,
     "outer": _outer,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
 
 from elman.errors import RunError
 from elman.escaping import printable
-from elman.report import Level, Pairs, Pictures, RunPage, Scale, write_report
+from elman.report import Level, Pairs, RunPage, Scale, write_report
 from elman.train.loop.config import Config
 from elman.train.loop.display import clock
 from elman.train.loop.metrics import COLUMNS
-from elman.train.loop.task import Frames, Points, Traces, unpacked
 from elman.train.run.outcome import in_words, speed_in_words
 from elman.train.run.record import Compared, Record, Skipped, Summary, summarise
 
@@ -55,8 +54,8 @@ def page_of(record: Record, config: Config) -> RunPage:
             speed_in_words(speed, config.cell, summary.words),
             *([damage_in_words(record)] if record.damages else ()),
         ),
-        curves=columns | {"valid_score": columns[words.score.column]},
-        baseline=baseline and Level(baseline.name, baseline.loss, baseline.score(words.score)),
+        curves=columns,
+        baseline=baseline and Level(baseline.name, baseline.loss, baseline.score),
         items=words.items,
         loss=Scale("Loss", words.loss, words.form),
         score=Scale(
@@ -69,18 +68,8 @@ def page_of(record: Record, config: Config) -> RunPage:
         engine_headers=ENGINE_HEADERS,
         engines=engines,
         next_steps=next_steps(record, config),
-        shown=tuple(map(pictured, result.shown)) if result else (),
+        shown=tuple(Pairs(*astuple(pairs)) for pairs in result.shown) if result else (),
     )
-
-
-def pictured(shown: Traces | Points | Frames) -> Pairs | Pictures:
-    """Turn predictions beside their targets into what a report draws."""
-    if isinstance(shown, Traces):
-        return Pairs(shown.name, shown.true_steps, shown.predicted_steps, over_time=True)
-    if isinstance(shown, Points):
-        return Pairs(shown.name, shown.true, shown.predicted, over_time=False)
-    pixels = [unpacked(text) for text in (shown.true_pixels, shown.predicted_pixels)]
-    return Pictures(shown.name, shown.height, shown.width, *pixels)
 
 
 def damage_in_words(record: Record) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from elman.cell_files import find_cell
 from elman.cli._options import (
     CellName,
     Dims,
@@ -19,10 +20,7 @@ from elman.cli._options import (
     sized,
 )
 from elman.cli._terminal import say
-from elman.errors import InputError
-from elman.frontend.cell import Cell
 from elman.measuring.process import MeasureRequest, measure_in_process
-from elman.train.loop.layers import find_cell
 
 EXAMPLES = (
     "elman bench gru --steps 100 --batch 32 --hidden 128",
@@ -53,17 +51,7 @@ def bench(
     """
     request = MeasureRequest(
         cell,
-        *sized(cell_of(cell), hidden, inputs, dim),
+        *sized(find_cell(cell), hidden, inputs, dim),
         *(steps, batch, str(dtype), training, engine, seconds, threads),
     )
     say(Console(), str(measure_in_process(request)))
-
-
-def cell_of(name: str) -> Cell:
-    """Find a cell; where there is none, say also how suites are run, which are no part of elman.
-    Raises InputError, RunError: as :func:`find_cell`."""
-    try:
-        return find_cell(name)
-    except InputError as error:
-        text = f"{error}\n  suites are run in a checkout of elman: python -m benchmarks {name}"
-        raise InputError(text) from error

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from elman.cell_files import find_cell
 from elman.cli._options import Dims, Hidden, Inputs, Tape, TapeOption, sized
 from elman.cli._terminal import say
 from elman.drawing import draw as drawn
 from elman.drawing import draw_ops
 from elman.errors import RunError
 from elman.plan.spec import PlanOptions
-from elman.train.loop.layers import find_cell
 
 EXAMPLES = (
     "elman draw gru gru.svg",

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from elman.cell_files import find_cell
 from elman.cli._options import (
     CellName,
     Device,
@@ -26,7 +27,6 @@ from elman.cli._terminal import say, wide_console
 from elman.explaining import WHY
 from elman.nn.explain import explain as explained
 from elman.plan.spec import OPTIMIZATIONS, PlanOptions
-from elman.train.loop.layers import find_cell
 from elman.tuning.waiting import Waiting, waiting_in_words
 
 EXAMPLES = (

@@ -8,15 +8,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from elman.cell_files import find_cell
 from elman.cli._options import CellOfRun, Dims, Hidden, Inputs, Trust, named, option, sized
 from elman.cli._terminal import plain
 from elman.errors import InputError, RunError
 from elman.export import to_c, to_onnx
+from elman.interchange.weights.state_dict import load_weights, read_state_dict
 from elman.nn import GRU, LSTM, RNN, Recurrent
-from elman.train.loop.layers import BUILT_IN, find_cell
+from elman.train.loop.layers import BUILT_IN
 from elman.train.loop.task import Trained
-from elman.train.run.folder import is_run
-from elman.train.run.loading import Weights, load, load_weights
+from elman.train.run.folder import RunFolder, is_run
+from elman.train.run.loading import Weights, load, weights_of
 
 _LAYERS = {"GRU": GRU, "LSTM": LSTM, "RNN": RNN}
 SHAPING = {"hidden", "inputs", "layers", "heads", "residual", "dim", "weights"}
@@ -83,7 +85,9 @@ def export(
         else:
             module = Recurrent(found, size, height, **{**options, **dims})
     if weights is not None:
-        load_weights(module, weights, chosen)
+        of_run = weights.is_dir()
+        tensors = weights_of(RunFolder(weights), chosen).tensors if of_run else None
+        load_weights(module, tensors or read_state_dict(weights), weights)
     try:
         lines = [] if c is None else _as_c(module, c, name)
         lines += [] if onnx is None else _as_onnx(module, onnx)

@@ -110,7 +110,7 @@ def baseline_of(summary: Summary) -> str:
         return "-"
     words = summary.words
     if words.headline == "score":
-        return score_of(summary, summary.baseline.score(words.score))
+        return score_of(summary, summary.baseline.score)
     return number(summary.baseline.loss, words.form)
 
 

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from elman import compiler
+from elman.cell_files import find_cell
 from elman.cli._options import (
     CellName,
     Device,
@@ -25,18 +26,14 @@ from elman.cli._options import (
 from elman.cli._terminal import plain, wide_console
 from elman.engines.base import Job
 from elman.engines.together import Arrangement
-from elman.errors import InputError
 from elman.explaining import WHY
 from elman.frontend.cell import Cell
-from elman.plan.allreduce import INTERCONNECTS, Interconnect, find_interconnect
 from elman.plan.spec import Spec
-from elman.train.loop.layers import find_cell
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import label
-from elman.tuning.together import APART, AT_ONCE, choose_together, with_workers
+from elman.tuning.together import APART, AT_ONCE, choose_together
 from elman.tuning.waiting import Waiting, waiting_in_words
 
-LINKS = f"{', '.join(INTERCONNECTS)}, or LATENCY_US,GBYTE_S."
 AGAIN = " (--again benchmarks anew)"
 EXAMPLES = (
     "elman tune gru --hidden 256 --inputs 64 --shape 100,32 --shape 200,16",
@@ -66,12 +63,6 @@ def tune(
             help="Layers of a stack; beyond 1, also measures whether they run at once.", min=1
         ),
     ] = 1,
-    workers: Annotated[
-        int, typer.Option(help="Data-parallel workers, which sum their gradients.", min=1)
-    ] = 1,
-    interconnect: Annotated[
-        str, typer.Option(help=f"What connects the workers: {LINKS}")
-    ] = "infiniband",
     again: Annotated[
         bool, typer.Option("--again", help="Benchmark anew what was benchmarked before.")
     ] = False,
@@ -83,7 +74,6 @@ def tune(
     training starts at once.
     """
     console = wide_console()
-    link = find_link(interconnect)
     if layers > 1 and inputs not in (None, hidden):
         raise typer.BadParameter("of a stack it is --hidden", param_hint="--inputs")
     found = find_cell(cell)
@@ -105,17 +95,9 @@ def tune(
                 console.print(f"[yellow]not sure yet[/]: {UNSURE}")
         if layers > 1:
             stack = [members[0]] + [members[-1]] * (layers - 1)
-            console.print(stack_table(stack, steps, batch, workers, interconnect, link))
+            console.print(stack_table(stack, steps, batch))
     if busy := waiting_in_words(waiting.share()):
         console.print(plain(busy), style="yellow")
-
-
-def find_link(text: str, option: str = "--interconnect") -> Interconnect:
-    """What an option names. Raises BadParameter: it is not an interconnect."""
-    try:
-        return find_interconnect(text)
-    except InputError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:
@@ -128,37 +110,21 @@ def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:
     return {", its input data": weights, **further} if weights else further
 
 
-def stack_table(
-    members: list[tuple[Job, Choice]],
-    steps: int,
-    batch: int,
-    workers: int,
-    name: str,
-    link: Interconnect,
-) -> Table:
-    """How the layers of a stack run, with what workers who sum their gradients wait for."""
+def stack_table(members: list[tuple[Job, Choice]], steps: int, batch: int) -> Table:
+    """How long a training step of a stack takes with its layers at once, and one after another."""
     jobs, choices = [job for job, _ in members], [choice for _, choice in members]
     own = (len(jobs[0].graph.states),) * len(jobs), (len(jobs[0].graph.weights),) * len(jobs)
     choice = choose_together(jobs, choices, steps, batch, Arrangement(*own, False, 0))
     title = f"{len(jobs)} layers of {jobs[0].name} T={steps} B={batch}"
-    title += f": {workers} workers, {name} (forecast)" if workers > 1 else ""
-    table = Table(title=plain(title), title_justify="left")
-    for column in ("schedule", "a training step", "with all-reduce", ""):
-        table.add_column(column, justify="left" if column in ("schedule", "") else "right")
+    table = Table("schedule", "a training step", "", title=plain(title), title_justify="left")
     if choice is None or not choice.medians_s:
         refusal = choice.refusals.get(AT_ONCE) if choice else "autograd sees through some layers"
-        table.add_row(
-            "one after another", "not timed", "", plain(refusal or "nothing else is offered")
-        )
+        table.add_row("one after another", "not timed", plain(refusal or "nothing else is offered"))
         return table
-    whole = with_workers(choice, jobs, steps, workers, link)
-    best = APART if choice.schedule == APART else min(whole, key=whole.__getitem__)
-    for schedule, seconds in sorted(whole.items(), key=lambda item: item[1]):
-        alone = f"{choice.medians_s[schedule] * steps * 1e6:.0f} µs"
-        label_of = {AT_ONCE: "at once", APART: "one after another, each layer's gradients sent"}
-        table.add_row(
-            label_of[schedule], alone, f"{seconds * 1e6:.0f} µs", "runs" if schedule == best else ""
-        )
+    words = {AT_ONCE: "at once", APART: "one after another"}
+    for schedule, seconds in sorted(choice.medians_s.items(), key=lambda item: item[1]):
+        time = f"{seconds * steps * 1e6:.0f} µs"
+        table.add_row(words[schedule], time, "runs" if schedule == choice.schedule else "")
     return table
 
 

@@ -17,7 +17,7 @@ _DOT = 5.0
 _SHARES = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1)  # where along a line its factor may stand
 _MIDDLE = 'dy="0.35em"'  # not every viewer knows dominant-baseline
 
-STYLE = """
+_STYLE = """
 text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2933;
        text-anchor: middle; }
 .title { font-size: 20px; font-weight: bold; text-anchor: start; }
@@ -49,13 +49,29 @@ text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px
 }
 """
 # Shrinks with the column that it stands in; opened alone it has its own size.
-FITTING = 'style="max-width: 100%; height: auto"'
-TIP = (
-    '<defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" '
-    'markerHeight="7" orient="auto"><path class="tip" d="M0,0.6 L8,4 L0,7.4 z"/></marker></defs>'
-)
+_FITTING = 'style="max-width: 100%; height: auto"'
 
+_LEGEND = (  # class and rounded corners of a shape, and what it is
+    ("shape leaf", 8, "input"),
+    ("shape state", 8, "state"),
+    ("tag", 0, "weight, its gradient"),
+    ("shape product", 4, "product"),
+    ("shape needed", 4, "read by the backward, where red"),
+    ("shape taped", 4, "kept on the tape"),
+)
 _Box = tuple[float, float, float, float]
+
+
+def opening(width: float, height: float, title: str) -> Iterator[str]:
+    """The beginning of a picture: its size, title, styles, the tips of arrows, its ground."""
+    box = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" {box} {_FITTING}>'
+    yield f"<title>{xml_text(title)}</title>"
+    yield f"<style>{_STYLE}</style>"
+    tip = 'viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" markerHeight="7" orient="auto"'
+    yield f'<defs><marker id="tip" {tip}><path class="tip" d="M0,0.6 L8,4 L0,7.4 z"/>'
+    yield "</marker></defs>"
+    yield '<rect class="ground" width="100%" height="100%"/>'
 
 
 def svg(picture: Picture, placed: Layout, backward: bool = True) -> str:
@@ -75,17 +91,8 @@ class _Writer:
         self.boxes: list[_Box] = []
 
     def text(self) -> str:
-        head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" '
-            f'height="{self.height:.0f}" viewBox="0 0 {self.width:.0f} {self.height:.0f}" '
-            f"{FITTING}>"
-        )
         parts = [
-            head,
-            f"<title>{xml_text(self.picture.title)}</title>",
-            f"<style>{STYLE}</style>",
-            TIP,
-            '<rect class="ground" width="100%" height="100%"/>',
+            *opening(self.width, self.height, self.picture.title),
             *self._head(),
             *self._bands(),
         ]
@@ -253,42 +260,10 @@ class _Writer:
     def _legend(self) -> Iterator[str]:
         y = self.height - 24
         x = _MARGIN
-        entries: list[tuple[str, float, str]] = [
-            (
-                '<rect class="shape leaf" x="{x}" y="{t}" width="26" height="16" rx="8"/>',
-                26,
-                "input",
-            ),
-            (
-                '<rect class="shape state" x="{x}" y="{t}" width="26" height="16" rx="8"/>',
-                26,
-                "state",
-            ),
-            (
-                '<rect class="tag" x="{x}" y="{t}" width="26" height="16"/>',
-                26,
-                "weight, its gradient",
-            ),
-            (
-                '<rect class="shape product" x="{x}" y="{t}" width="26" height="16" rx="4"/>',
-                26,
-                "product",
-            ),
-            (
-                '<rect class="shape needed" x="{x}" y="{t}" width="26" height="16" rx="4"/>',
-                26,
-                "read by the backward, where red",
-            ),
-            (
-                '<rect class="shape taped" x="{x}" y="{t}" width="26" height="16" rx="4"/>',
-                26,
-                "kept on the tape",
-            ),
-        ]
-        for shape, wide, words in entries:
-            yield shape.format(x=x, t=y - 8)
-            yield f'<text class="note" x="{x + wide + 6}" y="{y}" {_MIDDLE}>{words}</text>'
-            x += wide + 26 + 6.6 * len(words)
+        for name, corner, words in _LEGEND:
+            yield f'<rect class="{name}" x="{x}" y="{y - 8}" width="26" height="16" rx="{corner}"/>'
+            yield f'<text class="note" x="{x + 32}" y="{y}" {_MIDDLE}>{words}</text>'
+            x += 52 + 6.6 * len(words)
 
 
 def _cubic(start: Point, stop: Point) -> list[Point]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from elman.autodiff.rules import VJP, Row
 from elman.drawing.picture import spoken
-from elman.drawing.svg import FITTING, STYLE, TIP
+from elman.drawing.svg import opening
 from elman.escaping import xml_text
 from elman.ir.build import Builder
 from elman.ir.graph import Node, Rate, walk
@@ -129,12 +129,7 @@ def table() -> str:
     width = 2 * _MARGIN + _COLUMNS * (_WIDE + _GAP) - _GAP
     height = _HEAD + lines * (_TALL + _GAP) + _MARGIN
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" {FITTING}>',
-        "<title>basic operations</title>",
-        f"<style>{STYLE}</style>",
-        TIP,
-        '<rect class="ground" width="100%" height="100%"/>',
+        *opening(width, height, "basic operations"),
         f'<text class="title" x="{_MARGIN}" y="30">Basic operations</text>',
         f'<text class="subtitle" x="{_MARGIN}" y="52">Forward above, up and to the right; backward '
         "below, down and to the left. Red: the backward reads it. A value that is read twice is "

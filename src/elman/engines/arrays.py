@@ -60,14 +60,19 @@ class Arrays:
         return tuple(tensor.expand(*lead, tensor.shape[-1]) for tensor in tensors)
 
     @staticmethod
-    def variance(v: Tensor) -> Tensor:
-        """Over the last axis, divided by n; torch warns of no samples."""
-        return v.var(-1, correction=0) if v.numel() else v.sum(-1)
+    def sum(v: Tensor) -> Tensor:
+        """Over the last axis."""
+        return v.sum(-1)
 
     @staticmethod
-    def total(v: Tensor) -> Tensor:
-        """Sum over the last axis."""
-        return v.sum(-1)
+    def mean(v: Tensor) -> Tensor:
+        """Over the last axis."""
+        return v.mean(-1)
+
+    @staticmethod
+    def var(v: Tensor) -> Tensor:
+        """Over the last axis, divided by n; torch warns of no samples."""
+        return v.var(-1, correction=0) if v.numel() else v.sum(-1)
 
     @staticmethod
     def amax(v: Tensor) -> Tensor:
@@ -108,32 +113,12 @@ class Arrays:
         """The value; what flows back is held within ±limit."""
         return ClipGradient.apply(*torch.broadcast_tensors(v, limit))
 
-    swapaxes = staticmethod(torch.swapaxes)
-    broadcast_to = staticmethod(torch.broadcast_to)
-    where = staticmethod(torch.where)
-    minimum = staticmethod(torch.minimum)
-    maximum = staticmethod(torch.maximum)
-    tanh = staticmethod(torch.tanh)
-    sigmoid = staticmethod(torch.sigmoid)
-    relu = staticmethod(torch.relu)
-    exp = staticmethod(torch.exp)
-    log = staticmethod(torch.log)
-    sqrt = staticmethod(torch.sqrt)
-    abs = staticmethod(torch.abs)
-    sign = staticmethod(torch.sign)
-    sin = staticmethod(torch.sin)
-    cos = staticmethod(torch.cos)
-    erf = staticmethod(torch.erf)
     softplus = staticmethod(functional.softplus)
-    atan = staticmethod(torch.atan)
-    expm1 = staticmethod(torch.expm1)
-    floor = staticmethod(torch.floor)
-    round = staticmethod(torch.round)
-    pow = staticmethod(torch.pow)
-    remainder = staticmethod(torch.remainder)
-    lt = staticmethod(torch.lt)
-    le = staticmethod(torch.le)
-    gt = staticmethod(torch.gt)
-    ge = staticmethod(torch.ge)
-    eq = staticmethod(torch.eq)
-    ne = staticmethod(torch.ne)
+
+
+_SAME = (  # torch's functions of these names
+    "swapaxes broadcast_to where minimum maximum tanh sigmoid relu exp log sqrt abs sign sin cos "
+    "erf atan expm1 floor round pow remainder lt le gt ge eq ne"
+)
+for _name in _SAME.split():
+    setattr(Arrays, _name, staticmethod(getattr(torch, _name)))

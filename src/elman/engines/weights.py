@@ -104,7 +104,6 @@ class WeightRate:
         samples: int = 0,
         *,
         heads: bool = False,
-        precomputed: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor | None, ...]:
         """Gradients of the wanted weights from the sums of the loop-invariant values they went
         into.
@@ -114,7 +113,6 @@ class WeightRate:
             weights: in declared order.
             samples: gradients are [samples, …]; 0: one for all.
             heads: whether totals, weights and gradients are [heads, …].
-            precomputed: gradients that are known by the weights' names.
         """
         sums = {leaf: totals[target] for target, leaf in self.targets.items() if target in totals}
         plain = all(d in sums for d in self.gradient_nodes.values())  # nothing is left to compute
@@ -124,15 +122,12 @@ class WeightRate:
             if leaf.name not in self.wants:
                 gradients.append(None)
                 continue
-            if precomputed is not None and leaf.name in precomputed:
-                gradients.append(precomputed[leaf.name])
-                continue
             shape = (samples, *weight.shape) if samples else weight.shape
             blocks = [block for block in self.pair.step.weights if block.name == leaf.name]
             pieces = [self._gradient(block, values, sums, samples, heads) for block in blocks]
             if len(pieces) == 1 and pieces[0] is not None and pieces[0].shape == shape:
-                # beside gradients that are known, it may be a part of one
-                gradients.append(pieces[0] if precomputed is None else pieces[0].clone())
+                shared = any(pieces[0] is gradient for gradient in gradients)
+                gradients.append(pieces[0].clone() if shared else pieces[0])
                 continue
             zero = weight.new_zeros(())
             each = [zero if piece is None else piece for piece in pieces]

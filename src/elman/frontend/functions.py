@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from elman.frontend.dims import check_cut
@@ -46,103 +47,51 @@ __all__ = [
 ]
 
 
-def tanh(v: Any) -> Tracer:
-    """Hyperbolic tangent, elementwise.
+def _elementwise(name: str, summary: str, example: str) -> Callable[[Any], Tracer]:
+    """The function of an op of one value."""
 
-    Example:
-        >>> h = tanh(W @ x + R @ h + b)
-    """
-    return pointwise("tanh", v)
+    def apply(v: Any) -> Tracer:
+        return pointwise(name, v)
 
-
-def sigmoid(v: Any) -> Tracer:
-    """1 / (1 + exp(-v)), elementwise.
-
-    Example:
-        >>> z = sigmoid(W @ x + R @ h + b)
-    """
-    return pointwise("sigmoid", v)
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"{summary}\n\n    Example:\n        >>> {example}\n    "
+    return apply
 
 
-def relu(v: Any) -> Tracer:
-    """max(v, 0), elementwise; NaN stays NaN, the derivative at 0 is 0.
-
-    Example:
-        >>> h = relu(W @ x + R @ h)
-    """
-    return pointwise("relu", v)
-
-
-def exp(v: Any) -> Tracer:
-    """e to the power v, elementwise.
-
-    Example:
-        >>> h = exp(-b * b) * h + W @ x
-    """
-    return pointwise("exp", v)
-
-
-def log(v: Any) -> Tracer:
-    """Natural logarithm, elementwise.
-
-    Example:
-        >>> c = c + log(1 + h * h)
-    """
-    return pointwise("log", v)
-
-
-def sqrt(v: Any) -> Tracer:
-    """Square root, elementwise.
-
-    Example:
-        >>> h = h / sqrt(1 + mean(h * h))
-    """
-    return pointwise("sqrt", v)
-
-
-def abs(v: Any) -> Tracer:  # the field's name
-    """Absolute value, elementwise; the derivative at 0 is 0.
-
-    Example:
-        >>> h = h / (1 + abs(W @ x))
-    """
-    return pointwise("abs", v)
-
-
-def sin(v: Any) -> Tracer:
-    """Sine, elementwise.
-
-    Example:
-        >>> h = sin(W @ x + R @ h)
-    """
-    return pointwise("sin", v)
-
-
-def cos(v: Any) -> Tracer:
-    """Cosine, elementwise.
-
-    Example:
-        >>> h = cos(W @ x) * h
-    """
-    return pointwise("cos", v)
-
-
-def erf(v: Any) -> Tracer:
-    """Error function, elementwise.
-
-    Example:
-        >>> h = erf(W @ x + R @ h)
-    """
-    return pointwise("erf", v)
-
-
-def softplus(v: Any) -> Tracer:
-    """log(1 + exp(v)), elementwise; v itself above 20, as in torch.
-
-    Example:
-        >>> step = softplus(W @ x + b)
-    """
-    return pointwise("softplus", v)
+tanh = _elementwise("tanh", "Hyperbolic tangent, elementwise.", "h = tanh(W @ x + R @ h + b)")
+sigmoid = _elementwise(
+    "sigmoid", "1 / (1 + exp(-v)), elementwise.", "z = sigmoid(W @ x + R @ h + b)"
+)
+relu = _elementwise(
+    "relu",
+    "max(v, 0), elementwise; NaN stays NaN, the derivative at 0 is 0.",
+    "h = relu(W @ x + R @ h)",
+)
+exp = _elementwise("exp", "e to the power v, elementwise.", "h = exp(-b * b) * h + W @ x")
+log = _elementwise("log", "Natural logarithm, elementwise.", "c = c + log(1 + h * h)")
+sqrt = _elementwise("sqrt", "Square root, elementwise.", "h = h / sqrt(1 + mean(h * h))")
+abs = _elementwise(
+    "abs", "Absolute value, elementwise; the derivative at 0 is 0.", "h = h / (1 + abs(W @ x))"
+)
+sin = _elementwise("sin", "Sine, elementwise.", "h = sin(W @ x + R @ h)")
+cos = _elementwise("cos", "Cosine, elementwise.", "h = cos(W @ x) * h")
+erf = _elementwise("erf", "Error function, elementwise.", "h = erf(W @ x + R @ h)")
+softplus = _elementwise(
+    "softplus",
+    "log(1 + exp(v)), elementwise; v itself above 20, as in torch.",
+    "step = softplus(W @ x + b)",
+)
+atan = _elementwise("atan", "Arc tangent, elementwise.", "h = atan(W @ x + R @ h)")
+expm1 = _elementwise(
+    "expm1",
+    "exp(v) - 1 without cancellation near 0, elementwise.",
+    "h = exp(-b * b) * h - expm1(-b * b) * (W @ x)",
+)
+floor = _elementwise(
+    "floor",
+    "The largest whole number that is not larger, elementwise; its derivative is 0.",
+    "h = h - floor(h)",
+)
 
 
 def silu(v: Any) -> Tracer:
@@ -161,33 +110,6 @@ def gelu(v: Any) -> Tracer:
         >>> h = gelu(W @ x + R @ h)
     """
     return pointwise("mul", v, 0.5 * (1.0 + erf(pointwise("mul", v, 0.7071067811865476))))
-
-
-def atan(v: Any) -> Tracer:
-    """Arc tangent, elementwise.
-
-    Example:
-        >>> h = atan(W @ x + R @ h)
-    """
-    return pointwise("atan", v)
-
-
-def expm1(v: Any) -> Tracer:
-    """exp(v) - 1 without cancellation near 0, elementwise.
-
-    Example:
-        >>> h = exp(-b * b) * h - expm1(-b * b) * (W @ x)
-    """
-    return pointwise("expm1", v)
-
-
-def floor(v: Any) -> Tracer:
-    """The largest integer not greater than v, elementwise; its derivative is 0.
-
-    Example:
-        >>> h = h - floor(h)
-    """
-    return pointwise("floor", v)
 
 
 def round(v: Any) -> Tracer:  # torch's name

@@ -43,8 +43,7 @@ def sum(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
     Example:
         >>> h = h / (1 + sum(h * h))
     """
-    _check_one("sum", sizes)
-    return _reduced("sum", v, groups)
+    return _reduced("sum", v, sizes, groups)
 
 
 def mean(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
@@ -54,8 +53,7 @@ def mean(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
     Example:
         >>> h = h - mean(h)
     """
-    _check_one("mean", sizes)
-    return _reduced("mean", v, groups)
+    return _reduced("mean", v, sizes, groups)
 
 
 def var(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
@@ -65,8 +63,7 @@ def var(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
     Example:
         >>> h = h / (1 + var(h))
     """
-    _check_one("var", sizes)
-    return _reduced("var", v, groups)
+    return _reduced("var", v, sizes, groups)
 
 
 def amax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
@@ -78,8 +75,7 @@ def amax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
     Example:
         >>> h = h - amax(h)
     """
-    _check_one("amax", sizes)
-    return _reduced("amax", v, groups)
+    return _reduced("amax", v, sizes, groups)
 
 
 def spread(values: Any, like: Any) -> Tracer:
@@ -133,12 +129,10 @@ def layer_norm(v: Any, *sizes: Any, groups: Groups = 1, eps: float = 1e-5) -> Tr
         >>> h = tanh(layer_norm(W @ x + R @ h))
     """
 
-    _check_one("layer_norm", sizes)
-
     def norm(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
         return (part - wide(over("mean", part))) * wide(1.0 / sqrt(over("var", part) + eps))
 
-    return _by_groups("layer_norm", v, groups, norm)
+    return _by_groups("layer_norm", v, sizes, groups, norm)
 
 
 def rms_norm(v: Any, *sizes: Any, groups: Groups = 1, eps: float = 1e-5) -> Tracer:
@@ -152,12 +146,10 @@ def rms_norm(v: Any, *sizes: Any, groups: Groups = 1, eps: float = 1e-5) -> Trac
         >>> h = tanh(rms_norm(W @ x + R @ h))
     """
 
-    _check_one("rms_norm", sizes)
-
     def norm(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
         return part * wide(1.0 / sqrt(over("mean", part * part) + eps))
 
-    return _by_groups("rms_norm", v, groups, norm)
+    return _by_groups("rms_norm", v, sizes, groups, norm)
 
 
 def softmax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
@@ -168,13 +160,11 @@ def softmax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
         >>> h = softmax(W @ x + R @ h)
     """
 
-    _check_one("softmax", sizes)
-
     def soft(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
         shifted = exp(part - wide(stop_gradient(over("amax", part))))
         return shifted / wide(over("sum", shifted))
 
-    return _by_groups("softmax", v, groups, soft)
+    return _by_groups("softmax", v, sizes, groups, soft)
 
 
 def hardmax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
@@ -187,13 +177,11 @@ def hardmax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
         >>> h = hardmax(W @ x + R @ h)
     """
 
-    _check_one("hardmax", sizes)
-
     def hard(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
         first = over("argmax", part).node
         return Tracer(node("one_hot", (first,), (), part.node.shape, where_called()))
 
-    return _by_groups("hardmax", v, groups, hard)
+    return _by_groups("hardmax", v, sizes, groups, hard)
 
 
 def cumsum(v: Any) -> Tracer:
@@ -294,8 +282,9 @@ def _over(op: str, value: Node, shape: Shape) -> Tracer:
     return Tracer(node(op, (value,), (), shape, where_called()))
 
 
-def _reduced(op: str, v: Any, groups: Groups) -> Tracer:
+def _reduced(op: str, v: Any, sizes: tuple[Any, ...], groups: Groups) -> Tracer:
     """A scalar, or a value for each group."""
+    _check_one(op, sizes)
     value = lift(v)
     dim = vector_dim(value, op)
     counts = _met_counts(dim, groups)
@@ -312,6 +301,7 @@ def _reduced(op: str, v: Any, groups: Groups) -> Tracer:
 def _by_groups(
     name: str,
     v: Any,
+    sizes: tuple[Any, ...],
     groups: Groups,
     formula: Callable[[Tracer, Callable[[Tracer], Tracer], _Over], Tracer],
 ) -> Tracer:
@@ -319,6 +309,7 @@ def _by_groups(
 
     ``formula`` is called with a vector, a function that expands a value per group to its units, and
     a reduction."""
+    _check_one(name, sizes)
     value = lift(v)
     dim = vector_dim(value, name)
     counts = _counts(dim, groups)

@@ -5,6 +5,7 @@ Every node remembers the line it was written at, so that a mistake is reported a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from elman.frontend.dims import check_cut
@@ -21,6 +22,44 @@ from elman.frontend.lines import (
 )
 from elman.ir.graph import Node, Rate, node
 from elman.ir.types import Dim, show_shape
+
+
+def _operator(op: str) -> Callable[[Tracer, Any], Tracer]:
+    """An operator of two values; the traced one is on the left."""
+    return lambda self, other: pointwise(op, self, other)
+
+
+def _reflected(op: str) -> Callable[[Tracer, Any], Tracer]:
+    """The same with the traced value on the right."""
+    return lambda self, other: pointwise(op, other, self)
+
+
+def _refused(message: str, hint: str) -> Callable[..., Any]:
+    """A special method that has no meaning in a formula."""
+
+    def method(self: Tracer, *_: Any, **__: Any) -> NoReturn:
+        refuse(message, hint)
+
+    return method
+
+
+_NOT_A_NUMBER = _refused(
+    "a traced value is not a number: math and int()/float() cannot take it",
+    "use the function of the same name from elman.ops, e.g. tanh(v) for math.tanh(v)",
+)
+_NO_TEXT = _refused(
+    "a traced value cannot be printed: the cell runs once, before there are numbers",
+    "print(elman.explain(cell)) shows the formula; engine='reference' runs it step by step",
+)
+_NOT_INDEXED = _refused(
+    "a traced value cannot be indexed",
+    'cut it into parts: a, b = split(v, 2), or split(v, "H, P") for unequal parts',
+)
+_NO_QUOTIENT = _refused("cells have no //", "write floor(v / w); v % w is what is left")
+_NO_BITS = _refused(
+    "cells have no & | ^ ~: comparisons give numbers, 1 or 0",
+    "write a * b for and, maximum(a, b) for or, 1 - a for not",
+)
 
 
 class Tracer:
@@ -40,29 +79,37 @@ class Tracer:
     def __repr__(self) -> str:
         return f"<traced {self.node!r}>"
 
-    def __add__(self, other: Any) -> Tracer:
-        return pointwise("add", self, other)
-
-    def __radd__(self, other: Any) -> Tracer:
-        return pointwise("add", other, self)
-
-    def __sub__(self, other: Any) -> Tracer:
-        return pointwise("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Tracer:
-        return pointwise("sub", other, self)
-
-    def __mul__(self, other: Any) -> Tracer:
-        return pointwise("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Tracer:
-        return pointwise("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Tracer:
-        return pointwise("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Tracer:
-        return pointwise("div", other, self)
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
+    __mod__, __rmod__ = _operator("remainder"), _reflected("remainder")
+    __lt__, __le__ = _operator("lt"), _operator("le")
+    __gt__, __ge__ = _operator("gt"), _operator("ge")
+    __eq__ = _operator("eq")  # type: ignore[assignment]  # a traced comparison
+    __ne__ = _operator("ne")  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # values are compared as formulas, never looked up
+    __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _NO_QUOTIENT
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _NO_BITS
+    __trunc__ = _refused("cells have no trunc", "write where(v < 0, -floor(-v), floor(v))")
+    __float__ = __int__ = __complex__ = _NOT_A_NUMBER
+    __str__ = __format__ = _NO_TEXT
+    __index__ = _refused(
+        "a traced value is not an integer: range() and [] cannot take it",
+        "run as many iterations as any sample needs, each under a condition: "
+        "for k in range(10): h = where(k < n, next, h)",
+    )
+    __array__ = _refused(
+        "numpy cannot take a traced value", "use the function of that name from elman.ops"
+    )
+    __getitem__ = __delitem__ = _NOT_INDEXED
+    __setitem__ = _refused(
+        "a traced value cannot be changed in place",
+        "make a new one: where(mask, 1, h), mask being an input, or concat(a, b) of its parts",
+    )
+    __len__ = _refused(
+        "a traced value has no length", "dims are names inside a cell; use mean(v) or sum(v)"
+    )
 
     def __neg__(self) -> Tracer:
         return pointwise("neg", self)
@@ -79,53 +126,11 @@ class Tracer:
     def __rpow__(self, base: Any) -> Tracer:
         return power_of(base, self)
 
-    def __mod__(self, other: Any) -> Tracer:
-        return pointwise("remainder", self, other)
-
-    def __rmod__(self, other: Any) -> Tracer:
-        return pointwise("remainder", other, self)
-
-    def __floordiv__(self, _: Any) -> NoReturn:
-        refuse("cells have no //", "write floor(v / w); v % w is what is left")
-
-    __rfloordiv__ = __divmod__ = __rdivmod__ = __floordiv__
-
-    def __and__(self, _: Any) -> NoReturn:
-        refuse(
-            "cells have no & | ^ ~: comparisons give numbers, 1 or 0",
-            "write a * b for and, maximum(a, b) for or, 1 - a for not",
-        )
-
-    __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __and__
-
-    def __invert__(self) -> NoReturn:
-        self.__and__(None)
-
     def __matmul__(self, other: Any) -> Tracer:
         return matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Tracer:
         return matmul(other, self)
-
-    def __lt__(self, other: Any) -> Tracer:
-        return pointwise("lt", self, other)
-
-    def __le__(self, other: Any) -> Tracer:
-        return pointwise("le", self, other)
-
-    def __gt__(self, other: Any) -> Tracer:
-        return pointwise("gt", self, other)
-
-    def __ge__(self, other: Any) -> Tracer:
-        return pointwise("ge", self, other)
-
-    def __eq__(self, other: object) -> Tracer:  # type: ignore[override]  # a traced comparison
-        return pointwise("eq", self, other)
-
-    def __ne__(self, other: object) -> Tracer:  # type: ignore[override]
-        return pointwise("ne", self, other)
-
-    __hash__ = None  # type: ignore[assignment]  # values are compared as formulas, never looked up
 
     @property
     def T(self) -> Tracer:  # torch's and numpy's name
@@ -146,15 +151,6 @@ class Tracer:
             "use where(condition, a, b) from elman.ops; for several conditions multiply them",
         )
 
-    def __str__(self) -> NoReturn:
-        refuse(
-            "a traced value cannot be printed: the cell runs once, before there are numbers",
-            "print(elman.explain(cell)) shows the formula; engine='reference' runs it step by step",
-        )
-
-    def __format__(self, spec: str) -> NoReturn:
-        self.__str__()
-
     def __round__(self, digits: Any = None) -> Tracer:
         if digits is not None:
             refuse(
@@ -167,27 +163,6 @@ class Tracer:
 
     def __ceil__(self) -> Tracer:
         return -pointwise("floor", -self)
-
-    def __trunc__(self) -> NoReturn:
-        refuse("cells have no trunc", "write where(v < 0, -floor(-v), floor(v))")
-
-    def __float__(self) -> NoReturn:
-        refuse(
-            "a traced value is not a number: math and int()/float() cannot take it",
-            "use the function of the same name from elman.ops, e.g. tanh(v) for math.tanh(v)",
-        )
-
-    __int__ = __complex__ = __float__
-
-    def __index__(self) -> NoReturn:
-        refuse(
-            "a traced value is not an integer: range() and [] cannot take it",
-            "run as many iterations as any sample needs, each under a condition: "
-            "for k in range(10): h = where(k < n, next, h)",
-        )
-
-    def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        refuse("numpy cannot take a traced value", "use the function of that name from elman.ops")
 
     def __array_ufunc__(self, func: Any, method: str, *values: Any, **_: Any) -> Tracer:
         """A numpy number on the left of an operator; every other function of numpy is refused."""
@@ -208,29 +183,10 @@ class Tracer:
         name = getattr(func, "__name__", str(func)).strip("_")
         refuse(f"torch.{name} cannot take a traced value", hint_for(name))
 
-    def __getitem__(self, _: Any) -> NoReturn:
-        refuse(
-            "a traced value cannot be indexed",
-            'cut it into parts: a, b = split(v, 2), or split(v, "H, P") for unequal parts',
-        )
-
-    def __setitem__(self, _: Any, value: Any) -> NoReturn:
-        refuse(
-            "a traced value cannot be changed in place",
-            "make a new one: where(mask, 1, h), mask being an input, or concat(a, b) of its parts",
-        )
-
-    __delitem__ = __getitem__
-
     def __iter__(self) -> NoReturn:
         if (name := called()) in BUILTINS_OVER_UNITS:
             refuse(f"Python's {name}() cannot take a traced value", BUILTINS_OVER_UNITS[name])
         refuse("a traced value cannot be unpacked", "cut it first: a, b = split(v, 2)")
-
-    def __len__(self) -> NoReturn:
-        refuse(
-            "a traced value has no length", "dims are names inside a cell; use mean(v) or sum(v)"
-        )
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):

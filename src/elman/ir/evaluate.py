@@ -17,7 +17,7 @@ from typing import Any
 
 from elman.ir.draws import SCALE, drawn, stream
 from elman.ir.graph import Node, walk
-from elman.ir.ops import OPS
+from elman.ir.ops import COMPARISONS, OPS
 from elman.ir.types import dim_size, shape_size
 
 Array = Any
@@ -32,6 +32,21 @@ def _lin(xp: Any, node: Node, *terms: Array) -> Array:
     for term in scaled[1:]:
         total = total + term
     return total
+
+
+# whose value is the namespace's function of that name; reductions take units on the last axis
+_NAMESAKES = (
+    "tanh", "sigmoid", "relu", "exp", "log", "sqrt", "abs", "sign", "sin", "cos", "erf", "softplus",
+    "atan", "expm1", "floor", "round", "pow", "remainder", "minimum", "maximum", "stop",
+    "surrogate", "clip_gradient", "sum", "mean", "var", "amax", "argmax",
+)  # fmt: skip
+
+
+def _namesake(name: str) -> Callable[..., Array]:
+    def apply(xp: Any, node: Node, *args: Array) -> Array:
+        return getattr(xp, name)(*args)
+
+    return apply
 
 
 def _compare(name: str) -> Callable[..., Array]:
@@ -74,36 +89,9 @@ MEANING: dict[str, Callable[..., Array]] = {
     "neg": lambda xp, node, a: -a,
     "mul": lambda xp, node, a, b: a * b,
     "div": lambda xp, node, a, b: a / b,
-    "tanh": lambda xp, node, a: xp.tanh(a),
-    "sigmoid": lambda xp, node, a: xp.sigmoid(a),
-    "relu": lambda xp, node, a: xp.relu(a),
-    "exp": lambda xp, node, a: xp.exp(a),
-    "log": lambda xp, node, a: xp.log(a),
-    "sqrt": lambda xp, node, a: xp.sqrt(a),
-    "abs": lambda xp, node, a: xp.abs(a),
-    "sign": lambda xp, node, a: xp.sign(a),
-    "sin": lambda xp, node, a: xp.sin(a),
-    "cos": lambda xp, node, a: xp.cos(a),
-    "erf": lambda xp, node, a: xp.erf(a),
-    "softplus": lambda xp, node, a: xp.softplus(a),
-    "atan": lambda xp, node, a: xp.atan(a),
-    "expm1": lambda xp, node, a: xp.expm1(a),
-    "floor": lambda xp, node, a: xp.floor(a),
-    "round": lambda xp, node, a: xp.round(a),
-    "pow": lambda xp, node, a, b: xp.pow(a, b),
-    "remainder": lambda xp, node, a, b: xp.remainder(a, b),
-    "minimum": lambda xp, node, a, b: xp.minimum(a, b),
-    "maximum": lambda xp, node, a, b: xp.maximum(a, b),
+    **{name: _namesake(name) for name in _NAMESAKES},
     "where": lambda xp, node, c, a, b: xp.where(c != 0, a, b),
-    **{name: _compare(name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
-    "stop": lambda xp, node, a: xp.stop(a),
-    "surrogate": lambda xp, node, value, of, slope: xp.surrogate(value, of, slope),
-    "clip_gradient": lambda xp, node, a, limit: xp.clip_gradient(a, limit),
-    "sum": lambda xp, node, units: xp.total(units),
-    "mean": lambda xp, node, units: units.mean(-1),
-    "var": lambda xp, node, units: xp.variance(units),
-    "amax": lambda xp, node, units: xp.amax(units),
-    "argmax": lambda xp, node, units: xp.argmax(units),
+    **{name: _compare(name) for name in COMPARISONS},
     "spread": lambda xp, node, a, units, width: a,
     "one_hot": _one_hot,
     "cumsum": _cumsum,

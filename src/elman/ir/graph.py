@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, cast
 
-from elman.errors import VerifyError
 from elman.ir.ops import OPS
 from elman.ir.types import SCALAR, Shape, show_shape
 
@@ -219,11 +218,3 @@ def readers(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
         for arg in dict.fromkeys(reader.args):
             by_argument.setdefault(arg, []).append(reader)
     return by_argument
-
-
-def leaf_named(graph: Graph, name: str) -> Node:
-    """The leaf called ``name``; VerifyError if there is none."""
-    for leaf in graph.leaves:
-        if leaf.name == name:
-            return leaf
-    raise VerifyError(f"no leaf called {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from elman.ir.graph import Node, Rate, walk
+from elman.ir.graph import Graph, Node, Rate, walk
 
 
 def loop_invariant(value: Node) -> bool:
@@ -13,8 +13,7 @@ def loop_invariant(value: Node) -> bool:
     return value.rate == Rate.WEIGHT
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
+class Step(Graph):
     """One step in canonical form: every value one gate block wide, or a scalar.
 
     Leaves carry ``data = (name, index)``, weights ``(name, row)`` or ``(name, row, column)``.
@@ -27,22 +26,11 @@ class Step:
         outputs: the gate blocks of all outputs.
     """
 
-    inputs: tuple[Node, ...]
-    states: tuple[Node, ...]
-    weights: tuple[Node, ...]
-    next_states: tuple[Node, ...]
-    outputs: tuple[Node, ...]
-
     @property
     def held(self) -> frozenset[Node]:
         """States that pass through the step: the next state is the state itself."""
         pairs = zip(self.states, self.next_states, strict=True)
         return frozenset(leaf for leaf, after in pairs if leaf is after)
-
-    @property
-    def roots(self) -> tuple[Node, ...]:
-        """Everything a step has to produce."""
-        return (*self.next_states, *self.outputs)
 
     def walk(self) -> Iterator[Node]:
         """Every node of the step once, arguments first; loop-invariant values are not entered."""

@@ -42,6 +42,7 @@ def show_access(access: Access) -> str:
     region, first = access.region, access.offset
     name = f"{region.space.value}{region.array if region.space in _ARRAYS else ''}"
     units = "" if access.scalar else f":{first + access.units}"
+    units += f" + {access.group}g" if access.group else ""
     return f"{name}{chr(39) if access.step else ''}[{first}{units}]"
 
 
@@ -99,7 +100,8 @@ def _product(number: int, product: Product) -> str:
 
 
 def _part(part: Part, label: GateBlock) -> Iterator[str]:
-    yield f"  for r, u in {label}:"
+    groups = f"g in {part.groups}, " if part.groups > 1 else ""
+    yield f"  for {groups}r, u in {label}:"
     for number, product in enumerate(part.products):
         yield f"    {_product(number, product)}"
     for line in _statements(part.body):

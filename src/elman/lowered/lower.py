@@ -13,6 +13,7 @@ from functools import cached_property
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
 from elman.ir.pair import loop_invariant
+from elman.lowered.groups import roll
 from elman.lowered.invariants import lower_gradients, lower_invariants
 from elman.lowered.layout import InvariantMemory, Layout, reads
 from elman.lowered.types import (
@@ -77,20 +78,23 @@ class Lowered:
 
 def lower(program: Program, lanes: int, blocks: Blocks | None = None) -> Lowered:
     """Lower both directions of a program to vectors of ``lanes`` elements."""
-    layout = Layout(program, lanes, (blocks or Blocks()).conflicting_row)
+    blocks = blocks or Blocks()
+    layout = Layout(program, lanes, blocks.conflicting_row)
     memory = InvariantMemory(layout)
-    forward = _DirectionLowering("forward", program.forward, layout, memory).direction()
+    forward = _DirectionLowering("forward", program.forward, layout, memory, blocks).direction()
     if program.backward is None:
         return Lowered(layout, memory, forward, None)
     memory.begin_direction()
-    backward = _DirectionLowering("backward", program.backward, layout, memory).direction()
+    backward = _DirectionLowering("backward", program.backward, layout, memory, blocks).direction()
     return Lowered(layout, memory, forward, backward)
 
 
 class _DirectionLowering:
     """Lowers one direction in time."""
 
-    def __init__(self, name: str, sweep: Sweep, layout: Layout, memory: InvariantMemory) -> None:
+    def __init__(
+        self, name: str, sweep: Sweep, layout: Layout, memory: InvariantMemory, blocks: Blocks
+    ) -> None:
         self.name, self.sweep, self.layout, self.memory = name, sweep, layout, memory
         self.program: Program = layout.program
         self.chunk = layout.slots(sweep.chunk)
@@ -105,6 +109,7 @@ class _DirectionLowering:
                 direction=name,
                 gathers_always=self.gathers_always,
                 spikes=self.spikes,
+                blocks=blocks,
             )
             for phase in sweep.phases
         ]
@@ -234,10 +239,11 @@ class PhaseLowering:
         direction: str,
         gathers_always: bool,
         spikes: frozenset[Node],
+        blocks: Blocks,
     ) -> None:
         self.phase, self.layout, self.memory, self.chunk = phase, layout, memory, chunk
         self.loop, self.gathers_always, self.spikes = loop, gathers_always, spikes
-        self.forward = direction == "forward"
+        self.forward, self.blocks = direction == "forward", blocks
         self.scratch, self.scratch_row = layout.slots(phase.scratch)
         self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
 
@@ -334,7 +340,8 @@ class PhaseLowering:
             for index, acc in enumerate(bundle.accs)
         }
         terms = {term for b in part.bundles for acc in b.accs for term in acc.terms}
-        return Part(part.gate_block, products, self._body(part, accs, terms - accs.keys()))
+        lowered = Part(part.gate_block, products, self._body(part, accs, terms - accs.keys()))
+        return roll(lowered, self.blocks.rolled_statements)
 
     def _product(self, part: planned.Part, bundle: Bundle) -> Product:
         operands = tuple(self.access(self.phase.buffers[v], v) for v in bundle.operands)

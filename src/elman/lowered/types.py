@@ -68,6 +68,7 @@ class Access:
             to whole vectors.
         step: +1: rows of the next step of time.
         scalar: whether the value is one number per row.
+        group: elements from the column of one group of a part to that of the next.
     """
 
     region: Region
@@ -76,6 +77,7 @@ class Access:
     width: int | None = None
     step: int = 0
     scalar: bool = False
+    group: int = 0
 
 
 # --- values: immutable, one vector of units (or a scalar, broadcast) in a row ---------------------
@@ -242,11 +244,18 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Products into a gate block, then a body for each vector of its units, in every row."""
+    """Products into a gate block, then a body for each vector of its units, in every row.
+
+    Attributes:
+        gate_block: whose units.
+        products, body: of the first group.
+        groups: how many there are; accesses of further ones lie at their distance.
+    """
 
     gate_block: GateBlock
     products: tuple[Product, ...]
     body: tuple[Statement, ...]
+    groups: int = 1
 
 
 @dataclass(frozen=True, eq=False)

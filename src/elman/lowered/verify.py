@@ -9,11 +9,13 @@ wait since all units of its memory were loaded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from elman.errors import VerifyError
 from elman.ir.types import GateBlock
 from elman.lowered.dump import show_access
+from elman.lowered.groups import unrolled
 from elman.lowered.layout import Layout
 from elman.lowered.lower import Lowered
 from elman.lowered.types import (
@@ -111,8 +113,10 @@ class _Verifier:
             for column in (term.left, term.right):
                 if column is not None:
                     self._load(column, 0, None, whole=True)
-            target = term.target
-            self._store(target.access if isinstance(target, Matrix) else target, 0, None)
+            if isinstance(term.target, Matrix):
+                self._store_rows(term.target.access, term.target.rows)
+            else:
+                self._store(term.target, 0, None)
         self._wait()
         for computed in self.direction.finish:
             self._once(computed)
@@ -172,6 +176,12 @@ class _Verifier:
         known = self.taped if space is Space.TAPE else self.stored
         return any((space, array, step, offset) in known for step in range(_TURNS))
 
+    def _store_rows(self, access: Access, rows: int) -> None:
+        """What is computed once per call: every row of a matrix, or a vector."""
+        for row in range(rows if access.region.space is Space.MATRIX else 1):
+            offset = access.offset + row * access.region.row
+            self._store(replace(access, offset=offset), 0, None)
+
     def _store(self, access: Access, turn: int, block: GateBlock | None) -> None:
         self._inside(access)
         space, cell = access.region.space, self._cell(access, turn)
@@ -190,7 +200,7 @@ class _Verifier:
                 for access, whole in columns_of(store.value):
                     self._load(access, turn, None, whole=whole)
                 self._store(store.access, turn, None)
-            for part in segment.parts:
+            for part in chain(*map(unrolled, segment.parts)):
                 self._reads(part, turn)
                 self._body(part.body, len(part.products), part.gate_block, turn)
 
@@ -241,18 +251,18 @@ class _Verifier:
         """Worker 0 alone computes it."""
         match computed:
             case Copy(target, source):
-                reads: list[Access] = [source]
-            case Once(_, _, Store(target, value)):
+                reads, rows = [source], 1
+            case Once(rows, _, Store(target, value)):
                 reads = [access for access, _ in columns_of(value)]
             case MatVec(target, matrix, vector):
-                reads = [matrix.access, vector]
-            case Outer(Matrix(target), left, right):
+                reads, rows = [matrix.access, vector], 1
+            case Outer(Matrix(target, rows), left, right):
                 reads = [left, right]
-            case Transpose(Matrix(target), Matrix(source)):
+            case Transpose(Matrix(target, rows), Matrix(source)):
                 reads = [source]
         for access in reads:
             self._load(access, 0, None, whole=False)
-        self._store(target, 0, None)
+        self._store_rows(target, rows)
 
 
 def _leaves(value: Value) -> Iterator[Value]:

@@ -170,8 +170,8 @@ class Measured:
 
     def _time(self, name: str) -> str:
         """Microseconds per step, with quartiles."""
-        found = self.seconds[name]
-        median, q1, q3 = (value / self.steps * 1e6 for value in (found.median, found.q1, found.q3))
+        time = self.seconds[name]
+        median, q1, q3 = (value / self.steps * 1e6 for value in (time.median, time.q1, time.q3))
         return f"{median:8.1f} µs a step ({q1:.1f} to {q3:.1f})"
 
     def to_json(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Measured:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Measured:
         """What `to_json` gave."""
-        seconds = {name: Quartiles(**taken) for name, taken in fields["seconds"].items()}
+        seconds = {name: Quartiles(**times) for name, times in fields["seconds"].items()}
         return cls(**{**fields, "seconds": seconds, "ratio": Quartiles(**fields["ratio"])})
 
 
@@ -223,10 +223,10 @@ def measure(
         EngineError: the named engine cannot run this; the text says why.
 
     Example:
-        >>> found = elman.measure(elman.cells.mgu, 4, 8, steps=5, batch=2, seconds=0.01)
-        >>> sorted(found.errors)
+        >>> measured = elman.measure(elman.cells.mgu, 4, 8, steps=5, batch=2, seconds=0.01)
+        >>> sorted(measured.errors)
         ['gradient of Rf', ..., 'gradient of x', 'last h', 'output']
-        >>> found.ratio.median > 0
+        >>> measured.ratio.median > 0
         True
     """
     _check(cell, steps, batch, dtype)
@@ -238,7 +238,7 @@ def measure(
         net = Recurrent(cell, size, hidden_size, engine=engine, **more)
         pairing = Pairing(net.to(getattr(torch, dtype)).eval(), steps, batch, training)
     errors, compared = _agreed(pairing, dtype)
-    taken, waited = _timed(pairing, seconds)
+    times, waited = _timed(pairing, seconds)
     ran = next(iter(next(iter(choices(net).values())).values()))
     threads = torch.get_num_threads()
     return Measured(
@@ -249,8 +249,8 @@ def measure(
         dtype=dtype,
         threads=threads,
         training=training,
-        seconds={name: quartiles(samples) for name, samples in taken.items()},
-        ratio=ratios(taken, LOOP)[ELMAN],
+        seconds={name: quartiles(samples) for name, samples in times.items()},
+        ratio=ratios(times, LOOP)[ELMAN],
         errors=errors,
         compared=compared,
         engine=ran["engine"],
@@ -275,8 +275,8 @@ def _check(cell: Any, steps: Any, batch: Any, dtype: Any) -> None:
 def _timed(pairing: Pairing, seconds: float) -> tuple[dict[str, list[float]], float]:
     """Seconds of each, round by round, and the share of the time without a core."""
     waiting = Waiting()
-    taken = time_side_by_side({ELMAN: pairing.own, LOOP: pairing.loop}, seconds, ROUNDS)
-    return {name: samples.steady for name, samples in taken.items()}, waiting.share()
+    times = time_side_by_side({ELMAN: pairing.fused, LOOP: pairing.loop}, seconds, ROUNDS)
+    return {name: samples.steady for name, samples in times.items()}, waiting.share()
 
 
 def _products(pairing: Pairing, dtype: str) -> int:
@@ -296,7 +296,7 @@ def _agreed(pairing: Pairing, dtype: str) -> tuple[dict[str, float], int]:
     for compared in dict.fromkeys((steps, min(SHORT, steps))):
         part = pairing.first(compared)
         want, rounded = part.double(), part.results(part.loop)
-        got = part.results(part.own)
+        got = part.results(part.fused)
         reason = disagreement(got, want, dtype, compared, [rounded])
         if reason is None:
             return {name: _error(got[name], value) for name, value in want.items()}, compared

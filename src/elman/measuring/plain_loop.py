@@ -15,7 +15,7 @@ from elman.nn.modules.recurrent import Recurrent
 from elman.passes.draws import expected
 
 Named = dict[str, Tensor]
-Made = tuple[list[Tensor], list[Tensor]]  # outputs, last states
+Outcome = tuple[list[Tensor], list[Tensor]]  # outputs, last states
 
 
 class Pairing:
@@ -52,7 +52,7 @@ class Pairing:
         """By name, those that are trained first among equals: all of the layer's."""
         return {entry.name: getattr(self.net, f"{entry.name}_l0") for entry in self.cell.weights}
 
-    def own(self) -> Any:
+    def fused(self) -> Any:
         """What is timed of elman."""
         return self._run(self._by_elman, self.inputs, self.static, self.weights)
 
@@ -60,18 +60,18 @@ class Pairing:
         """What is timed of the loop."""
         return self._run(self._by_loop, self.inputs, self.static, self.weights)
 
-    def results(self, who: Callable[[], Any]) -> Named:
+    def results(self, run: Callable[[], Any]) -> Named:
         """What comes out, by name."""
-        outputs, last, gradients = who()
-        whole = _side_by_side(outputs)
+        outputs, last, gradients = run()
+        output = _side_by_side(outputs)
         ends = {f"last {entry.name}": v for entry, v in zip(self.cell.states, last, strict=True)}
-        return {"output": whole.detach(), **{k: v.detach() for k, v in ends.items()}, **gradients}
+        return {"output": output.detach(), **{k: v.detach() for k, v in ends.items()}, **gradients}
 
     def double(self) -> Named:
         """What the loop computes in float64 of the same numbers."""
         values = [
-            {name: value.detach().double() for name, value in given.items()}
-            for given in (self.inputs, self.static, self.weights)
+            {name: value.detach().double() for name, value in tensors.items()}
+            for tensors in (self.inputs, self.static, self.weights)
         ]
         for name, weight in values[2].items():
             weight.requires_grad_(name not in self.cell.constants)
@@ -86,22 +86,22 @@ class Pairing:
         return short
 
     def _run(
-        self, who: Callable[..., Made], inputs: Named, static: Named, weights: Named
+        self, run: Callable[..., Outcome], inputs: Named, static: Named, weights: Named
     ) -> tuple[list[Tensor], list[Tensor], Named]:
         if not self.training:
             with torch.no_grad():
-                return (*who(inputs, static, weights), {})
-        given = {name: value.detach().requires_grad_() for name, value in inputs.items()}
-        leaves = given | {name: w for name, w in weights.items() if w.requires_grad}
-        outputs, last = who(given, static, weights)
+                return (*run(inputs, static, weights), {})
+        arguments = {name: value.detach().requires_grad_() for name, value in inputs.items()}
+        leaves = arguments | {name: w for name, w in weights.items() if w.requires_grad}
+        outputs, last = run(arguments, static, weights)
         dy = [value.to(output.dtype) for value, output in zip(self.dy, outputs, strict=True)]
-        found = torch.autograd.grad(
+        grads = torch.autograd.grad(
             outputs, [*leaves.values()], dy, allow_unused=True, materialize_grads=True
         )
-        gradients = {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
+        gradients = {f"gradient of {name}": g for name, g in zip(leaves, grads, strict=True)}
         return outputs, last, gradients
 
-    def _by_elman(self, inputs: Named, static: Named, weights: Named) -> Made:
+    def _by_elman(self, inputs: Named, static: Named, weights: Named) -> Outcome:
         x: Any = tuple(inputs.values())
         x = x if len(x) > 1 else x[0]
         fixed: Any = tuple(static.values())
@@ -110,16 +110,16 @@ class Pairing:
         ends = state if isinstance(state, tuple) else () if state is None else (state,)
         return [*out] if isinstance(out, tuple) else [out], [end[0] for end in ends]
 
-    def _by_loop(self, inputs: Named, static: Named, weights: Named) -> Made:
+    def _by_loop(self, inputs: Named, static: Named, weights: Named) -> Outcome:
         some = next(iter(inputs.values()))
         steps, dtype = len(some), some.dtype
         fixed = [value.expand(steps, *value.shape) for value in static.values()]
         states = tuple(value.to(dtype) for value in self.begins.values())
         call = Call((*inputs.values(), *fixed), states, tuple(weights.values()))
         rows = [(row, after) for _, after, row in loop_over(self.graph, self.dims, call)]
-        whole = torch.stack([row for row, _ in rows])
+        outputs = torch.stack([row for row, _ in rows])
         widths = [value[0, 0].numel() for value in self.dy]
-        parts = [whole] if len(widths) == 1 else whole.split(widths, -1)
+        parts = [outputs] if len(widths) == 1 else outputs.split(widths, -1)
         shaped = [part.reshape(dy[:steps].shape) for part, dy in zip(parts, self.dy, strict=True)]
         return shaped, [*rows[-1][1]]
 

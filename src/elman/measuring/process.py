@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
+from elman.cell_files import find_cell
 from elman.errors import ElmanError, RunError, on_command_line
 from elman.measuring.measure import Measured, measure
-from elman.train.loop.layers import find_cell
 
 SOURCES = Path(__file__).parents[2]  # the folder that the package lies in
 DROPPED = (
@@ -74,14 +74,14 @@ def run_program(program: Program, limit_s: float) -> str:
 
 def environment(program: Program) -> dict[str, str]:
     """The environment of a process: this one's, without what would falsify a measurement."""
-    found = {name: value for name, value in os.environ.items() if name not in DROPPED}
+    variables = {name: value for name, value in os.environ.items() if name not in DROPPED}
     paths = [*map(str, (SOURCES, *program.folders)), os.environ.get("PYTHONPATH", "")]
-    found["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if program.cache is not None:
-        found["ELMAN_CACHE"] = str(program.cache)
+        variables["ELMAN_CACHE"] = str(program.cache)
     if program.threads is not None:
-        found["OMP_NUM_THREADS"] = str(program.threads)
-    return found
+        variables["OMP_NUM_THREADS"] = str(program.threads)
+    return variables
 
 
 LIMIT_S = 600.0
@@ -115,17 +115,17 @@ def measure_in_process(request: MeasureRequest) -> Measured:
     words = ("-m", "elman.measuring.process")
     program = Program(words, threads=request.threads, text=json.dumps(asdict(request)))
     try:
-        found = json.loads(run_program(program, LIMIT_S))
+        fields = json.loads(run_program(program, LIMIT_S))
     except ProcessError as error:
         title = "the process of the measurement failed"
         raise RunError(title, error=error) from error
-    if "failed" in found:
-        raise RunError(found["failed"])
-    return Measured.from_json(found)
+    if "failed" in fields:
+        raise RunError(fields["failed"])
+    return Measured.from_json(fields)
 
 
 def main() -> None:
-    """Read what is request, measure, print."""
+    """Read a request, measure, print."""
     request = json.load(sys.stdin)
     name, dims, threads = request.pop("cell"), request.pop("dims"), request.pop("threads")
     if threads is not None:

@@ -76,7 +76,7 @@ def time_side_by_side(
         Samples by name; those that are timed in processes of their own have no first calls.
     """
     calls = {name: _calls_per_sample(run) for name, run in runs.items()}
-    taken = {name: Samples([], []) for name in runs}
+    samples = {name: Samples([], []) for name in runs}
     order = list(runs.items())
     before = order[-1][0]  # who ran last
     collecting = gc.isenabled()
@@ -91,27 +91,27 @@ def time_side_by_side(
                 if far:
                     time.sleep(SETTLE_S)
                 if name in far:
-                    taken[name].steady.append(far[name](calls[name]))
+                    samples[name].steady.append(far[name](calls[name]))
                 else:
                     first = _sample(run, 1)
                     if before != name:
-                        taken[name].first.append(first)
+                        samples[name].first.append(first)
                     several = calls[name] > 1
-                    taken[name].steady.append(_sample(run, calls[name]) if several else first)
+                    samples[name].steady.append(_sample(run, calls[name]) if several else first)
                 before = name
             order.reverse()
     finally:
         if collecting:
             gc.enable()
-    return taken
+    return samples
 
 
 def ratios(samples: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Quartiles]:
     """How many times the baseline's time each other one would fit in, round by round."""
     base = samples[baseline]
     return {
-        name: quartiles([theirs / ours for theirs, ours in zip(base, own, strict=True)])
-        for name, own in samples.items()
+        name: quartiles([reference / time for reference, time in zip(base, times, strict=True)])
+        for name, times in samples.items()
         if name != baseline
     }
 

@@ -13,4 +13,4 @@ from elman.nn.modules.torch_layers import RNN as RNN
 from elman.nn.records import choices as choices
 from elman.nn.records import counters as counters
 from elman.nn.records import pin as pin
-from elman.nn.release import release as release
+from elman.nn.records import release as release

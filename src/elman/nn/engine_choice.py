@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.checks import shown
 from elman.engines import registry
-from elman.errors import EngineError, InputError, diagnostic, warn
+from elman.errors import EngineError, InputError, warn
 from elman.torch_internals import autocast_enabled, constant, tracing_state
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -62,15 +62,6 @@ def using(*, engine: str) -> Iterator[None]:
         _block.reset(token)
 
 
-def unserved(like: Tensor) -> str | None:
-    """Why no engine compiles steps for tensors like one, or None; layers of torch's cells are then
-    torch's own."""
-    kind, dtype = like.device.type, like.dtype
-    if serves(kind, dtype):
-        return None
-    return f"dtype {dtype}" if registry.compiles_on(kind) else f"tensors on {kind}"
-
-
 @constant
 def serves(kind: str, dtype: torch.dtype) -> bool:
     """Whether an engine compiles steps of a type for a kind of device."""
@@ -111,15 +102,18 @@ def wanted(argument: str) -> str:
 def unsuitable(input: Any, engine: str, beyond_torch: bool) -> str | None:
     """Why torch's own layers compute this, or None; ``beyond_torch``: they cannot do all of it."""
     data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
+    kind = data.device.type
     if tracing_state() is not None or torch.compiler.is_compiling():
         return "torch.compile or torch.jit.trace"
     if autocast_enabled():
-        half = autocast_type(data.device.type)
+        half = autocast_type(kind)
         if half is not None:
-            return None if beyond_torch or serves(data.device.type, half) else "autocast"
+            return None if beyond_torch or serves(kind, half) else "autocast"
     if engine == "reference" or (beyond_torch and engine == "auto" and data.dtype in HALVES):
         return None  # as cells that torch has no layer for
-    return unserved(data)
+    if serves(kind, data.dtype):
+        return None
+    return f"dtype {data.dtype}" if registry.compiles_on(kind) else f"tensors on {kind}"
 
 
 @constant
@@ -143,7 +137,7 @@ def check_export(module: str) -> None:
         hint = (
             "elman.export.to_onnx(net, path) writes the recurrent part; export the rest around it"
         )
-        raise InputError(diagnostic(problem, [], hint))
+        raise InputError(problem, hint)
 
 
 def check_trace(module: str) -> None:

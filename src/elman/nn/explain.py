@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from elman import explaining
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
 from elman.nn.call.plan import plan_call
@@ -56,7 +56,7 @@ def explain(subject: Cell | nn.Module, x: Any = None, **options: Any) -> Explana
             suggestion = (
                 f"elman.explain(elman.Recurrent({subject.name}, I, H), x), or steps=…, batch=…"
             )
-            raise InputError(diagnostic("explain takes no x of a cell", [], suggestion))
+            raise InputError("explain takes no x of a cell", suggestion)
         options["engine"] = wanted(checked(options.get("engine", "auto")))
         return explaining.explain(subject, **options)
     if isinstance(subject, nn.Module):
@@ -86,35 +86,33 @@ def layers_of(
         ShapeError, InputError: as ``forward``.
     """
     if not isinstance(module, SequenceModule):
-        raise InputError(_no_layers(module))
+        raise _no_layers(module)
     inputs = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else [x]
     if not inputs or not all(isinstance(part, (Tensor, PackedSequence)) for part in inputs):
         raise InputError(
-            diagnostic(
-                f"explain needs an example input of this {type(module).__name__}",
-                [("x", type(x).__name__)],
-                "elman.explain(net, x), x being what net(x) takes",
-            )
+            f"explain needs an example input of this {type(module).__name__}",
+            "elman.explain(net, x), x being what net(x) takes",
+            x=type(x).__name__,
         )
     engine, call_options = wanted(module.engine), given_options(options)
     elsewhere = _elsewhere(module, x, engine, call_options)
-    planned = plan_call(module, x, state, call_options, engine)
-    settings, call = planned.plan.settings, planned.enter(module, no_keys)
+    plan, arguments = plan_call(module, x, state, call_options, engine)
+    settings, call = plan.settings, plan.enter(module, arguments, no_keys)
     if elsewhere:
         settings = settings._replace(checkpoint=EVERYTHING)
     names, layers = [*module.runners], list[Layer]()
     for number, question in enumerate(module.stack.ask(call, settings)):
         sizes = sizes_for_choosing(question.calls[0])
-        for runner, request in zip(question.group.runners, question.requests.members, strict=True):
+        for runner, request in zip(question.group.runners, question.requests, strict=True):
             spec = request.spec(runner.dims, runner.names(request.rules), runner.options)
             choice = None if elsewhere else runner.chosen(request)
             where = (names[len(layers)], runner.cell, spec, *sizes, request.engine)
-            between = question.requests.between
+            between = question.between
             layers.append(Layer(*where, elsewhere, choice, between, number, request.rules))
     return layers
 
 
-def _no_layers(module: nn.Module) -> str:
+def _no_layers(module: nn.Module) -> InputError:
     inside = [name for name, part in module.named_modules() if isinstance(part, SequenceModule)]
     if inside:
         hint = f"elman.explain(model.{inside[0]}, x), x being that layer's input"
@@ -122,7 +120,7 @@ def _no_layers(module: nn.Module) -> str:
         hint = "elman.accelerate(model) first: it is torch's own layer"
     else:
         hint = "elman.explain(elman.GRU(8, 16), x)"
-    return diagnostic(f"{type(module).__name__} is not a recurrent module of elman", [], hint)
+    return InputError(f"{type(module).__name__} is not a recurrent module of elman", hint)
 
 
 def _elsewhere(

@@ -1,4 +1,5 @@
-"""Which engine and schedule runs each layer: recorded in a checkpoint, used again on resuming."""
+"""Which engine and schedule runs each layer: recorded in a checkpoint, used again on resuming; and
+what is kept between calls, given back."""
 
 from __future__ import annotations
 
@@ -7,12 +8,15 @@ from typing import Any
 
 from torch import nn
 
+from elman import compiler
 from elman.checks import shown
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 from elman.nn.call.dense import check_model
+from elman.nn.compile import names
 from elman.nn.execute.group import Group
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.sequence import SequenceModule
+from elman.tuning import kernels as kept_kernels
 
 
 def _runners(model: nn.Module) -> Iterator[tuple[str, Runner | Group]]:
@@ -86,7 +90,7 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
     check_model("elman.nn.pin", model)
     if not isinstance(choices, Mapping):
         problem = f"pin takes the records of a model's layers, not {shown(choices)}"
-        raise InputError(diagnostic(problem, [], "elman.nn.pin(model, elman.nn.choices(model))"))
+        raise InputError(problem, "elman.nn.pin(model, elman.nn.choices(model))")
     for module in model.modules():
         if isinstance(module, SequenceModule):
             module.parts.plans.clear()
@@ -106,3 +110,19 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
             if reason is not None:
                 reasons.append(f"{name}: {reason}")
     return reasons
+
+
+def release() -> None:
+    """Free the memory and compiled kernels that elman caches and that are not in use.
+
+    elman caches buffers for large results and for workspaces of kernels on the CPU (up to 512 MiB
+    each), and up to 1024 compiled kernels, mostly of deleted modules. Modules keep the kernels in
+    use; kernels and engine choices on disk stay. The next call allocates and loads what it needs.
+
+    Example:
+        >>> out, h = elman.GRU(8, 16)(torch.randn(5, 2, 8))
+        >>> elman.release()
+    """
+    names.release()
+    kept_kernels.release()
+    compiler.release()

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 from elman.explaining.layers import Candidate, candidates_of, choice_of, engine_texts
 from elman.nn.explain import layers_of
 from elman.nn.modules.sequence import SequenceModule
@@ -92,7 +92,7 @@ def _calls(
     names = {part: name for name, part in model.named_modules() if isinstance(part, SequenceModule)}
     if not names:
         hint = "elman.accelerate(model) first, if its layers are torch's"
-        raise InputError(diagnostic("tune finds no recurrent layer of elman's", [], hint))
+        raise InputError("tune finds no recurrent layer of elman's", hint)
     calls: dict[SequenceModule, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def note(part: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elman.ir.graph import Graph, Node, node, walk, with_args
 from elman.ir.types import SCALAR
@@ -48,14 +48,7 @@ def sampled(graph: Graph, per: tuple[str, ...]) -> Graph:
         _, number, often = old.data
         return node("uniform", keys[often], (number,), old.shape, old.where)
 
-    keyed_graph = graph.rebuilt(keyed)
-    return Graph(
-        inputs,
-        keyed_graph.states,
-        keyed_graph.weights,
-        keyed_graph.next_states,
-        keyed_graph.outputs,
-    )
+    return replace(graph.rebuilt(keyed), inputs=inputs)
 
 
 @dataclass(frozen=True)

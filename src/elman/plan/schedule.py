@@ -30,6 +30,8 @@ class Blocks:
         gathered_steps: of a call at least, which looks its matrices through for infinities once.
         conflicting_row: rows that are multiples of so many elements fall into the same few sets of
             a cache, and are made longer.
+        rolled_statements: that a loop over like parts, as those of heads, has to save. The C of a
+            GRU with 16 heads is compiled in a third of the time.
     """
 
     rows: int = 48
@@ -40,6 +42,7 @@ class Blocks:
     gathered_inner: tuple[int, int] = (64, 4096)
     gathered_steps: int = 16
     conflicting_row: int = 256
+    rolled_statements: int = 96
 
 
 @dataclass(frozen=True)

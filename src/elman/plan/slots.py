@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from elman.ir.graph import Node
+from elman.ir.graph import Node, walk
 from elman.ir.types import GateBlock
 
 
@@ -43,6 +43,11 @@ class Slot:
             resident.before(life) or life.before(resident) for _, resident in self.lives
         )
 
+    def last_before(self, life: Life) -> Node | None:
+        """The value that lay here before a life began."""
+        before = [(each.start, n) for n, (_, each) in enumerate(self.lives) if each.before(life)]
+        return self.lives[max(before)[1]][0] if before else None
+
 
 def gate_block_of(value: Node) -> GateBlock | None:
     """The gate block a value is wide; None for a scalar."""
@@ -52,8 +57,8 @@ def gate_block_of(value: Node) -> GateBlock | None:
 def assign(
     values: Iterable[Node], lives: dict[Node, Life], shared: list[Slot], private: list[Slot]
 ) -> dict[Node, tuple[bool, int]]:
-    """Put each value into the first slot of ``shared`` that fits, else of ``private``, else into a
-    new one.
+    """Put each value into a slot of ``shared`` that fits, else of ``private``, else into a new one:
+    where something lay that it is computed of if there is such a one, else into the first.
 
     Returns:
         per value, (whether the slot is one of ``shared``, its index); both lists are filled in
@@ -67,6 +72,9 @@ def assign(
         if not places:
             private.append(Slot(gate_block_of(value)))
             places = [(False, len(private) - 1, private[-1])]
+        if len(places) > 1:
+            below = {*walk([value])}
+            places.sort(key=lambda place: place[2].last_before(life) not in below)
         is_shared, index, slot = places[0]
         slot.lives.append((value, life))
         placed[value] = (is_shared, index)

@@ -27,8 +27,8 @@ import torch.distributed as dist
 from elman.errors import warn_once
 from elman.files import read_file, write_atomically
 from elman.folders import cache_folder, open_to_others, private_folder
-from elman.plan.allreduce import INTERCONNECTS, Interconnect
 from elman.torch_internals import default_store
+from elman.tuning.allreduce import INTERCONNECTS, Interconnect
 from elman.tuning.contest import Evidence
 
 FORMAT = 1

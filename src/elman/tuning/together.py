@@ -17,8 +17,8 @@ from elman.engines.together import Arrangement, Together
 from elman.errors import ElmanError
 from elman.ir.types import shape_size
 from elman.passes.digest import digest
-from elman.plan.allreduce import Interconnect, step_s
 from elman.tuning.agreement import disagreement
+from elman.tuning.allreduce import Interconnect, step_s
 from elman.tuning.choose import Choice
 from elman.tuning.contest import Evidence, timed
 from elman.tuning.decisions import Key, decided, interconnect, recall, receivers, remember
@@ -97,7 +97,7 @@ def released(choice: Choice, jobs: Sequence[Job], steps: int) -> bool:
     sent to the other workers, while the backward of the layers below runs.
 
     One after another that costs nothing; layers that were faster at once stay so unless the time
-    hidden is forecast to be more (``plan/allreduce``).
+    hidden is forecast to be more (``tuning/allreduce``).
 
     Args:
         choice: of :func:`choose_together`.

@@ -10,15 +10,13 @@ import torch
 import triton
 
 import elman
+from awkward import double, single
 from calls import backward, call, forward, given_of
 from elman import cells
-from elman.engines.triton import step_graph as step_graph_module
 from elman.engines.triton import sweeping
-from elman.engines.triton.engine import TritonEngine
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.source import function
-from elman.engines.triton.step_graph import StepGraph
 from elman.frontend.cell import Cell
 from elman.ops import concat, tanh
 from elman.tuning.kernels import kernel_of
@@ -26,7 +24,7 @@ from helpers import Case, Sizes, assert_all_same, assert_close, job_of, oracle, 
 from library_sizes import sizes_of
 from packed_rows import alone, drawn, layout, packed, together
 from products import some_of
-from unseen import UNSEEN
+from unseen import HOLDING, UNSEEN, epilogue, half, holding, output
 
 LOOP, STEPS = "loop/16/4/1", "steps"
 GRID, SLICED = "grid/16/2/3/1", "grid/2/2/3/2"
@@ -34,6 +32,7 @@ EVERY = [LOOP, STEPS, GRID]
 CASES = {cell: Sizes(T=3, B=3, I=3, H=5) for cell in cells.CORE} | UNSEEN
 CASES |= {cell: Sizes(3, 3, 3, 5, (("U", 7),)) for cell in (cells.cfc, cells.cfc_pure)}
 CASES |= {cell: Sizes(3, 3, 3, 5) for cell in (cells.rlif, cells.synaptic, cells.rhn, cells.gru_d)}
+CASES |= {cell: Sizes(4, 3, 3, 6, (("P", 2),) if cell is epilogue else ()) for cell in HOLDING}
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"  # Triton decides once per process
 pytestmark = [
     pytest.mark.usefixtures("device"),
@@ -59,48 +58,55 @@ def any_kernel(case: Case, schedule: str, **options: Any) -> TritonKernel | Head
     return made
 
 
-@pytest.mark.parametrize(
-    "cell, schedule",
-    [*((cell, LOOP) for cell in CASES), *some_of([*CASES], [STEPS, GRID], together=1)],
-    ids=named,
-)
-def test_every_cell(cell: Cell, schedule: str) -> None:
-    """Values and every gradient, of awkward sizes; each in a loop and in one other schedule."""
-    case = random_case(cell, CASES[cell])
-    assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
+def agrees(case: Case, schedule: str) -> None:
+    """Values and every gradient."""
+    assert_all_same(call(any_kernel(case, schedule), case), oracle(case), case.dtype, case.T)
 
 
 REST = [cell for cell in cells.ALL if cell not in CASES]
 
 
-@pytest.mark.parametrize("cell", REST, ids=lambda cell: cell.name)
-def test_the_rest_of_the_library(cell: Cell) -> None:
-    """In one schedule: they are of the same operations."""
-    case = random_case(cell, sizes_of(cell, 2, 3))
-    assert_all_same(call(kernel(case, LOOP), case), oracle(case), case.dtype, case.T)
+@pytest.mark.parametrize(
+    "cell, schedule",
+    [
+        *((cell, LOOP) for cell in (*CASES, *REST)),
+        *some_of([*CASES], [STEPS, GRID], together=1),
+    ],
+    ids=named,
+)
+def test_every_cell(cell: Cell, schedule: str) -> None:
+    """Awkward sizes, in a loop and in one other schedule; what of the library is of the same
+    operations in a loop alone."""
+    agrees(random_case(cell, CASES.get(cell) or sizes_of(cell, 2, 3)), schedule)
+
+
+@pytest.mark.parametrize("functions", [single, double], ids=["one value", "two values"])
+def test_functions(functions: Any) -> None:
+    """Every elementwise function on awkward numbers, the same table as of the engines of the CPU:
+    value and gradients are torch's."""
+    functions(lambda case: call(any_kernel(case, STEPS), case), torch.float32)
 
 
 @pytest.mark.parametrize("schedule", EVERY)
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 17, 2, 16), (4, 16, 20, 33)])
 def test_awkward_sizes(sizes: tuple[int, ...], schedule: str) -> None:
     """One of everything; a sample more than a program takes; units beyond a power of two."""
-    case = random_case(cells.gru, Sizes(*sizes))
-    assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
+    agrees(random_case(cells.gru, Sizes(*sizes)), schedule)
 
 
 @pytest.mark.parametrize(
     "cell, schedule, dtype",
     some_of(
-        [cells.gru, cells.lstm, cells.lstm_layernorm, cells.lem],
-        EVERY,
+        [cells.gru, cells.lstm, cells.lstm_layernorm, cells.lem, epilogue],
+        [*EVERY, SLICED],
         [torch.bfloat16, torch.float16],
     ),
     ids=named,
 )
 def test_half_precision(cell: Cell, schedule: str, dtype: torch.dtype) -> None:
     """Products in half precision, everything else in float32."""
-    case = random_case(cell, Sizes(T=4, B=3, I=6, H=8)).to(dtype)
-    assert_all_same(call(kernel(case, schedule), case), oracle(case), dtype, case.T)
+    sizes = CASES[epilogue] if cell is epilogue else Sizes(T=4, B=3, I=6, H=8)
+    agrees(random_case(cell, sizes).to(dtype), schedule)
 
 
 def test_conversion_to_bfloat16() -> None:
@@ -128,8 +134,7 @@ def rounded(values, made):
 )
 def test_bfloat16_of_more_units(cell: Cell, schedule: str) -> None:
     """Twelve inputs and units: what batched phases hand to the steps is kept in bfloat16."""
-    case = random_case(cell, Sizes(T=3, B=4, I=12, H=12)).to(torch.bfloat16)
-    assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
+    agrees(random_case(cell, Sizes(T=3, B=4, I=12, H=12)).to(torch.bfloat16), schedule)
 
 
 @pytest.mark.parametrize("schedule", EVERY)
@@ -176,81 +181,20 @@ def test_only_what_is_wanted(schedule: str) -> None:
         (cells.lstm_layernorm, 3),
         (cells.lem, 5),
         (cells.indrnn, 9),
+        *((cell, 3) for cell in HOLDING),
     ],
-    ids=lambda value: value.name if isinstance(value, Cell) else str(value),
+    ids=named,
 )
 def test_slices(cell: Cell, B: int) -> None:
     """A group's samples in two slices, of which the last may be empty; several groups."""
-    case = random_case(cell, Sizes(T=3, B=B, I=3, H=5))
-    assert_all_same(call(kernel(case, SLICED), case), oracle(case), case.dtype, case.T)
+    more = CASES[cell].more if cell in HOLDING else ()
+    agrees(random_case(cell, Sizes(3, B, 3, 6 if cell in HOLDING else 5, more)), SLICED)
 
 
 def test_more_groups_than_find_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are launched one after another: no program waits for one that has no place."""
     monkeypatch.setattr(sweeping, "processors", lambda: 5)
-    case = random_case(cells.gru, Sizes(T=3, B=9, I=3, H=5))
-    assert_all_same(call(kernel(case, SLICED), case), oracle(case), case.dtype, case.T)
-
-
-@pytest.mark.parametrize(
-    "cell, training",
-    some_of([cells.gru, cells.lstm_layernorm, cells.lem], [True, False], together=1),
-    ids=named,
-)
-def test_recorded_steps(cell: Cell, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second call of the same shapes works on a record's own memory, the third finds it."""
-    monkeypatch.setattr(StepGraph, "run", StepGraph.recorded)
-    options: dict[str, Any] = {} if training else {"training": False, "wants": frozenset()}
-    whole = random_case(cell, Sizes(T=3, B=3, I=3, H=5))
-    made = kernel(whole, STEPS, **options)
-    for seed in range(3):
-        case = random_case(cell, Sizes(T=3, B=3, I=3, H=5), seed=seed)
-        want = oracle(case)
-        got = call(made, case)
-        assert_all_same(got, {name: want[name] for name in got}, case.dtype, case.T)
-    steps = made.ahead.steps
-    assert steps is not None
-    assert len(steps._records) == 1
-
-
-def test_shapes_that_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records stay while they are used; what finds no room is not recorded, and still right."""
-    monkeypatch.setattr(StepGraph, "run", StepGraph.recorded)
-    monkeypatch.setattr(step_graph_module, "_RECORDS", 2)
-    monkeypatch.setattr(step_graph_module, "_LATE", 6)
-    batches = {B: random_case(cells.rnn, Sizes(T=2, B=B, I=3, H=4)) for B in (1, 2, 3)}
-    made = kernel(batches[1], STEPS)
-    steps = made.ahead.steps
-    assert steps is not None
-
-    def called(B: int) -> list[int]:
-        assert_all_same(call(made, batches[B]), oracle(batches[B]), torch.float32, 2)
-        return [key[2] for key in steps._records]
-
-    for B in (1, 2, 3):
-        called(B)
-    assert called(1) == [1]
-    assert called(2) == [1, 2]
-    assert called(3) == [1, 2]
-    assert called(1) == [2, 1]
-    assert [called(1) for _ in range(4)][-1] == [2, 1]
-    assert called(3) == [1, 3], "a record that was not used of late makes room"
-    monkeypatch.setattr(step_graph_module, "_LARGEST", 100)
-    assert [called(2) for _ in range(3)][-1] == [1, 3]
-
-
-def test_a_backward_leaves_the_output_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever saved it may still go backward: neither values nor their version change."""
-    monkeypatch.setattr(StepGraph, "run", StepGraph.recorded)
-    net = elman.GRU(3, 5, engine="triton")
-    x = torch.randn(4, 2, 3)
-    with monkeypatch.context() as patch:
-        patch.setattr(TritonEngine, "schedules", lambda *given: (STEPS,))
-        for _ in range(4):
-            out, _ = net(x)
-            loss = out.square().sum()
-            loss.backward(retain_graph=True)
-            loss.backward()
+    agrees(random_case(cells.gru, Sizes(T=3, B=9, I=3, H=5)), SLICED)
 
 
 @elman.cell(input="x[I]", state="h[H]", weights="W[2*H, I], R[2*H, H], b[2*H], v[H], V[H, I]")
@@ -298,8 +242,7 @@ def test_gradients_have_memory_of_their_own(cell: Cell, schedule: str, dtype: to
 )
 def test_a_grid_of_one_program_meets_itself(cell: Cell, schedule: str) -> None:
     """The barrier's code runs: whoever comes alone is not kept waiting."""
-    case = random_case(cell, Sizes(T=3, B=18, I=3, H=6))
-    assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
+    agrees(random_case(cell, Sizes(T=3, B=18, I=3, H=6)), schedule)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +315,7 @@ def test_heads_that_share_a_result(cell: Cell) -> None:
     """A state or an output that is not divided: the graph of all heads runs."""
     case = random_case(cell.with_heads(2), Sizes(T=3, B=2, I=3, H=6))
     assert (job_of(case).single is not None) == (cell is divided_outputs)
-    assert_all_same(call(any_kernel(case, LOOP), case), oracle(case), case.dtype, case.T)
+    agrees(case, LOOP)
 
 
 def test_heads_that_divide_the_input() -> None:
@@ -384,9 +327,8 @@ def test_heads_that_divide_the_input() -> None:
         return elman.ops.tanh(W @ x + R @ h)
 
     case = random_case(reading.with_heads(2), Sizes(T=3, B=2, I=6, H=6))
-    made = any_kernel(case, LOOP)
-    assert isinstance(made, HeadsKernel)
-    assert_all_same(call(made, case), oracle(case), case.dtype, case.T)
+    assert isinstance(any_kernel(case, LOOP), HeadsKernel)
+    agrees(case, LOOP)
 
 
 LENGTHS = {"several": (4, 3, 3, 1), "equal": (2, 2), "more than a program takes": (3, *(1,) * 17)}
@@ -394,17 +336,30 @@ LENGTHS = {"several": (4, 3, 3, 1), "equal": (2, 2), "more than a program takes"
 
 @pytest.mark.parametrize(
     "cell, schedule, name",
-    some_of([cells.gru, cells.lstm_peephole, cells.lem, cells.minlstm], EVERY, [*LENGTHS]),
+    [
+        *some_of([cells.gru, cells.lstm_peephole, cells.lem, cells.minlstm], EVERY, [*LENGTHS]),
+        *some_of([holding, half, output], [*EVERY, SLICED], ["several"], together=1),
+    ],
     ids=named,
 )
 def test_packed_rows(cell: Cell, schedule: str, name: str) -> None:
     """Sequences of several lengths: what each gives alone."""
     lengths = LENGTHS[name]
-    case = drawn(cell, lengths, torch.float32, H=7)
+    case = drawn(cell, lengths, torch.float32, H=8 if cell in HOLDING else 7)
     made = kernel(case, schedule)
     assert made.packs
     got = together(made, case.to(DEVICE), lengths, 2)
     assert_all_same(got, alone(case, lengths), torch.float32, max(lengths))
+
+
+@pytest.mark.parametrize("schedule", [*EVERY, SLICED])
+def test_states_that_hold_a_value_are_one_row(schedule: str) -> None:
+    """What a forward keeps for the backward."""
+    for cell, count in zip(HOLDING, (2, 1, 1, 0), strict=True):
+        case = random_case(cell, CASES[cell])
+        *sequences, _, _ = forward(kernel(case, schedule), given_of(case.to(DEVICE))).saved
+        rows = [sequence.shape[0] for sequence in sequences]
+        assert sorted(rows) == [1] * count + [5] * (len(rows) - count), cell.name
 
 
 @pytest.mark.parametrize(
@@ -415,8 +370,7 @@ def test_packed_rows(cell: Cell, schedule: str, name: str) -> None:
 def test_packed_rows_of_heads(cell: Cell, schedule: str) -> None:
     """Every head has the same lengths."""
     lengths = (4, 3, 3, 1)
-    sizes = Sizes(T=4, B=4, I=12, H=12)
-    case = random_case(cell.with_heads(3), sizes)
+    case = random_case(cell.with_heads(3), Sizes(T=4, B=4, I=12, H=12))
     made = any_kernel(case, schedule)
     assert isinstance(made, HeadsKernel)
     got = together(made, case.to(DEVICE), lengths, 2)

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from elman import cells, compiler
 from elman.engines.triton.batched_phase import BatchedPhase
-from elman.engines.triton.launch import PROCESSORS
 from elman.engines.triton.layout import TritonLayout
+from elman.engines.triton.limits import PROCESSORS
 from elman.engines.triton.occupancy import grids, loops
-from elman.engines.triton.offline import SHARED, Facts, facts
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
 from elman.engines.triton.sweeping import Sweeping
@@ -23,6 +22,7 @@ from elman.frontend.cell import Cell
 from elman.plan.build import program
 from elman.plan.program import Program
 from elman.plan.spec import Spec
+from offline import SHARED, Facts, facts
 from products import some_of
 from unseen import functions, grouped, latents
 
@@ -85,10 +85,16 @@ def loop_facts(
         "BARRIER": True,
     }
     ends = [f"{name}{k}" for name in ("first", "last", "dlast", "dfirst") for k in range(3)]
-    wide = ends if schedule.kind == "grid" else []
-    types = types_of(made.loop.pointers, dtype, *wide)
+    types = types_of(made.loop.arguments, dtype, *ends)
     warps, stages = schedule.warps, schedule.stages
     return facts(made.kernel, types, constants, target, warps=warps, stages=stages)
+
+
+def named(value: Any) -> str:
+    """A parameter's name."""
+    if isinstance(value, tuple):
+        return "-".join(map(named, value))
+    return getattr(value, "name", str(value))
 
 
 # What the tables and "nothing spills" hold for. Triton 3.6, that of torch 2.11, takes up to a fifth
@@ -102,21 +108,27 @@ def about(most: int) -> int:
     return most if CURRENT else most * 6 // 5
 
 
-# cell, units, dtype, samples, warps, forward: registers at most, and per step: products on tensor
+# cell, units, dtype, schedule, forward: registers at most, and per step: products on tensor
 # cores, barriers, loads and stores of global memory. A change that raises one has to say why.
 TABLE = {
-    ("gru", 64, "bfloat16", 8, 4, True): (80, 12, 16, 3, 5),
-    ("gru", 64, "bfloat16", 8, 4, False): (80, 12, 20, 6, 4),
-    ("gru", 128, "bfloat16", 8, 8, True): (80, 24, 16, 3, 5),
-    ("gru", 128, "bfloat16", 8, 8, False): (80, 24, 20, 6, 4),
-    ("gru", 128, "bfloat16", 16, 8, True): (80, 24, 16, 3, 5),
-    ("lstm", 64, "bfloat16", 8, 4, True): (96, 16, 20, 4, 6),
-    ("lstm", 64, "bfloat16", 8, 4, False): (96, 16, 22, 7, 4),
-    ("lstm", 128, "bfloat16", 8, 8, True): (96, 32, 20, 4, 6),
-    ("gru", 64, "float32", 16, 4, True): (128, 24, 14, 6, 10),
-    ("gru", 64, "float32", 16, 4, False): (160, 24, 28, 12, 8),
-    ("lstm", 64, "float32", 16, 4, True): (128, 32, 20, 8, 12),
+    ("gru", 64, "bfloat16", "loop/8/4/1", True): (80, 12, 16, 3, 5),
+    ("gru", 64, "bfloat16", "loop/8/4/1", False): (80, 12, 20, 6, 4),
+    ("gru", 128, "bfloat16", "loop/8/8/1", True): (80, 24, 16, 3, 5),
+    ("gru", 128, "bfloat16", "loop/8/8/1", False): (80, 24, 20, 6, 4),
+    ("gru", 128, "bfloat16", "loop/16/8/1", True): (80, 24, 16, 3, 5),
+    ("lstm", 64, "bfloat16", "loop/8/4/1", True): (96, 16, 20, 4, 6),
+    ("lstm", 64, "bfloat16", "loop/8/4/1", False): (96, 16, 22, 7, 4),
+    ("lstm", 128, "bfloat16", "loop/8/8/1", True): (96, 32, 20, 4, 6),
+    ("gru", 64, "float32", "loop/16/4/1", True): (128, 24, 14, 6, 10),
+    ("gru", 64, "float32", "loop/16/4/1", False): (160, 24, 28, 12, 8),
+    ("lstm", 64, "float32", "loop/16/4/1", True): (128, 32, 20, 8, 12),
 }
+
+
+def fits(found: Facts, target: str) -> None:
+    """Nothing spills, and what is shared has room."""
+    assert found.spilled <= SPILLED
+    assert found.shared <= SHARED[target]
 
 
 def rows(table: dict[tuple[Any, ...], tuple[int, ...]], *usual: int) -> list[Any]:
@@ -125,30 +137,6 @@ def rows(table: dict[tuple[Any, ...], tuple[int, ...]], *usual: int) -> list[Any
         pytest.param(key, id="-".join(map(str, key)), marks=() if at in usual else pytest.mark.long)
         for at, key in enumerate(table)
     ]
-
-
-@pytest.mark.parametrize("key", rows(TABLE, 0, 3, 5, 9, 10))
-def test_time_loops_on_sm_90(key: tuple[Any, ...]) -> None:
-    """The weights' loads are outside, nothing spills, and the counts are those of the table."""
-    name, units, dtype, samples, warps, forward = key
-    found = loop_facts(
-        getattr(cells, name),
-        units,
-        dtype,
-        "sm_90",
-        forward,
-        TritonSchedule("loop", samples, warps, 1),
-    )
-    registers, products, barriers, loads, stores = TABLE[key]
-    assert found.spilled <= SPILLED
-    assert found.shared <= SHARED["sm_90"]
-    assert not found.loop["LDL"]
-    assert not found.loop["STL"]
-    assert found.registers <= about(registers)
-    assert found.loop["HMMA"] + found.loop["HGMMA"] <= products
-    assert found.loop["BAR"] <= about(barriers)
-    assert found.loop["LDG"] <= loads
-    assert found.loop["STG"] <= stores
 
 
 # cell, units, dtype, schedule, forward: as above, of units cut over programs. Loads ahead of their
@@ -171,21 +159,23 @@ GRIDS = {
 }
 
 
-@pytest.mark.parametrize("key", rows(GRIDS, 1, 2, 7, 8, 10))
-def test_grids_on_sm_90(key: tuple[Any, ...]) -> None:
-    """Rows of the weights stay on chip; a step loads the others' state and its own slots."""
+@pytest.mark.parametrize("key", [*rows(TABLE, 0, 3, 5, 9, 10), *rows(GRIDS, 1, 2, 7, 8, 10)])
+def test_tables(key: tuple[Any, ...]) -> None:
+    """The weights' loads are outside or a part of a step's, nothing spills, and the counts on sm_90
+    are those of the table."""
     name, units, dtype, schedule, forward = key
     found = loop_facts(
         getattr(cells, name), units, dtype, "sm_90", forward, TritonSchedule.parse(schedule)
     )
-    registers, products, barriers, loads, stores = GRIDS[key]
-    assert found.spilled <= SPILLED
-    assert found.shared <= SHARED["sm_90"]
+    fits(found, "sm_90")
+    registers, products, barriers, loads, stores = (TABLE | GRIDS)[key]
     assert found.registers <= about(registers)
     assert 0 < found.loop["HMMA"] + found.loop["HGMMA"] <= products
     assert found.loop["BAR"] <= about(barriers)
     assert found.loop["LDG"] <= loads
     assert found.loop["STG"] <= stores
+    if schedule.startswith("loop"):
+        assert not found.loop["LDL"] + found.loop["STL"]
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -238,43 +228,36 @@ def test_all_programs_are_resident(batch: int, units: int, heads: int) -> None:
 SMALL: dict[int, Program] = {}
 
 
-@pytest.mark.parametrize("target, forward", some_of(["sm_80", "gfx942"], [True, False], together=1))
-def test_grids_on_other_targets(target: str, forward: bool) -> None:
-    """AMD's tensor cores take no fewer than sixteen units."""
-    schedule = TritonSchedule("grid", 16, 8, units=16 if target == "gfx942" else 8)
-    found = loop_facts(cells.gru, 512, "float16", target, forward, schedule)
-    assert found.spilled <= SPILLED
-    assert found.shared <= SHARED[target]
+SMALL_LOOP, WARM_LOOP = "loop/16/4/1", "loop/16/4/2"
 
 
 @pytest.mark.parametrize(
-    "target, dtype, forward", some_of(["sm_80", "gfx942"], [*TYPES], [True, False])
+    "of, schedule, target, dtype, forward",
+    [
+        # AMD's tensor cores take no fewer than sixteen units
+        *some_of([(cells.gru, 512)], ["grid/16/8/8/1"], ["sm_80"], ["float16"], [True, False]),
+        *some_of([(cells.gru, 512)], ["grid/16/8/16/1"], ["gfx942"], ["float16"], [True, False]),
+        # older and other chips
+        *some_of([(cells.gru, 64)], [SMALL_LOOP], ["sm_80", "gfx942"], [*TYPES], [True, False]),
+        # doubles inside of a function are no reason to spill
+        *some_of([(functions, 32)], [SMALL_LOOP], ["sm_90", "gfx942"], ["float32"], [True, False]),
+        # every cell of the library in one direction, and half of them in each
+        *some_of(
+            [(cell, 32) for cell in cells.CORE],
+            [WARM_LOOP],
+            ["sm_90"],
+            ["bfloat16"],
+            [True, False],
+            together=1,
+        ),
+    ],
+    ids=named,
 )
-def test_other_targets(target: str, dtype: str, forward: bool) -> None:
-    """Older and other chips."""
-    found = loop_facts(cells.gru, 64, dtype, target, forward, TritonSchedule("loop", 16, 4, 1))
-    assert found.spilled <= SPILLED
-    assert found.shared <= SHARED[target]
-
-
-@pytest.mark.parametrize(
-    "cell, forward",
-    some_of(cells.CORE, [True, False], together=1),
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_every_cell_compiles(cell: Cell, forward: bool) -> None:
-    """Every cell of the library in one direction, and half of them in each."""
-    found = loop_facts(cell, 32, "bfloat16", "sm_90", forward, TritonSchedule("loop", 16, 4, 2))
-    assert found.spilled <= SPILLED
-    assert found.shared <= SHARED["sm_90"]
-
-
-@pytest.mark.parametrize("target, forward", some_of(["sm_90", "gfx942"], [True, False], together=1))
-def test_every_function_compiles(forward: bool, target: str) -> None:
-    """Both directions; doubles inside of a function are no reason to spill."""
-    schedule = TritonSchedule("loop", 16, 4, 1)
-    found = loop_facts(functions, 32, "float32", target, forward, schedule)
-    assert found.spilled <= SPILLED
+def test_compiles(
+    of: tuple[Cell, int], schedule: str, target: str, dtype: str, forward: bool
+) -> None:
+    """Other chips, functions, and every cell."""
+    fits(loop_facts(*of, dtype, target, forward, TritonSchedule.parse(schedule)), target)
 
 
 @pytest.mark.parametrize(
@@ -310,8 +293,7 @@ def test_packed_rows_compile(of: tuple[str, int], forward: bool) -> None:
     name, units = of
     schedule = TritonSchedule.parse(name)
     found = loop_facts(cells.gru, units, "bfloat16", "sm_90", forward, schedule, packed=True)
-    assert found.spilled <= SPILLED
-    assert found.shared <= SHARED["sm_90"]
+    fits(found, "sm_90")
     plain = loop_facts(cells.gru, units, "bfloat16", "sm_90", forward, schedule)
     assert found.loop["LDG"] <= plain.loop["LDG"] + 8
     assert found.loop["BAR"] <= plain.loop["BAR"]

@@ -11,10 +11,11 @@ import elman
 from elman.engines import cross_entropy as formulas
 from elman.engines.cross_entropy import Found, Rows, Wants, in_torch
 from elman.engines.triton import cross_entropy as kernels
-from elman.engines.triton.offline import facts
+from elman.engines.triton import limits
 from elman.engines.triton.source import function
 from elman.errors import DisagreementError
 from helpers import assert_close
+from offline import facts
 
 ALL = Wants(True, True, True)
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -53,7 +54,7 @@ def check(rows, scale, wants=ALL, most=None):
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"smoothing": 0.1}], ids=str)
 def test_as_torch_ops(device, N, H, V, options, monkeypatch):
     """Rows shorter and longer than what is looked at at once, in one chunk and in several."""
-    monkeypatch.setattr(kernels, "_MOST", 64)
+    monkeypatch.setattr(limits, "CLASSES", 64)
     monkeypatch.setattr(formulas, "_CACHE_BYTES", 0)
     monkeypatch.setattr(formulas, "_LEAST_ROWS", 4)
     monkeypatch.setattr(formulas, "LEAST_ROWS", {"cpu": 4})
@@ -100,8 +101,8 @@ def test_modules_take_it(device, monkeypatch):
     want = torch.autograd.grad(plain, (x, *decoder.parameters()))
     for a, b in zip((loss, *got), (plain, *want), strict=True):
         assert_close(a, b)
-    wrong = kernels._TEXT.replace("factor * tl.exp(z - top) - even", "factor * tl.exp(z - top)")
-    monkeypatch.setattr(kernels, "_TEXT", wrong)
+    wrong = kernels.TEXT.replace("factor * tl.exp(z - top) - even", "factor * tl.exp(z - top)")
+    monkeypatch.setattr(kernels, "TEXT", wrong)
     kernels._verdict.cache_clear()
     with elman.using(engine="triton"), pytest.raises(DisagreementError, match="is off by"):
         decoder(x, targets)
@@ -113,14 +114,14 @@ def test_modules_take_it(device, monkeypatch):
 @pytest.mark.parametrize("V", [33, 33278])
 def test_compiled(V, dtype, target):
     """A row in registers, without a spill."""
-    kind = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
     constants = {
-        "SMOOTHING": 0.1, "BIASED": True, "GRADIENTS": True, "BLOCK": kernels.block(V)
+        "SMOOTHING": 0.1, "BIASED": True, "GRADIENTS": True, "BLOCK": kernels.block(V),
+        "KIND": kernels.kind(torch.float32),
     }  # fmt: skip
-    made = function("softmax", kernels.text(kind))
+    made = function("softmax", kernels.TEXT)
     types = {
         "logits": f"*{dtype}", "bias": f"*{dtype}", "targets": "*i64", "scale": "*fp32",
         "losses": "*fp32", "V": "i32",
     }  # fmt: skip
-    found = facts(made, types, constants, target, warps=kernels.WARPS, stages=1)
+    found = facts(made, types, constants, target, warps=limits.CLASS_WARPS, stages=1)
     assert not found.spilled

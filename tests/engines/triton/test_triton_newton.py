@@ -13,14 +13,14 @@ from elman.engines.deer import convergence, solvers
 from elman.engines.deer.equations import before
 from elman.engines.deer.kernel import DeerKernel
 from elman.engines.deer.problem import Formula, Problem
-from elman.engines.triton import group_kernels, newton, scans
+from elman.engines.triton import limits, newton, scans
 from elman.engines.triton.engine import ENGINE
 from elman.engines.triton.newton import Newton, ScannedNewton
-from elman.engines.triton.offline import facts
 from elman.engines.triton.source import function
 from elman.frontend.cell import Cell
 from elman.ops import sigmoid, tanh
 from helpers import Case, Sizes, assert_close, job_of, random_case
+from offline import facts
 
 
 def _cell(function: Any) -> Cell:
@@ -104,7 +104,7 @@ def test_one_iteration(
     cell: Cell, H: int, T: int, B: int, kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next iterate and the residual, in one block of steps and in several; in a window."""
-    monkeypatch.setattr(scans, "_ELEMENTS", dict.fromkeys(range(1, 5), 32))
+    monkeypatch.setattr(limits, "SCAN_ELEMENTS", dict.fromkeys(range(1, 5), 32))
     problem = problem_of(random_case(cell, Sizes(T, B, 3, H)))
     source = torch.Generator().manual_seed(1)
     y = tuple(torch.randn(T, *start.shape, generator=source) / 3 for start in problem.start)
@@ -133,7 +133,7 @@ def test_residuals_and_distances_are_those_by_torch_ops(
     cell: Cell, H: int, kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Residuals of windows, and distances of sequential runs, are those by torch ops."""
-    monkeypatch.setattr(group_kernels, "WINDOWS", 2)
+    monkeypatch.setattr(limits, "GROUP_WINDOWS", 2)
     problem = problem_of(random_case(cell, Sizes(40, 2, 3, H)))
     assert problem.iterations is not None
     assert bool(problem.formula.held) == (cell is given)
@@ -228,8 +228,8 @@ def test_compiled(cell: Cell, H: int) -> None:
     made = formula_of(cell, H)._iterations(newton.newton, torch.float32)
     for one in made:
         assert isinstance(one, Newton)
-        shapes = dict.fromkeys(("jacobian", "residual"), scans.shape(group_kernels.ELEMENTS, 1))
-        shapes["strayed"] = group_kernels.WINDOWS, scans.shape(group_kernels.ELEMENTS, 1)[1]
+        shapes = dict.fromkeys(("jacobian", "residual"), scans.shape(limits.GROUP_ELEMENTS, 1))
+        shapes["strayed"] = limits.GROUP_WINDOWS, scans.shape(limits.GROUP_ELEMENTS, 1)[1]
         if isinstance(one, ScannedNewton):
             shapes |= dict.fromkeys(("totals", "steps"), scans.block(one.n, 1))
         for name, (steps, channels) in shapes.items():

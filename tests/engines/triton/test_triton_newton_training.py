@@ -8,7 +8,7 @@ import torch
 import elman
 from elman import cells
 from elman.engines import registry
-from elman.engines.triton import walks
+from elman.engines.triton import limits
 from elman.engines.triton.engine import ENGINE
 from elman.engines.triton.group_kernels import GroupKernels
 from elman.engines.triton.newton import Newton
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.interpreted
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The CPU's scans are the interpreter's too; what of Newton's kernels ran."""
     ran: list[str] = []
-    for name in ("_improved", "_linearised"):
+    for name in ("improved", "linearised"):
         for kind in (GroupKernels, *Newton.__subclasses__()):
             own = kind.__dict__.get(name)
             if own is not None:
@@ -33,7 +33,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
                 monkeypatch.setattr(kind, name, spied)
     monkeypatch.setattr(registry, "scans", lambda device: ENGINE.scans())
-    monkeypatch.setattr(walks, "_THREADS", 1024)  # programs are interpreted one by one
+    monkeypatch.setattr(limits, "WALK_THREADS", 1024)  # programs are interpreted one by one
     return ran
 
 
@@ -52,7 +52,7 @@ def test_results_and_gradients(cell: Cell, H: int, launched: list[str]) -> None:
     more = (("S", 3),) if cell is cells.ealstm else ()
     case = random_case(cell, Sizes(T=18, B=2, I=3, H=H, more=more))
     got = run(cell, case, "deer")
-    assert {"_improved", "_linearised"} <= set(launched)
+    assert {"improved", "linearised"} <= set(launched)
     for name, want in oracle(case).items():
         assert_same(name, got[name], want, torch.float32, case.T)
 
@@ -73,6 +73,6 @@ def test_resets_and_lengths(given: str, launched: list[str]) -> None:
         out, last = module(own.requires_grad_(), **options)
         grads = torch.autograd.grad(out.square().sum(), [own, *module.parameters()])
         found.append({"out": out, "last": last} | {f"d{k}": d for k, d in enumerate(grads)})
-    assert {"_improved", "_linearised"} <= set(launched)
+    assert {"improved", "linearised"} <= set(launched)
     for name, want in found[1].items():
         assert_same(name, found[0][name], want, torch.float32, 16)

@@ -1,4 +1,5 @@
-"""Every op as it is spelled, on ordinary and on odd numbers: what torch gives."""
+"""Every op as it is spelled, on ordinary and on odd numbers: what torch gives; versions of the
+interpreter."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import pytest
 import torch
 
 from elman.engines.arrays import Arrays
+from elman.engines.triton import engine
+from elman.engines.triton.engine import TritonEngine
 from elman.engines.triton.ops import SPELL, number, spell_sum
 from elman.engines.triton.source import function
 from elman.ir.evaluate import MEANING
@@ -40,7 +43,7 @@ def spelled(text: str, operands: list[torch.Tensor]) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize("op", [op for op in SPELL if op != "uniform"])  # test_triton_draws.py
+@pytest.mark.parametrize("op", [op for op in SPELL if op != "uniform"])  # test_triton_options.py
 def test_every_op(op):
     """Every pair of odd numbers for ops of two operands; NaN and infinities as torch has them."""
     arity = OPS[op].arity
@@ -61,9 +64,9 @@ def test_every_op(op):
 def test_sums():
     """Coefficients of either sign, a bias, nothing at all."""
     x = torch.tensor([1.5, -2.0])
-    text = spell_sum((1.0, -1.0, 0.5), 0.25, ["x0", "x0 * 2.0", "x0"])
+    text = str(spell_sum((1.0, -1.0, 0.5), 0.25, ["x0", "x0 * 2.0", "x0"]))
     torch.testing.assert_close(spelled(text, [x]), x - 2 * x + 0.5 * x + 0.25)
-    torch.testing.assert_close(spelled(spell_sum((), 3.0, []), [x]), torch.full((2,), 3.0))
+    torch.testing.assert_close(spelled(str(spell_sum((), 3.0, [])), [x]), torch.full((2,), 3.0))
     assert [number(v) for v in (0.5, float("-inf"))] == ["0.5", 'float("-inf")']
 
 
@@ -74,3 +77,18 @@ def test_largest(odd):
     text = "lib.amax(tl.where(n < 4, x0, float('-inf')).trans(1, 0))[None, :]"
     assert torch.equal(spelled(text, [x])[:1].isnan(), x.amax().isnan()[None])
     torch.testing.assert_close(spelled(text, [x])[0], x.amax(), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "triton, numpy, fits",
+    [("3.6.0", "2.3.5", True), ("3.6.0", "2.4.6", False), ("3.10.0+git", "2.4.6", True)],
+)
+def test_interpreter(triton: str, numpy: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older interpreter breaks at the first loop: what helps is said instead."""
+    monkeypatch.setattr(engine.triton, "__version__", triton)
+    monkeypatch.setattr(engine.numpy, "__version__", numpy)
+    reason = TritonEngine().lacks("cpu", "float32")
+    assert (reason is None) == fits
+    if reason is not None:
+        assert "pip install 'numpy<2.4'" in reason
+    assert TritonEngine().lacks("cuda", "float32") is None

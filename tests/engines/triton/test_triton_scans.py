@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elman.engines.deer.scans import Units, associative
-from elman.engines.triton import scans, walks
-from elman.engines.triton.offline import facts
+from elman.engines.triton import limits, scans, walks
 from elman.engines.triton.source import function
+from offline import facts
 from products import some_of
 
 
@@ -19,8 +19,8 @@ from products import some_of
 @pytest.mark.parametrize("T, N", [(1, 1), (5, 3), (37, 34)])
 def test_as_torch_ops(n, T, N, monkeypatch):
     """One block, several of channels, several of time, whose totals take rounds of their own."""
-    monkeypatch.setattr(scans, "_ELEMENTS", dict.fromkeys(range(1, 5), 128))
-    monkeypatch.setattr(walks, "_THREADS", 1024)  # programs are interpreted one by one
+    monkeypatch.setattr(limits, "SCAN_ELEMENTS", dict.fromkeys(range(1, 5), 128))
+    monkeypatch.setattr(limits, "WALK_THREADS", 1024)  # programs are interpreted one by one
     source = torch.Generator().manual_seed(n)
     A = torch.randn(T, n, n, N, generator=source, dtype=torch.float64) / (2 * n)
     b = torch.randn(T, n, N, generator=source, dtype=torch.float64)
@@ -77,7 +77,7 @@ def test_compiled(n, N, target):
 def test_walks_compiled(n, target):
     """Neither do those of larger systems."""
     texts = {"totals": walks.totals_text(n), "steps": walks.steps_text(n)}
-    _fits(texts, {"STEPS": 32, "THREADS": walks._THREADS}, target)
+    _fits(texts, {"STEPS": 32, "THREADS": limits.WALK_THREADS}, target)
 
 
 def _fits(texts, constants, target):

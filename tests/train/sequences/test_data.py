@@ -34,7 +34,7 @@ def test_values_are_scaled_by_channel():
     torch.testing.assert_close(values.mean(0), torch.zeros(2), atol=1e-6, rtol=0)
     torch.testing.assert_close(values.var(0, correction=0), torch.ones(2))
     assert not data.fit.x[~inside].any()
-    assert data.classes == ("9", "10")
+    assert data.spec.classes == ["9", "10"]
     assert data.fit.y.tolist() == [0, 1, 0, 1]
 
 
@@ -113,7 +113,7 @@ def test_validation_takes_an_even_part():
     assert data.rows.tolist() == [0, 3, 6, 9]
     assert [len(batch.targets) for batch in data.held_out()] == [3, 1]
     assert sum(len(batch.targets) for batch in data.all_held_out()) == 10
-    assert data.baseline().accuracy == 0.5
+    assert data.baseline().score == 0.5
 
 
 def test_permuted_pixels():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import math
 import sys
 import types
 
@@ -14,18 +12,6 @@ from elman.errors import InputError, MissingPackageError, RunError
 from elman.train.tasks.sequences.finding import find_images, find_series
 from elman.train.tasks.sequences.source import Half, Source, by_group, holding_out, joined
 
-TS = """# a comment
-@problemName Two
-@timeStamps false
-@univariate false
-@dimensions 2
-@equalLength false
-@classLabel true left right
-@data
-1,2,3:4,?,6:left
-1.5,2:3,4:right
-"""
-
 
 def write(folder, **files):
     """Write files; `__` in a keyword stands for a dot."""
@@ -34,54 +20,66 @@ def write(folder, **files):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def test_ts_files(tmp_path):
-    """Several channels, different lengths, missing values, comments."""
-    write(tmp_path, Two_TRAIN__ts=TS, Two_TEST__ts=TS)
+def library(monkeypatch, **functions):
+    """Stand for aeon, with functions of its room `datasets`."""
+    monkeypatch.setitem(sys.modules, "aeon", types.ModuleType("aeon"))
+    module = types.SimpleNamespace(**functions)
+    monkeypatch.setitem(sys.modules, "aeon.datasets", module)
+
+
+def test_ts_files(tmp_path, monkeypatch):
+    """Through aeon, whose sequences are [I, T]; what it cannot read is told with the file."""
+    write(tmp_path, Two_TRAIN__ts="left", Two_TEST__ts="right")
+    monkeypatch.setitem(sys.modules, "aeon", None)
+    with pytest.raises(MissingPackageError, match=r"a \.ts file needs .*\"elman\[data\]\""):
+        find_series(str(tmp_path))
+
+    def load_from_ts_file(path):
+        with open(path) as file:
+            text = file.read()
+        if not text:
+            raise OSError("empty file")
+        return np.array([[[1.0, 2, 3], [4, np.nan, 6]]]), np.array([text])
+
+    library(monkeypatch, load_from_ts_file=load_from_ts_file)
     for named in (tmp_path, tmp_path / "Two_TRAIN.ts", tmp_path / "Two_TEST.ts"):
         source = find_series(str(named))
-        first, second = source.train.values
-        np.testing.assert_array_equal(first, [[1, 4], [2, math.nan], [3, 6]])
-        np.testing.assert_array_equal(second, [[1.5, 3], [2, 4]])
-        assert source.train.labels == ["left", "right"]
+        (piece,) = source.train.values
+        np.testing.assert_array_equal(piece, [[1, 4], [2, np.nan], [3, 6]])
+        assert (source.train.labels, source.test.labels) == (["left"], ["right"])
         assert source.kind == "values"
+    write(tmp_path, Two_TRAIN__ts="")
+    with pytest.raises(RunError, match=r"cannot be read(.|\n)*Two_TRAIN.ts(.|\n)*empty file"):
+        find_series(str(tmp_path))
 
 
-def test_tables(tmp_path):
-    """Classes as numbers, NaN at the end as padding; .ts is preferred where both are there."""
-    write(tmp_path, A_TRAIN__tsv="1\t0.5\t1.5\n-1\t2.5\tNaN\n", A_TEST__tsv="1.0000e+00 3 4\n")
+@pytest.mark.parametrize("ending", ["tsv", "csv", "txt"])
+def test_tables(tmp_path, ending):
+    """Classes as numbers, NaN at the end as padding; missing values, comments, empty lines."""
+    text = "# a comment\n1\t0.5\t?\t1.5\n\n-1\t2.5\tNaN\n"
+    text = text.replace("\t", ",") if ending == "csv" else text
+    write(tmp_path, **{f"A_TRAIN__{ending}": text, f"A_TEST__{ending}": "1.0000e+00 3 4\n"})
     source = find_series(str(tmp_path))
-    assert [piece.tolist() for piece in source.train.values] == [[[0.5], [1.5]], [[2.5]]]
+    first, second = source.train.values
+    np.testing.assert_array_equal(first, [[0.5], [np.nan], [1.5]])
+    assert second.tolist() == [[2.5]]
     assert (source.train.labels, source.test.labels) == (["1", "-1"], ["1"])
-    write(tmp_path, A_TRAIN__ts=TS, A_TEST__ts=TS)
-    assert find_series(str(tmp_path)).train.labels == ["left", "right"]
 
 
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("@data\n1,2:a\n1,x:b\n", "line 3: could not convert string to float: 'x'"),
-        ("1,2:a\n", "line 1: values before @data"),
-        ("@timestamps true\n@data\n", "line 1: series with time stamps"),
-        ("@classLabel false\n@data\n1,2\n", "line 1: the series have no classes"),
-        ("@data\n1,2\n", "line 2: no colon"),
-        ("@data\n1,2:3:a\n", "line 2: channels of different lengths"),
-        ("@data\n1,2:a\n1,2:1,2:a\n", "line 3: 2 channels, 1 in the first"),
-        ("@data\n", "no sequences in it"),
+        ("1 0.5\n2 x\n", "line 2: could not convert string to float: 'x'"),
+        ("1\t0.5\n2\tNaN\n", "line 2: a sequence without values"),
+        ("\n# nothing\n", "no sequences in it"),
     ],
 )
-def test_damaged_ts_files(tmp_path, text, message):
+def test_damaged_tables(tmp_path, text, message):
     """Each mistake with its line and the path."""
-    write(tmp_path, B_TRAIN__ts=text, B_TEST__ts=TS)
+    write(tmp_path, A_TRAIN__tsv=text, A_TEST__tsv="1\t1\n")
     with pytest.raises(RunError, match=message) as error:
         find_series(str(tmp_path))
-    assert "B_TRAIN.ts" in str(error.value)
-
-
-def test_empty_row_of_a_table(tmp_path):
-    """A row of nothing but padding has no steps."""
-    write(tmp_path, A_TRAIN__tsv="1\t0.5\n2\tNaN\n", A_TEST__tsv="1\t1\n")
-    with pytest.raises(RunError, match="line 2: a sequence without values"):
-        find_series(str(tmp_path))
+    assert "A_TRAIN.tsv" in str(error.value)
 
 
 def test_recordings_are_cut_and_speakers_named(tmp_path):
@@ -137,32 +135,6 @@ def test_by_group():
         by_group(Source("x", "wave", *nameless))
 
 
-@pytest.mark.parametrize("gzipped", [False, True])
-def test_idx_files(tmp_path, gzipped):
-    """The four files of MNIST."""
-
-    def idx(array):
-        sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
-        raw = bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
-        return gzip.compress(raw) if gzipped else raw
-
-    images, labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4), np.array([5, 0], np.uint8)
-    ending = "__gz" if gzipped else ""
-    for part in ("train", "t10k"):
-        write(tmp_path, **{f"{part}-images-idx3-ubyte{ending}": idx(images)})
-        write(tmp_path, **{f"{part}-labels-idx1-ubyte{ending}": idx(labels)})
-    source = find_images(str(tmp_path))
-
-    assert source.train.values.shape == (2, 12, 1)
-    assert source.train.values[1, :, 0].tolist() == list(range(12, 24))
-    assert source.test.labels == ["5", "0"]
-
-    (damaged,) = tmp_path.glob("t10k-images*")
-    damaged.write_bytes(damaged.read_bytes()[:-9])
-    with pytest.raises(RunError, match=r"cannot be read(.|\n)*t10k-images"):
-        find_images(str(tmp_path))
-
-
 def arrays(**changes):
     """The arrays of a small set of images."""
     half = {"x": np.zeros((3, 2, 2, 3), np.uint8), "y": np.array([0, 1, 1])}
@@ -212,6 +184,9 @@ def test_what_is_no_data(tmp_path):
         find_images(str(tmp_path / "c.npz"))
     with pytest.raises(RunError, match="not half of a data set"):
         find_series(__file__)
+    write(tmp_path, **{"train-images-idx3-ubyte": b""})
+    with pytest.raises(RunError, match=r"idx files are not read(.|\n)*ylecun/mnist"):
+        find_images(str(tmp_path))
     np.savez(tmp_path / "d.npz", **arrays(x_train=np.zeros((3, 5)), x_test=np.zeros((3, 5))))
     assert find_series(str(tmp_path / "d.npz")).train.values.shape == (3, 5, 1)
     with pytest.raises(RunError, match="these are not images"):
@@ -226,10 +201,7 @@ def test_archive_by_name(monkeypatch):
             raise ValueError(f"{name} is not in the archive")
         return [np.ones((2, 5)), np.ones((2, 3))], np.array(["a", "b"])
 
-    module = types.ModuleType("aeon.datasets")
-    module.load_classification = load_classification
-    monkeypatch.setitem(sys.modules, "aeon", types.ModuleType("aeon"))
-    monkeypatch.setitem(sys.modules, "aeon.datasets", module)
+    library(monkeypatch, load_classification=load_classification)
     source = find_series("Known")
     assert [piece.shape for piece in source.train.values] == [(5, 2), (3, 2)]
     with pytest.raises(RunError, match=r"cannot be fetched(.|\n)*Unknown is not in the archive"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import nn
 
-from elman.train.tasks.text.model import generate
-from elman.train.tasks.text.vocabulary import Vocabulary
+from elman.train.tasks.text.config import TextConfig
+from elman.train.tasks.text.model import TextSpec, TrainedText
 
 
 class Alphabet(nn.Module):
@@ -21,22 +23,24 @@ class Alphabet(nn.Module):
         return self.scale * following, (0 if state is None else state) + 1
 
 
+def sample(length, **options):
+    """Draw from the alphabet."""
+    run = TrainedText(Path(), TextConfig(), 0, Alphabet(), TextSpec(list("abcde")))
+    return run.sample(length, **options)
+
+
 def test_follows_the_model():
     """At temperature 0 and low ones the likeliest character; never the unknown one."""
-    model, vocabulary = Alphabet(), Vocabulary("abcde")
-    model.train()
-
-    assert generate(model, vocabulary, 7, 0.0, seed=0, prompt="a") == "bcdeabc"
-    assert generate(model, vocabulary, 7, 0.1, seed=0, prompt="a") == "bcdeabc"
-    hot = generate(model, vocabulary, 200, 1000.0, seed=0, prompt="a")
+    assert sample(7, temperature=0.0, prompt="a") == "bcdeabc"
+    assert sample(7, temperature=0.1, prompt="a") == "bcdeabc"
+    hot = sample(200, temperature=1000.0, prompt="a")
     assert set(hot) == set("abcde")
-    assert hot == generate(model, vocabulary, 200, 1000.0, seed=0, prompt="a")
-    assert hot != generate(model, vocabulary, 200, 1000.0, seed=1, prompt="a")
-    assert model.training
+    assert hot == sample(200, temperature=1000.0, prompt="a", seed=0)
+    assert hot != sample(200, temperature=1000.0, prompt="a", seed=1)
 
 
 def test_leaves_torchs_random_numbers_alone():
     """A sample draws from a generator of its own."""
     before = torch.get_rng_state()
-    generate(Alphabet(), Vocabulary("abcde"), 5, 1.0, seed=0)
+    sample(5, temperature=1.0)
     assert torch.equal(before, torch.get_rng_state())

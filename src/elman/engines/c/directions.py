@@ -8,7 +8,7 @@ from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import gathered_operands
 from elman.engines.c.invariants import InvariantPrinter
 from elman.engines.c.isa import Isa
-from elman.engines.c.printer import PhasePrinter, ProductStyle, accesses
+from elman.engines.c.printer import PhasePrinter, ProductStyle, accesses, in_groups
 from elman.engines.c.products import Panels, pack_code, plan_panels, tiles_of
 from elman.engines.c.sums import SumPrinter
 from elman.lowered.layout import Layout
@@ -77,7 +77,8 @@ class DirectionPrinter:
         """C function that lays out the workspace; without an arena it only counts bytes."""
         direction, layout = self.direction, self.layout
         before, step, after = direction.phases
-        packs = 0 if self.direct else sum(p.elements for p in self.panels.values())
+        panels = () if self.direct else self.panels.values()
+        packs = sum(p.elements * p.groups for p in panels)
         batched = max(before.scratch_row, after.scratch_row)
         scalars = max(phase.scalars for phase in direction.phases)
         regions = [
@@ -175,13 +176,13 @@ class DirectionPrinter:
         if self.direct:
             return lines
         for panels in self.panels.values():
-            lines += pack_code(panels, self.invariants.matrix)
+            lines += in_groups(panels.groups, pack_code(panels, self.invariants.matrix))
         return [*lines, *self._checked(), *self.packed, "barrier(w);"]
 
     def _checked(self) -> list[str]:
         """C lines that search matrices of gathered products for infinities."""
         matrices = dict.fromkeys(
-            acc[k].matrix
+            (acc[k].matrix, panels.groups)
             for panels in self.panels.values()
             for access in gathered_operands(panels.product, panels.units, self.blocks)
             for k in [panels.product.operands.index(access)]
@@ -191,11 +192,10 @@ class DirectionPrinter:
             return []
         few = f"c->T < {self.blocks.gathered_steps}"
         lines = [f"if ({few}) w->flags[w->id].infinite = 1;", "else {"]
-        for matrix in matrices:
+        for matrix, groups in matrices:
             base, row = self.invariants.matrix(matrix)
-            lines.append(
-                f"    look_for_infinities(w, {base}, {row}, {matrix.rows}, {matrix.columns});"
-            )
+            look = f"look_for_infinities(w, {base}, {row}, {matrix.rows}, {matrix.columns});"
+            lines += ["    " + line for line in in_groups(groups, [look])]
         return [*lines, "}"]
 
     def _gathered(self) -> list[str]:

@@ -38,7 +38,7 @@ def _next_storage(storages: deque[Any]) -> tuple[Any, int]:
 
 # What ``_next_storage`` counts if nobody else holds a storage: Python 3.14 lends local variables
 # to calls without counting them.
-_, _SOLE_OWNER = _next_storage(deque([torch.empty(0, device="cpu").untyped_storage()]))
+_, _SOLE_OWNER = _next_storage(deque([object()]))
 
 
 @cache

@@ -79,6 +79,18 @@ def base_of(access: Access) -> tuple[str, str]:
     return name, text
 
 
+def _offset(access: Access) -> str:
+    """C text of an offset, of group ``g`` where there are several."""
+    return f"{access.offset} + g * {access.group}" if access.group else str(access.offset)
+
+
+def in_groups(groups: int, lines: list[str]) -> list[str]:
+    """C lines for each group ``g``."""
+    if groups == 1 or not lines:
+        return lines
+    return [f"for (long g = 0; g < {groups}; g++) {{", *("    " + line for line in lines), "}"]
+
+
 class Spelling:
     """C text of accesses and values in a row ``r``, at a unit ``u``.
 
@@ -107,7 +119,7 @@ class Spelling:
         region = access.region
         if region.space is Space.SCRATCH and region.batched:
             row = f"({row} - done)"
-        offset = f" + {access.offset}" if access.offset else ""
+        offset = f" + {_offset(access)}" if access.offset or access.group else ""
         return f"{row} * {self.stride(access)}{offset}"
 
     def at(self, access: Access, row: str = "r") -> str:
@@ -124,16 +136,16 @@ class Spelling:
         """C text of the first element of what is addressed from the context."""
         region = access.region
         if region.space is Space.VECTOR:
-            return f"{self.vectors} + {access.offset}"
+            return f"{self.vectors} + {_offset(access)}"
         if region.space is Space.MATRIX:
-            return f"({_OF_CALL[region.space]} + {access.offset})"
-        return f"({_OF_WEIGHTS[region.space]}[{region.array}] + {access.offset})"
+            return f"({_OF_CALL[region.space]} + {_offset(access)})"
+        return f"({_OF_WEIGHTS[region.space]}[{region.array}] + {_offset(access)})"
 
     vectors = _OF_CALL[Space.VECTOR]  # C text of where loop-invariant vectors lie
 
     def scalar(self, access: Access) -> str:
         """C text of the index of a scalar of the phase, in row r."""
-        return f"(r - r0) * {access.region.row} + {access.offset}"
+        return f"(r - r0) * {access.region.row} + {_offset(access)}"
 
     def matrix(self, matrix: Matrix) -> tuple[str, str]:
         """C text of a matrix's first element, and of its row length."""
@@ -145,7 +157,7 @@ class Spelling:
         if space is Space.SCALAR:
             return f"sc[{self.scalar(access)}]"
         if space is Space.VECTOR:
-            return f"{self.vectors}[{access.offset}]"
+            return f"{self.vectors}[{_offset(access)}]"
         return f"*({self.at(access)})"
 
     def load(self, access: Access) -> str:
@@ -310,7 +322,7 @@ class PhasePrinter(Spelling):
         """The C function of one segment."""
         lines = self._scalars(segment.scalars)
         for part in segment.parts:
-            lines += self._part(part)
+            lines += in_groups(part.groups, self._part(part))
         context = (*_OF_CALL, *_OF_WEIGHTS, Space.SCALAR)
         bases = dict(self.base(a) for a in accesses(segment) if a.region.space not in context)
         declared = [f"T *const {base} = (T *)({text});" for base, text in bases.items()]

@@ -25,6 +25,7 @@ class Panels:
         vectors: of units in the whole gate block.
         width: vectors of units per panel.
         offset: start in the pack area (elements).
+        groups: of the part; each has panels of its own, one behind another.
     """
 
     product: Product
@@ -33,6 +34,7 @@ class Panels:
     width: int
     offset: int
     lanes: int
+    groups: int = 1
 
     @property
     def inner(self) -> tuple[int, ...]:
@@ -51,8 +53,14 @@ class Panels:
 
     @property
     def elements(self) -> int:
-        """Size in the pack area (elements)."""
+        """Size in the pack area, of one group (elements)."""
         return self.vectors * self.total * self.accs * self.lanes
+
+    @property
+    def start(self) -> str:
+        """C text of the first panel's address."""
+        group = f" + g * {self.elements}" if self.groups > 1 else ""
+        return f"c->pack + {self.offset}{group}"
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -61,8 +69,8 @@ class Panels:
         full = (self.width,) if self.vectors >= self.width else ()
         return full + ((rest,) if rest else ())
 
-    def groups(self, width: int) -> list[tuple[int, int]]:
-        """(first column, columns) of each group of a panel ``width`` vectors wide."""
+    def tiles(self, width: int) -> list[tuple[int, int]]:
+        """(first column, columns) of each tile of a panel ``width`` vectors wide."""
         columns = self.accs * width
         return [(first, min(WIDEST, columns - first)) for first in range(0, columns, WIDEST)]
 
@@ -87,8 +95,10 @@ def plan_panels(layout: Layout, phases: Iterable[Phase]) -> dict[Product, Panels
         vectors = layout.padded(part.gate_block) // layout.lanes
         widths = [panel_width(len(product.accs), vectors) for product in part.products]
         for product in part.products:
-            panels[product] = Panels(product, units, vectors, min(widths), offset, layout.lanes)
-            offset += panels[product].elements
+            panels[product] = Panels(
+                product, units, vectors, min(widths), offset, layout.lanes, part.groups
+            )
+            offset += panels[product].elements * part.groups
     return panels
 
 
@@ -98,7 +108,7 @@ def tiles_of(panels: Iterable[Panels], blocks: Blocks) -> set[str]:
     for panel in panels:
         if panel.total:
             listed = bool(gathered_operands(panel.product, panel.units, blocks))
-            counts = {count for width in panel.widths for _, count in panel.groups(width)}
+            counts = {count for width in panel.widths for _, count in panel.tiles(width)}
             names.update(f"rows{count}" for count in counts)
             names.update(f"picked{count}" for count in counts if listed)
     return names
@@ -117,7 +127,7 @@ def pack_code(panels: Panels, matrix: Place) -> list[str]:
             base, row = matrix(term.matrix)
             unit, along = ("1", row) if term.transposed else (row, "1")
             lines.append(
-                f"pack_block(w, c->pack + {panels.offset}, {panels.vectors}, {panels.width},"
+                f"pack_block(w, {panels.start}, {panels.vectors}, {panels.width},"
                 f" {panels.accs}, {number}, {panels.total}, {packed_k}, {base}, {unit}, {along},"
                 f" {panels.units}, {inner});"
             )
@@ -144,12 +154,12 @@ def product_code(
         base, row: C text of where the block's first row is stored, and of the distance of rows.
         ones: operands of which lists are at hand where few elements are 1.
     """
-    lines = [f"{{ const T *P = c->pack + {panels.offset} + v * {panels.total * panels.accs} * VL;"]
+    lines = [f"{{ const T *P = {panels.start} + v * {panels.total * panels.accs} * VL;"]
     for index, width in enumerate(panels.widths):
         test = "else " if index else ""
         last = index == len(panels.widths) - 1
         lines.append(f"  {test}{{" if last else f"  {test}if (nv == {width}) {{")
-        for column, count in panels.groups(width):
+        for column, count in panels.tiles(width):
             start = column * panels.total
             multiplied_k = 0
             target = f"{base} + {first + column} * VL"

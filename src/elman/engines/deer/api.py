@@ -13,7 +13,7 @@ from torch.func import jacrev, vmap
 
 from elman.checks import check_callable, check_size, shown
 from elman.engines.deer.convergence import TOLERANCES, finite
-from elman.engines.deer.equations import Rows, Trajectory, before
+from elman.engines.deer.equations import Equations, Rows, Trajectory, before
 from elman.engines.deer.scans import Algebra, Dense, Units, linear
 from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, Solution, solve
@@ -23,22 +23,17 @@ Step = Callable[[Tensor, Any], Tensor]
 _COPIES = 6
 
 
-class _Function:
+class _Function(Equations):
     """Equations whose right sides are a torch function of rows."""
 
     def __init__(self, step: Step, y0: Tensor, x: tuple[Tensor, ...], packed: bool) -> None:
         self._step, self._x, self._packed = step, x, packed
         self._lead = y0.shape[:-1]
         self._n = y0.shape[-1]
-        self.steps = x[0].shape[0]
+        self.steps, self.device = x[0].shape[0], x[0].device
         self.start: Trajectory = (y0.reshape(-1, self._n),)
         self.algebras: tuple[Algebra, ...] = (Dense(self._n),)
-        self.iterations = None  # the function is torch's
         self.row_bytes = _COPIES * y0.numel() * self._n * y0.element_size()
-
-    @property
-    def device(self) -> torch.device:
-        return self._x[0].device
 
     def _rows(self, rows: Rows) -> Any:
         """Inputs of some steps, steps and samples on one axis."""
@@ -72,14 +67,6 @@ class _Function:
             y.flatten(0, 1), *(x if self._packed else (x,))
         )
         return (values.unflatten(0, y.shape[:2]),), (jacobian.unflatten(0, y.shape[:2]),)
-
-    def unitwise(self) -> None:
-        """None: nothing is known of what the function computes."""
-        return
-
-    def repacked(self, y: Trajectory) -> Trajectory:
-        """The same: there is one layout."""
-        return y
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class Backward:
         y: Trajectory,
         d_output: Tensor | None,
         d_last: dict[str, Tensor | None],
+        wants: frozenset[str],
     ) -> None:
         self.problem, self.formula, self.y, self.d_output = problem, problem.formula, y, d_output
         step = self.formula.pair.step
@@ -30,7 +31,9 @@ class Backward:
         self.carry: Trajectory = tuple(torch.zeros_like(part) for part in problem.start)
         self.d_states: dict[Node, Tensor] = {}
         self.d_held = dict.fromkeys(problem.formula.held, torch.zeros(()))
-        self.d_inputs: dict[Node, list[Tensor]] = {leaf: [] for leaf in step.inputs}
+        self.d_inputs: dict[Node, list[Tensor]] = {
+            leaf: [] for leaf in step.inputs if leaf.name in wants
+        }
         self.sums: list[Tensor | None] = [None] * len(self.formula.pair.sums)
 
     def window(self, rows: slice) -> None:
@@ -114,7 +117,7 @@ class Backward:
         """Accumulate gradients of inputs, and sums over rows for those of the weights."""
         problem, pair = self.problem, self.formula.pair
         for leaf, root in zip(pair.step.inputs, pair.d_inputs, strict=True):
-            if root is not None:
+            if root is not None and leaf in self.d_inputs:
                 d_input = problem.evaluate((root,), values)[0]
                 wide = problem.broadcast(d_input, leaf, count)
                 self.d_inputs[leaf].append(problem.bare(wide, leaf))
@@ -150,7 +153,7 @@ class Backward:
             d_state = problem.broadcast(problem.evaluate((root,), values)[0], leaf, count)
             self.d_states[leaf] = problem.bare(d_state, leaf)[0]
 
-    def gradients(self, call: Call, wants: frozenset[str]) -> Gradients:
+    def gradients(self, call: Call) -> Gradients:
         """As :meth:`Kernel.backward` returns them."""
         formula = self.formula
         pair, graph = formula.pair, formula.job.graph
@@ -161,21 +164,18 @@ class Backward:
                 totals[term.target] = value if total is None else total + value
 
         def of(leaf: Node, like: Tensor, of_blocks: dict[Node, Tensor]) -> Tensor:
-            gate_blocks = [gate_block for gate_block in of_blocks if gate_block.name == leaf.name]
-            return formula.joined(
-                gate_blocks, [of_blocks[gate_block] for gate_block in gate_blocks], like
-            )
+            mine = {block: d for block, d in of_blocks.items() if block.name == leaf.name}
+            return formula.joined([*mine], [*mine.values()], like)
 
-        found_inputs: list[Tensor | None] = []
-        for leaf, value in zip(graph.inputs, call.inputs, strict=True):
-            if leaf.name not in wants:
-                found_inputs.append(None)
-                continue
-            of_blocks = {
-                gate_block: torch.cat(rows[::-1]) if rows else torch.zeros(())
-                for gate_block, rows in self.d_inputs.items()
-            }
-            found_inputs.append(of(leaf, value, of_blocks))
+        d_inputs = {
+            gate_block: torch.cat(rows[::-1]) if rows else torch.zeros(())
+            for gate_block, rows in self.d_inputs.items()
+        }
+        wanted = {gate_block.name for gate_block in d_inputs}
+        found_inputs = [
+            of(leaf, value, d_inputs) if leaf.name in wanted else None
+            for leaf, value in zip(graph.inputs, call.inputs, strict=True)
+        ]
         found_weights = formula.weights.gradients(totals, call.weights)
         found_states = [
             of(leaf, state.reshape(state.shape[-1 - len(leaf.shape) :]), self.d_states).reshape(

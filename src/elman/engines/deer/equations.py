@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from elman.engines.deer.scans import Algebra
 
+if TYPE_CHECKING:
+    from elman.engines.deer.iterations import Iterations
+
 Rows = slice | Tensor
 Trajectory = tuple[Tensor, ...]  # one array per bundle of states, steps first
 
 
-class ByKernels(Protocol):
-    """Equations solved by kernels: see ``iterations.Iterations``."""
-
-    def improved(self, y: Trajectory, start: Trajectory, rows: slice) -> tuple[Trajectory, float]:
-        """One iteration on some steps, and the residual of the given iterate."""
-        ...
-
-    def residual(self, y: Trajectory, rows: slice) -> float:
-        """The largest residual of some steps."""
-        ...
-
-    def strayed(self, y: Trajectory, starts: Sequence[int], length: int) -> float:
-        """The largest distance from windows that are run sequentially."""
-        ...
-
-
-class Equations(Protocol):
+class Equations(ABC):
     """T equations whose left sides are known functions of the step before.
 
     Attributes:
@@ -39,39 +27,33 @@ class Equations(Protocol):
         start: y[-1], an array per bundle.
         algebras: how each bundle's Jacobian is laid out.
         row_bytes: memory that one step of :meth:`linearised` takes (bytes).
+        device: where the arrays are.
+        iterations: kernels of whole iterations, where a device has them.
     """
 
     steps: int
     start: Trajectory
     algebras: tuple[Algebra, ...]
     row_bytes: int
+    device: torch.device
+    iterations: Iterations | None = None
 
-    @property
-    def device(self) -> torch.device:
-        """Where the arrays are."""
-        ...
-
-    @property
-    def iterations(self) -> ByKernels | None:
-        """Kernels of whole iterations, where a device has them."""
-        ...
-
+    @abstractmethod
     def values(self, before: Trajectory, rows: Rows) -> Trajectory:
         """f of some steps, ``before`` being the states that precede them."""
-        ...
 
+    @abstractmethod
     def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
         """f of some steps and its Jacobian by the states."""
-        ...
 
     def unitwise(self) -> Equations | None:
         """The same equations with Jacobians in which no unit reaches another, trajectories laid out
         as those want them; None where that saves nothing."""
-        ...
+        return None
 
     def repacked(self, y: Trajectory) -> Trajectory:
         """A trajectory of :meth:`unitwise` as these equations lay it out."""
-        ...
+        return y
 
 
 def before(start: Trajectory, y: Trajectory) -> Trajectory:

@@ -175,11 +175,12 @@ class DeerKernel(Kernel):
         """Exact gradients along the trajectory: one reverse scan, then one batch of all rows."""
         problem = self._problem(call)
         y = tuple(saved) if problem.start else ()
-        back = Backward(problem, y, cotangents.output, self._ends(cotangents.last))
+        d_last, wants = self._ends(cotangents.last), self._job.spec.wants
+        back = Backward(problem, y, cotangents.output, d_last, wants)
         size = max(1, self.budget // max(1, problem.row_bytes)) if problem.start else problem.steps
         for stop in range(problem.steps, 0, -size):
             back.window(slice(max(0, stop - size), stop))
-        return back.gradients(call, self._job.spec.wants)
+        return back.gradients(call)
 
     def _ends(self, d_last: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
         return {

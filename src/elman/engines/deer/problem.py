@@ -18,7 +18,7 @@ from elman.autodiff.structure import structure
 from elman.engines import registry
 from elman.engines.arrays import Arrays
 from elman.engines.base import Job
-from elman.engines.deer.equations import Rows, Trajectory
+from elman.engines.deer.equations import Equations, Rows, Trajectory
 from elman.engines.deer.iterations import Iterations
 from elman.engines.deer.jacobians import Rows as JacobianRows
 from elman.engines.deer.partial_evaluation import (
@@ -124,7 +124,7 @@ class Formula:
         )
 
 
-class Problem:
+class Problem(Equations):
     """The equations of one call: y[t] = f(y[t-1], x[t]) for all t.
 
     Args:

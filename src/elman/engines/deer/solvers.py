@@ -19,7 +19,6 @@ from torch import Tensor
 from elman.engines import deadline
 from elman.engines.deer.convergence import TOLERANCES, refusal
 from elman.engines.deer.equations import (
-    ByKernels,
     Equations,
     Rows,
     Trajectory,
@@ -27,6 +26,7 @@ from elman.engines.deer.equations import (
     largest,
     windows,
 )
+from elman.engines.deer.iterations import Iterations
 from elman.engines.deer.scans import Algebra, Dense, Units, scan
 
 BUDGET = 256 << 20  # (bytes) that the Jacobians of a window and what makes them may take
@@ -219,7 +219,7 @@ def _window(
 
 
 def _by_kernels(
-    kernels: ByKernels,
+    kernels: Iterations,
     method: Method,
     y: Trajectory,
     start: Trajectory,

@@ -7,40 +7,62 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from elman.engines.triton.body import Body
-from elman.engines.triton.launch import arguments, launch
+from elman.engines.triton import limits
+from elman.engines.triton.body import LIVE, Body
+from elman.engines.triton.launch import arguments
 from elman.engines.triton.layout import ColumnRange, TritonLayout, merged, padded
 from elman.engines.triton.source import function
+from elman.engines.triton.statements import Code, Var, assign, code, free, kernel, with_heads
 from elman.ir.graph import Node
 from elman.plan.program import Buffer, Bundle, Phase, Segment
 
-_BLOCK = 1024  # elements of a block at most
-_WIDEST = 64  # rows of a block at most
-Locate = Callable[[Buffer], tuple[str, int]]  # the name of an array of rows, and an offset in it
+ROW = Var("r")
+
+
+class Place(NamedTuple):
+    """Where a buffer lies.
+
+    Attributes:
+        array: its name, of rows.
+        offset: in each row.
+        narrow: the array of the same rows in the sequence's own type, which products read: beside
+            states that are float32; else the same array.
+    """
+
+    array: str
+    offset: int
+    narrow: str
+
+
+Locate = Callable[[Buffer], Place]
 
 
 class _SegmentKernel(Body):
-    """One segment: values of other segments lie in memory."""
+    """One segment: values of other segments lie in memory.
 
-    def __init__(
-        self, layout: TritonLayout, phase: Phase, places: Locate, *, wide: bool, heads: bool
-    ) -> None:
+    Attributes:
+        products: the bundles that torch multiplies first, and the names of their arrays.
+        arguments: names of the kernel's arguments.
+    """
+
+    def __init__(self, layout: TritonLayout, phase: Phase, places: Locate, *, heads: bool) -> None:
         super().__init__(layout, phase)
-        self.places, self.wide, self.heads = places, wide, heads
-        self.bases: dict[str, None] = {}
+        self.places, self.heads = places, heads
         self.products: list[tuple[Bundle, str]] = []
-        self._widest = 1
+        self.arguments: list[str] = []
 
-    def address(self, buffer: Buffer, value: Node) -> str:
+    def address(self, buffer: Buffer) -> Code:
         """See :meth:`Body.address`."""
-        base, offset = self.places(buffer)
-        self.bases[base] = None
-        return f"{base} + r * {base}_r + {offset}"
+        place = self.places(buffer)
+        return self._at(place.array, place.offset)
+
+    def _at(self, array: str, offset: int) -> Code:
+        return code("{} + {} * {} + {}", Var(array), ROW, Var(f"{array}_r"), offset)
 
     def store(self, buffer: Buffer, value: Node) -> None:
         """See :meth:`Body.store`; a state in float32 is kept in the sequence's type as well; one
@@ -48,36 +70,21 @@ class _SegmentKernel(Body):
         if buffer.where == "next" and self.layout.column(buffer).array in self.layout.held:
             return
         super().store(buffer, value)
-        if self.wide and buffer.where == "next":
-            base, offset = self.places(buffer)
-            base = base.replace("nx", "sq")
-            self.bases[base] = None
-            at, mask = f"{base} + r * {base}_r + {offset}", "live"
-            if value.shape:
-                size = self.layout.width(value)
-                at, mask = f"{at} + {self.units(size)}", self.inside(size)
-            self.lines.append(f"lib.put({at}, {self.broadcast(self.use(value), value)}, {mask})")
+        place = self.places(buffer)
+        if place.narrow != place.array:
+            self.statements.append(self.stored(self._at(place.narrow, place.offset), value))
 
-    def units(self, size: int) -> str:
-        """See :meth:`Body.units`."""
-        self._widest = max(self._widest, padded(size))
-        return super().units(size)
-
-    def accumulated(self, bundle: Bundle) -> list[str]:
+    def accumulated(self, bundle: Bundle) -> list[Var]:
         """See :meth:`Body.accumulated`: what torch multiplied, side by side."""
-        base = f"pb{len(self.products)}"
-        self.products.append((bundle, base))
-        self.bases[base] = None
-        names: list[str] = []
+        array = f"pb{len(self.products)}"
+        self.products.append((bundle, array))
+        loads: list[Var] = []
         for index, acc in enumerate(bundle.accs):
             size = self.layout.width(acc.into)
-            name = self.fresh("a")
-            names.append(name)
-            self.lines.append(
-                f"{name} = tl.load({base} + r * {base}_r + {index * size} + {self.units(size)}, "
-                f"mask={self.inside(size)}, other=0.0).to(tl.float32)"
-            )
-        return names
+            at = code("{} + {}", self._at(array, index * size), self.units(size))
+            load = "tl.load({}, mask={}, other=0.0).to(tl.float32)"
+            loads.append(self.define(load, at, self.inside(size), letter="a"))
+        return loads
 
     def segment(self, segment: Segment) -> None:
         """See :meth:`Body.segment`; scalars that a later segment may read are stored."""
@@ -89,34 +96,22 @@ class _SegmentKernel(Body):
 
     def text(self) -> str:
         """The kernel, called ``rows``."""
-        of_heads: list[str] = []
-        if self.heads:
-            of_heads = [
-                f"    {base} += tl.program_id(1).to(tl.int64) * {base}_h"
-                for base in (*self.bases, "vec")
-            ]
-        lines = [
-            '@triton.jit(do_not_specialize=["count"])',
-            f"def rows({', '.join(self.arguments)}, N: tl.constexpr):",
-            *of_heads,
-            "    r = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
-            "    live = r < count",
-            *("    " + line for line in (*self.before, *self.lines)),
-            "",
+        body = [
+            assign(ROW, "(tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]"),
+            assign(LIVE, "{} < count", ROW),
+            *self.before,
+            *self.statements,
         ]
-        return "\n".join(lines)
-
-    @property
-    def arguments(self) -> list[str]:
-        """Names of the kernel's arguments."""
-        names = [name for base in self.bases for name in (base, f"{base}_r")]
-        heads = [f"{base}_h" for base in (*self.bases, "vec")] if self.heads else []
-        return [*names, "vec", *heads, "count"]
+        arrays = free(body)
+        self.arguments, heads = with_heads(arrays, 1) if self.heads else (arrays, [])
+        self.arguments = [*self.arguments, "count"]
+        return kernel("rows", [*self.arguments, "N: tl.constexpr"], [*heads, *body], ["count"])
 
     @property
     def block(self) -> int:
         """Rows that a program takes."""
-        return max(1, min(_WIDEST, _BLOCK // self._widest))
+        widest = max(map(padded, self._units), default=1)
+        return max(1, min(limits.ROWS_MOST, limits.ROWS_BLOCK // widest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +144,6 @@ class BatchedPhase:
         layout: of the program.
         phase: what to run.
         places: where its buffers lie.
-        wide: whether states go from step to step in float32, beside the sequences that are kept.
         heads: whether several heads run side by side, with arrays and weights of their own.
     """
 
@@ -159,11 +153,9 @@ class BatchedPhase:
         phase: Phase,
         places: Locate,
         *,
-        wide: bool = False,
         heads: bool = False,
     ) -> None:
-        self.layout, self.phase, self._places = layout, phase, places
-        self.wide, self.heads = wide, heads
+        self.layout, self.phase, self._places, self.heads = layout, phase, places, heads
         self.texts: list[str] = []
         self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
         self.scratch = layout.slots(phase.scratch)
@@ -176,31 +168,28 @@ class BatchedPhase:
         products = [runs for segment in self.segments for *_, runs in segment.products]
         return names | {run.columns.base for runs in products for run in runs}
 
-    def places(self, buffer: Buffer) -> tuple[str, int]:
-        """Array and offset of a buffer."""
+    def places(self, buffer: Buffer) -> Place:
+        """The place of a buffer."""
         if buffer.where == "scratch":
-            return "sr", self.scratch[0][buffer.index]
+            return Place("sr", self.scratch[0][buffer.index], "sr")
         return self._places(buffer)
 
     def _compiled(self, segment: Segment) -> _Compiled:
-        body = _SegmentKernel(
-            self.layout, self.phase, self.places, wide=self.wide, heads=self.heads
-        )
+        body = _SegmentKernel(self.layout, self.phase, self.places, heads=self.heads)
         body.segment(segment)
         text = body.text()
         self.texts.append(text)
-        kernel = function("rows", text) if body.lines else None
+        compiled = function("rows", text) if body.statements else None
         products = tuple((bundle, name, self._runs(bundle)) for bundle, name in body.products)
-        return _Compiled(products, kernel, body.arguments, body.block)
+        return _Compiled(products, compiled, body.arguments, body.block)
 
     def _runs(self, bundle: Bundle) -> tuple[_JoinedOperands, ...]:
         """A bundle's operands, those side by side together."""
         placed: list[tuple[ColumnRange, int]] = []
         for index, operand in enumerate(bundle.operands):
-            base, offset = self.places(self.phase.buffers[operand])
-            if self.wide:  # what is multiplied is read in the sequence's own type
-                base = base.replace("st", "sp").replace("nx", "sq")
-            placed.append((ColumnRange(base, offset, self.layout.width(operand)), index))
+            place = self.places(self.phase.buffers[operand])
+            width = self.layout.width(operand)
+            placed.append((ColumnRange(place.narrow, place.offset, width), index))
         runs: list[_JoinedOperands] = []
         for place, index in sorted(placed):
             if runs and runs[-1].columns.is_contiguous_with(place):
@@ -262,7 +251,7 @@ class BatchedPhase:
                 continue
             values = arguments(segment.arguments, named, {"count": count})
             grid = (-(-count // segment.block), heads)
-            launch(segment.kernel, grid, values, {"N": segment.block})
+            segment.kernel[grid](*values, N=segment.block)
 
 
 def _multiplied(

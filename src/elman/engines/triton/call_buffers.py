@@ -1,4 +1,4 @@
-"""Arrays of a call in progress, computed in time chunks."""
+"""Arrays of a call in progress."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed
 from elman.engines.triton.batched_phase import BatchedPhase, transposed_if
 from elman.engines.triton.launch import Arrays, fresh, numbered
-from elman.engines.triton.step_graph import StepArrays
-from elman.engines.triton.sweeping import Ends, Sweeping
+from elman.engines.triton.sweeping import Sweeping
 
 if TYPE_CHECKING:
     from elman.engines.triton.kernel import TritonKernel
@@ -33,8 +32,6 @@ class CallBuffers(ABC):
         call: what is run.
         vec: all loop-invariant vectors, if they are known.
     """
-
-    ends: tuple[str, str]  # the kernel's names of what is carried, before the steps and after
 
     def __init__(
         self,
@@ -55,99 +52,103 @@ class CallBuffers(ABC):
             vec = torch.cat([values[node].reshape(*lead, -1) for node in vectors], -1).float()
         self.vec = like.new_zeros(*lead, 1, dtype=torch.float32) if vec is None else vec
         self._matrices = {node: _rowed(values[node]) for node in sweep.matrices}
-        self._operands: dict[BatchedPhase, list[Tensor]] = {}
-        self._constants: Arrays | None = None
-        self._carry: list[Tensor] = []
-        self._start: list[Tensor] = []
+        self._carry: Sequence[Tensor] = []
         self.sequences: Sequence[Tensor] = ()
         self.arrays: Arrays = {}  # [.., rows, n] each
         for k, (value, width) in enumerate(zip(call.inputs, layout.input_widths, strict=True)):
             self.arrays[f"in{k}"] = _rowed(value.reshape(*lead, self.rows, width))
 
-    def run_steps(self, first: int = 0, last: int | None = None) -> None:
-        """Compute steps ``first`` to ``last``, which is not one of them; None: all that are left.
-
-        The time chunks of a call follow one another, in the backward from the last step on.
-        """
-        last = self.T if last is None else last
-        all_steps = last - first == self.T
-        arrays, sequences, rows = self.arrays, self.sequences, self.rows
-        if not all_steps:
-            at, rows = first * self.B, (last - first) * self.B
-            arrays = {name: value.narrow(-2, at, rows) for name, value in arrays.items()}
-            sequences = [
-                value.narrow(-3, first, last - first + 1) if is_kept else value
-                for value, is_kept in zip(sequences, self.of.kept_states, strict=True)
-            ]
-        if not self._start:
-            self._start = self._carry  # another stream may read it until the run is over
-        self._batched(self.sweep.before, arrays, rows)
+    def _run_steps(self) -> None:
+        """Compute all steps, and what comes before and after them."""
+        self._batched(self.sweep.before)
         if self.sweep.steps is not None:
-            assert all_steps, "steps that are launched one by one are not cut"
-            self._carry = self._stepped(arrays)
+            self._carry = self._stepped()
         else:
-            # in float32 from time chunk to time chunk, as from step to step
-            carry = self._carry if all_steps else [value.float() for value in self._carry]
-            after = [torch.empty_like(value) for value in carry]
-            self._looped(arrays, sequences, Ends(self.ends, carry, after), last - first)
-            self._carry = after
+            self._carry = self._looped()
         if self.packed is not None and self.sweep.forward and self.sweep.after.segments:
-            arrays = {**arrays, **self._rows_of_states()}
-        self._batched(self.sweep.after, arrays, rows)
+            self.arrays |= self._rows_of_states()
+        self._batched(self.sweep.after)
 
-    def _batched(self, runner: BatchedPhase, arrays: Arrays, rows: int) -> None:
-        """Run a batched phase on rows."""
+    def _batched(self, runner: BatchedPhase) -> None:
+        """Run a batched phase on all rows."""
         if not runner.segments:
             return
         workspace: Arrays = {}
         for name, width in (("sr", runner.scratch[1]), ("sc", runner.scalars)):
             if width:
-                workspace[name] = fresh(self.vec, *self.heads, rows, width)
-        runner.run({**arrays, **workspace}, self._weights(runner), self.vec, rows)
+                workspace[name] = fresh(self.vec, *self.heads, self.rows, width)
+        weights = runner.weights(self._matrices)
+        runner.run({**self.arrays, **workspace}, weights, self.vec, self.rows)
 
-    def _weights(self, runner: BatchedPhase) -> list[Tensor]:
-        """Weights of a phase's products, cached."""
-        if runner not in self._operands:
-            self._operands[runner] = runner.weights(self._matrices)
-        return self._operands[runner]
-
-    def _looped(self, arrays: Arrays, sequences: Sequence[Tensor], ends: Ends, steps: int) -> None:
-        """Steps in one kernel."""
+    def _looped(self) -> Sequence[Tensor]:
+        """All steps in one kernel; the states at the end."""
         loop, packed = self.sweep.loop, self.packed
         assert loop is not None, "asked for before"
-        if self._constants is None:
-            matrices = [_rowed(transposed_if(self._matrices[node], t)) for node, t in loop.matrices]
-            self._constants = {**numbered("m", matrices), "vec": self.vec}
-            if packed is not None:
-                rows = _first_rows(packed, self.vec.device)
-                self._constants["rows"] = rows.expand(*self.heads, -1)  # the same for every head
-        states = numbered("st", [sequence.flatten(-3, -2) for sequence in sequences])
-        self.sweep.run({**arrays, **states, **self._constants}, ends, steps, self.of.element)
+        matrices = [_rowed(transposed_if(self._matrices[node], t)) for node, t in loop.matrices]
+        states = numbered("st", [sequence.flatten(-3, -2) for sequence in self.sequences])
+        arrays = {**self.arrays, **states, **numbered("m", matrices), "vec": self.vec}
+        if packed is not None:
+            rows = _first_rows(packed, self.vec.device)
+            arrays["rows"] = rows.expand(*self.heads, -1)  # the same for every head
+        carry = [value.float() for value in self._carry]
+        return self.sweep.run(arrays, carry, self.T, self.of.element)
 
     @abstractmethod
-    def _stepped(self, arrays: Arrays) -> list[Tensor]:
+    def _stepped(self) -> list[Tensor]:
         """Run all steps one by one; returns the states carried at the end."""
 
-    def _worked(self, arrays: Arrays, carries: Arrays) -> Tensor | None:
-        """Run all steps one by one; returns the carry buffer at the end."""
-        steps = self.sweep.steps
-        assert steps is not None, "asked for before"
-        rows = {name: a for name, a in arrays.items() if not name.startswith(("st", "nx"))}
-        read = {name for name in rows if name == "dy" or name.startswith("in")}
-        weights, written = self._weights(steps.runner), frozenset(rows) - read
-        return steps.run(
-            StepArrays(
-                self.T,
-                self.B,
-                self.vec,
-                weights,
-                rows,
-                self.sequences,
-                carries,
-                written,
-                self.packed,
-            )
-        )
+    def _step_by_step(self, carries: Arrays) -> Tensor | None:
+        """Run all steps one by one.
+
+        Args:
+            carries: ``ca`` and ``cn`` [.., B, n], which change places after each step; or none.
+
+        Returns:
+            What is carried at the end, if anything is.
+        """
+        runner, heads, B = self.sweep.steps, self.heads, self.B
+        assert runner is not None, "asked for before"
+        weights = runner.weights(self._matrices)
+        rows = {name: a for name, a in self.arrays.items() if not name.startswith(("st", "nx"))}
+        workspace = {
+            "sr": fresh(self.vec, *heads, B, max(1, runner.scratch[1])),
+            "sc": fresh(self.vec, *heads, B, max(1, runner.scalars)),
+        }
+        wide: list[Tensor] = []
+        if self.sweep.wide:
+            starts = [sequence[..., :1, :B, :].float() for sequence in self.sequences]
+            wide = [start.expand(*heads, 2, -1, -1).clone() for start in starts]
+        for t in range(self.T) if self.sweep.forward else reversed(range(self.T)):
+            first, size = self._rows_at(t)
+            now = {name: a.narrow(-2, first, size) for name, a in rows.items()}
+            beside = (*workspace.items(), *carries.items())
+            now |= {name: a.narrow(-2, 0, size) for name, a in beside}
+            for k, sequence in enumerate(self.sequences):
+                kept = self._states_at(sequence, t)
+                states = self._states_at(wide[k], t) if wide else kept
+                names = (f"st{k}", f"nx{k}", f"sp{k}", f"sq{k}")
+                now |= dict(zip(names, (*states, *kept), strict=True))
+            runner.run(now, weights, self.vec, size)
+            if carries:
+                carries = {"ca": carries["cn"], "cn": carries["ca"]}
+        return carries.get("ca")
+
+    def _rows_at(self, t: int) -> tuple[int, int]:
+        """The first row of a step, and how many it has."""
+        if self.packed is None:
+            return t * self.B, self.B
+        return self.packed.offsets[t], self.packed.sizes[t]
+
+    def _states_at(self, sequence: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        """A state [.., rows, n] before and after a step; where it is not kept, two alternate."""
+        at, size = self._rows_at(t)
+        if self.packed is not None and sequence.shape[-2] > self.B:
+            first = 0 if not t else self.B + self._rows_at(t - 1)[0]
+            flat = sequence.select(-3, 0)
+            return flat.narrow(-2, first, size), flat.narrow(-2, self.B + at, size)
+        count = sequence.shape[-3]
+        before, after = sequence.select(-3, t % count), sequence.select(-3, (t + 1) % count)
+        return before.narrow(-2, 0, size), after.narrow(-2, 0, size)
 
     def _rows_of_states(self) -> Arrays:
         """Kept sequences as rows before and after each step."""
@@ -187,16 +188,10 @@ class CallBuffers(ABC):
 class ForwardCallBuffers(CallBuffers):
     """A forward under way.
 
-    Attributes:
-        output: [.., T, B, n]; written to by each time chunk.
-
     Args:
         of: whose call it is.
-        call: as of :meth:`Kernel.forward`; inputs may be written to until the time chunk that reads
-            them.
+        call: as of :meth:`Kernel.forward`.
     """
-
-    ends = ("first", "last")
 
     def __init__(
         self,
@@ -236,8 +231,9 @@ class ForwardCallBuffers(CallBuffers):
         if packed is None:
             self.arrays |= self._rows_of_states()
 
-    def results(self) -> Result:
-        """What :meth:`Kernel.forward` returns, after the last time chunk."""
+    def run(self) -> Result:
+        """Compute what :meth:`Kernel.forward` returns."""
+        self._run_steps()
         output = self.output
         if self.of.scalar_output:
             output = output.reshape(*self.heads, *self._lead)
@@ -246,8 +242,8 @@ class ForwardCallBuffers(CallBuffers):
         saved = (*self.sequences, self._tape, self.vec)
         return Result(output, last, saved if self.of.job.spec.training else ())
 
-    def _stepped(self, arrays: Arrays) -> list[Tensor]:
-        self._worked(arrays, {})
+    def _stepped(self) -> list[Tensor]:
+        self._step_by_step({})
         return [self._last(k, sequence) for k, sequence in enumerate(self.sequences)]
 
     def _last(self, k: int, sequence: Tensor) -> Tensor:
@@ -261,16 +257,10 @@ class ForwardCallBuffers(CallBuffers):
 class BackwardCallBuffers(CallBuffers):
     """A backward under way.
 
-    Attributes:
-        d_inputs: [.., rows, n] per input, written to by each time chunk; None where not wanted.
-
     Args:
         of: whose call it is.
-        call, saved, cotangents, keep: as of :meth:`Kernel.backward`; the output's cotangent may be
-            written to until the time chunk that reads it.
+        call, saved, cotangents, keep: as of :meth:`Kernel.backward`.
     """
-
-    ends = ("dlast", "dfirst")
 
     def __init__(
         self,
@@ -306,13 +296,12 @@ class BackwardCallBuffers(CallBuffers):
             for d, width in zip(cotangents.last, layout.state_widths, strict=True)
         ]
 
-    def results(self) -> Gradients:
-        """What :meth:`Kernel.backward` returns, after the last time chunk."""
+    def run(self) -> Gradients:
+        """Compute what :meth:`Kernel.backward` returns."""
+        self._run_steps()
         of, call = self.of, self.call
-        sums, direct = of.weight_gradients(self.arrays)
-        d_weights = of.rate.gradients(
-            sums, call.weights, heads=bool(self.heads), precomputed=direct
-        )
+        sums = of.weight_gradients(self.arrays)
+        d_weights = of.rate.gradients(sums, call.weights, heads=bool(self.heads))
         d_inputs = tuple(
             d if d is None else d.reshape(value.shape)
             for d, value in zip(self.d_inputs, call.inputs, strict=True)
@@ -326,7 +315,7 @@ class BackwardCallBuffers(CallBuffers):
     def _needed(self) -> set[str]:
         return super()._needed() | self.of.weight_gradients.arrays
 
-    def _stepped(self, arrays: Arrays) -> list[Tensor]:
+    def _stepped(self) -> list[Tensor]:
         layout = self.of.layout
         size = (*self.heads, self.B, max(1, layout.carry_row))
         carries = {name: self.vec.new_zeros(size) for name in ("ca", "cn")}
@@ -334,7 +323,7 @@ class BackwardCallBuffers(CallBuffers):
             columns = self._carry[array].narrow(-1, column.offset, column.width)
             for carry in carries.values():  # a sample may begin at either
                 carry.narrow(-1, offset, column.width).copy_(columns)
-        end = self._worked(arrays, carries)
+        end = self._step_by_step(carries)
         assert end is not None, "carries were given"
         states = [torch.empty_like(value) for value in self._carry]
         for array, offset, column in layout.carried():

@@ -10,8 +10,10 @@ gradients it walks once.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
+import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
@@ -24,6 +26,7 @@ from elman.engines.cross_entropy import (
     in_chunks,
     verify,
 )
+from elman.engines.triton import limits
 from elman.engines.triton.launch import fresh, launching
 from elman.engines.triton.source import function
 from elman.errors import DisagreementError, EngineError
@@ -34,12 +37,10 @@ _EXACT = {
     torch.float16: 4e-3,
     torch.bfloat16: 3e-2,
 }  # relative RMS error
-_MOST = 4096  # classes that a program looks at at once
-WARPS = 8
-_KINDS = {torch.float64: "tl.float64"}
-_TEXT = """@triton.jit
+TEXT = """@triton.jit
 def softmax(logits, bias, targets, scale, losses, V, SMOOTHING: tl.constexpr,
-            BIASED: tl.constexpr, GRADIENTS: tl.constexpr, BLOCK: tl.constexpr):
+            BIASED: tl.constexpr, GRADIENTS: tl.constexpr, BLOCK: tl.constexpr,
+            KIND: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     own = logits + row * V
     target = tl.load(targets + row)
@@ -85,14 +86,14 @@ def softmax(logits, bias, targets, scale, losses, V, SMOOTHING: tl.constexpr,
 """
 
 
-def text(dtype: torch.dtype) -> str:
-    """The kernel for logits of a type."""
-    return _TEXT.replace("KIND", _KINDS.get(dtype, "tl.float32"))
+def kind(dtype: torch.dtype) -> Any:
+    """Triton's type of sums over logits of a type."""
+    return tl.float64 if dtype == torch.float64 else tl.float32
 
 
 def block(classes: int) -> int:
     """Classes that a program looks at at once."""
-    return min(_MOST, 1 << (classes - 1).bit_length())
+    return min(limits.CLASSES, 1 << (classes - 1).bit_length())
 
 
 def _softmax(chunk: Chunk, gradients: bool) -> tuple[Tensor, Tensor | None]:
@@ -100,7 +101,7 @@ def _softmax(chunk: Chunk, gradients: bool) -> tuple[Tensor, Tensor | None]:
     logits, bias = chunk.logits, chunk.bias
     rows, classes = logits.shape
     losses = fresh(logits, rows, dtype=accumulated(logits.dtype))
-    kernel = function("softmax", text(logits.dtype))
+    kernel = function("softmax", TEXT)
     kernel[(rows,)](
         logits,
         logits if bias is None else bias.contiguous(),
@@ -112,7 +113,8 @@ def _softmax(chunk: Chunk, gradients: bool) -> tuple[Tensor, Tensor | None]:
         BIASED=bias is not None,
         GRADIENTS=gradients,
         BLOCK=block(classes),
-        num_warps=WARPS,
+        KIND=kind(logits.dtype),
+        num_warps=limits.CLASS_WARPS,
     )
     return losses, logits if gradients else None
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
-from math import inf
+from collections.abc import Mapping
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -14,16 +12,13 @@ from triton import knobs
 
 from elman.engines.base import Engine, Job, Kernel
 from elman.engines.cross_entropy import CrossEntropy
-from elman.engines.together import Arrangement
 from elman.engines.triton import cross_entropy, scans
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import DTYPES, TritonKernel
-from elman.engines.triton.launch import processors
 from elman.engines.triton.newton import newton
 from elman.engines.triton.occupancy import grids, loops
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import defined
-from elman.engines.triton.wavefront import Wavefront, forecast
 from elman.plan.build import program
 from elman.plan.prices import Prices
 from elman.plan.program import Program
@@ -92,33 +87,6 @@ class TritonEngine(Engine):
             )
         )
 
-    def together(
-        self,
-        jobs: Sequence[Job],
-        kernels: Sequence[Kernel],
-        steps: int,
-        batch: int,
-        arrangement: Arrangement,
-    ) -> tuple[Kernel, float] | None:
-        """Layers a time chunk behind one another, where all find room on the chip at once.
-
-        A layer that would by itself take too much of it runs on its first schedule that does not.
-        """
-        share = forecast(steps, len(jobs))
-        if arrangement.directions or share >= 1.0:
-            return None
-        resident = processors() // len(jobs)
-        most = 1 << (batch - 1).bit_length()  # a choice holds up to here (tuning's size buckets)
-        layers: list[TritonKernel] = []
-        for job, kernel in zip(jobs, kernels, strict=True):
-            alternatives = (self.compile(job, name) for name in self.schedules(job, steps, most))
-            fits = (k for k in chain([kernel], alternatives) if _programs(k, most) <= resident)
-            first = next(fits, None)
-            if not isinstance(first, TritonKernel):
-                return None
-            layers.append(first)
-        return Wavefront(layers, arrangement), share
-
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan and spell; Triton compiles at the first call."""
         self.check(job)
@@ -138,12 +106,6 @@ def _version(text: str) -> tuple[int, int]:
     """The first two numbers of a version."""
     major, minor, *_ = text.split(".")
     return int(major), int(minor)
-
-
-def _programs(kernel: Kernel, batch: int) -> float:
-    """How many programs run all its steps; infinitely many if none does."""
-    count = kernel.programs(batch) if isinstance(kernel, TritonKernel) else None
-    return inf if count is None else count
 
 
 ENGINE = TritonEngine()

@@ -11,50 +11,68 @@ kept full with a minibatch of four.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from elman.engines.triton.k_tiles import KTile, k_tiles
-from elman.engines.triton.layout import TritonLayout, padded
-from elman.engines.triton.loop import Loop
-from elman.engines.triton.text import added, assigned, renamed
+from elman.engines.triton import limits
+from elman.engines.triton.body import LIVE
+from elman.engines.triton.layout import KTile, TritonLayout, k_tiles, padded
+from elman.engines.triton.loop import ALL_LIVE, SAMPLE, STEP, TIME, Loop
+from elman.engines.triton.schedule import TritonSchedule
+from elman.engines.triton.statements import (
+    Code,
+    Statement,
+    Var,
+    assign,
+    code,
+    defined,
+    joined,
+    substituted,
+)
 from elman.ir.graph import Node
 from elman.ir.pair import loop_invariant
 from elman.plan.cost import phase_nodes
-from elman.plan.program import Acc, Buffer, Bundle, Phase, Segment
+from elman.plan.program import Acc, Buffer, Bundle, Segment, Sweep
 from elman.plan.segments import full_reads
 
-_FEWEST = 8  # units of a block: what tensor cores take along that side
-_INNER = 16  # and along which they sum
+_EPOCH, _BARS, _INSIDE = Var("epoch"), Var("bar_at"), Var("inside")
 
 
-@dataclass(frozen=True)
-class _PipelineStage:
+@dataclass(frozen=True, eq=False)
+class _Stage:
     """One segment on one slice's samples.
 
     Attributes:
         sync: whether it waits for other programs.
         early: what is loaded a stage ahead.
         ready: what is done with it before the wait.
-        lines: what follows the wait.
+        work: what follows the wait.
         late: what no other program waits for.
     """
 
     sync: bool
-    early: list[str]
-    ready: list[str]
-    lines: list[str]
-    late: list[str]
+    early: list[Statement] = field(default_factory=list)
+    ready: list[Statement] = field(default_factory=list)
+    work: list[Statement] = field(default_factory=list)
+    late: list[Statement] = field(default_factory=list)
+
+    @property
+    def statements(self) -> list[Statement]:
+        """All of them."""
+        return [*self.early, *self.ready, *self.work, *self.late]
 
 
 class Grid(Loop):
     """One direction's time loop, its units cut over ``programs``.
 
     Args:
-        layout, phase, chunk, forward, packed: as of :class:`Loop`; all states are kept.
-        units: of the largest gate block that a program has.
-        heads: whether there are several, each with programs of its own.
-        splits: how many parts of a product's inner dim are computed side by side.
-        slices: of the samples, computed one after another.
+        layout, sweep, schedule, chunk, kept_states, packed, heads: as of :class:`Loop`.
+
+    Attributes:
+        programs: of a group.
+        passes: how often the interpreter repeats a step until all programs have seen all others.
+        scratch: offsets of what is shared within a step, and the length of its rows.
     """
 
     numbers = ("i0", "i1", "T", "B", "g0")
@@ -64,337 +82,295 @@ class Grid(Loop):
     def __init__(
         self,
         layout: TritonLayout,
-        phase: Phase,
+        sweep: Sweep,
+        schedule: TritonSchedule,
         chunk: tuple[list[int], int],
+        kept_states: tuple[bool, ...],
         *,
-        forward: bool,
-        units: int,
-        splits: int,
-        slices: int = 1,
-        packed: bool = False,
-        heads: bool = False,
+        packed: bool,
+        heads: bool,
     ) -> None:
-        all_kept = (True,) * len(layout.state_widths)
-        super().__init__(
-            layout, phase, chunk, forward=forward, kept_states=all_kept, packed=packed, heads=heads
-        )
-        self.splits, self.slices = splits, slices
-        self._pipeline: list[_PipelineStage] = []
-        self._early: list[str] = []
-        self._ready: list[str] = []
-        self._late: list[str] = []
-        self._early_bases: dict[str, str] = {}
-        self._is_early = False
-        self.sums: set[int] = set()  # how many blocks are summed at once, somewhere
-        self.scratch = layout.slots(phase.scratch)
-        sizes = [layout.size(part.gate_block) for s in phase.segments for part in s.parts]
-        self.programs = -(-max(sizes, default=1) // units)
-        self.passes = 1 + sum(segment.sync for segment in phase.segments)
-        # the interpreter repeats a step: what a program had before and what it has stored are two
-        # arrays there, and one on a GPU
-        self._now = False
-        self._full_operands: dict[tuple[Node, KTile], str] = {}
-        self._inner: dict[KTile, str] = {}
-        self._split_weights: dict[tuple[Node, bool, KTile], str] = {}
-        self._all: set[int] = set()
-        pair = layout.program.pair
-        leaves = pair.step.states if forward else pair.d_next
+        super().__init__(layout, sweep, schedule, chunk, kept_states, packed=packed, heads=heads)
+        self.slices, self.splits = schedule.slices, schedule.warps  # of an inner dim, one a warp
+        self.scratch = layout.slots(self.phase.scratch)
+        segments = self.phase.segments
+        sizes = [layout.size(part.gate_block) for s in segments for part in s.parts]
+        self.programs = -(-max(sizes, default=1) // schedule.units)
+        self.passes = 1 + sum(segment.sync for segment in segments)
+        self._stages: list[_Stage] = []
+        self._sums: set[int] = set()  # how many blocks are summed at once, somewhere
+        self._operands: dict[tuple[Node, KTile], Var] = {}
+        self._inner: dict[KTile, tuple[Var, int]] = {}
+        self._split_weights: dict[tuple[Node, bool, KTile], Var] = {}
+        self._all: dict[int, tuple[Var, Var]] = {}
         # by all programs
-        self._read = {arg for value in phase_nodes(phase) for arg in full_reads(value)}
-        self._shared = {k for k, leaf in enumerate(leaves) if leaf in self._read}
+        self._read = {arg for value in phase_nodes(self.phase) for arg in full_reads(value)}
+        self._shared = {k for k, leaf in enumerate(self.handed_on) if leaf in self._read}
 
-    def _owned_size(self, size: int) -> int:
+    def _program_size(self, size: int) -> int:
         return -(-size // self.programs)
 
     def block_of(self, size: int) -> int:
         """See :meth:`Body.block_of`."""
-        return max(_FEWEST, 1 << (self._owned_size(size) - 1).bit_length())
+        return max(limits.GRID_UNITS, 1 << (self._program_size(size) - 1).bit_length())
 
     def masked(self, size: int) -> bool:
         """See :meth:`Body.masked`."""
         return True
 
-    def indices(self, name: str, size: int) -> list[str]:
+    def indices(self, name: Var, inside: Var, size: int) -> list[Statement]:
         """See :meth:`Body.indices`: those of this program."""
-        offsets = f"tl.arange(0, {self.block_of(size)})[:, None]"
+        offsets, own = f"tl.arange(0, {self.block_of(size)})[:, None]", self._program_size(size)
         return [
-            f"{name} = tl.program_id(0) * {self._owned_size(size)} + {offsets}",
-            f"ok_{name} = ({offsets} < {self._owned_size(size)}) & ({name} < {size})",
+            assign(name, f"tl.program_id(0) * {own} + {offsets}"),
+            assign(inside, f"({offsets} < {own}) & ({{}} < {size})", name),
         ]
 
-    def address(self, buffer: Buffer, value: Node) -> str:
+    def address(self, buffer: Buffer) -> Code:
         """See :meth:`Body.address`."""
-        if buffer.where in ("tape", "chunk") and self._now:
-            name = "tapenow" if buffer.where == "tape" else "chnow"
-            row = self.layout.tape_row if buffer.where == "tape" else self.chunk[1]
-            base = self._base(f"p_{name}", f"{name} + row * {row}", name)
-            offsets = self.layout.tape if buffer.where == "tape" else self.chunk[0]
-            return f"{base} + {offsets[buffer.index]}"
+        where = buffer.where
+        if where not in ("scratch", "carry", "d_state"):
+            return super().address(buffer)
+        offsets, row = self.scratch
+        if where != "scratch":
+            offsets, row = self.layout.carry, self.layout.carry_row
+        array = Var("sr" if where == "scratch" else "ca")
+        step = code("({} + 1)" if where == "d_state" else "{}", TIME)
+        at = code("{} + (({} & 1) * B + {}) * {}", array, step, SAMPLE, row)
+        return code("{} + {}", at, offsets[buffer.index])
+
+    def _target(self, buffer: Buffer) -> Code:
+        """Where a value is stored. The interpreter repeats a step: what a program had before and
+        what it has stored are two arrays there, and one on a GPU."""
+        if buffer.where in ("tape", "chunk"):
+            return self.slot("tapenow" if buffer.where == "tape" else "chnow", buffer)
+        return self.address(buffer)
+
+    def goes_to_memory(self, buffer: Buffer, value: Node) -> bool:
+        """See :meth:`Loop.goes_to_memory`; scratch of this program alone is at hand."""
         if buffer.where == "scratch":
-            offsets, row = self.scratch
-            base = self._base("p_sr", f"sr + ((t & 1) * B + n) * {row}", "sr")
-            return f"{base} + {offsets[buffer.index]}"
-        if buffer.where in ("carry", "d_state"):
-            name, step = ("p_ca", "t") if buffer.where == "carry" else ("p_cn", "t + 1")
-            text = f"ca + ((({step}) & 1) * B + n) * {self.layout.carry_row}"
-            return f"{self._base(name, text, 'ca')} + {self.layout.carry[buffer.index]}"
-        return super().address(buffer, value)
+            return value in self._read
+        if buffer.where == "d_state":
+            return buffer.index in self._shared
+        return super().goes_to_memory(buffer, value)
 
     def store(self, buffer: Buffer, value: Node) -> None:
-        """See :meth:`Body.store`; what others read in full goes to memory, and before the rest."""
+        """See :meth:`Body.store`; what others read in full comes before the rest."""
         self.use(value)
-        if buffer.where == "scratch" and value not in self._read:
-            return  # of this program alone, who has it at hand
+        if buffer.where in ("next", "d_state"):
+            self._next[buffer.index] = value
+        if not self.goes_to_memory(buffer, value):
+            return
         carried = buffer.where in ("next", "d_state") and buffer.index in self._shared
-        shared = carried or value in self._read
-        self._now = True
-        lines = self.lines
-        if not shared:
-            if buffer.where != "d_state":
-                self.place(buffer, value)  # pointers are declared among what comes first
-            self.lines = self._late
-        super().store(buffer, value)
-        if buffer.where == "scratch" or (buffer.where == "d_state" and carried):
-            super(Loop, self).store(buffer, value)
-        self.lines = lines
-        self._now = False
-
-    def _anywhere(self, value: Node) -> str:
-        """Text of the pointers [1, samples] to a value of which all units are read."""
-        self._now = True
-        at = self.address(self.phase.buffers[value], value)
-        self._now = False
-        return at
+        is_read = carried or value in self._read
+        statements = self.statements if is_read else self._stages[-1].late
+        statements.append(self.stored(self._target(buffer), value))
 
     def segment(self, segment: Segment) -> None:
         """See :meth:`Body.segment`."""
-        self.lines, self._early, self._ready, self._late = [], [], [], []
-        self._early_bases = {}
+        self._stages.append(_Stage(segment.sync))
+        self.statements = self._stages[-1].work
         super().segment(segment)
-        lines = self._early, self._ready, self.lines, self._late
-        self._pipeline.append(_PipelineStage(segment.sync, *lines))
 
-    def load(self, buffer: Buffer, value: Node) -> str:
+    def load(self, buffer: Buffer, value: Node) -> Var:
         """See :meth:`Body.load`: a stage ahead. Nothing of this kernel wrote what is loaded
         here."""
         raw, name = self.fresh("r"), self.fresh()
-        self._swap()
-        text = self.loaded(buffer, value)
-        self.lines.append(f"{raw} = {text}")
-        self._swap()
-        self._ready.append(f"{name} = {raw}.to(tl.float32)")
+        self._stages[-1].early.append(assign(raw, self.loaded(buffer, value)))
+        self._stages[-1].ready.append(assign(name, "{}.to(tl.float32)", raw))
         return name
-
-    def _swap(self) -> None:
-        """Switch between a stage's lines and those a stage ahead."""
-        self.lines, self._early = self._early, self.lines
-        self._bases, self._early_bases = self._early_bases, self._bases
-        self._is_early = not self._is_early
-
-    def _base(self, name: str, text: str, *arguments: str) -> str:
-        """See :meth:`Loop._base`."""
-        return super()._base(f"e_{name}" if self._is_early else name, text, *arguments)
 
     def text(self) -> str:
         """See :meth:`Loop.text`."""
         kernel = super().text()
-        return "\n\n".join([*(added(count) for count in sorted(self.sums)), kernel])
+        return "\n\n".join([*(_added(count) for count in sorted(self._sums)), kernel])
 
-    def _samples(self) -> list[str]:
-        first = f"(g0 + tl.program_id(1)) * {self.slices}"
-        lines = [
-            "n = (({first} + {s}) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
-            "live = n < B",
-            "all_live = live",
-        ]
-        return self._sliced([line.replace("{first}", first) for line in lines])
-
-    def _sliced(self, lines: list[str]) -> list[str]:
-        """Lines of all slices; ``{s}`` in them is the slice."""
+    def samples(self) -> list[Statement]:
+        """See :meth:`Loop.samples`."""
+        first = "(g0 + tl.program_id(1)) * {} + {}"
         return [
-            line.replace("{s}", str(s)) for s in range(self.slices) for line in self._of(s, lines)
+            statement
+            for s in range(self.slices)
+            for statement in self._of(s, self.samples_from(code(f"({first})", self.slices, s)))
         ]
 
-    def _of(self, s: int, lines: list[str]) -> list[str]:
-        """Lines of one slice, with names of its own."""
+    def _of(self, s: int, statements: Iterable[Statement]) -> list[Statement]:
+        """Statements of one slice, with names of its own."""
         if self.slices == 1:
-            return lines
-        return renamed(lines, {name: f"{name}_{s}" for name in self._own_names})
+            return list(statements)
+        return substituted(statements, {name: f"{name}_{s}" for name in self._slice_names})
 
-    def _step(self) -> list[str]:
-        pipeline, end = self._pipeline, self._step_end()
-        order = [(k, s) for k in range(len(pipeline)) for s in range(self.slices)]
-        head, *rows = self._step_head()
-        lines = [head, *self._sliced(rows)]
-        for (k, s), after in zip(order, [*order[1:], None], strict=True):
-            if after is not None:
-                lines += self._of(after[1], pipeline[after[0]].early)
+    @cached_property
+    def _slice_names(self) -> list[str]:
+        """Names that every slice has of its own, once all stages are written."""
+        states = [var.name for var in (SAMPLE, LIVE, ALL_LIVE, _EPOCH, *self.carried)]
+        stages = [statement for stage in self._stages for statement in stage.statements]
+        return [*states, *defined([*self.step_head()[1:], *stages, *self.step_end()])]
+
+    def _each(self, statements: Iterable[Statement]) -> list[Statement]:
+        """Statements of every slice."""
+        return [line for s in range(self.slices) for line in self._of(s, statements)]
+
+    def step(self) -> tuple[Statement, ...]:
+        """See :meth:`Loop.step`."""
+        stages, end = self._stages, self.step_end()
+        number, *head = self.step_head()
+        order = [(k, s) for k in range(len(stages)) for s in range(self.slices)]
+        lines = [number, *self._each(head)]
+        for (k, s), following in zip(order, [*order[1:], None], strict=True):
+            if following is not None:
+                lines += self._of(following[1], stages[following[0]].early)
             else:
                 lines += self._ahead("i + 1", "soon")
-            lines += self._of(s, pipeline[k].ready)
-            if pipeline[k].sync:
-                lines += self._of(s, ["if BARRIER:", f"    lib.wait(bar_at + {s}, epoch)"])
-            lines += self._of(s, pipeline[k].lines)
-            if pipeline[(k + 1) % len(pipeline)].sync:
-                lines += self._of(s, [f"epoch += {self.programs}"])
-                lines += ["if BARRIER:", f"    lib.arrive(bar_at + {s})"]
-            lines += self._of(s, pipeline[k].late)
-            if k == len(pipeline) - 1:
+            lines += self._of(s, stages[k].ready)
+            if stages[k].sync:
+                wait = Statement(code("lib.wait({} + {}, {})", _BARS, s, _EPOCH))
+                lines += self._of(s, [Statement(code("if BARRIER"), body=(wait,))])
+            lines += self._of(s, stages[k].work)
+            if stages[(k + 1) % len(stages)].sync:
+                lines += self._of(s, [Statement(code("{}", self.programs), (_EPOCH,), "+=")])
+                arrive = Statement(code("lib.arrive({} + {})", _BARS, s))
+                lines.append(Statement(code("if BARRIER"), body=(arrive,)))
+            lines += self._of(s, stages[k].late)
+            if k == len(stages) - 1:
                 lines += self._of(s, end)
-        return [*lines, *self._of(0, [f"{raw} = {raw}_soon" for raw in self._raws])]
+        return (*lines, *self._first_loads("soon"))
 
-    @property
-    def _raws(self) -> list[str]:
-        """What a step loads first."""
-        return [name for name in assigned(self._pipeline[0].early) if not name.startswith("e_")]
-
-    @property
-    def _own_names(self) -> set[str]:
-        """What every slice has of its own."""
-        names = {"n", "live", "all_live", "epoch", *self.carried}
-        names |= set(assigned(self._step_head())) - {"t"}
-        names |= {f"next_{index}" for index in self._next}
-        for stage in self._pipeline:
-            groups = (stage.early, stage.ready, stage.lines, stage.late)
-            names |= {name for group in groups for name in assigned(group)}
-        return names | {f"{raw}_soon" for raw in self._raws}
-
-    def _ahead(self, index: str, mark: str) -> list[str]:
+    def _ahead(self, number: str, mark: str) -> list[Statement]:
         """The first loads of a step that begins next; its names end with a mark."""
-        if not self._raws:
+        early = self._stages[0].early
+        if not early:
             return []
-        early = self._pipeline[0].early
         # there may be no such step: then nothing is live; its number is looked up in packed rows
-        number = f"tl.minimum({index}, T - 1)" if self.packed else index
-        first = [f"inside_{mark} = {index} < i1", f"i_{mark} = {number}"]
-        lines = self._step_head()
+        clamped = f"tl.minimum({number}, T - 1)" if self.packed else number
+        head = [assign(_INSIDE, f"{number} < i1"), assign(STEP, clamped), *self.step_head()]
         if not self.packed:
-            lines.append("live = all_live")
-        lines.append("live = live & inside")
-        step_names = {"i", "inside", *assigned([*lines, *early])}
-        ahead = [
-            *first,
-            *renamed([*lines, *early], {name: f"{name}_{mark}" for name in step_names}),
-        ]
-        return self._of(0, ahead)
+            head.append(assign(LIVE, "{}", ALL_LIVE))
+        head.append(assign(LIVE, "{} & {}", LIVE, _INSIDE))
+        ahead = [*head, *early]
+        return self._of(0, substituted(ahead, {name: f"{name}_{mark}" for name in defined(ahead)}))
 
-    def _inner_of(self, tile: KTile) -> tuple[str, int]:
-        """The name of a piece's indices [splits, units of a split], and how many splits."""
-        splits = max(1, min(self.splits, tile.length // _INNER))
-        each = tile.length // splits
+    def _first_loads(self, mark: str) -> list[Statement]:
+        """Take what was loaded ahead."""
+        names = defined(self._stages[0].early)
+        return self._of(0, [assign(Var(name), "{}", Var(f"{name}_{mark}")) for name in names])
+
+    def _inner_of(self, tile: KTile) -> tuple[Var, int]:
+        """A piece's indices [splits, units of a split], and how many splits."""
         if tile not in self._inner:
-            name = self._inner[tile] = f"k{tile.size}_{tile.start}"
+            splits = max(1, min(self.splits, tile.length // limits.GRID_INNER))
+            each, name = tile.length // splits, Var(f"k{tile.size}_{tile.start}")
             first = f"{tile.start} + tl.arange(0, {splits})[:, None] * {each}"
-            self.before.append(f"{name} = {first} + tl.arange(0, {each})[None, :]")
-        return self._inner[tile], splits
+            self.before.append(assign(name, f"{first} + tl.arange(0, {each})[None, :]"))
+            self._inner[tile] = name, splits
+        return self._inner[tile]
 
-    def _split_weight(self, matrix: Node, transposed: bool, tile: KTile) -> str:
-        """The name of this program's rows of a matrix: [splits, units, units of a split]."""
-        cached = self._split_weights.get((matrix, transposed, tile))
-        if cached is not None:
-            return cached
-        array = self.array(matrix, transposed)
-        rows, columns = (self.layout.size(dim[0]) for dim in matrix.shape)
-        out = columns if transposed else rows
-        k, _ = self._inner_of(tile)
-        u, at_k = f"{self.units(out)}[None, :, :]", f"{k}[:, None, :]"
-        ok = f"ok_{self.units(out)}[None, :, :]"
-        if tile.padded:
-            ok = f"{ok} & ({at_k} < {tile.size})"
-        at = f"{u} * {array}_r + {at_k}"
-        name = self._split_weights[matrix, transposed, tile] = self.fresh("w")
-        self.before.append(f"{name} = tl.load({array} + {at}, mask={ok}, other=0.0).to(DT)")
-        return name
+    def _split_weight(self, matrix: Node, transposed: bool, tile: KTile) -> Var:
+        """This program's rows of a matrix: [splits, units, units of a split]."""
+        place = matrix, transposed, tile
+        if place not in self._split_weights:
+            array, stride = self.array(matrix, transposed)
+            units, mask = self._indices(self.shape(matrix, transposed)[0])
+            k = self._inner_of(tile)[0]
+            inside = code("{}[None, :, :]", mask)
+            if tile.padded:
+                inside = code("{} & ({}[:, None, :] < {})", inside, k, tile.size)
+            at = code("{} + {}[None, :, :] * {} + {}[:, None, :]", array, units, stride, k)
+            name = self._split_weights[place] = self.fresh("w")
+            load = "tl.load({}, mask={}, other=0.0).to(DT)"
+            self.before.append(assign(name, load, at, inside))
+        return self._split_weights[place]
 
-    def _split_operand(self, value: Node, tile: KTile) -> str:
-        """The name of a piece of all units: [splits, units of a split, samples]."""
-        if (value, tile) in self._full_operands:
-            return self._full_operands[value, tile]
-        k, _ = self._inner_of(tile)
-        at = f"({self._anywhere(value)})[None, :, :] + {k}[:, :, None]"
-        mask = "live[None, :, :]"
-        if tile.padded:
-            mask = f"({k} < {tile.size})[:, :, None] & {mask}"
-        name = self._full_operands[value, tile] = self.fresh("o")
-        self.lines.append(
-            f"{name} = tl.load({at}, mask={mask}, other=0.0, cache_modifier='.cg').to(DT)"
-        )
-        return name
+    def _split_operand(self, value: Node, tile: KTile) -> Var:
+        """A piece of all units: [splits, units of a split, samples]."""
+        if (value, tile) not in self._operands:
+            k = self._inner_of(tile)[0]
+            row = self._target(self.phase.buffers[value])
+            mask = code("{}[None, :, :]", LIVE)
+            if tile.padded:
+                mask = code("({} < {})[:, :, None] & {}", k, tile.size, mask)
+            at = code("({})[None, :, :] + {}[:, :, None]", row, k)
+            load = "tl.load({}, mask={}, other=0.0, cache_modifier='.cg').to(DT)"
+            self._operands[value, tile] = self.define(load, at, mask, letter="o")
+        return self._operands[value, tile]
 
-    def accumulated(self, bundle: Bundle) -> list[str]:
+    def accumulated(self, bundle: Bundle) -> list[Var]:
         """Parts of the inner dim side by side, then their sums, all at once."""
         chains = [self._chains(acc) for acc in bundle.accs]
-        names = [self.fresh("a") for _ in bundle.accs]
         flat = [name for chain in chains for name in chain]
-        sums = [self.fresh("a") for _ in flat]
+        sums = {name: self.fresh("a") for name in flat}
+        one_by_one = [assign(total, "tl.sum({}, 0)", name) for name, total in sums.items()]
         if len(flat) == 1 or any(len(chain) > 1 for chain in chains):
-            summed = [
-                f"{total} = tl.sum({name}, 0)" for total, name in zip(sums, flat, strict=True)
-            ]
+            self.statements += one_by_one
         else:
-            self.sums.add(len(flat))
-            summed = ["if INTERPRETED:"]
-            pairs = list(zip(sums, flat, strict=True))
-            summed += [f"    {total} = tl.sum({name}, 0)" for total, name in pairs]
-            reduce = f"tl.reduce(({', '.join(flat)}), 0, added{len(flat)})"
-            summed += ["else:", f"    {', '.join(sums)} = {reduce}"]
-        self.lines += summed
-        for name, chain in zip(names, chains, strict=True):
-            chain_sums, sums = sums[: len(chain)], sums[len(chain) :]
-            self.lines.append(f"{name} = {' + '.join(chain_sums)}")
-        return names
+            self._sums.add(len(flat))
+            at_once = code("tl.reduce(({}), 0, added{})", joined(flat), len(flat))
+            self.statements += [
+                Statement(code("if INTERPRETED"), body=tuple(one_by_one)),
+                Statement(code("else"), body=(Statement(at_once, tuple(sums.values())),)),
+            ]
+        return [
+            self.define(joined([sums[name] for name in chain], " + "), letter="a")
+            for chain in chains
+        ]
 
-    def _chains(self, acc: Acc) -> list[str]:
-        """Names of blocks [splits, units, samples] whose sums are a product."""
+    def _chains(self, acc: Acc) -> list[Var]:
+        """Blocks [splits, units, samples] whose sums are a product."""
         units = self.block_of(self.layout.width(acc.into))
-        chains: dict[int, str] = {}  # what has unlike splits is summed apart
+        chains: dict[int, Var] = {}  # what has unlike splits is summed apart
         for term in acc.terms:
             matrix, operand = term.args
             for tile in k_tiles(self.layout.width(operand)):
                 _, splits = self._inner_of(tile)
                 weight = self._split_weight(matrix, term.transposed, tile)
                 value = self._split_operand(operand, tile)
-                start = chains.get(splits, f"tl.zeros([{splits}, {units}, N], tl.float32)")
-                name = chains[splits] = self.fresh("a")
-                self.lines.append(
-                    f"{name} = lib.dot_split({weight}, {value}, {start}, PRECISION, INTERPRETED)"
-                )
+                zeros = code("tl.zeros([{}, {}, N], tl.float32)", splits, units)
+                call = "lib.dot_split({}, {}, {}, PRECISION, INTERPRETED)"
+                start = chains.get(splits, zeros)
+                chains[splits] = self.define(call, weight, value, start, letter="a")
         return list(chains.values())
 
-    def all_units(self, value: Node) -> tuple[str, str | None]:
+    def all_units(self, value: Node) -> tuple[Code, Var | None]:
         """See :meth:`Body.all_units`; from memory, where the others' are."""
         size = self.layout.width(value)
-        f = f"f{size}"
         if size not in self._all:
-            self._all.add(size)
+            units, mask = self._all[size] = Var(f"f{size}"), Var(f"ok_f{size}")
             self.before += [
-                f"{f} = tl.arange(0, {padded(size)})[:, None]",
-                f"ok_{f} = {f} < {size}",
+                assign(units, "tl.arange(0, {})[:, None]", padded(size)),
+                assign(mask, "{} < {}", units, size),
             ]
-        name = self.fresh("g")
+        units, mask = self._all[size]
         if loop_invariant(value):
-            at = f"vec + {self.layout.vector(value)} + {f}"
-            self.before.append(f"{name} = tl.load({at}, mask=ok_{f}, other=0.0)")
-            return f"tl.broadcast_to({name}, [{padded(size)}, N])", f"ok_{f}"
-        at = f"{self._anywhere(value)} + {f}"
-        self.lines.append(
-            f"{name} = tl.load({at}, mask=ok_{f} & live, other=0.0, cache_modifier='.cg')"
-            ".to(tl.float32)"
-        )
-        return name, f"ok_{f}"
+            name = self.fresh("g")
+            at = code("{} + {} + {}", Var("vec"), self.layout.vectors[value], units)
+            self.before.append(assign(name, "tl.load({}, mask={}, other=0.0)", at, mask))
+            return code("tl.broadcast_to({}, [{}, N])", name, padded(size)), mask
+        at = code("{} + {}", self._target(self.phase.buffers[value]), units)
+        load = "tl.load({}, mask={} & {}, other=0.0, cache_modifier='.cg').to(tl.float32)"
+        return code("{}", self.define(load, at, mask, LIVE, letter="g")), mask
 
-    def owned_units(self, text: str, value: Node) -> str:
-        """See :meth:`Body.own`."""
-        return f"lib.units({text}, {self.units(self.layout.width(value))})"
+    def program_units(self, all_units: Code, value: Node) -> Code:
+        """See :meth:`Body.program_units`."""
+        return code("lib.units({}, {})", all_units, self.units(self.layout.width(value)))
 
-    def _begin(self) -> list[str]:
-        self.pointers["bar"] = None
+    def begin(self) -> list[Statement]:
+        """See :meth:`Loop.begin`; loads of the first step too."""
+        bars = code("{} + (g0 + tl.program_id(1)) * {}", Var("bar"), self.slices)
         return [
-            f"bar_at = bar + (g0 + tl.program_id(1)) * {self.slices}",
-            *self._sliced([*super()._begin(), "epoch = 0"]),
+            assign(_BARS, bars),
+            *self._each([*super().begin(), assign(_EPOCH, "0")]),
             *self._ahead("i0", "first"),
-            *self._of(0, [f"{raw} = {raw}_first" for raw in self._raws]),
+            *self._first_loads("first"),
         ]
 
-    def _end(self) -> list[str]:
-        return self._sliced(super()._end())
+    def end(self) -> list[Statement]:
+        """See :meth:`Loop.end`."""
+        return self._each(super().end())
+
+
+def _added(count: int) -> str:
+    """A function that adds so many blocks to so many others, one by one."""
+    first, second = ([f"{letter}{k}" for k in range(count)] for letter in "ab")
+    sums = [f"{a} + {b}" for a, b in zip(first, second, strict=True)]
+    arguments = ", ".join([*first, *second])
+    return f"@triton.jit\ndef added{count}({arguments}):\n    return {', '.join(sums)}\n"

@@ -12,14 +12,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from elman.engines.triton import scans
+from elman.engines.triton import limits, scans
 from elman.engines.triton.launch import launching
 from elman.engines.triton.linearised import Linearised
 from elman.engines.triton.source import function
 from elman.ir.graph import Node
-
-ELEMENTS = 128  # steps and channels of a block that only evaluates
-WINDOWS = 4  # of a block whose steps are run sequentially
 
 
 class GroupKernels:
@@ -161,7 +158,7 @@ class GroupKernels:
         """The largest distance of steps from f of what precedes them [], NaN counting as infinity;
         arguments as of :meth:`improved`."""
         T, _, N = self._sizes(y)
-        steps, channels = scans.shape(ELEMENTS, N)
+        steps, channels = scans.shape(limits.GROUP_ELEMENTS, N)
         grid = (-(-T // steps), -(-N // channels))
         off = self._off(y, grid)
         kernel = function("residual", self.residual_text)
@@ -176,33 +173,31 @@ class GroupKernels:
         Args:
             first: the state before each window [W, n, N], or [W, N, n].
             y: the windows' steps, one window after another.
-            X, vec: of :meth:`given`, for these steps.
+            X, vec: of :meth:`operands`, for these steps.
         """
         T, _, N = self._sizes(y)
         windows = first.shape[0]
-        channels = scans.shape(ELEMENTS, N)[1]
-        grid = (-(-windows // WINDOWS), -(-N // channels))
+        channels = scans.shape(limits.GROUP_ELEMENTS, N)[1]
+        grid = (-(-windows // limits.GROUP_WINDOWS), -(-N // channels))
         off = y.new_empty(grid[0] * grid[1])
         kernel = function("strayed", self.strayed_text)
         with launching(y):
             first, y = first.contiguous(), y.contiguous()
-            sizes = {"LENGTH": T // windows, "STEPS": WINDOWS, "CHANNELS": channels}
+            sizes = {"LENGTH": T // windows, "STEPS": limits.GROUP_WINDOWS, "CHANNELS": channels}
             kernel[grid](first, y, X, vec, off, T=T, N=N, **sizes)
         return off.amax()
 
     def linearised(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, ...]:
         """Jacobians [T, n, n, N] at what precedes each step, f less the iterate [T, n, N], and the
         largest residual and value [2]; arguments as of :meth:`improved`."""
-        with launching(y):
-            return self._linearised(y.contiguous(), y0.contiguous(), X, vec)
-
-    def _linearised(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, ...]:
         T, n, N = self._sizes(y)
-        steps, channels = scans.shape(ELEMENTS, N)
+        steps, channels = scans.shape(limits.GROUP_ELEMENTS, N)
         grid = (-(-T // steps), -(-N // channels))
         A, rest, off = y.new_empty(T, n, n, N), y.new_empty(T, n, N), self._off(y, grid)
         kernel = function("jacobian", self.jacobian_text)
-        kernel[grid](y, y0, X, vec, A, rest, off, T, N, STEPS=steps, CHANNELS=channels)
+        with launching(y):
+            y, y0 = y.contiguous(), y0.contiguous()
+            kernel[grid](y, y0, X, vec, A, rest, off, T, N, STEPS=steps, CHANNELS=channels)
         return A, rest, off.amax(1)
 
     def _sizes(self, y: Tensor) -> tuple[int, int, int]:

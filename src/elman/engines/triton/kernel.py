@@ -11,10 +11,11 @@ from torch import Tensor
 
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.triton import limits
 from elman.engines.triton.call_buffers import BackwardCallBuffers, ForwardCallBuffers
+from elman.engines.triton.call_graphs import Arguments, CallGraphs
 from elman.engines.triton.launch import launching
 from elman.engines.triton.layout import TritonLayout
-from elman.engines.triton.replay import Replays
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.sweeping import Sweeping
 from elman.engines.triton.weight_gradients import WeightGradients
@@ -72,7 +73,8 @@ class TritonKernel(Kernel):
         flows = zip(step.inputs, program.pair.d_inputs, strict=True)
         part = {leaf.name for leaf, d in flows if d is None}  # some of it has no gradient
         self.filled = frozenset(self.declared) - part
-        self.forwards, self.backwards = Replays(), Replays()
+        capacity = limits.STEPS_BYTES if schedule.kind == "steps" else limits.LOOP_BYTES
+        self.forwards, self.backwards = CallGraphs(capacity), CallGraphs(capacity)
         self._packed: tuple[Sweeping, Sweeping | None] | None = None
 
     def sweepings(self, packed: bool) -> tuple[Sweeping, Sweeping | None]:
@@ -106,13 +108,6 @@ class TritonKernel(Kernel):
         """Its directions."""
         return [sweep for sweep in (self.ahead, self.back) if sweep is not None]
 
-    def programs(self, batch: int) -> int | None:
-        """How many programs run all steps, in the direction that has more; None where steps are
-        launched one by one."""
-        if self.fixed.kind == "steps":
-            return None
-        return max(sweep.programs(batch) for sweep in self._sweeps)
-
     def sizes(self, call: Call) -> tuple[int, int, int]:
         """Steps, samples, and rows of all steps together."""
         if call.packed is not None:
@@ -126,21 +121,22 @@ class TritonKernel(Kernel):
         Raises:
             EngineError: this chip cannot hold the kernel.
         """
+        form = call.form
+
+        def compute(tensors: Arguments) -> Result:
+            values: Any = tensors  # none of a forward's is None
+            return ForwardCallBuffers(self, form.call(values)).run()
+
         with launching(call.states[0]):
-            if not self._replayable(call):
-                return self._forward(call)
-            facts = call.states[0].device, call.stacked
-            return self.forwards(lambda: self._forward(call), call.tensors, facts)
+            if not self._repeats(call):
+                return compute(call.tensors)
+            return self.forwards.run(compute, call.tensors, form)
 
-    def _forward(self, call: Call) -> Result:
-        run = ForwardCallBuffers(self, call)
-        run.run_steps()
-        return run.results()
-
-    def _replayable(self, call: Call) -> bool:
-        """Whether the host does the same whenever arguments of the same shapes come; steps that
-        are launched one by one have records of their own."""
-        return self.fixed.kind != "steps" and call.packed is None
+    def _repeats(self, call: Call) -> bool:
+        """Whether the same shapes are likely to come again, and few enough kernels to capture."""
+        if call.packed is not None:
+            return False
+        return self.fixed.kind != "steps" or self.sizes(call)[0] <= limits.GRAPH_STEPS
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
@@ -148,18 +144,17 @@ class TritonKernel(Kernel):
         """See :meth:`Kernel.backward`; raises as :meth:`forward`."""
         if self.back is None:
             raise EngineError("this kernel was compiled without a backward")
-        with launching(call.states[0]):
-            if not self._replayable(call):
-                return self._backward(call, saved, cotangents, keep)
-            facts = call.states[0].device, call.stacked, keep
-            tensors = (*call.tensors, *saved, cotangents.output, *cotangents.last)
-            return self.backwards(
-                lambda: self._backward(call, saved, cotangents, keep), tensors, facts
-            )
+        form, first, last = call.form, len(call.tensors), len(call.tensors) + len(saved)
 
-    def _backward(
-        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
-    ) -> Gradients:
-        run = BackwardCallBuffers(self, call, saved, cotangents, keep)
-        run.run_steps()
-        return run.results()
+        def compute(tensors: Arguments) -> Gradients:
+            values: Any = tensors
+            d_output, *d_last = values[last:]
+            ends = Cotangents(d_output, tuple(d_last))
+            call = form.call(values[:first])
+            return BackwardCallBuffers(self, call, values[first:last], ends, keep).run()
+
+        tensors = (*call.tensors, *saved, cotangents.output, *cotangents.last)
+        with launching(call.states[0]):
+            if not self._repeats(call):
+                return compute(tensors)
+            return self.backwards.run(compute, tensors, (form, keep))

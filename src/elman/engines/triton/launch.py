@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -12,55 +12,29 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from elman.engines.precision import multiplying, precision
-from elman.engines.triton.recording import recorder
+from elman.engines.triton import limits
 from elman.errors import EngineError
 
-PROCESSORS = 132  # of an H100: what is assumed where there is no GPU, and kernels are only made
 Arrays = dict[str, Tensor]
 
 
-class launching:  # noqa: N801
+@contextmanager
+def launching(like: Tensor) -> Iterator[None]:
     """Launch on a tensor's device; what Triton refuses is an error of the engine.
 
     Autocast is off inside: kernels take what they were compiled for.
     """
-
-    def __init__(self, like: Tensor) -> None:
-        self._like = like
-        self._casting = torch.is_autocast_enabled(like.device.type)
-        self._inside = ExitStack() if like.is_cuda or self._casting else None
-
-    def __enter__(self) -> None:
-        if self._inside is None:
-            return
-        if self._casting:
-            self._inside.enter_context(torch.autocast(self._like.device.type, enabled=False))
-        if self._like.is_cuda:
-            self._inside.enter_context(torch.cuda.device_of(self._like))
-            self._inside.enter_context(multiplying(self._like, precision()))
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self._inside is not None:
-            self._inside.close()
-        if isinstance(error, TritonError):
+    device = like.device.type
+    with ExitStack() as inside:
+        if torch.is_autocast_enabled(device):
+            inside.enter_context(torch.autocast(device, enabled=False))
+        if like.is_cuda:
+            inside.enter_context(torch.cuda.device_of(like))
+            inside.enter_context(multiplying(like, precision()))
+        try:
+            yield
+        except TritonError as error:
             raise EngineError(f"Triton refuses a kernel: {error}") from error
-
-
-def launch(
-    kernel: Any, grid: tuple[int, ...], arguments_given: Sequence[Any], options: Mapping[str, Any]
-) -> None:
-    """Launch a kernel, recorded if the call is."""
-    notes = recorder()
-    if notes is None:
-        kernel[grid](*arguments_given, **options)
-    else:
-        notes.launched(
-            kernel,
-            grid,
-            arguments_given,
-            options,
-            lambda: kernel[grid](*arguments_given, **options),
-        )
 
 
 def chip() -> Any:
@@ -70,7 +44,7 @@ def chip() -> Any:
 
 def processors() -> int:
     """Programs of a grid that are resident at once, one per processor."""
-    count: int = getattr(chip(), "multi_processor_count", PROCESSORS)
+    count: int = getattr(chip(), "multi_processor_count", limits.PROCESSORS)
     return count
 
 

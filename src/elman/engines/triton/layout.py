@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
 from torch import Tensor
 
+from elman.engines.triton import limits
 from elman.ir.graph import Node
+from elman.ir.pair import loop_invariant
 from elman.ir.types import GateBlock
 from elman.lowered.columns import Column, Columns
-from elman.plan.program import Program
-
-LEAST = 16  # units along which tensor cores multiply
-ALIGNED = 16  # elements: a slot begins at a multiple of so many, so that loads are whole vectors
+from elman.plan.program import Phase, Program
 
 
 class ColumnRange(NamedTuple):
@@ -49,8 +49,7 @@ class TritonLayout(Columns):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.vectors: dict[Node, int] = {}
-        self.vector_area = 0
+        self.vectors = self._vectors()
         self._ranks = _ranks(program)
         leaves = program.pair.step.states
         self.carry, self.carry_row = self.slots(
@@ -69,12 +68,17 @@ class TritonLayout(Columns):
             for offset, column in zip(self.carry, self.states, strict=True)
         ]
 
-    def vector(self, value: Node) -> int:
-        """Offset of a loop-invariant vector or scalar among all of them, given on first use."""
-        if value not in self.vectors:
-            self.vectors[value] = self.vector_area
-            self.vector_area += self.width(value)
-        return self.vectors[value]
+    def _vectors(self) -> dict[Node, int]:
+        """Offsets of all loop-invariant vectors and scalars in one array, in the order in which
+        kernels read them."""
+        program, offsets, used = self.program, dict[Node, int](), 0
+        sweeps = [program.forward, *([program.backward] if program.backward is not None else [])]
+        for phase in (p for sweep in sweeps for p in (sweep.before, sweep.after, sweep.step)):
+            for value in _values_read(phase):
+                if value not in offsets and loop_invariant(value):
+                    offsets[value] = used
+                    used += self.width(value)
+        return offsets
 
     def slots(
         self, gate_blocks: Sequence[GateBlock | None], kind: str = ""
@@ -94,12 +98,24 @@ class TritonLayout(Columns):
             gate_block = gate_blocks[index]
             if gate_block is not None:
                 offsets[index] = used
-                used += -(-self.size(gate_block) // ALIGNED) * ALIGNED
+                used += -(-self.size(gate_block) // limits.ALIGNED) * limits.ALIGNED
         for index, gate_block in enumerate(gate_blocks):
             if gate_block is None:
                 offsets[index] = used
                 used += 1
-        return offsets, -(-used // ALIGNED) * ALIGNED
+        return offsets, -(-used // limits.ALIGNED) * limits.ALIGNED
+
+
+def _values_read(phase: Phase) -> Iterator[Node]:
+    """What a phase's kernels read, constants and matrices apart."""
+    for segment in phase.segments:
+        for nodes, writes in (
+            (segment.scalars, segment.scalar_writes),
+            *((part.nodes, part.writes) for part in segment.parts),
+        ):
+            values = [arg for node in nodes for arg in node.args[node.op == "matmul" :]]
+            values += [value for value, _ in writes]
+            yield from (value for value in values if value.op not in ("const", "count"))
 
 
 def _ranks(program: Program) -> dict[str, dict[int, int]]:
@@ -118,9 +134,37 @@ def _ranks(program: Program) -> dict[str, dict[int, int]]:
 
 def padded(size: int) -> int:
     """The power of two that holds so many units, at least what a product takes."""
-    return max(LEAST, power_of_2(size))
+    return max(limits.LEAST_UNITS, power_of_2(size))
 
 
 def power_of_2(size: int) -> int:
     """The least power of two that is no smaller."""
     return 1 << (size - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class KTile:
+    """A part of a product's inner dim of ``size`` units: a power of two from ``start`` on."""
+
+    size: int
+    start: int
+    length: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether it reaches beyond the last unit."""
+        return self.start + self.length > self.size
+
+
+def k_tiles(size: int) -> tuple[KTile, ...]:
+    """An inner dim as powers of two, with little padding: 1152 is 1024 and 128."""
+    tiles: list[KTile] = []
+    at = 0
+    while at < size:
+        rest = size - at
+        length = padded(rest)
+        if length - rest > limits.K_PADDING * size and length > limits.K_PADDED:
+            length //= 2
+        tiles.append(KTile(size, at, length))
+        at += length
+    return tuple(tiles)

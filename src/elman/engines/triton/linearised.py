@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from elman.engines.group_step import GroupStep
-from elman.engines.triton.unitwise import Entry, Writer, text_of
+from elman.engines.triton.statements import Var, code, live, printed
+from elman.engines.triton.unitwise import Entry, Writer, operand
 from elman.ir.graph import Node, Rate
-
-_NAME = re.compile(r"\bx\d+\b")  # of a line that a writer wrote
 
 
 class Linearised:
@@ -45,14 +43,19 @@ class Linearised:
         self.width = max(writer.size(state) for state in group.states) if units else 1
         self._at = [0, *accumulate(self._counts)]
         for state, first, count in zip(group.states, self._at, self._counts):
-            writer.entries[state] = [f"h{first + i}" for i in range(count)]
-        self._rows = [(self._wide(writer, group.after), writer.take_lines())]
+            writer.entries[state] = [Var(f"h{first + i}") for i in range(count)]
+        writer.place([*group.after, *group.rows])
+        self.rows, self.invariants = list(writer.rows), list(writer.invariants)
+        rows = [(self._wide(writer, group.after), writer.take())]
         for s in range(self.n):
             if again:
                 writer.forget_invariants()
-            self._rows.append((self._row(writer, group, s), writer.take_lines()))
-        self.rows, self.invariants = list(writer.rows), list(writer.invariants)
-        self._prune()
+            rows.append((self._row(writer, group, s), writer.take()))
+        read: set[str] = set()
+        for entries, statements in reversed(rows):  # a row may read what an earlier one defines
+            read.update(entry.name for entry in entries if isinstance(entry, Var))
+            statements[:] = live(statements, read)
+        self._rows = [(entries, printed(statements)) for entries, statements in rows]
 
     def _wide(self, writer: Writer, values: Sequence[Node | None]) -> list[Entry]:
         """An entry for every state."""
@@ -69,21 +72,6 @@ class Linearised:
         writer.forget(Rate.OUTPUT)
         return row
 
-    def _prune(self) -> None:
-        """Remove dead lines, from the last to the first."""
-        read: set[str] = set()
-        pruned: list[tuple[list[Entry], list[str]]] = []
-        for entries, lines in reversed(self._rows):
-            read.update(entry for entry in entries if isinstance(entry, str))
-            used: list[str] = []
-            for line in reversed(lines):
-                name, text = line.split(" = ", 1)
-                if name in read:
-                    used.append(line)
-                    read.update(_NAME.findall(text))
-            pruned.append((entries, used[::-1]))
-        self._rows = pruned[::-1]
-
     @property
     def text(self) -> str:
         """All lines: what groups of one kernel share."""
@@ -94,7 +82,7 @@ class Linearised:
         entries, lines = self._rows[0]
         text = [*lines, "zero = tl.zeros([STEPS, CHANNELS], tl.float32)"]
         for i, entry in enumerate(entries):
-            text += [f"g{i} = {text_of(entry)} + zero", f"f{i} = lib.number(g{i})"]
+            text += [str(code("g{} = {} + zero", i, operand(entry))), f"f{i} = lib.number(g{i})"]
         return text
 
     def row(self, i: int) -> list[str]:
@@ -102,6 +90,6 @@ class Linearised:
         entries, lines = self._rows[1 + i]
         text = list(lines)
         for j, entry in enumerate(entries):
-            bounded = f"lib.bounded({text_of(entry)} + zero)"
+            bounded = code("lib.bounded({} + zero)", operand(entry))
             text.append(f"a{i}{j} = tl.where(inside, {bounded}, {float(i == j)})")
         return text

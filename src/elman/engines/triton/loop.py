@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-from elman.engines.triton.body import Body, only
+from elman.engines.triton.body import LIVE, Body, only
 from elman.engines.triton.layout import TritonLayout, padded
+from elman.engines.triton.schedule import TritonSchedule
+from elman.engines.triton.statements import (
+    Code,
+    Statement,
+    Var,
+    assign,
+    code,
+    free,
+    joined,
+    kernel,
+    with_heads,
+)
 from elman.ir.graph import Node
-from elman.plan.program import Acc, Buffer, Bundle, Phase
+from elman.plan.program import Acc, Buffer, Bundle, Sweep
 
-OPTIONS = ("N", "DT", "STAGES", "PRECISION", "INTERPRETED", "BARRIER")  # known when it is compiled
+# numbers that are known when a kernel is compiled
+OPTIONS = ("N", "DT", "STAGES", "PRECISION", "INTERPRETED", "BARRIER")
+ALL_LIVE, ROW, BEFORE, SAMPLE = map(Var, ("all_live", "row", "before", "n"))
+STEP, TIME = Var("i"), Var("t")  # of a kernel's loop, and of the sequence
 
 
 class Loop(Body):
     """One direction's time loop.
 
+    Args:
+        layout, sweep, schedule: of which program, in which direction, and how.
+        chunk: offsets of the chunk's slots, and the length of its rows.
+        kept_states: which states are stored at every step.
+        packed: whether rows are packed, each sample with its own number of steps.
+        heads: whether there are several, each with programs, arrays and weights of its own.
+
     Attributes:
-        pointers: names of the kernel's pointer and stride arguments, in order.
-        numbers: names of what else is known when it is called.
+        numbers: names of the numbers that the kernel is called with.
         heads_axis: of the grid of programs, along which there are heads.
         steps: text of the range of steps.
         matrices: what the products multiply with, in the order of ``m0``, ``m1`` …; and whether
             it is given transposed: what is summed over lies side by side, as tensor cores read.
+        arguments: names of the kernel's arguments, once there is a text.
     """
 
     numbers: tuple[str, ...] = ("T", "B")
@@ -29,223 +51,201 @@ class Loop(Body):
     def __init__(
         self,
         layout: TritonLayout,
-        phase: Phase,
+        sweep: Sweep,
+        schedule: TritonSchedule,
         chunk: tuple[list[int], int],
-        *,
-        forward: bool,
         kept_states: tuple[bool, ...],
+        *,
         packed: bool,
-        heads: bool = False,
+        heads: bool,
     ) -> None:
-        super().__init__(layout, phase)
-        self.chunk, self.forward, self.kept_states, self.packed = (
-            chunk,
-            forward,
-            kept_states,
-            packed,
-        )
-        self.heads = heads  # each a row of programs, with arrays and weights of its own
-        self.step = layout.program.pair.step
+        super().__init__(layout, sweep.step)
+        self.chunk, self.kept_states = chunk, kept_states
+        self.packed, self.heads = packed, heads
+        self.forward = sweep is layout.program.forward
         self.matrices: list[tuple[Node, bool]] = []
-        self.pointers: dict[str, None] = {}
-        self._weights: dict[tuple[Node, bool], str] = {}
+        self.arguments: list[str] = []
+        self._weights: dict[tuple[Node, bool], Var] = {}
         self._next: dict[int, Node] = {}
-        self._bases: dict[str, str] = {}
-        self._columns: set[int] = set()
-        leaves = self.step.states if forward else layout.program.pair.d_next
-        self.carried = [f"h{i}" for i in range(len(leaves))]
-        for name, leaf in zip(self.carried, leaves, strict=True):
-            self.names[leaf] = name
+        self._columns: dict[int, Var] = {}
+        pair = layout.program.pair
+        self.leaves = pair.step.states
+        self.handed_on = pair.step.states if self.forward else pair.d_next
+        self.carried = [Var(f"h{index}") for index in range(len(self.handed_on))]
+        self.names |= dict(zip(self.handed_on, self.carried, strict=True))
 
-    def _base(self, name: str, text: str, *arguments: str) -> str:
-        """The name of pointers [1, N] that are computed once per step."""
-        self.pointers.update(dict.fromkeys(arguments))
-        if name not in self._bases:
-            self._bases[name] = text
-            self.lines.append(f"{name} = {text}")
-        return name
-
-    def _caller_array(self, name: str) -> str:
-        """A caller's array, of any strides but along units."""
-        return self._base(f"p_{name}", f"{name} + row * {name}_b", name, f"{name}_b")
-
-    def address(self, buffer: Buffer, value: Node) -> str:
+    def address(self, buffer: Buffer) -> Code:
         """See :meth:`Body.address`."""
         where, layout = buffer.where, self.layout
-        if where in ("input", "d_output"):
-            column = layout.column(buffer)
-            array = f"in{column.array}" if where == "input" else "dy"
-            return f"{self._caller_array(array)} + {column.offset}"
-        if where in ("state", "next"):
-            column = layout.column(buffer)
-            width = layout.state_widths[column.array]
-            name, row = ("q", "before") if where == "state" else ("s", "row + B")
-            array = f"st{column.array}"
-            if column.array in layout.held:
-                name, row = "h", "n"
-            base = self._base(f"{name}_{array}", f"{array} + ({row}) * {width}", array)
-            return f"{base} + {column.offset}"
+        if where in ("tape", "chunk"):
+            return self.slot("tape" if where == "tape" else "ch", buffer)
+        column = layout.column(buffer)
+        if where in ("input", "d_output"):  # the caller's, of any strides but along units
+            name = f"in{column.array}" if where == "input" else "dy"
+            stride = Var(f"{name}_b")
+            return code("{} + {} * {} + {}", Var(name), ROW, stride, column.offset)
         if where == "output":
-            base = self._base("p_out", f"out + row * {layout.output_width}", "out")
-            return f"{base} + {layout.column(buffer).offset}"
-        if where == "tape":
-            base = self._base("p_tape", f"tape + row * {layout.tape_row}", "tape")
-            return f"{base} + {layout.tape[buffer.index]}"
-        assert where == "chunk", f"a {where} is not memory of a loop"
-        offsets, width = self.chunk
-        return f"{self._base('p_ch', f'ch + row * {width}', 'ch')} + {offsets[buffer.index]}"
+            return code("{} + {} * {} + {}", Var("out"), ROW, layout.output_width, column.offset)
+        assert where in ("state", "next"), f"a {where} is not memory of a loop"
+        row = code("{}", BEFORE) if where == "state" else code("({} + B)", ROW)
+        if column.array in layout.held:
+            row = code("{}", SAMPLE)
+        width = layout.state_widths[column.array]
+        return code("{} + {} * {} + {}", Var(f"st{column.array}"), row, width, column.offset)
+
+    def slot(self, array: str, buffer: Buffer) -> Code:
+        """Where a slot of the tape, or of the chunk, lies in an array."""
+        is_tape = buffer.where == "tape"
+        offsets = self.layout.tape if is_tape else self.chunk[0]
+        width = self.layout.tape_row if is_tape else self.chunk[1]
+        return code("{} + {} * {} + {}", Var(array), ROW, width, offsets[buffer.index])
 
     def store(self, buffer: Buffer, value: Node) -> None:
         """See :meth:`Body.store`; what the next step reads stays at hand."""
         if buffer.where in ("next", "d_state"):
             self._next[buffer.index] = value
-            if buffer.where == "d_state":
-                return
-            array = self.layout.column(buffer).array
-            if array in self.layout.held or not self.kept_states[array]:
-                return
-        if buffer.where != "scratch":  # values of a step are at hand
+        if self.goes_to_memory(buffer, value):
             super().store(buffer, value)
 
-    def array(self, matrix: Node, is_transposed: bool) -> str:
-        """The name of a matrix's array, as it is or transposed."""
+    def goes_to_memory(self, buffer: Buffer, value: Node) -> bool:
+        """Whether a store is more than a variable; values of a step are at hand."""
+        if buffer.where == "next":
+            array = self.layout.column(buffer).array
+            return self.kept_states[array] and array not in self.layout.held
+        return buffer.where not in ("scratch", "d_state")
+
+    def array(self, matrix: Node, is_transposed: bool) -> tuple[Var, Var]:
+        """A matrix's array, as it is or transposed, and its stride."""
         if (matrix, is_transposed) not in self.matrices:
             self.matrices.append((matrix, is_transposed))
-        return f"m{self.matrices.index((matrix, is_transposed))}"
+        name = f"m{self.matrices.index((matrix, is_transposed))}"
+        return Var(name), Var(f"{name}_r")
 
-    def _columns_of(self, size: int) -> str:
-        name = f"c{size}"
-        if size not in self._columns:
-            self._columns.add(size)
-            self.before.append(f"{name} = tl.arange(0, {padded(size)})[None, :]")
-        return name
-
-    def _weight(self, matrix: Node, transposed: bool) -> str:
-        """The name of a matrix that was loaded before the loop."""
-        cached = self._weights.get((matrix, transposed))
-        if cached is not None:
-            return cached
-        array = self.array(matrix, transposed)
+    def shape(self, matrix: Node, transposed: bool) -> tuple[int, int]:
+        """Units of a product with a matrix, and those that it sums over."""
         rows, columns = (self.layout.size(dim[0]) for dim in matrix.shape)
-        out, inner = (columns, rows) if transposed else (rows, columns)
-        u, c = self.units(out), self._columns_of(inner)
-        at = f"{u} * {array}_r + {c}"
-        sizes = ((u, out), (c, inner))
-        masks = [f"({name} < {size})" for name, size in sizes if padded(size) != size]
-        masked = f", mask={' & '.join(masks)}, other=0.0" if masks else ""
+        return (columns, rows) if transposed else (rows, columns)
+
+    def _weight(self, matrix: Node, transposed: bool) -> Var:
+        """A matrix that was loaded before the loop."""
+        if (matrix, transposed) in self._weights:
+            return self._weights[matrix, transposed]
+        array, stride = self.array(matrix, transposed)
+        out, inner = self.shape(matrix, transposed)
+        u = self.units(out)
+        if inner not in self._columns:
+            self._columns[inner] = Var(f"c{inner}")
+            self.before.append(
+                assign(self._columns[inner], "tl.arange(0, {})[None, :]", padded(inner))
+            )
+        c = self._columns[inner]
+        sizes = [(name, size) for name, size in ((u, out), (c, inner)) if padded(size) != size]
+        mask = code("")
+        if sizes:
+            inside = joined([code("({} < {})", *of) for of in sizes], " & ")
+            mask = code(", mask={}, other=0.0", inside)
         name = self._weights[matrix, transposed] = self.fresh("w")
-        self.before.append(f"{name} = tl.load({array} + {at}{masked}).to(DT)")
+        at = code("{} + {} * {} + {}", array, u, stride, c)
+        self.before.append(assign(name, "tl.load({}{}).to(DT)", at, mask))
         return name
 
-    def accumulated(self, bundle: Bundle) -> list[str]:
+    def accumulated(self, bundle: Bundle) -> list[Var]:
         """See :meth:`Body.accumulated`."""
         return [self._product(acc) for acc in bundle.accs]
 
-    def _product(self, acc: Acc) -> str:
+    def _product(self, acc: Acc) -> Var:
         """A chain of products on weights that are held."""
         units = self.block_of(self.layout.width(acc.into))
-        text = f"tl.zeros([{units}, N], tl.float32)"
-        name = ""
+        total: Code | Var = code("tl.zeros([{}, N], tl.float32)", units)
         for term in acc.terms:
             matrix, operand = term.args
             weight = self._weight(matrix, term.transposed)
             value = only(*self.all_units(operand))
-            name = self.fresh("a")
-            self.lines.append(
-                f"{name} = lib.dot({weight}, ({value}).to(DT), {text}, PRECISION, INTERPRETED)"
-            )
-            text = name
-        return name
+            call = "lib.dot({}, ({}).to(DT), {}, PRECISION, INTERPRETED)"
+            total = self.define(call, weight, value, total, letter="a")
+        assert isinstance(total, Var), "a product has terms"
+        return total
 
     def text(self) -> str:
         """The kernel, called ``loop``."""
         for segment in self.phase.segments:
             self.segment(segment)
-        step, begin, end = self._step(), self._begin(), self._end()
-        sizes = [f"m{k}_r" for k in range(len(self.matrices))]
-        arrays = [f"m{k}" for k in range(len(self.matrices))]
-        packed_rows = ["rows"] if self.packed else []
-        names = [*self.pointers, *arrays, *sizes, "vec", *packed_rows, *self.numbers]
-        of_heads: list[str] = []
+        step, begin, end = self.step(), self.begin(), self.end()
+        numbers = code("tl.range({}, num_stages=STAGES)", self.steps)
+        loop = Statement(numbers, (STEP,), body=step)
+        body = [*self.samples(), *self.before, *begin, loop, *end]
+        arrays, heads = free(body), list[Statement]()
         if self.heads:
-            pointers = [name for name in names if "_" not in name and name not in self.numbers]
-            names += [f"{name}_h" for name in pointers]
-            head = f"tl.program_id({self.heads_axis}).to(tl.int64)"
-            of_heads = [f"{name} += {head} * {name}_h" for name in pointers]
-        self.pointers = dict.fromkeys(names)
+            arrays, heads = with_heads(arrays, self.heads_axis)
+        self.arguments = [*arrays, *self.numbers]
         options = [f"{name}: tl.constexpr" for name in OPTIONS]
-        lines = [
-            f"@triton.jit(do_not_specialize={[n for n in self.numbers if n != 'B']})",
-            f"def loop({', '.join([*self.pointers, *options])}):",
-            *("    " + line for line in (*of_heads, *self._samples(), *self.before, *begin)),
-            f"    for i in tl.range({self.steps}, num_stages=STAGES):",
-            *("        " + line for line in step),
-            *("    " + line for line in end),
-            "",
-        ]
-        return "\n".join(lines)
+        unspecialised = [name for name in self.numbers if name != "B"]
+        return kernel("loop", [*self.arguments, *options], [*heads, *body], unspecialised)
 
-    def _samples(self) -> list[str]:
+    def samples(self) -> list[Statement]:
         """Which samples are a program's."""
+        return self.samples_from(code("tl.program_id(0)"))
+
+    def samples_from(self, block: Code) -> list[Statement]:
+        """The samples of a block of a batch."""
         return [
-            "n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
-            "live = n < B",
-            "all_live = live",
+            assign(SAMPLE, "({} * N + tl.arange(0, N)).to(tl.int64)[None, :]", block),
+            assign(LIVE, "{} < B", SAMPLE),
+            assign(ALL_LIVE, "{}", LIVE),
         ]
 
-    def _step(self) -> list[str]:
-        """All lines of a step."""
-        return self._step_head() + self.lines + self._step_end()
+    def step(self) -> tuple[Statement, ...]:
+        """All statements of a step."""
+        return (*self.step_head(), *self.statements, *self.step_end())
 
-    def _step_head(self) -> list[str]:
-        lines = ["t = i" if self.forward else "t = T - 1 - i"]
-        if self.packed:
-            lines += [
-                "first = tl.load(rows + t)",
-                "live = n < tl.load(rows + t + 1) - first",
-                "row = first + n",
-                "before = tl.where(t > 0, tl.load(rows + tl.maximum(t - 1, 0)) + B, 0) + n",
+    def step_head(self) -> list[Statement]:
+        """Where a step's rows lie; first comes its number."""
+        number = assign(TIME, "{}" if self.forward else "T - 1 - {}", STEP)
+        if not self.packed:
+            return [
+                number,
+                assign(ROW, "{} * B + {}", TIME, SAMPLE),
+                assign(BEFORE, "{}", ROW),
             ]
-        else:
-            lines += ["row = t * B + n", "before = row"]
-        return lines
+        rows, first = Var("rows"), Var("first")
+        previous = "tl.where({1} > 0, tl.load({0} + tl.maximum({1} - 1, 0)) + B, 0) + {2}"
+        return [
+            number,
+            assign(first, "tl.load({} + {})", rows, TIME),
+            assign(LIVE, "{} < tl.load({} + {} + 1) - {}", SAMPLE, rows, TIME, first),
+            assign(ROW, "{} + {}", first, SAMPLE),
+            assign(BEFORE, previous, rows, TIME, SAMPLE),
+        ]
 
-    def _step_end(self) -> list[str]:
+    def step_end(self) -> list[Statement]:
         """Hand on what the next step reads; a sample whose steps are over keeps its own."""
-        lines: list[str] = []
+        ends: list[Statement] = []
         for index, value in self._next.items():
-            text = self.broadcast(self.use(value), value)
+            state = self.broadcast(self.use(value), value)
             if self.packed:
-                text = f"tl.where(live, {text}, {self.carried[index]})"
-            lines.append(f"next_{index} = {text}")
-        lines += [f"{self.carried[index]} = next_{index}" for index in self._next]
-        return lines
+                state = code("tl.where({}, {}, {})", LIVE, state, self.carried[index])
+            ends.append(assign(Var(f"next_{index}"), state))
+        moves = [assign(self.carried[k], "{}", Var(f"next_{k}")) for k in self._next]
+        return [*ends, *moves]
 
-    def _ends(self, name: str, index: int) -> str:
-        """Text of the pointers to a state's gate block in an array [B, n] per state."""
-        column = self.layout.states[index]
+    def _ends(self, name: str, index: int) -> tuple[Code, Code]:
+        """Pointers to a state's gate block in an array [B, n] per state, and their mask."""
+        column, leaf = self.layout.states[index], self.leaves[index]
         width = self.layout.state_widths[column.array]
-        array = f"{name}{column.array}"
-        self.pointers[array] = None
-        leaf = self.step.states[index]
-        units = f" + {self.units(column.width)}" if leaf.shape else ""
-        return f"{array} + n * {width} + {column.offset}{units}"
+        array = Var(f"{name}{column.array}")
+        at = code("{} + {} * {} + {}", array, SAMPLE, width, column.offset)
+        if not leaf.shape:
+            return at, code("{}", ALL_LIVE)
+        return code("{} + {}", at, self.units(column.width)), self.inside(column.width, ALL_LIVE)
 
-    def _mask(self, index: int) -> str:
-        leaf = self.step.states[index]
-        return self.inside(self.layout.width(leaf), "all_live") if leaf.shape else "all_live"
-
-    def _begin(self) -> list[str]:
+    def begin(self) -> list[Statement]:
+        """Load the states before the first step."""
         name = "first" if self.forward else "dlast"
-        return [
-            f"{carried} = tl.load({self._ends(name, index)}, mask={self._mask(index)}, other=0.0)"
-            ".to(tl.float32)"
-            for index, carried in enumerate(self.carried)
-        ]
+        load = "tl.load({}, mask={}, other=0.0).to(tl.float32)"
+        return [assign(state, load, *self._ends(name, k)) for k, state in enumerate(self.carried)]
 
-    def _end(self) -> list[str]:
+    def end(self) -> list[Statement]:
+        """Store the states after the last step."""
         name = "last" if self.forward else "dfirst"
-        return [
-            f"lib.put({self._ends(name, index)}, {carried}, {self._mask(index)})"
-            for index, carried in enumerate(self.carried)
-        ]
+        ends = [(*self._ends(name, k), state) for k, state in enumerate(self.carried)]
+        return [Statement(code("lib.put({0}, {2}, {1})", *end)) for end in ends]

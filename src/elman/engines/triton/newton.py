@@ -18,19 +18,18 @@ import torch
 from torch import Tensor
 
 from elman.engines.group_step import GroupStep
-from elman.engines.triton import scans, walks
+from elman.engines.triton import limits, scans, walks
 from elman.engines.triton.group_kernels import GroupKernels
 from elman.engines.triton.launch import launching
 from elman.engines.triton.linearised import Linearised
 from elman.engines.triton.source import function
 from elman.ir.graph import Node
 
-_BOUND = 1e8  # of an iterate, as of ``bounded`` in library.py
-
 
 class Newton(GroupKernels, ABC):
     """One iteration."""
 
+    @abstractmethod
     def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, Tensor]:
         """The next iterate; and the largest residual of this one and its largest value [2], NaN
         counting as infinity.
@@ -38,13 +37,8 @@ class Newton(GroupKernels, ABC):
         Args:
             y: the iterate [T, n, N], or [T, N, n].
             y0: what precedes it.
-            X, vec: of :meth:`given`.
+            X, vec: of :meth:`operands`.
         """
-        with launching(y):
-            return self._improved(y.contiguous(), y0.contiguous(), X, vec)
-
-    @abstractmethod
-    def _improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
 class ScannedNewton(Newton):
@@ -80,32 +74,36 @@ class ScannedNewton(Newton):
         lines += self._extremes()
         return scans.scan_kernel(self.n, "steps", "y, y0, X, vec, start, made, off", lines)
 
-    def _improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, Tensor]:
+    def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`Newton.improved`."""
         T, n, N = self._sizes(y)
         steps, channels = scans.block(n, N)
         chunks = -(-T // steps)
         grid = (chunks, -(-N // channels))
-        start = y0 if self.units else y0.mT.contiguous()
-        start = start.unsqueeze(0)
-        if chunks > 1:
-            At, bt = y.new_empty(chunks, n, n, N), y.new_empty(chunks, n, N)
-            totals = function("totals", self.totals_text)
-            totals[grid](y, y0, X, vec, At, bt, T, N, STEPS=steps, CHANNELS=channels)
-            start = scans.chunks_before(At, bt, start[0])
+        y, y0 = y.contiguous(), y0.contiguous()
+        start = (y0 if self.units else y0.mT.contiguous()).unsqueeze(0)
         iterate, off = torch.empty_like(y), self._off(y, grid)
-        kernel = function("steps", self.steps_text)
-        kernel[grid](y, y0, X, vec, start, iterate, off, T, N, STEPS=steps, CHANNELS=channels)
+        totals, kernel = function("totals", self.totals_text), function("steps", self.steps_text)
+        sizes = {"STEPS": steps, "CHANNELS": channels}
+        with launching(y):
+            if chunks > 1:
+                At, bt = y.new_empty(chunks, n, n, N), y.new_empty(chunks, n, N)
+                totals[grid](y, y0, X, vec, At, bt, T, N, **sizes)
+                start = scans.chunks_before(At, bt, start[0])
+            kernel[grid](y, y0, X, vec, start, iterate, off, T, N, **sizes)
         return iterate, off.amax(1)
 
 
 class WalkedNewton(Newton):
     """Linearised in one kernel, and solved as any linear recurrence of so many states."""
 
-    def _improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, Tensor]:
-        A, rest, off = self._linearised(y, y0, X, vec)
-        d = walks.solved(A, rest, torch.zeros_like(rest[0]))
+    def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`Newton.improved`."""
+        A, rest, off = self.linearised(y, y0, X, vec)
+        with launching(y):
+            d = walks.solved(A, rest, torch.zeros_like(rest[0]))
         iterate = y + (d if self.units else d.mT)
-        return torch.nan_to_num(iterate, 0.0).clamp_(-_BOUND, _BOUND), off
+        return torch.nan_to_num(iterate, 0.0).clamp_(-limits.ITERATE, limits.ITERATE), off
 
 
 def newton(
@@ -128,9 +126,9 @@ def newton(
     """
     if dtype != torch.float32:
         return f"its kernels compute in float32, not {str(dtype).removeprefix('torch.')}"
-    if n > walks.MOST:
-        return f"{n} states of a group depend on each other, and its kernels take {walks.MOST}"
-    walked, count = n > scans.MOST, len(groups)
+    if n > limits.WALKED:
+        return f"{n} states of a group depend on each other, and its kernels take {limits.WALKED}"
+    walked, count = n > limits.SCANNED, len(groups)
     steps = [
         Linearised(step, sizes, units=units, groups=count, passthrough=passthrough, again=walked)
         for step in groups

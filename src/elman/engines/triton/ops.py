@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from elman.engines.gate_blocks import stream_of
+from elman.engines.triton.statements import Code, Operand, code
 from elman.ir.graph import Node
 
 SPELL: dict[str, str] = {
@@ -44,9 +46,9 @@ SPELL: dict[str, str] = {
 }
 
 
-def spell(value: Node, args: list[str], unit: str) -> str:
-    """An elementwise op; ``unit``: text of the units [units, 1] of its block."""
-    return SPELL[value.op].format(*args, unit=unit, stream=stream_of(value))
+def spell(value: Node, args: Sequence[Operand], unit: Operand) -> Code:
+    """An elementwise op; ``unit``: the units [units, 1] of its block."""
+    return code(SPELL[value.op], *args, unit=unit, stream=stream_of(value))
 
 
 def number(value: float) -> str:
@@ -62,15 +64,23 @@ def block(value: float) -> str:
     return f"({text} * -1.0)" if value == 0.0 and math.copysign(1.0, value) < 0 else text
 
 
-def spell_sum(coefs: tuple[float, ...], bias: float, terms: list[str]) -> str:
+def spell_sum(coefs: Sequence[float], bias: float, terms: Sequence[Operand]) -> Code:
     """``bias + Σ coef · term``; ``-x`` is 0 - x in Triton, which of 0.0 is not -0.0."""
     text = ""
-    for coef, term in zip(coefs, terms, strict=True):
+    for coef in coefs:
         sign = "-" if text and math.copysign(1.0, coef) < 0 else "+"
         size = abs(coef) if sign == "-" else coef
         factor = number(size) if size else block(size)
-        part = term if size == 1.0 else f"{factor} * {term}"
+        part = "{}" if size == 1.0 else f"{factor} * {{}}"
         text = f"{text} {sign} {part}" if text else part
     if bias and text:
-        return f"{text} + {number(bias)}"
-    return text or block(bias)
+        text = f"{text} + {number(bias)}"
+    return code(text or block(bias), *terms)
+
+
+def largest(blocks: Sequence[Operand]) -> Code:
+    """The largest of some blocks, unit by unit; NaN where there is one."""
+    result = code("{}", blocks[0])
+    for further in blocks[1:]:
+        result = code(SPELL["maximum"], result, further)
+    return result

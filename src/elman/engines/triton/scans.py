@@ -13,13 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.engines.triton import walks
+from elman.engines.triton import limits, walks
 from elman.engines.triton.launch import launching
 from elman.engines.triton.source import function
 
-MOST = 4  # states of a system that is scanned: beyond, operands do not fit into registers
-_ELEMENTS = {1: 2048, 2: 1024, 3: 256, 4: 256}  # of a block of steps and channels
-_CHANNELS = 32  # of a block at most
 _DTYPES = (torch.float32, torch.float64)
 
 
@@ -127,12 +124,12 @@ def steps_text(n: int) -> str:
 
 def block(n: int, N: int) -> tuple[int, int]:
     """Steps and channels of a block that is scanned."""
-    return shape(_ELEMENTS[n], N)
+    return shape(limits.SCAN_ELEMENTS[n], N)
 
 
 def shape(elements: int, N: int) -> tuple[int, int]:
     """Steps and channels of a block of so many of both."""
-    channels = min(_CHANNELS, 1 << (N - 1).bit_length())
+    channels = min(limits.SCAN_CHANNELS, 1 << (N - 1).bit_length())
     return max(2, elements // channels), channels
 
 
@@ -148,7 +145,7 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
     Returns:
         y as b; None for what has no kernel here.
     """
-    if b.dtype not in _DTYPES or not b.numel() or A.shape[1 if units else 2] > walks.MOST:
+    if b.dtype not in _DTYPES or not b.numel() or A.shape[1 if units else 2] > limits.WALKED:
         return None
     operands = (A, b, y0) if units else (A.permute(0, 2, 3, 1), b.mT, y0.mT)
     with launching(b):
@@ -158,7 +155,7 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
 
 def _solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     T, n, N = b.shape
-    if n > MOST:
+    if n > limits.SCANNED:
         return walks.solved(A, b, y0)
     steps, channels = block(n, N)
     chunks = -(-T // steps)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from triton import knobs
 
 from elman.engines.precision import precision
-from elman.engines.triton.batched_phase import BatchedPhase
+from elman.engines.triton.batched_phase import BatchedPhase, Place
 from elman.engines.triton.grid import Grid
 from elman.engines.triton.launch import (
     Arrays,
     arguments,
     fresh,
-    launch,
     numbered,
     processors,
 )
@@ -24,23 +23,9 @@ from elman.engines.triton.layout import TritonLayout
 from elman.engines.triton.loop import Loop
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
-from elman.engines.triton.step_graph import StepGraph
 from elman.errors import EngineError
 from elman.ir.graph import Node
 from elman.plan.program import Buffer, Sweep
-
-
-class Ends(NamedTuple):
-    """Carried states before the first step and after the last.
-
-    Attributes:
-        names: of the kernel's arguments for both.
-        first, last: an array [.., B, n] per state; ``last`` is written to.
-    """
-
-    names: tuple[str, str]
-    first: Sequence[Tensor]
-    last: Sequence[Tensor]
 
 
 class Sweeping:
@@ -54,6 +39,8 @@ class Sweeping:
 
     Attributes:
         matrices: what its products multiply with.
+        steps: runs each step where they are launched one by one; then without ``loop``.
+        wide: whether states go from step to step in float32, beside the sequences that are kept.
     """
 
     def __init__(
@@ -71,37 +58,19 @@ class Sweeping:
         self.chunk = layout.slots(sweep.chunk, "" if self.forward else "chunk")
         self.before = BatchedPhase(layout, sweep.before, self.place, heads=heads)
         self.after = BatchedPhase(layout, sweep.after, self.place, heads=heads)
-        self.steps: StepGraph | None = None
+        self.steps: BatchedPhase | None = None
+        self.wide = False
         self.loop: Loop | None = None
         self.text = ""
         if schedule.kind == "steps":
-            wide = self.forward and layout.program.spec.dtype != "float32"
-            runner = BatchedPhase(layout, sweep.step, self.place, heads=heads, wide=wide)
-            self.steps = StepGraph(runner, forward=self.forward, wide=wide)
+            self.wide = self.forward and layout.program.spec.dtype != "float32"
+            places = self._wide_place if self.wide else self.place
+            self.steps = BatchedPhase(layout, sweep.step, places, heads=heads)
             self.matrices = self._matrices()
             return
-        if schedule.kind == "loop":
-            self.loop = Loop(
-                layout,
-                sweep.step,
-                self.chunk,
-                forward=self.forward,
-                kept_states=kept_states,
-                packed=packed,
-                heads=heads,
-            )
-        else:
-            self.loop = Grid(
-                layout,
-                sweep.step,
-                self.chunk,
-                forward=self.forward,
-                packed=packed,
-                heads=heads,
-                units=schedule.units,
-                splits=schedule.warps,
-                slices=schedule.slices,
-            )
+        kind = Grid if schedule.kind == "grid" else Loop
+        options = {"packed": packed, "heads": heads}
+        self.loop = kind(layout, sweep, schedule, self.chunk, kept_states, **options)
         self.text = self.loop.text()
         self.kernel = function("loop", self.text)
         self.matrices = self._matrices()
@@ -114,7 +83,7 @@ class Sweeping:
     @property
     def runners(self) -> list[BatchedPhase]:
         """All phases that run on rows."""
-        each = [self.steps.runner] if self.steps is not None else []
+        each = [self.steps] if self.steps is not None else []
         return [self.before, *each, self.after]
 
     @property
@@ -122,111 +91,109 @@ class Sweeping:
         """Names of the arrays of which batched phases need the rows of all steps."""
         return self.before.arrays | self.after.arrays
 
-    def programs(self, batch: int) -> int:
-        """How many programs a kernel of all steps has; of each head."""
-        groups = -(-batch // self.schedule.batch)
-        return groups * (self.loop.programs if isinstance(self.loop, Grid) else 1)
+    def place(self, buffer: Buffer) -> Place:
+        """The place of a buffer."""
+        where, layout = buffer.where, self.layout
+        slots = {
+            "tape": ("tape", layout.tape),
+            "chunk": ("ch", self.chunk[0]),
+            "carry": ("ca", layout.carry),
+            "d_state": ("cn", layout.carry),
+        }
+        if where in slots:
+            array, offsets = slots[where]
+            return Place(array, offsets[buffer.index], array)
+        if where == "scalar":
+            return Place("sc", buffer.index, "sc")
+        column = layout.column(buffer)
+        array = {"output": "out", "d_output": "dy"}.get(where)
+        if array is None:
+            kinds = {"input": "in", "state": "st", "next": "nx", "d_input": "din"}
+            array = f"{kinds[where]}{column.array}"
+        return Place(array, column.offset, array)
 
-    def place(self, buffer: Buffer) -> tuple[str, int]:
-        """Array and offset of a buffer."""
-        where, index, layout = buffer.where, buffer.index, self.layout
-        if where in ("input", "state", "next", "d_input"):
-            column = layout.column(buffer)
-            name = {"input": "in", "state": "st", "next": "nx", "d_input": "din"}[where]
-            return f"{name}{column.array}", column.offset
-        if where in ("output", "d_output"):
-            return {"output": "out", "d_output": "dy"}[where], layout.column(buffer).offset
-        if where in ("carry", "d_state"):
-            return {"carry": "ca", "d_state": "cn"}[where], layout.carry[index]
-        if where == "tape":
-            return "tape", layout.tape[index]
-        if where == "chunk":
-            return "ch", self.chunk[0][index]
-        assert where == "scalar", f"a {where} lies elsewhere"
-        return "sc", index
+    def _wide_place(self, buffer: Buffer) -> Place:
+        """The place of a buffer in steps whose states are float32, beside their sequences."""
+        place = self.place(buffer)
+        if buffer.where not in ("state", "next"):
+            return place
+        kind = "sp" if buffer.where == "state" else "sq"
+        return place._replace(narrow=f"{kind}{self.layout.column(buffer).array}")
 
-    def run(self, arrays: Arrays, ends: Ends, steps: int, element: Any) -> None:
+    def run(
+        self, arrays: Arrays, states: Sequence[Tensor], steps: int, element: Any
+    ) -> Sequence[Tensor]:
         """All steps in one kernel.
 
         Args:
             arrays: by the kernel's names, [.., rows, n]; the dots are heads, if there are any.
-            ends: what is carried.
+            states: before the first step, in float32 [.., B, n].
             steps: how many.
             element: what is multiplied, as Triton's type.
+
+        Returns:
+            The states after the last step.
         """
         if isinstance(self.loop, Grid):
-            self._together(self.loop, arrays, ends, steps, element)
-        else:
-            self._launch(arrays, ends, (0, steps), element)
+            arrays = {**arrays, **self._shared(self.loop, states, arrays["tape"], steps)}
+            arrays |= {"tapenow": arrays["tape"], "chnow": arrays["ch"]}
+            if knobs.runtime.interpret and self.loop.programs > 1:
+                return self._without_barrier(self.loop, arrays, states, steps, element)
+        return self._launch(arrays, states, (0, steps), steps, element)
 
-    def _together(self, loop: Grid, arrays: Arrays, ends: Ends, steps: int, element: Any) -> None:
-        """On programs that synchronise: with memory for their barriers, and ends in float32."""
-        some = ends.first[0]
-        *heads, B, _ = some.shape
+    def _shared(self, loop: Grid, states: Sequence[Tensor], like: Tensor, steps: int) -> Arrays:
+        """Memory of programs that synchronise: what they read of each other, as precise as what is
+        kept, and counters."""
+        *heads, B, _ = states[0].shape
         groups = -(-B // self.schedule.batch)
-        now = [value.float() for value in ends.first]
-        after = [torch.empty_like(value) for value in now]
-        like = arrays["tape"]  # what goes over the barrier is as precise as what is kept
         carry = fresh(like, *heads, 2 * B, max(1, self.layout.carry_row))
         # where the first step reads them; a sample that begins later may read on the other side
         sides = (0, 1) if self.packed else ((steps - 1) & 1,)
         for array, offset, column in self.layout.carried():
-            columns = now[array].narrow(-1, column.offset, column.width)
+            columns = states[array].narrow(-1, column.offset, column.width)
             for side in sides:
                 carry.narrow(-2, side * B, B).narrow(-1, offset, column.width).copy_(columns)
-        arrays = {
-            **arrays,
+        counters = groups * self.schedule.slices
+        return {
             "sr": fresh(like, *heads, 2 * B, max(1, loop.scratch[1])),
             "ca": carry,
-            "bar": some.new_zeros(*heads, groups * self.schedule.slices, dtype=torch.int32),
-            "tapenow": arrays["tape"],
-            "chnow": arrays["ch"],
+            "bar": states[0].new_zeros(*heads, counters, dtype=torch.int32),
         }
-        float_ends = Ends(ends.names, now, after)
-        if knobs.runtime.interpret and loop.programs > 1:
-            self._without_barrier(loop, arrays, float_ends, steps, element)
-        else:
-            self._launch(arrays, float_ends, (0, steps), element)
-        for target, value in zip(ends.last, after, strict=True):
-            target.copy_(value)
 
     def _without_barrier(
-        self, loop: Grid, arrays: Arrays, ends: Ends, steps: int, element: Any
-    ) -> None:
+        self, loop: Grid, arrays: Arrays, states: Sequence[Tensor], steps: int, element: Any
+    ) -> Sequence[Tensor]:
         """The interpreter runs programs one after another: step by step, and each so often that
         every segment finds what the one before it stored."""
-        now = [value.clone() for value in ends.first]
         for i in range(steps):
             before = {name: arrays[f"{name}now"].clone() for name in ("tape", "ch")}
-            step_ends = Ends(ends.names, now, ends.last)
+            ends = states
             for _ in range(loop.passes):
-                self._launch(
-                    {**arrays, **before}, step_ends, (i, i + 1), element, steps, barrier=False
+                ends = self._launch(
+                    {**arrays, **before}, states, (i, i + 1), steps, element, barrier=False
                 )
-            for value, result in zip(now, ends.last, strict=True):
-                value.copy_(result)
+            states = ends
+        return states
 
     def _launch(
         self,
         arrays: Arrays,
-        ends: Ends,
+        states: Sequence[Tensor],
         steps: tuple[int, int],
+        total: int,
         element: Any,
-        total: int | None = None,
         *,
         barrier: bool = True,
-    ) -> None:
+    ) -> Sequence[Tensor]:
         """Some steps of ``total``, in one call of the kernel, or of as many as find room."""
         loop, fixed = self.loop, self.schedule
         assert loop is not None, "asked for before"
-        *heads, B, _ = ends.first[0].shape
+        *heads, B, _ = states[0].shape
         N = heads[0] if heads else 1
-        named = {
-            **arrays,
-            **numbered(ends.names[0], ends.first),
-            **numbered(ends.names[1], ends.last),
-        }
-        numbers = {"T": total or steps[1], "B": B, "i0": steps[0], "i1": steps[1], "g0": 0}
+        ends = [torch.empty_like(state) for state in states]
+        first, last = ("first", "last") if self.forward else ("dlast", "dfirst")
+        named = {**arrays, **numbered(first, states), **numbered(last, ends)}
+        numbers = {"T": total, "B": B, "i0": steps[0], "i1": steps[1], "g0": 0}
         interpreted = bool(knobs.runtime.interpret)
         options: dict[str, Any] = {
             "N": fixed.samples,
@@ -239,8 +206,8 @@ class Sweeping:
         }
         groups = -(-B // fixed.batch)
         if not isinstance(loop, Grid):
-            launch(self.kernel, (groups, N), arguments(loop.pointers, named, numbers), options)
-            return
+            self.kernel[groups, N](*arguments(loop.arguments, named, numbers), **options)
+            return ends
         if not interpreted:
             options["launch_cooperative_grid"] = True
         most = processors() // (loop.programs * N)
@@ -250,7 +217,8 @@ class Sweeping:
                 f"and this GPU has room for {processors()}"
             )
         most = max(1, most)
-        for first in range(0, groups, most):
-            values = arguments(loop.pointers, named, {**numbers, "g0": first})
-            grid = (loop.programs, min(most, groups - first), N)
-            launch(self.kernel, grid, values, options)
+        for group in range(0, groups, most):
+            values = arguments(loop.arguments, named, {**numbers, "g0": group})
+            grid = (loop.programs, min(most, groups - group), N)
+            self.kernel[grid](*values, **options)
+        return ends

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from elman.engines.triton.ops import SPELL, block, number, spell_sum
+from elman.engines.triton.ops import SPELL, block, largest, number, spell_sum
+from elman.engines.triton.statements import Code, Operand, Statement, Var, assign
 from elman.ir.graph import Node, Rate, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import loop_invariant
 from elman.ir.types import dim_size, shape_size
 
-Entry = str | float  # one unit of a value: a name, or a number that is known
+Entry = Var | float  # one unit of a value: a variable, or a number that is known
 
 
 class Writer:
-    """Lines that compute values unit by unit.
+    """Statements that compute values unit by unit.
 
     What changes at most once per row is loaded: of rows from planes ``X``, of weight rate from
     ``vec``. Numbers that are known are folded, zeros and ones above all: seeds consist of them.
@@ -37,12 +38,24 @@ class Writer:
     ) -> None:
         self.sizes, self.units, self.groups, self._passthrough = sizes, units, groups, passthrough
         self.entries: dict[Node, list[Entry]] = {}
-        self.lines: list[str] = []
+        self.statements: list[Statement] = []
         self.invariants: dict[Node, int] = {}  # offsets among all values of weight rate
-        self.invariants_size = 0
         self.rows: dict[Node, int] = {}  # places among all values of rows
-        self.rows_size = 0
         self._count = 0
+
+    def place(self, roots: Iterable[Node | None]) -> None:
+        """Lay out what is loaded for some values, before any of them is written."""
+        for node in walk([root for root in roots if root is not None], stop=self._is_end):
+            if self._is_loaded(node):
+                places = self.invariants if loop_invariant(node) else self.rows
+                places.setdefault(node, self._used(places))
+
+    def _used(self, places: dict[Node, int]) -> int:
+        """The end of what is laid out."""
+        if not places:
+            return 0
+        last = next(reversed(places))
+        return places[last] + (self.size(last) if loop_invariant(last) else self.count(last))
 
     def size(self, value: Node) -> int:
         """Units of a value; rows times columns of a matrix."""
@@ -55,10 +68,10 @@ class Writer:
         """Entries of a value."""
         return 1 if self.units else self.size(value)
 
-    def _named(self, text: str) -> str:
+    def _named(self, template: str | Code, *operands: Operand) -> Var:
         self._count += 1
-        name = f"x{self._count}"
-        self.lines.append(f"{name} = {text}")
+        name = Var(f"x{self._count}")
+        self.statements.append(assign(name, template, *operands))
         return name
 
     def value(self, root: Node) -> list[Entry]:
@@ -80,10 +93,10 @@ class Writer:
             node: entry for node, entry in self.entries.items() if not loop_invariant(node)
         }
 
-    def take_lines(self) -> list[str]:
-        """The lines since the last call."""
-        lines, self.lines = self.lines, []
-        return lines
+    def take(self) -> list[Statement]:
+        """The statements since the last call."""
+        statements, self.statements = self.statements, []
+        return statements
 
     def _is_end(self, node: Node) -> bool:
         return node in self.entries or self._is_loaded(node)
@@ -94,21 +107,13 @@ class Writer:
 
     def _loaded(self, node: Node) -> list[Entry]:
         """Load a value computed by the caller, per row or once per call."""
-        entries: list[Entry] = []
         if loop_invariant(node):
-            at = self.invariants.setdefault(node, self.invariants_size)
-            self.invariants_size = max(self.invariants_size, at + self.size(node))
+            at = self.invariants[node]
             if self.units and node.shape:
                 return [self._named(self._invariant(f"{at} + unit"))]
-            for k in range(self.count(node)):
-                entries.append(self._named(self._invariant(str(at + k))))
-            return entries
-        at = self.rows.setdefault(node, self.rows_size)
-        self.rows_size = max(self.rows_size, at + self.count(node))
-        for k in range(self.count(node)):
-            load = f"tl.load(X + {at + k} * plane + at, mask=inside, other=0.0)"
-            entries.append(self._named(load))
-        return entries
+            return [self._named(self._invariant(str(at + k))) for k in range(self.count(node))]
+        at, load = self.rows[node], "tl.load(X + {} * plane + at, mask=inside, other=0.0)"
+        return [self._named(load, at + k) for k in range(self.count(node))]
 
     def _invariant(self, at: str) -> str:
         if self.groups == 1:
@@ -154,7 +159,9 @@ class Writer:
             return wide
         before = dim_size(node.data, self.sizes)
         return [
-            self._named(f"({text_of(entry, wide=True)} == {before + k % width}.0).to(tl.float32)")
+            self._named(
+                "({} == {}.0).to(tl.float32)", operand(entry, wide=True), before + k % width
+            )
             for k, entry in enumerate(wide)
         ]
 
@@ -179,11 +186,11 @@ class Writer:
             return b
         if b == 1.0:
             return a
-        return self._named(f"{text_of(a)} * {text_of(b)}")
+        return self._named("{} * {}", operand(a), operand(b))
 
     def _sum(self, terms: Sequence[tuple[float, Entry]], bias: float = 0.0) -> Entry:
         bias += sum(coef * entry for coef, entry in terms if isinstance(entry, float))
-        named = [(coef, entry) for coef, entry in terms if isinstance(entry, str)]
+        named = [(coef, entry) for coef, entry in terms if isinstance(entry, Var)]
         if not named:
             return bias
         if len(named) == 1 and named[0][0] == 1.0 and not bias:
@@ -202,17 +209,13 @@ class Writer:
             return args[1]
         if node.op == "stop":
             return args[0]
-        return self._named(SPELL[node.op].format(*(text_of(arg, wide=True) for arg in args)))
+        return self._named(SPELL[node.op], *(operand(arg, wide=True) for arg in args))
 
     def _reduced(self, node: Node, entries: list[Entry]) -> Entry:
         if node.op == "amax":
-            text = text_of(entries[0], wide=True)
-            for entry in entries[1:]:
-                entry_text = text_of(entry, wide=True)
-                text = f"tl.maximum({text}, {entry_text}, propagate_nan=tl.PropagateNan.ALL)"
-            return self._named(text)
+            return self._named(largest([operand(entry, wide=True) for entry in entries]))
         if node.op == "argmax":
-            return self._first([text_of(entry, wide=True) for entry in entries])
+            return self._first([operand(entry, wide=True) for entry in entries])
         share = 1.0 if node.op == "sum" else 1.0 / len(entries)
         total = self._sum([(share, entry) for entry in entries])
         if node.op != "var":
@@ -220,21 +223,20 @@ class Writer:
         off = [self._sum([(1.0, entry), (-1.0, total)]) for entry in entries]
         return self._sum([(share, self._times(difference, difference)) for difference in off])
 
-    def _first(self, entries: list[str]) -> Entry:
+    def _first(self, entries: Sequence[Operand]) -> Entry:
         """The number of the first largest entry; NaN is the largest."""
-        best = self._named(entries[0])
-        place = text_of(0.0, wide=True)
+        best = self._named("{}", entries[0])
+        place: Operand = operand(0.0, wide=True)
         for k, entry in enumerate(entries[1:], 1):
-            is_larger = self._named(
-                f"({entry} > {best}) | (({entry} != {entry}) & ({best} == {best}))"
-            )
-            best = self._named(f"tl.where({is_larger}, {entry}, {best})")
-            place = self._named(f"tl.where({is_larger}, {k}.0, {place})")
-        return place
+            larger = "({0} > {1}) | (({0} != {0}) & ({1} == {1}))"
+            is_larger = self._named(larger, entry, best)
+            best = self._named("tl.where({}, {}, {})", is_larger, entry, best)
+            place = self._named("tl.where({}, {}.0, {})", is_larger, k, place)
+        return place if isinstance(place, Var) else 0.0
 
 
-def text_of(entry: Entry, *, wide: bool = False) -> str:
-    """An entry as text; a number as a block where a function wants one."""
-    if isinstance(entry, str):
+def operand(entry: Entry, *, wide: bool = False) -> Operand:
+    """An entry in an expression; a number as a block where a function wants one."""
+    if isinstance(entry, Var):
         return entry
     return block(entry) if wide else number(entry)

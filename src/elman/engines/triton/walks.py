@@ -13,13 +13,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from elman.engines.triton import limits
 from elman.engines.triton.launch import processors
 from elman.engines.triton.source import function
-
-MOST = 8  # states of a system
-_THREADS = 128  # of a program
-_BUSY = 256  # threads of a processor that hide what loads wait for
-_STEPS = (4, 32)  # of a chunk, at least and at most
 
 
 def _sums(n: int, vector: str, target: str, *, plus: str = "") -> list[str]:
@@ -88,9 +84,9 @@ def steps_text(n: int) -> str:
 
 def chunk_steps(T: int, threads: int) -> int:
     """Steps of a chunk: as few as leave every processor busy with so many threads a step."""
-    least, most = _STEPS
+    least, most = limits.WALK_STEPS
     steps = least
-    while steps < most and T * threads > 2 * steps * _BUSY * processors():
+    while steps < most and T * threads > 2 * steps * limits.WALK_BUSY * processors():
         steps *= 2
     return steps
 
@@ -110,11 +106,13 @@ def solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     start = y0.unsqueeze(0)
     if chunks > 1:
         At, bt = A.new_empty(chunks, n, n, N), b.new_empty(chunks, n, N)
-        programs = -(-chunks * N * n // _THREADS)
+        programs = -(-chunks * N * n // limits.WALK_THREADS)
         totals = function("totals", totals_text(n))
-        totals[(programs,)](A, b, At, bt, T, N, STEPS=steps, THREADS=_THREADS)
+        totals[(programs,)](A, b, At, bt, T, N, STEPS=steps, THREADS=limits.WALK_THREADS)
         start = torch.cat((start, solved(At, bt, y0)[:-1]))
     y = torch.empty_like(b)
     kernel = function("steps", steps_text(n))
-    kernel[(-(-chunks * N // _THREADS),)](A, b, start, y, T, N, STEPS=steps, THREADS=_THREADS)
+    kernel[(-(-chunks * N // limits.WALK_THREADS),)](
+        A, b, start, y, T, N, STEPS=steps, THREADS=limits.WALK_THREADS
+    )
     return y

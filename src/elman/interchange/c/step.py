@@ -17,6 +17,7 @@ from elman.engines.c.isa import AVX512
 from elman.engines.c.printer import Spelling, accesses
 from elman.engines.weights import WeightRate
 from elman.ir.graph import Node
+from elman.lowered.groups import unrolled_phase
 from elman.lowered.layout import Layout
 from elman.lowered.lower import Lowered, lower
 from elman.lowered.types import Acc, Access, Matrix, Part, Phase, Space
@@ -127,7 +128,9 @@ class LayerText:
         self.chunk = self._lowered.forward.chunk_row
         self._rate = WeightRate(self.job)
         self._known: dict[Node, Tensor] = {}
-        for phase in self._lowered.forward.phases:
+        # each group has arrays of its own, by name
+        self._phases = [unrolled_phase(phase) for phase in self._lowered.forward.phases]
+        for phase in self._phases:
             self.lines += StepPrinter(self, self.scratch, self.scalars).lines(phase)
             self.scratch += phase.scratch_row
             self.scalars += phase.scalars
@@ -152,8 +155,8 @@ class LayerText:
 
     def vectors(self) -> Tensor:
         """What loops read of weight rate, vectors and scalars, one behind another."""
-        phases = self._lowered.forward.phases
-        columns = [a for phase in phases for segment in phase.segments for a in accesses(segment)]
+        segments = [segment for phase in self._phases for segment in phase.segments]
+        columns = [access for segment in segments for access in accesses(segment)]
         read = {column.offset for column in columns if column.region.space is Space.VECTOR}
         parts: list[Tensor] = []
         for value, start in self._lowered.memory.offsets.items():

@@ -12,6 +12,7 @@ import torch
 
 from elman.checks import check_flag, check_path
 from elman.errors import InputError
+from elman.extras import require
 from elman.frontend.cell import Cell
 from elman.interchange.onnx.ops import KINDS, operated
 from elman.interchange.onnx.step import Spelled, scanned, step_of
@@ -103,7 +104,7 @@ class _Model:
     """One module on its way."""
 
     def __init__(self, module: Any, lengths: bool, scan: bool) -> None:
-        self.module, self.w = module, Writer()
+        self.module, self.w = module, Writer(require("onnx", "to_onnx"))
         self.lengths = self.w.name("lengths") if lengths else None
         self.within: str | None = None
         self.form, self.takes = module.parts.signature.form, module.parts.signature.takes

@@ -76,30 +76,15 @@ def _cumsum(w: Writer, node: Node, args: Sequence[str]) -> str:
     return w.emit("CumSum", args[0], w.integers(-1), reverse=int(node.backward_in_units))
 
 
+_SAME = (  # whose operators have their names
+    "add", "sub", "neg", "mul", "div", "tanh", "sigmoid", "relu", "exp", "log", "sqrt", "abs",
+    "sin", "cos", "erf", "atan", "floor", "round", "pow", "softplus",
+)  # fmt: skip
 SPELL: dict[str, Spelling] = {
     "lin": _lin,
-    "add": operator("Add"),
-    "sub": operator("Sub"),
-    "neg": operator("Neg"),
-    "mul": operator("Mul"),
-    "div": operator("Div"),
-    "tanh": operator("Tanh"),
-    "sigmoid": operator("Sigmoid"),
-    "relu": operator("Relu"),
-    "exp": operator("Exp"),
-    "log": operator("Log"),
-    "sqrt": operator("Sqrt"),
-    "abs": operator("Abs"),
-    "sin": operator("Sin"),
-    "cos": operator("Cos"),
-    "erf": operator("Erf"),
-    "atan": operator("Atan"),
+    **{name: operator(name.title()) for name in _SAME},
     "expm1": _expm1,
-    "floor": operator("Floor"),
-    "round": operator("Round"),
-    "pow": operator("Pow"),
     "remainder": _remainder,
-    "softplus": operator("Softplus"),
     "minimum": operator("Min"),
     "maximum": operator("Max"),
     "where": _where,

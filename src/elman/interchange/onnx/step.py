@@ -13,15 +13,13 @@ from elman.interchange.onnx.writer import BOOL, Slot, Writer
 from elman.ir.graph import Graph, Node, Rate, walk, with_args
 from elman.ir.ops import OPS, STAND_INS
 from elman.ir.types import dim_size
-from elman.passes import PASSES
+from elman.passes import rewritten
 from elman.passes.draws import expected
 
 
 def step_of(graph: Graph) -> Graph:
     """The formula as it runs in inference, simplified as for any engine."""
-    graph = expected(graph)
-    for rewrite in PASSES:
-        graph = rewrite(graph)
+    graph = rewritten(expected(graph))
     return graph.rebuilt(lambda old, args: args[0] if old.op in STAND_INS else with_args(old, args))
 
 
@@ -190,7 +188,7 @@ def scanned(
     edge = [value for value in loop if value.rate < Rate.STATE]
     before.give(edge)
     w = before.writer
-    body = Writer(outer=w)
+    body = Writer(w.onnx, w)
     dims = before.dims
     moving = [value for value in edge if before.ranks[value] == 2] or [graph.inputs[0]]
     starts = [body.name(leaf.name) for leaf in graph.states]

@@ -1,11 +1,8 @@
-"""Nodes of an ONNX graph as they are written, and the file that is made of them.
-
-Only :func:`written` needs the package ``onnx``.
-"""
+"""Nodes of an ONNX graph, and the file that is made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elman.escaping import printable
-from elman.extras import require
 
 OPSET, IR = 18, 8  # the pair of ONNX 1.13
 FLOAT, INT32, INT64, BOOL = 1, 6, 7, 9  # of onnx.TensorProto
@@ -33,28 +29,21 @@ class Slot(NamedTuple):
     kind: int = FLOAT
 
 
-class Operation(NamedTuple):
-    """One node: an operator, what it reads, what it makes, its attributes (a body among them)."""
-
-    kind: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-
-
 @dataclass
 class Writer:
     """Collects the nodes of one graph; bodies inside it share names and constants.
 
     Attributes:
+        onnx: the package.
         outer: the graph that this one is a body in.
         nodes: in order.
         inputs, outputs: of the graph.
         arrays: initializers of the outermost graph.
     """
 
+    onnx: Any
     outer: Writer | None = None
-    nodes: list[Operation] = field(default_factory=list[Operation])
+    nodes: list[Any] = field(default_factory=list[Any])
     inputs: list[Slot] = field(default_factory=list[Slot])
     outputs: list[Slot] = field(default_factory=list[Slot])
     arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, Any])
@@ -79,9 +68,22 @@ class Writer:
     def several(
         self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
     ) -> tuple[str, ...]:
-        """Add a node of several outputs, whose names are given."""
-        self.nodes.append(Operation(kind, tuple(inputs), tuple(outputs), attributes))
+        """Add a node of several outputs, whose names are given; an attribute may be a body."""
+        name = outputs[0]
+        values = {k: v.graph(name) if isinstance(v, Writer) else v for k, v in attributes.items()}
+        node = self.onnx.helper.make_node(kind, inputs, outputs, name=f"{kind}_{name}", **values)
+        self.nodes.append(node)
         return tuple(outputs)
+
+    def graph(self, name: str) -> Any:
+        """What was collected, as ONNX's graph."""
+        onnx = self.onnx
+        inputs, outputs = (
+            [onnx.helper.make_tensor_value_info(s.name, s.kind, s.shape) for s in slots]
+            for slots in (self.inputs, self.outputs)
+        )
+        arrays = [onnx.numpy_helper.from_array(value, key) for key, value in self.arrays.items()]
+        return onnx.helper.make_graph(self.nodes, name, inputs, outputs, arrays)
 
     def array(self, name: str, value: Any) -> str:
         """Add an initializer: float32, or int64 as it comes."""
@@ -110,38 +112,13 @@ class Writer:
 
 
 def written(writer: Writer, path: str | Path, title: str) -> None:
-    """Write the graph, checked, to a file. Raises MissingPackageError: the package onnx is not
-    installed."""
-    onnx = require("onnx", "to_onnx")
-    opsets = [onnx.helper.make_opsetid("", OPSET)]
+    """Write the graph, checked, to a file."""
+    onnx = writer.onnx
     model = onnx.helper.make_model(
-        _graph(onnx, writer, printable(title, "")),
-        opset_imports=opsets,
+        writer.graph(printable(title, "")),
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
         ir_version=IR,
         producer_name="elman",
     )
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, str(path))
-
-
-def _graph(onnx: Any, writer: Writer, name: str) -> Any:
-    """A graph, or the body of a node."""
-
-    def slots(given: Sequence[Slot]) -> list[Any]:
-        return [onnx.helper.make_tensor_value_info(s.name, s.kind, s.shape) for s in given]
-
-    nodes = [
-        onnx.helper.make_node(
-            kind,
-            list(inputs),
-            list(outputs),
-            name=f"{kind}_{outputs[0]}",
-            **{
-                key: _graph(onnx, value, outputs[0]) if isinstance(value, Writer) else value
-                for key, value in attributes.items()
-            },
-        )
-        for kind, inputs, outputs, attributes in writer.nodes
-    ]
-    arrays = [onnx.numpy_helper.from_array(value, key) for key, value in writer.arrays.items()]
-    return onnx.helper.make_graph(nodes, name, slots(writer.inputs), slots(writer.outputs), arrays)

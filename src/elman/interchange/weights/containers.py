@@ -133,21 +133,15 @@ class Nodes:
         two, found = layers[0].directions, list[Gates]()
         for index, tree in enumerate(trees(arrays, layers[::two])):
             rows, own = len(kind.gates) * layers[0].units, shapes[two * index]
-            whole = {"W": own["W"], "R": own["R"], "B": (2 * rows,)}
-            whole |= {"P": own["p"]} if "p" in own else {}
-            whole = {name: (two, *shape) for name, shape in whole.items()}
+            whole = {role: (two, *shape) for role, shape in {**own, "b": (2 * rows,)}.items()}
             left, where = dict(tree), f" of node {index}"
-            node = {
-                name: taken(left, name, shape, where, name in "WR") for name, shape in whole.items()
-            }
+            names = {role: role if role in "WR" else role.upper() for role in own if role != "d"}
+            node = by_role(left, names, whole, where)
             none_left(left, where)
-            Ws, Rs = node["W"], node["R"]
-            assert Ws is not None, "needed"
-            assert Rs is not None, "needed"
             for end in range(two):
-                B, P = (None if v is None else v[end] for v in map(node.get, "BP"))
+                B, P = (None if v is None else v[end] for v in (node.b, node.p))
                 cut = (None, None) if B is None else (B[:rows], B[rows:])
-                found.append(Gates(Ws[end], Rs[end], *cut, P))
+                found.append(Gates(node.W[end], node.R[end], *cut, P))
         return found
 
 
@@ -281,11 +275,9 @@ class Joined(PerLayer):
 
     def gates(self, tree: dict[str, Any], layer: Layer, own: Shapes, kind: Kind) -> Gates:
         left, where = _flat(tree), f" of {layer.suffix}"
-        W, R = (taken(left, f"dense_{SIDES[r]}.kernel", own[r], where) for r in "WR")
-        assert W is not None, "needed"
-        assert R is not None, "needed"
-        name = f"dense_{SIDES[BIASED[kind.name]]}.bias"
-        found = Gates(W, R, taken(left, name, own["b"], where, False))
+        names = {role: f"dense_{side}.kernel" for role, side in SIDES.items()}
+        names["b"] = f"dense_{SIDES[BIASED[kind.name]]}.bias"
+        found = by_role(left, names, own, where)
         none_left(left, where)
         return found
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from elman.errors import InputError, ShapeError, diagnostic
+from elman.frontend.cell import Cell
 from elman.interchange.weights.arrays import (
     GATES,
     PEEPHOLES,
@@ -207,10 +208,7 @@ def to_arrays(module: Any, layout: str) -> Any:
     """
     how, kind = layout_named(layout), known_kind(module)
     how.check(kind)
-    cell = module._formulas()[0][0]
-    with torch.no_grad():
-        parts = [how.written(gathered(cell, own), kind) for own in module._settled_weights()]
-    return how.container.write(parts, _layers(module), kind)
+    return _written(module, how, kind, module._formulas()[0][0], slice(None))
 
 
 def save_layer(module: Any, layout: str, number: int, kind: Kind) -> Any:
@@ -223,9 +221,14 @@ def save_layer(module: Any, layout: str, number: int, kind: Kind) -> Any:
     """
     how, two = layout_named(layout), 1 + bool(module.bidirectional)
     own, cell = slice(two * number, two * (number + 1)), module._formulas()[number][0]
+    return _written(module, how, kind, cell, own)[0]
+
+
+def _written(module: Any, how: Layout, kind: Kind, cell: Cell, own: slice) -> Any:
+    """The weights of some layers and directions, which have one cell."""
     with torch.no_grad():
         parts = [how.written(gathered(cell, each), kind) for each in module._settled_weights()[own]]
-    return how.container.write(parts, _layers(module)[own], kind)[0]
+    return how.container.write(parts, _layers(module)[own], kind)
 
 
 def from_arrays(module: Any, arrays: Any, layout: str) -> None:

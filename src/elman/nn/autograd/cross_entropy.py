@@ -12,13 +12,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.engines import registry
 from elman.engines.cross_entropy import CrossEntropy, Found, Rows, Wants, accumulated, in_torch
-from elman.errors import (
-    BuildError,
-    DisagreementError,
-    EngineError,
-    InputError,
-    warn_once,
-)
+from elman.errors import BuildError, DisagreementError, EngineError, InputError, warn_once
 from elman.nn.autograd.function import through_torch_ops
 from elman.nn.autograd.transforms import late_cotangents
 from elman.torch_internals import backward_keeps_graph
@@ -66,42 +60,38 @@ class Decoding:
             wants: which gradients.
             cotangents [N]: of the losses; None: those that a mean or a sum has.
         """
-        x, targets, rule = self.x, self.targets, self.rule
-        counted = targets != rule.ignore_index
+        x, targets, reduction = self.x, self.targets, self.rule.reduction
+        counted = targets != self.rule.ignore_index
         indices = None if bool(counted.all()) else counted.nonzero().squeeze(1)
         if indices is not None:
             x, targets = x[indices], targets[indices]
             cotangents = None if cotangents is None else cotangents[indices]
         wide, count = accumulated(x.dtype), len(targets)
         if cotangents is None:
-            share = 1 / max(count, 1) if rule.reduction == "mean" else 1.0
+            share = 1 / max(count, 1) if reduction == "mean" else 1.0
             cotangents = x.new_full((count,), share, dtype=wide)
-        losses, *gradients = self._found(x, targets, cotangents.to(wide), wants)
-        if indices is not None and gradients[0] is not None:
-            gradients[0] = torch.zeros_like(self.x).index_copy_(0, indices, gradients[0])
-        if rule.reduction == "none":
-            if indices is not None:
-                losses = losses.new_zeros(len(self.x)).index_copy_(0, indices, losses)
-        else:
-            losses = losses.sum() if rule.reduction == "sum" else losses.mean()
-        d_x, d_weight, d_bias = gradients
+        losses, d_x, d_weight, d_bias = self._found(x, targets, cotangents.to(wide), wants)
+        if reduction != "none":
+            losses = losses.sum() if reduction == "sum" else losses.mean()
+        elif indices is not None:
+            losses = losses.new_zeros(len(self.x)).index_copy_(0, indices, losses)
+        if indices is not None and d_x is not None:
+            d_x = torch.zeros_like(self.x).index_copy_(0, indices, d_x)
         return losses, (d_x, d_weight, d_bias)
 
     def _found(self, x: Tensor, targets: Tensor, scale: Tensor, wants: Wants) -> Found:
+        """By the engine; by torch ops where there is none, or it fails and was not asked for."""
         rows = Rows(x, self.weight, self.bias, targets, self.rule.label_smoothing)
-        return self._by_engine(rows, scale, wants) or in_torch(rows, scale, wants)
-
-    def _by_engine(self, rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
-        """What the engine finds; None where torch ops have to."""
-        if self.engine is None or not len(rows.x):
-            return None
-        try:
-            return self.engine(rows, scale, wants)
-        except (BuildError, DisagreementError) as error:
-            if self.named:
-                raise
-            warn_once(f"elman.LinearCrossEntropyLoss runs in torch's operations: {error}")
-            return None
+        if self.engine is not None and len(x):
+            try:
+                found = self.engine(rows, scale, wants)
+                if found is not None:
+                    return found
+            except (BuildError, DisagreementError) as error:
+                if self.named:
+                    raise
+                warn_once(f"elman.LinearCrossEntropyLoss runs in torch's operations: {error}")
+        return in_torch(rows, scale, wants)
 
 
 def plain_loss(logits: Tensor, targets: Tensor, rule: Rule, weight: Tensor | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,12 +42,17 @@ class Sweep(Function):
     def backward(ctx: Any, d_output: Tensor | None, *d_last: Tensor | None) -> Any:  # type: ignore[override]
         """The kernel's own backward; through the oracle if a second derivative may be asked for."""
         saved: tuple[Tensor, ...] = ctx.saved_tensors
-        tensors = saved[: ctx.total]
-        late = late_cotangents((d_output, *d_last))
+        form: Form = ctx.form
+        tensors, cotangents = saved[: ctx.total], (d_output, *d_last)
+        late = late_cotangents(cotangents)
         if late or torch.is_grad_enabled():
-            return (None, None, None, *_through_oracle(ctx, tensors, (d_output, *d_last), late))
+
+            def run(*leaves: Tensor) -> tuple[Tensor, ...]:
+                return through(ctx.oracle(), form.call(leaves)).values
+
+            return (None, None, None, *through_torch_ops(run, tensors, cotangents, late))
         d_inputs, d_states, d_weights = ctx.kernel.backward(
-            ctx.form.call(tensors),
+            form.call(tensors),
             saved[ctx.total :],
             Cotangents(d_output, d_last),
             backward_keeps_graph(),
@@ -55,23 +60,12 @@ class Sweep(Function):
         return (None, None, None, *d_inputs, *d_states, *d_weights)
 
 
-def _through_oracle(
-    ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | None], late: bool
-) -> Sequence[Tensor | None]:
-    """Gradients that can be differentiated again, from the oracle on the saved arguments."""
-    form: Form = ctx.form
-
-    def run(*leaves: Tensor) -> tuple[Tensor, ...]:
-        return through(ctx.oracle(), form.call(leaves)).values
-
-    return through_torch_ops(run, tensors, cotangents, late)
-
-
 def through_torch_ops(
     run: Callable[..., tuple[Tensor, ...]],
     tensors: Sequence[Tensor],
     cotangents: Sequence[Tensor | None],
-    late: bool,
+    late: bool = False,
+    needs: Sequence[bool] | None = None,
 ) -> Sequence[Tensor | None]:
     """Gradients that can be differentiated again.
 
@@ -80,11 +74,14 @@ def through_torch_ops(
         tensors: saved arguments.
         cotangents: of what it returns.
         late: whether these are of a transform that began after the forward.
+        needs: which arguments get a gradient; None: those that require one.
     """
-    needs = [tensor.requires_grad for tensor in tensors]
+    needs = [tensor.requires_grad for tensor in tensors] if needs is None else needs
     if late and in_func():
         return _in_func(run, tensors, cotangents, needs)
-    leaves = own_leaves(tensors, needs)
+    # each apart from all others: aliases where a derivative of the gradient may follow
+    watched = torch.is_grad_enabled()
+    leaves = [t.view_as(t) for t in tensors] if watched else leaves_of(tensors, needs)
     with torch.enable_grad(), torch_ops_alone(late):
         values = run(*leaves)
     return vjp(values, leaves, cotangents, needs, torch.is_grad_enabled())
@@ -119,14 +116,6 @@ def _in_func(
     return gradients
 
 
-def own_leaves(tensors: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor]:
-    """Tensors to differentiate by, each apart from all others: aliases where a derivative of the
-    gradient may follow, else without any history."""
-    if torch.is_grad_enabled():
-        return [tensor.view_as(tensor) for tensor in tensors]
-    return leaves_of(tensors, needs)
-
-
 def through(kernel: Kernel, call: Call) -> Result:
     """Run a differentiable kernel; arguments and results as of :func:`run`."""
     if not call.stacked:
@@ -155,3 +144,21 @@ def run(kernel: Kernel, oracle: Callable[[], Kernel], call: Call, training: bool
         return kernel.forward(call)
     output, *last = Sweep.apply(kernel, oracle, call, *call.tensors)
     return Result(output, tuple(last))
+
+
+class BoundKernel(NamedTuple):
+    """What calls of one kind run on.
+
+    Attributes:
+        kernel: of one layer in one direction, or of several.
+        oracle: gives a differentiable kernel of the same step.
+        training: whether a gradient may be asked for.
+    """
+
+    kernel: Kernel
+    oracle: Callable[[], Kernel]
+    training: bool
+
+    def run(self, call: Call) -> Result:
+        """Run all steps: see :func:`run`."""
+        return run(self.kernel, self.oracle, call, self.training)

@@ -13,8 +13,8 @@ from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.gate_blocks import GateBlockViews
 from elman.engines.weights import WeightRate
-from elman.ir.graph import Graph, Node, node
-from elman.ir.pair import Pair, Step, Sum, loop_invariant
+from elman.ir.graph import Node, node
+from elman.ir.pair import Pair, Sum, loop_invariant
 from elman.ir.types import shape_size
 from elman.ir.verify import verified_pair
 from elman.tuning.kernels import kernel_of
@@ -39,24 +39,22 @@ class PerSampleKernel(Kernel):
         self._weights = WeightRate(job)
         targets = self._weights.targets
         self._sums: list[Sum] = [term for term in job.pair.sums if term.target in targets]
-        self._handed: dict[Node, int] = {}
+        self._handed: dict[Node, str] = {}
         leaf_names = {leaf.name for leaf in job.graph.leaves}
-        fresh: list[str] = []
         for term in self._sums:
             for value in (term.left, term.right):
                 if value is not None and value not in step.inputs and value not in self._handed:
-                    self._handed[value] = len(self._handed)
-                    name = f"row{len(fresh)}"
+                    name = f"row{len(self._handed)}"
                     while name in leaf_names:
                         name += "_"
-                    fresh.append(name)
+                    self._handed[value] = name
         self._count = len(job.graph.inputs)
         self._sizes = dict(job.spec.dims)
         self._shapes = [shape_size(value.shape, self._sizes) for value in self._handed]
         self._views = GateBlockViews(job.graph.inputs, step.inputs, self._sizes)
         names = frozenset(leaf.name for leaf in job.graph.inputs) & wants
-        spec = replace(job.spec, wants=names | frozenset(fresh), training=True)
-        self.kernel = kernel_of(self._handing(fresh, spec), engine)
+        spec = replace(job.spec, wants=names | frozenset(self._handed.values()), training=True)
+        self.kernel = kernel_of(self._handing(spec), engine)
         self.engine = self.kernel.engine
         verify(job, self, f"{engine} sample by sample")
 
@@ -64,34 +62,24 @@ class PerSampleKernel(Kernel):
         """The program's that hands out the factors."""
         return self.kernel.fingerprint()
 
-    def _handing(self, names: Sequence[str], spec: Any) -> Job:
+    def _handing(self, spec: Any) -> Job:
         """The job whose gradients of further inputs are what is to be handed out."""
         pair, graph = self.job.pair, self.job.graph
-        shapes = [value.shape for value in self._handed]
-        leaves = [node("input", (), (n, 0), s) for n, s in zip(names, shapes, strict=True)]
-        step = pair.step
-        extended_step = Step(
-            (*step.inputs, *leaves), step.states, step.weights, step.next_states, step.outputs
-        )
-        extended_pair = Pair(
-            extended_step,
+        pairs = [(name, value.shape) for value, name in self._handed.items()]
+        leaves = [node("input", (), (name, 0), shape) for name, shape in pairs]
+        wider_pair = Pair(
+            replace(pair.step, inputs=(*pair.step.inputs, *leaves)),
             pair.d_outputs,
             pair.d_next,
             pair.d_states,
-            (*pair.d_inputs, *(_no_leaf(value) for value in self._handed)),
+            (*pair.d_inputs, *map(_no_leaf, self._handed)),
             (),
             (),
-            (None,) * len(step.weights),
+            (None,) * len(pair.step.weights),
         )
-        declared = [node("input", (), (n,), s) for n, s in zip(names, shapes, strict=True)]
-        wider = Graph(
-            (*graph.inputs, *declared),
-            graph.states,
-            graph.weights,
-            graph.next_states,
-            graph.outputs,
-        )
-        return Job(f"{self.job.name}_rows", wider, verified_pair(extended_pair), spec)
+        declared = [node("input", (), (name,), shape) for name, shape in pairs]
+        wider = replace(graph, inputs=(*graph.inputs, *declared))
+        return Job(f"{self.job.name}_rows", wider, verified_pair(wider_pair), spec)
 
     def _wider(self, call: Call) -> Call:
         """The call of the kernel inside."""

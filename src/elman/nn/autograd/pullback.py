@@ -1,16 +1,81 @@
-"""The gradients of a forward as a function: which arguments it has, and which results."""
+"""A forward over all steps, and its gradients, as functions without their tensors; a vmap of either
+as a batch, or as one call after another."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from elman.nn.autograd.derived import Pass
+from elman.engines.base import Kernel
+from elman.engines.call import Call, Form, Result
+from elman.engines.packed import Packed, for_layout
+from elman.nn.autograd.derived import Derived
+from elman.torch_internals import is_view
 
 Some = Sequence[Tensor | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """A forward over all steps that any transform goes through, without its tensors.
+
+    Attributes:
+        of: the step.
+        packed: how packed sequences lie.
+        wants: for each argument, whether a gradient will be asked for.
+        sampled: whether those of the weights may be asked for by sample, once there are samples.
+        by_sample: whether they are.
+        slices: of a vmap whose slices are separate calls, which one this is.
+        kept: kernel and what it saved, by arguments: functions of torch hand tensors of a forward
+            on as outputs, but these are read by the kernel that made them alone, so they stay here.
+    """
+
+    of: Derived
+    packed: Packed | None
+    wants: tuple[bool, ...]
+    sampled: bool = False
+    by_sample: bool = False
+    slices: tuple[int, ...] = ()
+    kept: dict[Any, tuple[Kernel, tuple[Tensor, ...]]] = field(default_factory=dict)
+
+    def part(self, index: int) -> Pass:
+        """The same for one slice of the arguments."""
+        return replace(self, by_sample=False, slices=(*self.slices, index))
+
+    def call(self, tensors: Sequence[Tensor]) -> Call:
+        """The call of such tensors."""
+        return Form(*self.of.counts, self.packed).call(tensors)
+
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run all steps on plain tensors; the output and the last states."""
+        kernel, (output, last, saved) = self._forward(tensors)
+        if any(self.wants):
+            self.kept[self._place(tensors)] = kernel, saved
+        # what is kept shares memory with the output, which the caller may write to
+        return (output.clone() if is_view(output) else output, *last)
+
+    def saved(self, tensors: Sequence[Tensor]) -> tuple[Kernel, tuple[Tensor, ...]]:
+        """A kernel for the backward of plain tensors, and what its forward saved."""
+        kept = self.kept.get(self._place(tensors))
+        if kept is not None:
+            return kept
+        kernel, result = self._forward(tensors)
+        return kernel, result.saved
+
+    def _forward(self, tensors: Sequence[Tensor]) -> tuple[Kernel, Result]:
+        if self.by_sample:
+            kernel: Kernel = self.of.per_sample(tensors[0], self.wants)
+        else:
+            kernel = for_layout(self.of.kernel(tensors[0], self.wants), self.packed)
+        return kernel, kernel.forward(self.call(tensors))
+
+    def _place(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+        shapes = tuple(tensor.shape for tensor in tensors)
+        return self.slices, self.wants, self.by_sample, shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,3 +169,40 @@ class Pullback:
             for value, axis in zip(made, axes, strict=True)
         ]
         return tuple(values), tuple(axis or 0 for axis in axes)
+
+
+def one_by_one(
+    apply: Callable[..., tuple[Tensor, ...]],
+    of: Pass | Pullback,
+    tensors: Sequence[Tensor],
+    dims: Sequence[int | None],
+    count: int,
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """A function of each slice of tensors that have an axis of slices: its results along a new
+    axis, and where that lies."""
+    each = [
+        apply(of.part(k), *(t if d is None else t.select(d, k) for t, d in zip(tensors, dims)))
+        for k in range(count)
+    ]
+    results = tuple(torch.stack(values) for values in zip(*each, strict=True))
+    return results, (0,) * len(results)
+
+
+def folded(
+    tensors: Sequence[Tensor],
+    dims: Sequence[int | None],
+    axes: Sequence[int | None],
+    count: int,
+) -> list[Tensor]:
+    """Tensors whose batch holds all slices, one after another."""
+    slices: list[Tensor] = []
+    for tensor, dim, axis in zip(tensors, dims, axes, strict=True):
+        if axis is not None:
+            if dim is None:
+                shape = tensor.shape
+                tensor = tensor.unsqueeze(axis).expand(*shape[:axis], count, *shape[axis:])
+            else:
+                tensor = tensor.movedim(dim, axis)
+            tensor = tensor.flatten(axis, axis + 1)
+        slices.append(tensor)
+    return slices

@@ -7,7 +7,7 @@ is a batch; only gradients of weights per sample need sums of their own (``per_s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,20 +18,14 @@ from torch.autograd import Function
 from elman.engines.base import DifferentiableKernel, Kernel
 from elman.engines.call import Call, Cotangents, Result
 from elman.engines.packed import for_layout
-from elman.errors import EngineError, warn_once
-from elman.nn.autograd.derived import COMPILED, Derived, Pass
-from elman.nn.autograd.pullback import Pullback, Some
-from elman.nn.autograd.torch_ops import (
-    gradients_by_torch_ops,
-    second_derivatives_by_torch_ops,
-)
+from elman.engines.reference.engine import ReferenceKernel
+from elman.engines.vjp import vjp
+from elman.errors import warn_once
+from elman.nn.autograd.derived import COMPILED, Derived
+from elman.nn.autograd.function import through_torch_ops
+from elman.nn.autograd.pullback import Pass, Pullback, Some, folded, one_by_one
 from elman.nn.autograd.transforms import DUAL, FUNC, batched, transformed
-from elman.nn.autograd.vmap import folded, picked, stacked
-from elman.torch_internals import (
-    count_forward_levels,
-    differentiated_in_vmap,
-    forward_gradients,
-)
+from elman.torch_internals import differentiated_in_vmap, forward_gradients, forward_mode
 
 
 class Differentiable(DifferentiableKernel):
@@ -127,7 +121,8 @@ class Forward(Function):
         """Gradients of what is asked for."""
         wants = tuple(ctx.needs_input_grad[1:])
         if batched(d):
-            return (None, *gradients_by_torch_ops(ctx.primal, ctx.saved_tensors, d, wants))
+            run = _by_torch_ops(ctx.primal)
+            return (None, *through_torch_ops(run, ctx.saved_tensors, d, needs=wants))
         return (None, *gradients(replace(ctx.primal, wants=wants), ctx.saved_tensors, d))
 
     @staticmethod
@@ -143,8 +138,7 @@ class Forward(Function):
         back = Pullback(primal, (False,) * (1 + primal.of.counts[1]))
         axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
         if back.separate(dims):
-            each = [Forward.apply(primal.part(k), *picked(tensors, dims, k)) for k in range(count)]
-            return stacked(each)
+            return one_by_one(Forward.apply, primal, tensors, dims, count)
         primal = replace(primal, by_sample=primal.sampled and primal.of.order <= COMPILED)
         output, *last = Forward.apply(primal, *folded(tensors, dims, axes, count))
         results = (
@@ -185,7 +179,8 @@ class Backward(Function):
         if all(d_value is None for d_value in v):
             return (None, *(None for _ in needs))
         if batched(v):
-            return (None, *second_derivatives_by_torch_ops(back, ctx.saved_tensors, v, needs))
+            run = _gradients_by_torch_ops(back)
+            return (None, *through_torch_ops(run, ctx.saved_tensors, v, needs=needs))
         directions: list[Tensor | None] = [None] * count
         for k, d_value in zip(back.wanted, v, strict=True):
             directions[k] = d_value
@@ -226,12 +221,12 @@ class Backward(Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], back: Pullback, *flat: Tensor) -> Any:
         """As of the forward; gradients of weights are summed for each sample."""
         axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
-        summed = any(axes[k] is None for k in back.wanted) and back.primal.of.order > COMPILED
-        if summed or back.separate(dims):
-            each = [Backward.apply(back.part(k), *picked(flat, dims, k)) for k in range(count)]
-            return stacked(each)
+        by_sample = any(axes[k] is None for k in back.wanted)
+        each_alone = by_sample and (back.primal.of.order > COMPILED or forward_mode())
+        if each_alone or back.separate(dims):
+            return one_by_one(Backward.apply, back, flat, dims, count)
         batch = folded(flat, dims, axes, count)
-        if any(axes[k] is None for k in back.wanted):
+        if by_sample:
             results = PerSample.apply(back, count, *batch)
         else:
             results = Backward.apply(back, *batch)
@@ -260,15 +255,14 @@ class PerSample(Function):
         ctx.save_for_forward(*flat)
 
     @staticmethod
-    def _apart(ctx: Any) -> Any:
-        """The same, one sample after another, as a function of the tensors."""
+    def backward(ctx: Any, *v: Tensor) -> Any:  # type: ignore[override]
+        """Second derivatives, one sample after another."""
+        back, samples, axes = ctx.back, ctx.samples, ctx.back.axes()
 
         def run(*flat: Tensor) -> tuple[Tensor, ...]:
-            back, samples = ctx.back, ctx.samples
-            axes = back.axes()
             slices = [
-                [flat[k]] * samples if axis is None else flat[k].chunk(samples, axis)
-                for k, axis in enumerate(axes)
+                [value] * samples if axis is None else value.chunk(samples, axis)
+                for value, axis in zip(flat, axes, strict=True)
             ]
             each = [
                 Backward.apply(back.part(k), *arguments)
@@ -279,31 +273,8 @@ class PerSample(Function):
                 for k, values in zip(back.wanted, zip(*each, strict=True), strict=True)
             )
 
-        return run
-
-    @staticmethod
-    def backward(ctx: Any, *v: Tensor) -> Any:  # type: ignore[override]
-        """Second derivatives, sample by sample."""
-        back: Any = torch.func.vjp(PerSample._apart(ctx), *ctx.saved_tensors)[1]
-        return (None, None, *back(v))
-
-    @staticmethod
-    def jvp(ctx: Any, _: Any, __: Any, *moves: Tensor | None) -> Any:
-        """The same; within one level alone, as torch loses the outer ones in here.
-
-        Raises:
-            EngineError: forward mode is nested.
-        """
-        if count_forward_levels() > 1:
-            raise EngineError(
-                "per-sample gradients do not support nested forward mode; engine reference does: "
-                'net.engine = "reference"'
-            )
-        flag = tuple(
-            torch.zeros_like(value) if move is None else move
-            for value, move in zip(ctx.saved_tensors, moves, strict=True)
-        )
-        return torch.func.jvp(PerSample._apart(ctx), tuple(ctx.saved_tensors), flag)[1]
+        pullback: Any = torch.func.vjp(run, *ctx.saved_tensors)[1]
+        return (None, None, *pullback(v))
 
     @staticmethod
     def vmap(
@@ -312,12 +283,35 @@ class PerSample(Function):
         """More samples."""
         axes, count, dims = back.axes(), info.batch_size, in_dims[2:]
         if back.separate(dims):
-            each = [
-                PerSample.apply(back.part(k), samples, *picked(flat, dims, k)) for k in range(count)
-            ]
-            return stacked(each)
+            return one_by_one(
+                lambda part, *slices: PerSample.apply(part, samples, *slices),
+                back, flat, dims, count,
+            )  # fmt: skip
         results = PerSample.apply(back, count * samples, *folded(flat, dims, axes, count))
         return back.unfolded(results, (count, -1), (count, samples))
+
+
+def _by_torch_ops(primal: Pass) -> Callable[..., tuple[Tensor, ...]]:
+    """A forward by torch ops alone: where autograd batches cotangents itself
+    (``is_grads_batched``), none of our functions may see them."""
+    kernel = for_layout(ReferenceKernel(primal.of.graph, dict(primal.of.dims)), primal.packed)
+    return lambda *tensors: kernel.forward(primal.call(tensors)).values
+
+
+def _gradients_by_torch_ops(back: Pullback) -> Callable[..., tuple[Tensor, ...]]:
+    """Its gradients."""
+
+    def run(*flat: Tensor) -> tuple[Tensor, ...]:
+        tensors, d = back.cut(flat)
+        wants = back.primal.wants
+        leaves = [
+            t if t.requires_grad else t.detach().requires_grad_(want)
+            for t, want in zip(tensors, wants, strict=True)
+        ]
+        grads = vjp(_by_torch_ops(back.primal)(*leaves), leaves, d, wants, True)
+        return back.filled(tensors, grads)
+
+    return run
 
 
 def _of_tangent(d: Some) -> list[Tensor | None]:

@@ -44,11 +44,6 @@ class Kind(NamedTuple):
     weights: Sequence[Tensor]
     tensors: list[Tensor]
 
-    @property
-    def plain(self) -> bool:
-        """Whether all tensors have memory that a kernel may read."""
-        return all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in self.tensors)
-
 
 class CallCache:
     """The plans of one module.
@@ -58,7 +53,9 @@ class CallCache:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._weights = _getter(names)
+        self._weights: Callable[[Mapping[str, Any]], Sequence[Tensor]] = (
+            itemgetter(*names) if len(names) > 1 else lambda values: [values[n] for n in names]
+        )
         self._plans: dict[Hashable, tuple[list[Any], CallPlan]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -117,8 +114,8 @@ class CallCache:
         return entry[1] if entry is not None and entry[0] == kind.guards else None
 
     def keep(self, kind: Kind, plan: CallPlan) -> None:
-        """Keep the plan of a kind, unless its tensors hide their memory."""
-        if not kind.plain:
+        """Keep the plan of a kind, unless its tensors hide the memory that a kernel reads."""
+        if not all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in kind.tensors):
             return
         if len(self._plans) >= _MOST:
             self._plans.clear()
@@ -137,10 +134,9 @@ def _describe(value: Any, tensors: list[Tensor]) -> Hashable:
         tensors.append(value)
         return Tensor
     if type(value) is PackedSequence and type(value.data) is Tensor and value.data.is_cpu:
-        data = value.data
-        batch = int(value.batch_sizes[0])
-        order = value.sorted_indices is None
-        return PackedSequence, data.shape[1:], data.dtype, data.requires_grad, batch, order
+        data, sizes = value.data, value.batch_sizes
+        form = data.shape[1:], data.dtype, data.requires_grad, int(sizes[0])
+        return PackedSequence, *form, value.sorted_indices is None
     if type(value) in (tuple, list):
         if value and all(type(part) is int for part in value):
             return type(value), len(value)  # lengths
@@ -148,10 +144,3 @@ def _describe(value: Any, tensors: list[Tensor]) -> Hashable:
     if type(value) in (str, int, float, bool):
         return value
     raise TypeError(f"an argument is a {type(value).__name__}")
-
-
-def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Tensor]]:
-    """Reads the values of some names."""
-    if len(names) > 1:
-        return itemgetter(*names)
-    return lambda values: [values[name] for name in names]

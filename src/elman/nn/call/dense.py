@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from elman.checks import shown
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 
 
 def is_dense(value: Tensor) -> bool:
@@ -31,11 +30,11 @@ def check_dense(value: Tensor, subject: str, of: str = "") -> None:
     subject = f"{subject} of {of}" if of else subject
     if value.is_nested:
         hint = "torch.nested.to_padded_tensor(x, 0.0), and lengths=[…] of the sequences"
-        raise InputError(diagnostic(f"{subject} is a nested tensor", [], hint))
-    raise InputError(diagnostic(f"{subject} is {value.layout}, not dense", [], "give x.to_dense()"))
+        raise InputError(f"{subject} is a nested tensor", hint)
+    raise InputError(f"{subject} is {value.layout}, not dense", "give x.to_dense()")
 
 
-_TRAINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+TRAINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def check_factory(device: Any, dtype: Any) -> None:
@@ -44,9 +43,9 @@ def check_factory(device: Any, dtype: Any) -> None:
     Raises:
         InputError: no parameters can be there, or of such a type.
     """
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in _TRAINED):
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in TRAINED):
         got = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
-        type_names = ", ".join(map(str, _TRAINED))
+        type_names = ", ".join(map(str, TRAINED))
         raise InputError(
             f"dtype must be a type that weights are trained in ({type_names}), got {got}"
         )
@@ -62,9 +61,7 @@ def check_factory(device: Any, dtype: Any) -> None:
     except (TypeError, ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0]
         hint = 'device="cpu"; torch.cuda.is_available() says whether there is a GPU'
-        raise InputError(
-            diagnostic(f"{subject} holds no tensors", [("torch", reason)], hint)
-        ) from None
+        raise InputError(f"{subject} holds no tensors", hint, torch=reason) from None
 
 
 def check_model(function: str, model: Any) -> None:
@@ -78,45 +75,7 @@ def check_model(function: str, model: Any) -> None:
     """
     if not isinstance(model, nn.Module):
         subject = f"{function} takes a torch.nn.Module, not {shown(model)}"
-        raise InputError(diagnostic(subject, [], f"{function}(model)"))
-
-
-def check_sequence(module: str, x: Any) -> None:
-    """Refuse what is neither a tensor nor packed rows, for a module in torch's place.
-
-    Args:
-        module: its name, for the message.
-
-    Raises:
-        InputError: it is neither.
-    """
-    if not isinstance(x, Tensor | PackedSequence):
-        subject = f"input of {module} must be a tensor or a PackedSequence, got {shown(x)}"
-        raise InputError(diagnostic(subject, [], as_tensor(x, "x")))
-
-
-def check_states(module: str, state: Any, two: bool) -> None:
-    """Refuse what are no states of a module in torch's place, or of one of its steps.
-
-    Args:
-        module: its name, for the message.
-        state: as given; None for zeros.
-        two: whether it has two, h and c.
-
-    Raises:
-        InputError: it is no tensor, or no pair of these.
-    """
-    if state is None:
-        return
-    if not two:
-        if not isinstance(state, Tensor):
-            subject = f"state of {module} must be a tensor, got {shown(state)}"
-            raise InputError(diagnostic(subject, [], as_tensor(state, "state")))
-        return
-    pair = isinstance(state, tuple | list) and len(state) == 2
-    if not pair or not all(isinstance(part, Tensor) for part in state):
-        subject = f"state of {module} must be two tensors, (h, c), got {shown(state)}"
-        raise InputError(diagnostic(subject, [], "out, (h, c) = net(x); net(x, (h, c))"))
+        raise InputError(subject, f"{function}(model)")
 
 
 def as_tensor(value: Any, name: str) -> str:
@@ -139,7 +98,7 @@ def row_of(x: Any, rank: int) -> tuple[Tensor, ...]:
     values = tuple(x) if several else (x,)
     if not values or not all(isinstance(value, Tensor) for value in values):
         hint = "" if several else as_tensor(x, "x")
-        raise InputError(diagnostic("step: x must be a tensor or a tuple of tensors", [], hint))
+        raise InputError("step: x must be a tensor or a tuple of tensors", hint)
     for value in values:
         check_dense(value, "step: x")
     if values[0].dim() not in (rank, rank - 1):

@@ -12,36 +12,34 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.checks import shown
 from elman.engines.packed import Packed, packed_of
-from elman.errors import InputError, ShapeError, diagnostic
+from elman.errors import InputError, ShapeError
 from elman.nn.autograd.transforms import transformed
 from elman.nn.call.dense import check_dense
 
 
-class _Picked(Function):
-    """Rows of a sequence, each at most once, and its transpose: rows put where they came from."""
+class _Moved(Function):
+    """Rows of a sequence, each at most once; or, for so many rows, those put where they came from,
+    and zeros elsewhere: either is the other's transpose."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, index: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, index: Tensor, count: int | None) -> Tensor:
         ctx.save_for_backward(index)
-        ctx.rows = len(rows)
-        return rows.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
-        (index,) = ctx.saved_tensors
-        return _Put.apply(d, index, ctx.rows), None
-
-
-class _Put(Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, index: Tensor, count: int) -> Tensor:
-        ctx.save_for_backward(index)
+        ctx.back = len(rows) if count is None else None
+        if count is None:
+            return rows.index_select(0, index)
         return rows.new_zeros(count, *rows.shape[1:]).index_copy_(0, index, rows)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
-        (index,) = ctx.saved_tensors
-        return _Picked.apply(d, index), None, None
+        return _Moved.apply(d, *ctx.saved_tensors, ctx.back), None, None
+
+
+def _moved(rows: Tensor, index: Tensor, count: int | None = None) -> Tensor:
+    if transformed((rows,)) is None:
+        return _Moved.apply(rows, index, count)
+    if count is None:
+        return rows.index_select(0, index)
+    return rows.new_zeros(count, *rows.shape[1:]).index_copy(0, index, rows)
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class Rows:
         if by_sample.is_contiguous():  # a view of [B, T, ...]: no copy of all of it
             steps, batch = x.shape[:2]
             x, index = by_sample, index % batch * steps + index // batch
-        return _picked(x.flatten(0, 1), index)
+        return _moved(x.flatten(0, 1), index)
 
     def unpack(self, rows: Tensor) -> Any:
         """Rows as the caller's: a PackedSequence; or a padded batch [T, B, ...], zero elsewhere."""
@@ -109,19 +107,7 @@ class Rows:
                 rows, like.batch_sizes, like.sorted_indices, like.unsorted_indices
             )
         sizes = (self.steps, self.batch)
-        return _put(rows, self.index, sizes[0] * sizes[1]).unflatten(0, sizes)
-
-
-def _picked(rows: Tensor, index: Tensor) -> Tensor:
-    if transformed((rows,)) is not None:
-        return rows.index_select(0, index)
-    return _Picked.apply(rows, index)
-
-
-def _put(rows: Tensor, index: Tensor, count: int) -> Tensor:
-    if transformed((rows,)) is not None:
-        return rows.new_zeros(count, *rows.shape[1:]).index_copy(0, index, rows)
-    return _Put.apply(rows, index, count)
+        return _moved(rows, self.index, sizes[0] * sizes[1]).unflatten(0, sizes)
 
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -137,9 +123,7 @@ def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
         counts = torch.as_tensor(lengths).cpu()
     except (TypeError, ValueError, RuntimeError, OverflowError, NotImplementedError):
         problem = f"lengths must be whole numbers, one per sequence, got {shown(lengths)}"
-        raise InputError(
-            diagnostic(problem, [], "lengths=[5, 3, 8], or a tensor of them")
-        ) from None
+        raise InputError(problem, "lengths=[5, 3, 8], or a tensor of them") from None
     check_dense(counts, "lengths")
     if counts.is_meta:
         raise InputError("lengths are on meta, where they have no values")
@@ -152,7 +136,7 @@ def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
         hint = (
             f"x is {batch} sequences of {steps} steps here: batch_first= says which axis is which"
         )
-        raise ShapeError(diagnostic(message, [], hint if counts.shape == (steps,) else ""))
+        raise ShapeError(message, hint if counts.shape == (steps,) else "")
     if batch and not (int(counts.min()) >= 1 and int(counts.max()) <= steps):
         raise InputError(
             f"lengths must lie between 1 and T = {steps}, got {int(counts.min())} to "

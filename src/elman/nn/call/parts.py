@@ -1,14 +1,24 @@
-"""What follows from a module's cell, sizes and options."""
+"""What follows from a module's cell, sizes and options, and the arguments of one of its calls."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from elman.nn.call.cache import CallCache
+from torch import Tensor
+
+from elman.engines.packed import Packed
+from elman.nn.call.layout import Layout
+from elman.nn.call.packing import Rows
 from elman.nn.call.signature import Signature
-from elman.nn.execute.layer import Runner
-from elman.nn.execute.stack import Stack
+from elman.nn.options.base import StepValues
 from elman.plan.spec import USUAL, PlanOptions
+
+if TYPE_CHECKING:
+    from elman.nn.call.cache import CallCache
+    from elman.nn.execute.layer import Runner
+    from elman.nn.execute.stack import Stack
 
 PARTS = "_parts"  # the attribute that no copy and no pickle has
 
@@ -44,3 +54,43 @@ class Parts(NamedTuple):
     draws: tuple[str, ...] = ()
     begins: bool = False
     plan: PlanOptions = USUAL
+
+
+@dataclass
+class BoundCall:
+    """The arguments of one call in the inner layout; options change it as they enter.
+
+    Attributes:
+        parts: of the module.
+        training: whether the module trains.
+        directions: 1 or 2.
+        layout: how the arguments lay.
+        options: as given, by name.
+        inputs: [T, B, n] each (packed [N, n]); then static ones [B, n].
+        states: as of :class:`elman.nn.call.layout.StateForm`.
+        weights: of each layer and direction, in declared order.
+        initial: default initial states [lead, 1, n], as ``states``; None: zeros.
+        state_given: whether the call was given a state.
+        rows: how packed sequences lie; None: every sequence has T steps.
+        lengths: of a padded batch that is packed only inside a compiled program.
+        steps: the values of options in use.
+    """
+
+    parts: Parts
+    training: bool
+    directions: int
+    layout: Layout
+    options: Mapping[str, Any]
+    inputs: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
+    weights: Sequence[Sequence[Tensor]]
+    initial: tuple[Tensor, ...] | None = None
+    state_given: bool = False
+    rows: Rows | None = None
+    lengths: Tensor | None = None
+    steps: list[StepValues] = field(default_factory=list)
+
+    @property
+    def packed(self) -> Packed | None:
+        """How packed sequences lie."""
+        return None if self.rows is None else self.rows.packed

@@ -20,20 +20,18 @@ from elman.engines.call import Call, DirectCall
 from elman.engines.together import Together
 from elman.errors import InputError
 from elman.nn.autograd.transforms import transformed
-from elman.nn.call.bound import BoundCall
-from elman.nn.call.casting import cast_to, device_type
-from elman.nn.call.layout import as_number
+from elman.nn.call.layout import as_number, cast_to, device_type, one_or_all
+from elman.nn.call.parts import BoundCall
 from elman.nn.call.signature import parts_of
-from elman.nn.call.states import one_or_all
 from elman.nn.compile.operator import draw_traced_keys
 from elman.nn.compile.traced import trace_layers
 from elman.nn.engine_choice import HALVES, autocast_type, serves
 from elman.nn.execute.stack import Bound
+from elman.nn.options.base import check_step_values
 from elman.nn.options.draws import DRAWS, draw_keys
 from elman.nn.options.mask import masked_outputs
 from elman.nn.options.outputs import Outputs, RunSettings
 from elman.nn.options.registry import STEP_OPTIONS
-from elman.nn.options.step_values import check_step_values
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.torch_internals import autocast_enabled
 
@@ -44,14 +42,29 @@ Weights = Sequence[Sequence[Tensor]]
 _UNKNOWN = "not looked for yet"
 
 
+class Arguments(NamedTuple):
+    """Arguments of a call, in the type that is computed in.
+
+    Attributes:
+        x, state, options: as the caller gives them; only options that say something.
+        weights: of the module, of each layer and direction, as they are now.
+    """
+
+    x: Any
+    state: Any
+    options: Mapping[str, Any]
+    weights: Weights
+
+
 class CallPlan:
     """What the metadata of a call decide.
 
     Args:
         module: that is called.
-        x, state, options: as given.
-        weights: of the module, as they are now.
+        arguments: of the call.
         engine: a name, or ``auto``.
+        device: torch's device type.
+        autocast: the type of the results under autocast.
 
     Raises:
         ShapeError, InputError: an argument is not what the module takes.
@@ -60,18 +73,19 @@ class CallPlan:
     def __init__(
         self,
         module: SequenceModule,
-        x: Any,
-        state: Any,
-        options: Mapping[str, Any],
-        weights: Weights,
+        arguments: Arguments,
         engine: str,
+        device: str,
+        autocast: torch.dtype | None = None,
     ) -> None:
-        runtime = self.parts = module.parts
+        x, state, options, weights = arguments
+        parts = self.parts = module.parts
+        self.device, self.autocast = device, autocast
         self.training, self.directions = module.training, 1 + bool(module.bidirectional)
         like = weights[0][0] if weights[0] else None
         self.traced = torch.compiler.is_compiling()
         outputs: Outputs = options.get("outputs")
-        lengths, signature = "lengths" in options, runtime.signature
+        lengths, signature = "lengths" in options, parts.signature
         self.layout = signature.check(
             x, state, options.get("static"), like, module.batch_first, lengths and not self.traced
         )
@@ -79,18 +93,18 @@ class CallPlan:
             raise InputError("lengths= is for padded tensors: a PackedSequence has its own lengths")
         for name, option in STEP_OPTIONS.items():
             if name in options:
-                sizes = option.sizes(runtime, self.training)
+                sizes = option.sizes(parts, self.training)
                 check_step_values(name, options[name], parts_of(x)[0], self.layout, sizes)
         self.traced = self.traced and not self.layout.packed
         self.number_type = signature.number_type(x, like)
-        self.draws = bool(runtime.draws) and self.training
+        self.draws = bool(parts.draws) and self.training
         # a half of a key has 24 bits, so calls that draw are computed in float32 at least
         self.wide = self.draws and self.number_type in HALVES
         self.weight_dropout = module.weight_dropout if self.training else 0.0
         share = module.dropout if self.training else 0.0
         checkpoint = Checkpoint.of(module.plan.checkpoint, module.plan.memory_budget)
         self.settings = RunSettings(engine, share, module.residual, checkpoint, outputs)
-        self.output_layout = runtime.stack.output_layout(outputs)
+        self.output_layout = parts.stack.output_layout(outputs)
         self._bound: Bound = {}
         single = (
             len(signature.inputs) == len(self.output_layout.shapes) == 1 and not signature.static
@@ -98,7 +112,7 @@ class CallPlan:
         self._usual = (  # x [T, B, n] alone goes in, and nothing happens to it on its way
             single
             and signature.form.alike
-            and not (options or self.layout.packed or runtime.begins or self.draws)
+            and not (options or self.layout.packed or parts.begins or self.draws)
             and not (self.weight_dropout or self.settings.between)
         )
         self._direct: Any = _UNKNOWN
@@ -106,48 +120,43 @@ class CallPlan:
     def enter(
         self,
         module: SequenceModule,
-        x: Any,
-        state: Any,
-        options: Mapping[str, Any],
-        weights: Weights,
+        arguments: Arguments,
         draw: Callable[..., list[Tensor]] = draw_keys,
     ) -> BoundCall:
-        """Bring the arguments of a call into the inner layout.
+        """Bring the arguments of a call of this kind into the inner layout.
 
         Args:
-            module, x, state, options, weights: of a call of this kind.
             draw: of the keys of random numbers.
 
         Raises:
             ShapeError, InputError: lengths do not go with x.
         """
-        runtime, layout = self.parts, self.layout
+        x, state, options, weights = arguments
+        parts, layout, kind = self.parts, self.layout, self.number_type
         lengths, sequences, static = options.get("lengths"), parts_of(x), options.get("static")
         rows = layout.rows(sequences[0], lengths)
-        kind = self.number_type
         inputs = [as_number(layout.enter_steps(value, rows), kind) for value in sequences]
         batch = inputs[0].shape[1] if rows is None else rows.batch
         if static is not None:
-            values = static if isinstance(static, (tuple, list)) else (static,)
-            inputs += [as_number(layout.enter_static(value, rows), kind) for value in values]
+            inputs += [as_number(layout.enter_static(v, rows), kind) for v in parts_of(static)]
         if self.wide:
             inputs, weights = cast_to((inputs, weights), torch.float32)
         initial: tuple[Tensor, ...] | None = None
-        if runtime.begins:
+        if parts.begins:
             dtype = inputs[0].dtype
             initial = tuple([value.unsqueeze(1).to(dtype) for value in module._initial()])
         if state is not None:
-            arrays = runtime.signature.form.arrays(state)
+            arrays = parts.signature.form.arrays(state)
             states = tuple([as_number(layout.enter_state(v, rows), kind) for v in arrays])
             states = cast_to(states, torch.float32) if self.wide else states
         elif initial is not None:
             states = tuple([v.expand(v.shape[0], batch, *v.shape[2:]) for v in initial])
         else:
-            states = runtime.signature.zeros(batch, inputs[0])
+            states = self._zeros(batch, inputs[0])
         if self.weight_dropout:
             weights = self._drop_weights(weights)
         call = BoundCall(
-            runtime,
+            parts,
             self.training,
             self.directions,
             layout,
@@ -162,20 +171,12 @@ class CallPlan:
         )
         if self.draws and "draws" not in options:
             DRAWS.draw(call, draw)
-        if options:
-            for name, option in STEP_OPTIONS.items():
-                if name in options:
-                    option.enter(layout.enter_steps(options[name], rows), call)
+        for name, option in STEP_OPTIONS.items() if options else ():
+            if name in options:
+                option.enter(layout.enter_steps(options[name], rows), call)
         return call
 
-    def run(
-        self,
-        module: SequenceModule,
-        x: Any,
-        state: Any,
-        options: Mapping[str, Any],
-        weights: Weights,
-    ) -> tuple[Any, ...]:
+    def run(self, module: SequenceModule, arguments: Arguments) -> tuple[Any, ...]:
         """Run a call of this kind.
 
         Returns:
@@ -185,17 +186,18 @@ class CallPlan:
             EngineError: the engine asked for by name cannot run this cell.
             ShapeError, InputError: as of :meth:`enter`; a memory budget is less than any way needs.
         """
-        draw = draw_traced_keys if self.traced else draw_keys
-        call = self.enter(module, x, state, options, weights, draw)
+        if self.autocast is not None and torch.is_autocast_enabled(self.device):
+            with torch.autocast(self.device, enabled=False):
+                return cast_to(self.run(module, arguments), self.autocast)
+        call = self.enter(module, arguments, draw_traced_keys if self.traced else draw_keys)
         if self.traced:
-            output, last = trace_layers(call, self.settings)
-            return self.leave(call, output, last)
+            return self.leave(call, *trace_layers(call, self.settings))
         settings = self.settings
         every = (*call.inputs, *call.states, *[w for layer in call.weights for w in layer])
         if transformed(every) is not None:  # kernels that every transform goes through
             engine = settings.engine if settings.engine == "reference" else None
             settings = settings._replace(engine=engine, checkpoint=EVERYTHING)
-        return self._run(call, settings)
+        return self.leave(call, *self.parts.stack.run(call, settings, self._bound))
 
     def run_again(
         self,
@@ -210,18 +212,14 @@ class CallPlan:
         Args:
             weights: of all layers and directions, one after another.
         """
-        if self._usual:
+        if self._usual and isinstance(x, Tensor):  # one input may come in a tuple
             if self._direct is _UNKNOWN:
                 self._direct = self._find_direct(x, state, weights)
             if self._direct is not None:
-                return self._run_direct(self._direct, x, state, weights)
+                return self._run_direct(x, state, weights)
         each = [weights[cut] for cut in self.parts.cuts]
-        return self._run(self.enter(module, x, state, options, each), self.settings)
-
-    def _run(self, call: BoundCall, settings: RunSettings) -> tuple[Any, ...]:
-        """Run all layers eagerly."""
-        output, last = self.parts.stack.run(call, settings, self._bound)
-        return self.leave(call, output, last)
+        call = self.enter(module, Arguments(x, state, options, each))
+        return self.leave(call, *self.parts.stack.run(call, self.settings, self._bound))
 
     def _find_direct(self, x: Tensor, state: Any, weights: Sequence[Tensor]) -> DirectCall | None:
         """What runs usual calls of this kind without further layouts: the engine's direct call
@@ -236,43 +234,36 @@ class CallPlan:
         kernel, states = bound.kernels[0], () if state is None else parts_of(state)
         kernels = kernel.kernel.kernels if type(kernel.kernel) is Together else [kernel.kernel]
         served = all(tensor.is_contiguous() for tensor in (*states, *weights))
+        alone, time_major = len(self.parts.runners) == 1, self.layout.time_major
         if not kernel.training and served and len(kernels) == len(self.parts.runners):
-            call = Call((self.layout.time_major(x),), self._starts(x, states), tuple(weights))
-            engine = registry.find(kernel.kernel.engine)
-            direct = engine.direct(kernels, call._replace(stacked=True))
+            values = time_major(x)
+            starts = tuple([self.layout.enter_state(value, None) for value in states])
+            starts = starts or self._zeros(values.shape[1], values)
+            call = Call((values,), starts, tuple(weights), stacked=True)
+            direct = registry.find(kernel.kernel.engine).direct(kernels, call)
             if direct is not None:
                 return direct
-        if len(self.parts.runners) > 1:
-            return None
+        batched, batch_first = self.layout.batched, self.layout.batch_first
 
         def run_layer(
             x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
         ) -> tuple[Tensor, Sequence[Tensor]]:
-            x = self.layout.time_major(x)
-            starts = tuple(states) or self.parts.signature.zeros(x.shape[1], x)
+            x = x.unsqueeze(1) if not batched else x.transpose(0, 1) if batch_first else x
+            starts = tuple(states) or self._zeros(x.shape[1], x)
             output, last, _ = kernel.run(Call((x,), starts, tuple(weights), None, True))
             return output, last
 
-        return run_layer
+        return run_layer if alone else None
 
-    def _starts(self, x: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """States [layers, B, n] of a usual call."""
-        if not states:
-            x = self.layout.time_major(x)
-            return self.parts.signature.zeros(x.shape[1], x)
-        return tuple([self.layout.enter_state(state, None) for state in states])
-
-    def _run_direct(
-        self, direct: DirectCall, x: Tensor, state: Any, weights: Sequence[Tensor]
-    ) -> tuple[Any, ...]:
+    def _run_direct(self, x: Tensor, state: Any, weights: Sequence[Tensor]) -> tuple[Any, ...]:
         """Run a usual call; x lies as the caller has it."""
         states = () if state is None else state if isinstance(state, (tuple, list)) else (state,)
         if self.layout.batched:
-            output, last = direct(x, states, weights)
+            output, last = self._direct(x, states, weights)
             if self.layout.batch_first:
                 output = output.transpose(0, 1)
         else:
-            output, last = direct(x, [value.unsqueeze(1) for value in states], weights)
+            output, last = self._direct(x, [value.unsqueeze(1) for value in states], weights)
             output, last = output.squeeze(1), [value.squeeze(1) for value in last]
         return output, last[0] if len(last) == 1 else tuple(last)
 
@@ -297,54 +288,26 @@ class CallPlan:
         out, end = one_or_all(values), self.parts.signature.form.closed(last)
         return (out, end) if self.settings.outputs is None else (out, one_or_all(states), end)
 
+    def _zeros(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
+        """States [lead, B, n] of zeros."""
+        signature = self.parts.signature
+        lead = signature.lead
+        return tuple([like.new_zeros(lead, batch, *sizes) for _, sizes in signature.states])
+
     def _drop_weights(self, weights: Weights) -> Weights:
         """The weights of a call, of those that multiply what depends on a state some dropped
         (Wan et al. 2013; Merity, Keskar & Socher 2018, arXiv:1708.02182v1, sec. 2)."""
         share = self.weight_dropout
         return [
-            [
-                torch.dropout(value, share, True) if some else value
-                for some, value in zip(which, layer_weights)
-            ]
-            for which, layer_weights in zip(self.parts.recurrent, weights, strict=True)
+            [torch.dropout(value, share, True) if some else value for value, some in zip(*layer)]
+            for layer in zip(weights, self.parts.recurrent, strict=True)
         ]
-
-
-class PlannedCall(NamedTuple):
-    """A call of a module: its plan and its arguments.
-
-    Attributes:
-        plan: of the call.
-        x, state, options, weights: arguments, in the type that is computed in.
-        device: torch's device type.
-        autocast: the type of the results under autocast.
-    """
-
-    plan: CallPlan
-    x: Any
-    state: Any
-    options: Mapping[str, Any]
-    weights: Weights
-    device: str
-    autocast: torch.dtype | None = None
-
-    def enter(self, module: SequenceModule, draw: Callable[..., list[Tensor]]) -> BoundCall:
-        """See :meth:`CallPlan.enter`."""
-        return self.plan.enter(module, self.x, self.state, self.options, self.weights, draw)
-
-    def run(self, module: SequenceModule) -> tuple[Any, ...]:
-        """See :meth:`CallPlan.run`."""
-        arguments = self.x, self.state, self.options, self.weights
-        if self.autocast is None:
-            return self.plan.run(module, *arguments)
-        with torch.autocast(self.device, enabled=False):
-            return cast_to(self.plan.run(module, *arguments), self.autocast)
 
 
 def plan_call(
     module: SequenceModule, x: Any, state: Any, options: Mapping[str, Any], engine: str
-) -> PlannedCall:
-    """Check a call and plan it; arguments as of :class:`CallPlan`.
+) -> tuple[CallPlan, Arguments]:
+    """Check a call and plan it; arguments as of ``forward`` and :class:`CallPlan`.
 
     Under autocast it is computed in autocast's type, as torch's layers are; where no engine does,
     in the weights', and the results alone have autocast's.
@@ -363,5 +326,5 @@ def plan_call(
         x, state, weights = [cast_to(value, computed) for value in (x, state, weights)]
         if "static" in options:
             options = {**options, "static": cast_to(options["static"], computed)}
-    plan = CallPlan(module, x, state, options, weights, engine)
-    return PlannedCall(plan, x, state, options, weights, device, half)
+    arguments = Arguments(x, state, options, weights)
+    return CallPlan(module, arguments, engine, device, half), arguments

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.errors import InputError, ShapeError, diagnostic
+from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
-from elman.frontend.signature import Declared
 from elman.ir.types import shape_size
-from elman.nn.call.dense import as_tensor, check_dense, is_dense
-from elman.nn.call.layout import Layout
-from elman.nn.call.states import Named, StateForm
+from elman.nn.call.dense import TRAINED, as_tensor, check_dense
+from elman.nn.call.layout import Layout, Named, StateForm, as_number
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,11 @@ class Signature:
             layers: by the suffix of each layer and direction. Further inputs of one name are the
                 same.
         """
-        each = [[_sized(group, dims) for group in (cell.inputs, cell.static, cell.states)]
-                for cell, dims in layers.values()]  # fmt: skip
+        each: list[list[tuple[Named, ...]]] = [
+            [tuple([(entry.name, shape_size(entry.shape, dims)) for entry in group])
+             for group in (cell.inputs, cell.static, cell.states)]
+            for cell, dims in layers.values()
+        ]  # fmt: skip
         first = each[0][0][0]
         further = tuple(dict.fromkeys([value for entries, *_ in each for value in entries[1:]]))
         static = tuple(dict.fromkeys([value for _, entries, _ in each for value in entries]))
@@ -93,15 +94,12 @@ class Signature:
         Raises:
             ShapeError, InputError: one of them is not what the module takes.
         """
-        if like is not None and self._is_usual(x, like, batch_first):
-            layout = Layout(True, batch_first, False, lengths and x.shape[not batch_first] > 0)
-            batch, first = x.shape[not batch_first], x
-        else:
-            layout, batch, first = self._check_inputs(x, like, batch_first, lengths)
+        layout, batch, first = self._check_inputs(x, like, batch_first, lengths)
+        lead = (batch,) if layout.batched else ()
         if state is not None:
-            self._check_states(state, (batch,) if layout.batched else (), first)
+            self._check_states(state, lead, first)
         if static is not None or self.static:
-            self._check_fixed(static, like, (batch,) if layout.batched else (), first)
+            self._check_fixed(static, like, lead, first)
         return layout
 
     def number_type(self, x: Any, like: Tensor | None) -> torch.dtype:
@@ -112,14 +110,10 @@ class Signature:
         dtypes = (value.dtype for value in values if value.dtype is not torch.bool)
         return next(dtypes, torch.get_default_dtype())
 
-    def zeros(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        """States [lead, B, n] of zeros."""
-        return tuple([like.new_zeros(self.lead, batch, *sizes) for _, sizes in self.states])
-
     def check_static(self) -> None:
         """Refuse static inputs of a module that has none. Raises InputError."""
         if not self.static:
-            raise InputError(diagnostic(f"{self.cell} has no static inputs", [], "net(x)"))
+            raise InputError(f"{self.cell} has no static inputs", "net(x)")
 
     def _check_inputs(
         self, x: Any, like: Tensor | None, batch_first: bool, lengths: bool
@@ -130,44 +124,34 @@ class Signature:
             raise InputError("lengths= is for padded tensors: a PackedSequence has its own lengths")
         values = [part.data for part in parts_of(x)] if packed else x
         tensors = self._numbers(self._tensors(values, self.inputs, "input"), like)
-        if packed:
-            self._check_packed(tensors, like, int(parts_of(x)[0].batch_sizes.sum()))
-            return Layout(packed=True), int(parts_of(x)[0].batch_sizes[0]), tensors[0]
-        name, sizes = self.inputs[0]
-        batched = tensors[0].dim() == 2 + len(sizes)
-        if lengths and tensors[0].dim() < 2 + len(sizes):
+        (name, sizes), first = self.inputs[0], tensors[0]
+        batched = packed or first.dim() == 2 + len(sizes)
+        if lengths and first.dim() < 2 + len(sizes):
             raise ShapeError("lengths= is for a batch of sequences: this input is a single one")
-        layout = Layout(batched, batch_first and batched)
-        rates: list[tuple[int, int]] = []
-        for (name, sizes), value in zip(self.inputs, tensors, strict=True):
-            self._check("input", name, value, like, tensors[0])
-            self._check_shape(name, sizes, value, batched, batch_first)
-            value = layout.time_major(value)
-            rates.append((value.shape[0], value.shape[1]))
-        (steps, batch), name = rates[0], self.inputs[0][0]
-        if steps == 0:
-            raise ShapeError(f"input {name} of {self.cell} has no steps: {[*tensors[0].shape]}")
-        for (first_name, _), rate in zip(self.inputs[1:], rates[1:], strict=True):
+        layout = Layout(batched, batch_first and batched and not packed, packed)
+        steps, batch = 1, 1
+        if packed:
+            numbers = parts_of(x)[0].batch_sizes
+            steps, batch = int(numbers.sum()), int(numbers[0])
+        for place, ((name, sizes), value) in enumerate(zip(self.inputs, tensors, strict=True)):
+            self._check("input", name, value, like, first)
+            if packed:
+                self._check_shape(f"packed input {name}", value, (steps, *sizes))
+                continue
+            axes = 1 + batched
+            if value.dim() != axes + len(sizes) or value.shape[axes:] != sizes:
+                self._refuse_shape(name, sizes, value, batched, batch_first)
+            rate = layout.time_major(value).shape[:2]
+            if not place:
+                steps, batch = rate
+            if steps == 0:
+                raise ShapeError(f"input {name} of {self.cell} has no steps: {[*first.shape]}")
             if rate != (steps, batch):
                 raise ShapeError(
-                    f"input {first_name} of {self.cell} has T, B = {rate[0]}, {rate[1]}, "
-                    f"but {name} has {steps}, {batch}"
+                    f"input {name} of {self.cell} has T, B = {rate[0]}, {rate[1]}, "
+                    f"but {self.inputs[0][0]} has {steps}, {batch}"
                 )
-        return layout._replace(padded=lengths and batch > 0), batch, tensors[0]
-
-    def _is_usual(self, x: Any, like: Tensor, batch_first: bool) -> bool:
-        """Whether x is one batch of one input with nothing to be done or said: most calls."""
-        sizes = self.inputs[0][1]
-        return (
-            type(x) is Tensor
-            and len(self.inputs) == 1
-            and x.dim() == 2 + len(sizes)
-            and x.dtype is like.dtype
-            and x.device == like.device
-            and is_dense(x)
-            and x.shape[2:] == sizes
-            and x.shape[batch_first] > 0
-        )
+        return layout._replace(padded=lengths and batch > 0), batch, first
 
     def _is_packed(self, x: Any) -> bool:
         """Whether the inputs are packed sequences, of the same lengths."""
@@ -182,21 +166,12 @@ class Signature:
             raise InputError(f"either all inputs of {self.cell} are packed, or none")
         return True
 
-    def _check_packed(self, tensors: list[Tensor], like: Tensor | None, rows: int) -> None:
-        for (name, sizes), value in zip(self.inputs, tensors, strict=True):
-            self._check("input", name, value, like, tensors[0])
-            if value.shape != (rows, *sizes):
-                raise ShapeError(
-                    f"packed input {name} of {self.cell} must be {[rows, *sizes]}, "
-                    f"got {[*value.shape]}"
-                )
-
     def _tensors(self, value: Any, declared: tuple[Any, ...], role: str) -> list[Tensor]:
         values = list(value) if isinstance(value, (tuple, list)) else [value]
         for part in values:
             if not isinstance(part, Tensor):
                 message = f"{role} of {self.cell} is a tensor, got {type(part).__name__}"
-                raise InputError(diagnostic(message, [], as_tensor(part, "x")))
+                raise InputError(message, as_tensor(part, "x"))
             check_dense(part, role, self.cell)
         if len(values) != len(declared):
             names = ", ".join(name for name, _ in declared)
@@ -210,16 +185,14 @@ class Signature:
             if role == "state" and self.static:
                 fixed = ", ".join(name for name, _ in self.static)
                 call += f"; net(x, static=…) for its static inputs: {fixed}"
-            raise InputError(diagnostic(message, [], call))
+            raise InputError(message, call)
         return values
 
     def _numbers(self, values: list[Tensor], like: Tensor | None) -> list[Tensor]:
         """Masks as numbers of the weights' type, 1 where true."""
         if all(value.dtype is not torch.bool for value in values):
             return values
-        dtypes = (value.dtype for value in values if value.dtype != torch.bool)
-        dtype = next(dtypes, torch.get_default_dtype()) if like is None else like.dtype
-        return [value.to(dtype) if value.dtype == torch.bool else value for value in values]
+        return [as_number(value, self.number_type(values, like)) for value in values]
 
     def _check(
         self, kind: str, name: str, value: Tensor, weight: Tensor | None, first: Tensor
@@ -235,22 +208,32 @@ class Signature:
         else:
             problem, hint = f"{value.dtype}, but {whose} {like.dtype}", f"{name}.to({like.dtype})"
             hint = f"{name}.real" if value.is_complex() else hint
-            hint += f", or net.to({value.dtype})" if weight is not None and _trains(value) else ""
-        raise InputError(diagnostic(f"{kind} {name} of {self.cell} is {problem}", [], hint))
+            hint += (
+                f", or net.to({value.dtype})"
+                if weight is not None and value.dtype in TRAINED
+                else ""
+            )
+        raise InputError(f"{kind} {name} of {self.cell} is {problem}", hint)
 
     def _check_shape(
-        self, name: str, sizes: tuple[int, ...], value: Tensor, batched: bool, batch_first: bool
+        self, subject: str, value: Tensor, shape: Sequence[int], more: str = ""
     ) -> None:
-        count = 2 if batched else 1
-        if value.dim() != count + len(sizes) or value.shape[count:] != sizes:
-            full = ["B", "T"] if batch_first else ["T", "B"]
-            first = name == self.inputs[0][0] and not batched
-            shapes = [full, ["T"]] if first else [full if batched else ["T"]]
-            texts = [f"[{', '.join(map(str, [*shape, *sizes]))}]" for shape in shapes]
+        if value.shape != tuple(shape):
             raise ShapeError(
-                f"input {name} of {self.cell} must be {', or unbatched '.join(texts)}, "
-                f"got {[*value.shape]}"
+                f"{subject} of {self.cell} must be {[*shape]}, got {[*value.shape]}{more}"
             )
+
+    def _refuse_shape(
+        self, name: str, sizes: tuple[int, ...], value: Tensor, batched: bool, batch_first: bool
+    ) -> NoReturn:
+        full = ["B", "T"] if batch_first else ["T", "B"]
+        first = name == self.inputs[0][0] and not batched
+        shapes = [full, ["T"]] if first else [full if batched else ["T"]]
+        texts = [f"[{', '.join(map(str, [*shape, *sizes]))}]" for shape in shapes]
+        raise ShapeError(
+            f"input {name} of {self.cell} must be {', or unbatched '.join(texts)}, "
+            f"got {[*value.shape]}"
+        )
 
     def _check_fixed(
         self, static: Any, like: Tensor | None, lead: tuple[int, ...], first: Tensor
@@ -263,17 +246,13 @@ class Signature:
         if static is None:
             names = ", ".join(name for name, _ in self.static)
             hint = "net(x, static=…): one value per sequence"
-            raise InputError(diagnostic(f"{self.cell} has static inputs: {names}", [], hint))
+            raise InputError(f"{self.cell} has static inputs: {names}", hint)
         self.check_static()
         values = self._numbers(self._tensors(static, self.static, "static input"), like)
         for (name, sizes), value in zip(self.static, values, strict=True):
             self._check("static input", name, value, like, first)
-            if value.shape != (*lead, *sizes):
-                axes = "batch, units" if sizes else "batch"
-                raise ShapeError(
-                    f"static input {name} of {self.cell} must be {[*lead, *sizes]}, got "
-                    f"{[*value.shape]}{f': {axes}' if lead else ''}"
-                )
+            axes = ": batch, units" if sizes else ": batch"
+            self._check_shape(f"static input {name}", value, (*lead, *sizes), axes if lead else "")
 
     def _check_states(self, state: Any, lead: tuple[int, ...], like: Tensor) -> None:
         """Check initial states [lead, B, n]; of layers that have their own a list of [B, n]."""
@@ -281,26 +260,23 @@ class Signature:
         arrays = state if self.form.alike else self.form.opened(state)
         if arrays is None:
             raise InputError(
-                diagnostic(
-                    f"layers of {self.cell} have states of their own: state is a list of "
-                    f"{len(self.form.counts)}, one for each layer and direction",
-                    [("states", ", ".join(name for name, _ in self.states))],
-                    "out, state = net(x); net(x, state): a tensor [B, n] for each, a tuple where "
-                    "a cell has several",
-                )
+                f"layers of {self.cell} have states of their own: state is a list of "
+                f"{len(self.form.counts)}, one for each layer and direction",
+                "out, state = net(x); net(x, state): a tensor [B, n] for each, a tuple where "
+                "a cell has several",
+                states=", ".join(name for name, _ in self.states),
             )
         values = self._numbers(self._tensors(arrays, self.states, "state"), like)
         for (name, sizes), value in zip(self.states, values, strict=True):
             expected = (*rank, *lead, *sizes)
             if value.shape != expected:
-                problem = f"state {name} of {self.cell} must be {[*expected]}, got {[*value.shape]}"
-                if rank:
-                    problem += (
-                        f": layers · directions{', batch' * len(lead)}{', units' * bool(sizes)}"
-                    )
+                axes = f": layers · directions{', batch' * len(lead)}{', units' * bool(sizes)}"
                 fewer = bool(rank) and value.dim() < len(expected)
-                named = "lengths=…, reset=…, mask=… are given by name" if fewer else ""
-                raise ShapeError(diagnostic(problem, [], named))
+                raise ShapeError(
+                    f"state {name} of {self.cell} must be {[*expected]}, got {[*value.shape]}"
+                    f"{axes * bool(rank)}",
+                    "lengths=…, reset=…, mask=… are given by name" if fewer else "",
+                )
             self._check("state", name, value, None, like)
 
 
@@ -308,12 +284,3 @@ def parts_of(x: Any) -> Sequence[Any]:
     """The inputs of a call, one after another."""
     several = isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence)
     return x if several else (x,)
-
-
-def _sized(group: Sequence[Declared], dims: dict[str, int]) -> tuple[Named, ...]:
-    return tuple([(entry.name, shape_size(entry.shape, dims)) for entry in group])
-
-
-def _trains(value: Tensor) -> bool:
-    """Whether weights of a tensor's type can be trained."""
-    return value.dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -13,10 +13,15 @@ import torch
 from torch import Tensor
 
 from elman.engines.cross_entropy import Wants, accumulated
-from elman.nn.autograd.cross_entropy import Rule, check_targets, decoding_of, scaled
+from elman.nn.autograd.cross_entropy import Decoding, Rule, check_targets, decoding_of, scaled
 from elman.nn.compile.names import fixed_engine
 
-_NOTHING = (False, False, False)
+# x [N, H], weight [V, H], bias [V] of one type; targets [...], N of them, int64; which gradients of
+# x, weight and bias are wanted; the rule; an engine's name, or ``auto``
+_ARGUMENTS = (
+    "Tensor x, Tensor weight, Tensor? bias, Tensor targets, bool[] wants, "
+    "int ignore_index, float label_smoothing, str reduction, str engine"
+)
 
 
 def run_compiled(
@@ -29,109 +34,68 @@ def run_compiled(
     return torch.ops.elman.linear_cross_entropy(x, weight, bias, targets, wants, *how)[0]
 
 
-@torch.library.custom_op("elman::linear_cross_entropy", mutates_args=())
-def linear_cross_entropy(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    wants: Sequence[bool],
-    ignore_index: int,
-    label_smoothing: float,
-    reduction: str,
-    engine: str,
-) -> list[Tensor]:
-    """The loss, and the gradients of x, weight and bias that are wanted.
+def _decoding(arguments: Sequence[Any]) -> Decoding:
+    x, weight, bias, targets, _, *rule, engine = arguments
+    return decoding_of(x, weight, bias, targets.reshape(-1), Rule(*rule), engine)
 
-    Args:
-        x [N, H], weight [V, H], bias [V]: of one type.
-        targets [...]: N of them, int64.
-        wants: of x, weight, bias.
-        engine: a name, or ``auto``.
-    """
-    rule: Any = Rule(ignore_index, label_smoothing, reduction)  # type: ignore[arg-type]
-    check_targets(targets, len(weight), ignore_index)
-    early = Wants(*(_NOTHING if reduction == "none" else wants))
-    decoding = decoding_of(x, weight, bias, targets.reshape(-1), rule, engine)
-    loss, gradients = decoding.computed(early)
+
+def _early(arguments: Sequence[Any]) -> Sequence[bool]:
+    """Which gradients the forward makes."""
+    return (False, False, False) if arguments[7] == "none" else arguments[4]
+
+
+def _alike(arguments: Sequence[Any], wants: Sequence[bool]) -> list[Tensor]:
+    return [value.new_empty(value.shape) for value, want in zip(arguments, wants) if want]
+
+
+@torch.library.custom_op(
+    "elman::linear_cross_entropy", mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor[]"
+)
+def linear_cross_entropy(*arguments: Any) -> list[Tensor]:
+    """The loss, and the gradients of x, weight and bias that are wanted."""
+    _, weight, _, targets, _, ignored, *_ = arguments
+    check_targets(targets, len(weight), ignored)
+    loss, gradients = _decoding(arguments).computed(Wants(*_early(arguments)))
     return [loss, *(value for value in gradients if value is not None)]
 
 
 @linear_cross_entropy.register_fake
-def _(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    wants: Sequence[bool],
-    ignore_index: int,
-    label_smoothing: float,
-    reduction: str,
-    engine: str,
-) -> list[Tensor]:
-    none = reduction == "none"
-    loss = x.new_empty([len(x)] if none else [], dtype=accumulated(x.dtype))
-    early = _NOTHING if none else wants
-    return [loss, *_alike((x, weight, bias), early)]
+def _(*arguments: Any) -> list[Tensor]:
+    x = arguments[0]
+    shape = [len(x)] if arguments[7] == "none" else []
+    loss = x.new_empty(shape, dtype=accumulated(x.dtype))
+    return [loss, *_alike(arguments, _early(arguments))]
 
 
-def _alike(tensors: Sequence[Tensor | None], wants: Sequence[bool]) -> list[Tensor]:
-    pairs = zip(tensors, wants, strict=True)
-    return [value.new_empty(value.shape) for value, want in pairs if want and value is not None]
-
-
-@torch.library.custom_op("elman::linear_cross_entropy_backward", mutates_args=())
-def linear_cross_entropy_backward(
-    cotangents: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    wants: Sequence[bool],
-    ignore_index: int,
-    label_smoothing: float,
-    engine: str,
-) -> list[Tensor]:
-    """Gradients that are wanted, of losses [N] with cotangents [N]; arguments as above."""
-    rule = Rule(ignore_index, label_smoothing, "none")
-    decoding = decoding_of(x, weight, bias, targets.reshape(-1), rule, engine)
-    return [v for v in decoding.computed(Wants(*wants), cotangents)[1] if v is not None]
+@torch.library.custom_op(
+    "elman::linear_cross_entropy_backward",
+    mutates_args=(),
+    schema=f"(Tensor cotangents, {_ARGUMENTS}) -> Tensor[]",
+)
+def linear_cross_entropy_backward(cotangents: Tensor, *arguments: Any) -> list[Tensor]:
+    """Gradients that are wanted, of losses [N] with cotangents [N]."""
+    gradients = _decoding(arguments).computed(Wants(*arguments[4]), cotangents)[1]
+    return [value for value in gradients if value is not None]
 
 
 @linear_cross_entropy_backward.register_fake
-def _(
-    cotangents: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    wants: Sequence[bool],
-    *_: Any,
-) -> list[Tensor]:
-    return _alike((x, weight, bias), wants)
+def _(cotangents: Tensor, *arguments: Any) -> list[Tensor]:
+    return _alike(arguments, arguments[4])
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    x, weight, bias, targets, ctx.wants, *ctx.how = inputs
-    if ctx.how[2] == "none":
-        ctx.save_for_backward(x, weight, bias, targets)
-    else:
-        ctx.save_for_backward(*output[1:])
+    *tensors, ctx.wants, ignored, smoothing, ctx.reduction, engine = inputs
+    ctx.how = ctx.wants, ignored, smoothing, ctx.reduction, engine
+    ctx.save_for_backward(*(tensors if ctx.reduction == "none" else output[1:]))
 
 
 def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
-    ignore_index, label_smoothing, reduction, engine = ctx.how
-    d_loss, saved = cotangents[0], ctx.saved_tensors
-    if reduction == "none":
-        operator = torch.ops.elman.linear_cross_entropy_backward
-        gradients_of_leaves = operator(
-            d_loss, *saved, ctx.wants, ignore_index, label_smoothing, engine
-        )
-    else:
-        gradients_of_leaves = saved
-    each = iter(gradients_of_leaves)
+    d_loss, found = cotangents[0], ctx.saved_tensors
+    if ctx.reduction == "none":
+        found = torch.ops.elman.linear_cross_entropy_backward(d_loss, *found, *ctx.how)
+    each = iter(found)
     gradients: Any = [next(each) if want else None for want in ctx.wants]
-    if reduction != "none" and d_loss is not None:
+    if ctx.reduction != "none" and d_loss is not None:
         gradients = scaled(gradients, d_loss)
     return *gradients, *(None for _ in range(6))
 

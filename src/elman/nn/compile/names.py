@@ -12,7 +12,7 @@ from copy import copy
 
 from elman.errors import EngineError
 from elman.frontend.cell import find_cell, same_cell
-from elman.nn.call.states import StateForm
+from elman.nn.call.layout import StateForm
 from elman.nn.engine_choice import wanted
 from elman.nn.execute.group import Group
 from elman.nn.execute.layer import Runner
@@ -89,23 +89,15 @@ def names_of(key: str, between: bool) -> list[tuple[str, int]]:
 
 
 @constant
-def output_layout_of(key: str, outputs: Outputs) -> OutputLayout:
-    """What the output of a stack's last layer consists of."""
-    layout = _stacks[key].output_layout(outputs)
-    return copy(layout)  # a constant that nobody else holds, so that the compiler guards nothing
-
-
-@constant
-def form_of(key: str) -> StateForm:
-    """How the states of a stack lie."""
-    return copy(_stacks[key].form)
-
-
-@constant
-def read_by(key: str, first: int) -> tuple[list[int], list[str]]:
-    """Which inputs a layer of a stack reads, and what it draws by."""
+def facts_of(
+    key: str, outputs: Outputs
+) -> tuple[OutputLayout, StateForm, list[list[int]], list[list[str]]]:
+    """What the output of a stack's last layer consists of, how its states lie, which inputs each
+    layer and direction reads, and what it draws by; constants that nobody else holds, so that the
+    compiler guards nothing."""
     stack = _stacks[key]
-    return list(stack.takes[first]), list(stack.draws[first])
+    layout, form = copy(stack.output_layout(outputs)), copy(stack.form)
+    return layout, form, [*map(list, stack.takes)], [*map(list, stack.draws)]
 
 
 @constant

@@ -28,7 +28,7 @@ from elman.nn.call.packing import Rows, checked_lengths
 from elman.nn.compile.names import group_of
 from elman.nn.execute.group import Group
 from elman.nn.options.base import StepValues
-from elman.nn.options.draws import draw_keys, key_sizes
+from elman.nn.options.draws import draw_keys
 from elman.nn.options.outputs import Outputs, rules_for
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.plan.checkpoint import Checkpoint
@@ -41,36 +41,34 @@ BELOW = "first"  # what a group hands out to one above
 
 @torch.library.custom_op("elman::keys", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def drawn_keys(
-    per: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device
+    ranks: Sequence[int], sizes: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
     """Draw the keys of a call as an eager one does: the compiler has a generator of its own.
 
     Args:
-        per: what the cell draws by, words.
-        sizes: layers · directions, T, B.
+        ranks, sizes: of each tensor of keys how many sizes it has; all of them.
         dtype, device: of the call.
     """
-    lead, steps, batch = sizes
-    return draw_keys(per.split(), lead, (steps, batch), batch, dtype, device)
+    return draw_keys(_cut(ranks, sizes), dtype, device)
 
 
 @drawn_keys.register_fake
-def _(per: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    lead, steps, batch = sizes
-    sizes_of_keys = key_sizes(per.split(), lead, (steps, batch), batch)
-    return [torch.empty(size, dtype=dtype, device=device) for size in sizes_of_keys]
+def _(
+    ranks: Sequence[int], sizes: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> list[Tensor]:
+    return [torch.empty(size, dtype=dtype, device=device) for size in _cut(ranks, sizes)]
+
+
+def _cut(ranks: Sequence[int], sizes: Sequence[int]) -> list[Sequence[int]]:
+    return [sizes[end - rank : end] for rank, end in zip(ranks, itertools.accumulate(ranks))]
 
 
 def draw_traced_keys(
-    per: Sequence[str],
-    lead: int,
-    rows: Sequence[int],
-    batch: int,
-    dtype: torch.dtype,
-    device: torch.device,
+    sizes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
     """:func:`draw_keys` as the compiler traces it."""
-    return torch.ops.elman.keys(" ".join(per), [lead, *rows], dtype, device)
+    flat = [size for each in sizes for size in each]
+    return torch.ops.elman.keys([len(each) for each in sizes], flat, dtype, device)
 
 
 class _Given(NamedTuple):
@@ -196,24 +194,20 @@ def _(_: Any, __: Any, *arguments: Any) -> list[Tensor]:
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     arguments = _Given(*inputs)
-    further = (*arguments.values, *([] if arguments.lengths is None else [arguments.lengths]))
-    ctx.form = Form(len(arguments.inputs), len(arguments.states))
-    ctx.values, ctx.padded = len(arguments.values), arguments.lengths is not None
+    ctx.form, ctx.values = Form(len(arguments.inputs), len(arguments.states)), len(arguments.values)
     ctx.rest = inputs[5:]
-    ctx.save_for_backward(output[-1], *further, *arguments.differentiable)
+    tensors = *arguments.values, *arguments.differentiable
+    ctx.save_for_backward(output[-1], arguments.lengths, *tensors)
     ctx.set_materialize_grads(False)
 
 
 def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
-    ticket, *saved = ctx.saved_tensors
-    values, saved = saved[: ctx.values], saved[ctx.values :]
-    lengths = saved.pop(0) if ctx.padded else None
-    call, wants = ctx.form.call(saved), ctx.rest[0]
+    ticket, lengths, *saved = ctx.saved_tensors
+    values, call = saved[: ctx.values], ctx.form.call(saved[ctx.values :])
     arguments = (list(call.inputs), list(call.states), list(call.weights), values, lengths)
-    grads = iter(
-        torch.ops.elman.recurrent_backward(list(cotangents[:-1]), ticket, *arguments, *ctx.rest)
-    )
-    gradients = ctx.form.gradients([next(grads) if want else None for want in wants])
+    run = torch.ops.elman.recurrent_backward
+    grads = iter(run(list(cotangents[:-1]), ticket, *arguments, *ctx.rest))
+    gradients = ctx.form.gradients([next(grads) if want else None for want in ctx.rest[0]])
     return *map(list, gradients), [None] * len(values), None, *(None for _ in ctx.rest)
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from elman.errors import EngineError
-from elman.nn.call.bound import BoundCall
-from elman.nn.compile.names import form_of, names_of, output_layout_of, read_by, transforming
+from elman.nn.call.parts import BoundCall
+from elman.nn.compile.names import facts_of, names_of, transforming
 from elman.nn.compile.operator import BELOW
 from elman.nn.options.outputs import RunSettings, run_layers
 from elman.nn.options.registry import STEP_OPTIONS
@@ -29,7 +29,7 @@ def trace_layers(call: BoundCall, settings: RunSettings) -> tuple[list[Tensor], 
             "inside torch.compile: its operators have no rules for them. Compile what is around."
         )
     key, inputs, weights = call.parts.stack_key, call.inputs, call.weights
-    form = form_of(key)
+    layout, form, takes, draws = facts_of(key, settings.outputs)
     starts = form.rows(call.states)
     between = settings.residual
     if settings.dropout > 0.0:  # a branch, not a value: from its second value on, it is a symbol
@@ -43,21 +43,17 @@ def trace_layers(call: BoundCall, settings: RunSettings) -> tuple[list[Tensor], 
         states = [state for each in starts[first:end] for state in each]
         matrices = [weight for each in weights[first:end] for weight in each]
         needs = torch.is_grad_enabled()
-        takes, reads_draws = read_by(key, first)
-        given = tuple([given[k] for k in takes])
+        given = tuple([given[k] for k in takes[first]])
         wants = [needs and tensor.requires_grad for tensor in (*given, *states, *matrices)]
         outputs = BELOW if end < len(starts) else settings.outputs or ""
         options: list[str] = []
         tensors: list[Tensor] = []
-        for values in call.steps:
-            layer_values = STEP_OPTIONS[values.option].for_layers(values, first, end, reads_draws)
-            if layer_values is not None:
-                options.append(
-                    " ".join(
-                        [layer_values.option, str(len(layer_values.tensors)), *layer_values.facts]
-                    )
-                )
-                tensors += layer_values.tensors
+        for every in call.steps:
+            values = STEP_OPTIONS[every.option].for_layers(every, first, end, draws[first])
+            if values is not None:
+                words = values.option, str(len(values.tensors)), *values.facts
+                options.append(" ".join(words))
+                tensors += values.tensors
         output, *last, _ = torch.ops.elman.recurrent(
             given,
             states,
@@ -73,6 +69,5 @@ def trace_layers(call: BoundCall, settings: RunSettings) -> tuple[list[Tensor], 
         )
         return output, last
 
-    layout = output_layout_of(key, settings.outputs)
     output, ends = run_layers(groups, run_group, inputs, settings, layout)
     return output, form.joined(ends)

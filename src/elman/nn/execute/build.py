@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from elman.errors import InputError, ShapeError, diagnostic
+from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.ir.types import dim_size, shape_size
 from elman.nn.execute.layer import Runner
@@ -47,31 +47,23 @@ def runners_of(
         try:
             bound = cell.bind(size, height, **dims)
         except ShapeError as error:
-            raise ShapeError(_unfit(cell, layer, str(error), input_size, size)) from None
+            subject, what = f"{cell.name}, layer {layer}: {error}", cell.inputs[0]
+            if size == input_size:
+                raise ShapeError(subject) from None
+            read = f"{what} is the output of the layer below: {size} units, not {input_size}"
+            raise ShapeError(subject, _APART, input=read) from None
         _check_shared(cell, layer, bound, shared)
         for end in ("", "_reverse")[: 1 + bidirectional]:
             runners[f"l{layer}{end}"] = Runner(cell, bound, options)
         width = dim_size(output[0], bound) * (1 + bidirectional) if output else 1
         if residual and layer and width != size:
             raise ShapeError(
-                diagnostic(
-                    f"{cell.name}, layer {layer}: residual adds its input [{size}] to its output "
-                    f"[{width}], which must have the same size",
-                    [],
-                    "one hidden_size for all layers, or residual=False",
-                )
+                f"{cell.name}, layer {layer}: residual adds its input [{size}] to its output "
+                f"[{width}], which must have the same size",
+                "one hidden_size for all layers, or residual=False",
             )
         size = width
     return runners
-
-
-def _unfit(cell: Cell, layer: int, why: str, input_size: int, size: int) -> str:
-    """Why a layer cannot be made, and what it reads if that is not of the size given."""
-    subject = f"{cell.name}, layer {layer}: {why}"
-    if size == input_size:
-        return subject
-    read = f"{cell.inputs[0]} is the output of the layer below: {size} units, not {input_size}"
-    return diagnostic(subject, [("input", read)], _APART)
 
 
 def _check_shared(cell: Cell, layer: int, bound: Mapping[str, int], shared: Shared) -> None:
@@ -97,15 +89,4 @@ def _check_shared(cell: Cell, layer: int, bound: Mapping[str, int], shared: Shar
                 apart = (
                     f"one cell per layer, without {entry.name} above: Recurrent([{cell.name}, …]"
                 )
-                raise ShapeError(diagnostic(unlike, [], f"{apart}, …)"))
-
-
-def begins_otherwise(runner: Runner) -> bool:
-    """Whether a cell says what its states begin with."""
-    return any(entry.name in runner.cell.init for entry in runner.cell.states)
-
-
-def multiplies_states(cell: Cell) -> list[bool]:
-    """Which weights of a cell are trained matrices that multiply what depends on a state."""
-    recurrent_weights = (cell.whole or cell).division.recurrent - cell.constants
-    return [entry.name in recurrent_weights for entry in cell.weights]
+                raise ShapeError(unlike, f"{apart}, …)")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elman.engines.base import Job
-from elman.errors import EngineError, diagnostic
+from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.checkpoint import Checkpoint, Sizes, fitting
 from elman.plan.cost import state_bytes, tape_bytes
@@ -72,12 +72,9 @@ def _telling(job: Job, engine_name: str) -> str:
     if found is None:
         engine_names = f"engine {engine_name} does" if named else "engines that can run this do"
         raise EngineError(
-            diagnostic(
-                f"{job.name}: {engine_names} not say how many bytes a step keeps, which "
-                f'checkpoint="auto" has to know',
-                [],
-                "plan=elman.PlanOptions(checkpoint=100)",
-            )
+            f"{job.name}: {engine_names} not say how many bytes a step keeps, which "
+            f'checkpoint="auto" has to know',
+            "plan=elman.PlanOptions(checkpoint=100)",
         )
     return found
 

@@ -14,8 +14,9 @@ from elman.engines.call import Call, Result
 from elman.engines.checkpoint import all_checkpointed
 from elman.engines.packed import reversed_in_time
 from elman.engines.together import Arrangement, Together
+from elman.nn.autograd.function import BoundKernel
 from elman.nn.execute.checkpointing import in_spans
-from elman.nn.execute.layer import BENCHMARKED, BoundKernel, Rules, Runner, sizes_for_choosing
+from elman.nn.execute.layer import BENCHMARKED, Rules, Runner, sizes_for_choosing
 from elman.nn.options.base import StepValues
 from elman.nn.options.outputs import Outputs, rules_for
 from elman.nn.options.registry import STEP_OPTIONS, rules_of
@@ -39,23 +40,6 @@ class BoundGroup(NamedTuple):
     kernels: tuple[BoundKernel, ...]
     rules: tuple[Rules, ...]
     arrangement: Arrangement
-
-
-class Requests(NamedTuple):
-    """What a kind of call asks of a group.
-
-    Attributes:
-        members: of each layer and direction.
-        between: steps between two kept states; 0: everything is kept.
-    """
-
-    members: tuple[Request, ...]
-    between: int = 0
-
-    @property
-    def training(self) -> bool:
-        """Whether a backward can follow."""
-        return any(member.training for member in self.members)
 
 
 class Group:
@@ -126,7 +110,7 @@ class Group:
         engine: str,
         rules: Sequence[Rules],
         checkpoint: Checkpoint,
-    ) -> Requests:
+    ) -> tuple[tuple[Request, ...], int]:
         """What calls ask for: a layer's input has a gradient if anything below it has.
 
         Args:
@@ -135,6 +119,10 @@ class Group:
             engine: a name, or ``auto``.
             rules: of :meth:`rules`.
             checkpoint: of the call.
+
+        Returns:
+            The requests of each layer and direction, and how many steps lie between two kept
+            states; 0: everything is kept.
 
         Raises:
             InputError: the budget is less than any way needs.
@@ -146,11 +134,10 @@ class Group:
             member = runner.request(call, wants, engine, rule)
             members.append(member)
             below = below or (not self.directions and member.training)
-        requests = Requests(tuple(members))
-        if checkpoint and requests.training:
+        between = 0
+        if checkpoint and any(member.training for member in members):
             members, between = in_spans(self.runners, members, calls[0].sizes, checkpoint)
-            return Requests(tuple(members), between)
-        return requests
+        return tuple(members), between
 
     def bind(
         self,
@@ -168,17 +155,16 @@ class Group:
         if engine is None:
             oracle = self.oracle(rules)
             return BoundGroup((BoundKernel(oracle, lambda: oracle, False),), rules, arrangement)
-        requests = self.requests(calls, calls[0].inputs[0].requires_grad, engine, rules, checkpoint)
-        members, between = requests
+        flows = calls[0].inputs[0].requires_grad
+        members, between = self.requests(calls, flows, engine, rules, checkpoint)
         if len(members) > 1:
             steps, batch = sizes_for_choosing(calls[0])
             choice = self._choice(StackRequest(members), min(steps, between or steps), batch)
             if choice is not None and not (between and choice.kernel.differentiable):
-                kernel = choice.kernel
+                kernel, training = choice.kernel, [member.training for member in members]
                 if between and isinstance(kernel, Together):
-                    flags = [member.training for member in members]
-                    kernel = all_checkpointed(kernel, between, flags)
-                bound = BoundKernel(kernel, lambda: self.oracle(rules), requests.training)
+                    kernel = all_checkpointed(kernel, between, training)
+                bound = BoundKernel(kernel, lambda: self.oracle(rules), any(training))
                 return BoundGroup((bound,), rules, arrangement)
         trio = zip(self.runners, calls, members, strict=True)
         return BoundGroup(
@@ -254,25 +240,18 @@ class Group:
     @property
     def choices(self) -> dict[str, Choice]:
         """What was chosen so far among several, by what :meth:`show` calls it; for records."""
-        chosen = {self.show(request): choice for request, choice in self._chosen.items() if choice}
-        return {
-            request_text: choice for request_text, choice in chosen.items() if choice.why != "only"
-        }
+        chosen = [(self.show(request), choice) for request, choice in self._chosen.items()]
+        return {text: choice for text, choice in chosen if choice and choice.why != "only"}
 
     @property
     def awaited(self) -> dict[str, Mapping[str, Any]]:
         """Pinned records of requests that have not come since."""
-        ran = {self.show(request) for request in self._chosen}
-        return {
-            request_text: record
-            for request_text, record in self._pinned.items()
-            if request_text not in ran
-        }
+        ran = set(map(self.show, self._chosen))
+        return {text: record for text, record in self._pinned.items() if text not in ran}
 
     def show(self, request: StackRequest) -> str:
         """What is asked of all layers as text."""
-        members = zip(self.runners, request.members)
-        return " | ".join(runner.show(member) for runner, member in members)
+        return " | ".join(r.show(member) for r, member in zip(self.runners, request.members))
 
     def pin(self, request_text: str, record: Mapping[str, Any]) -> str | None:
         """Use the schedule of a record of :func:`elman.nn.choices`; else return why not."""
@@ -285,11 +264,8 @@ class Group:
 
     def _choice(self, request: StackRequest, steps: int, batch: int) -> Choice | None:
         """What runs such calls, chosen when it is first asked for; None: each by itself."""
-        if request not in self._chosen:
-            self._chosen[request] = self._choose(request, steps, batch)
-        return self._chosen[request]
-
-    def _choose(self, request: StackRequest, steps: int, batch: int) -> Choice | None:
+        if request in self._chosen:
+            return self._chosen[request]
         members = list(zip(self.runners, request.members))
         choices = [runner.choice(member, steps, batch) for runner, member in members]
         jobs: list[Job] = [runner.job(member) for runner, member in members]
@@ -300,5 +276,6 @@ class Group:
         arrangement = self.arrangement(tuple(member.rules for member in request.members))
         choice = choose_together(jobs, choices, steps, batch, arrangement, pinned)
         if choice is not None and not self.directions and released(choice, jobs, steps):
-            return None
+            choice = None
+        self._chosen[request] = choice
         return choice

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from elman import compiler
 from elman.engines.arrays import Arrays
 from elman.engines.base import Job, Kernel
-from elman.engines.call import Call, Result
+from elman.engines.call import Call
 from elman.engines.checkpoint import Checkpointed
 from elman.engines.packed import for_layout
 from elman.errors import EngineError, InputError, ShapeError, VerifyError
@@ -20,7 +20,7 @@ from elman.frontend.cell import Cell
 from elman.ir.evaluate import evaluate
 from elman.ir.types import shape_size
 from elman.nn.autograd.derived import derived
-from elman.nn.autograd.function import run
+from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.second_order import Differentiable
 from elman.nn.options.base import RULES
 from elman.plan.spec import USUAL, PlanOptions, Spec
@@ -31,24 +31,6 @@ from elman.tuning.verification import verified
 
 BENCHMARKED = ("benchmarked", "remembered")
 Rules = tuple[Rule, ...]
-
-
-class BoundKernel(NamedTuple):
-    """What calls of one kind run on.
-
-    Attributes:
-        kernel: of one layer in one direction, or of several.
-        oracle: gives a differentiable kernel of the same step.
-        training: whether a gradient may be asked for.
-    """
-
-    kernel: Kernel
-    oracle: Callable[[], Kernel]
-    training: bool
-
-    def run(self, call: Call) -> Result:
-        """Run all steps: see :func:`elman.nn.autograd.function.run`."""
-        return run(self.kernel, self.oracle, call, self.training)
 
 
 def sizes_for_choosing(call: Call) -> tuple[int, int]:
@@ -166,15 +148,14 @@ class Runner:
             engine,
             rules,
         )
-        return request if call.packed is None or engine != "auto" else self._packing(request)
-
-    def _packing(self, request: Request) -> Request:
-        """A request of an engine that runs packed rows as they lie, if there is one for it."""
-        packing = self._packs.get(request)
-        if packing is None:
-            engine = first_engine(self.job(request), lambda engine: engine.packs)
-            packing = self._packs[request] = request._replace(engine=engine or "auto")
-        return packing
+        if call.packed is None or engine != "auto":
+            return request
+        if (
+            request not in self._packs
+        ):  # an engine that runs packed rows as they lie, if there is one
+            name = first_engine(self.job(request), lambda engine: engine.packs)
+            self._packs[request] = request._replace(engine=name or "auto")
+        return self._packs[request]
 
     def choice(self, request: Request, steps: int, batch: int) -> Choice:
         """What runs such a call: chosen when it is first asked for."""

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from elman.engines.call import Call
-from elman.nn.call.states import StateForm
-from elman.nn.execute.group import BoundGroup, Group, Requests, Rules
-from elman.nn.execute.layer import Runner
-from elman.nn.options.base import StepValues
+from elman.nn.call.layout import StateForm
+from elman.nn.execute.group import BoundGroup, Group
+from elman.nn.execute.layer import Rules, Runner
 from elman.nn.options.outputs import OutputLayout, Outputs, RunSettings, run_layers
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.passes.draws import draws
-from elman.tuning.request import bucket
+from elman.tuning.request import Request, bucket
 
 if TYPE_CHECKING:
-    from elman.nn.call.bound import BoundCall
+    from elman.nn.call.parts import BoundCall
 
 
 class Asked(NamedTuple):
@@ -28,11 +27,13 @@ class Asked(NamedTuple):
         group: of layers or directions.
         calls: of each, with what stands for the inputs of those above.
         requests: for their kernels.
+        between: steps between two kept states; 0: everything is kept.
     """
 
     group: Group
     calls: list[Call]
-    requests: Requests
+    requests: tuple[Request, ...]
+    between: int
 
 
 Bound = dict[tuple[int, ...], BoundGroup]  # by group, and how many steps and samples it is given
@@ -121,11 +122,10 @@ class Stack:
         def run_group(
             group: Group, inputs: tuple[Tensor, ...], first: int, end: int
         ) -> tuple[Tensor, Sequence[Tensor]]:
-            key, steps = (first, *size), self._steps_for(call.steps, first, end)
+            key = (first, *size)
             binding = bound.get(key)
-            rules = self._rules(group, steps, end, settings) if binding is None else binding.rules
-            plain = self._calls(group, inputs, states, call, first)
-            calls = group.calls(plain, steps, rules)
+            rules = None if binding is None else binding.rules
+            calls, rules = self._calls(group, inputs, states, call, first, settings, rules)
             if binding is None:
                 binding = bound[key] = group.bind(calls, settings.engine, rules, limits)
             result = group.run(binding, calls)
@@ -153,28 +153,14 @@ class Stack:
         questions: list[Asked] = []
         at, flows = 0, call.inputs[0].requires_grad
         for group, count in groups:
-            steps = self._steps_for(call.steps, at, at + count)
-            rules = self._rules(group, steps, at + count, settings)
-            plain = self._calls(group, call.inputs, states, call, at)
-            calls = group.calls(plain, steps, rules, False)
-            requests = group.requests(calls, flows, str(settings.engine), rules, limits)
-            questions.append(Asked(group, calls, requests))
-            at, flows = at + count, flows or requests.training
+            calls, rules = self._calls(
+                group, call.inputs, states, call, at, settings, compute=False
+            )
+            engine = str(settings.engine)
+            members, between = group.requests(calls, flows, engine, rules, limits)
+            questions.append(Asked(group, calls, members, between))
+            at, flows = at + count, flows or any(member.training for member in members)
         return questions
-
-    def _steps_for(self, steps: Sequence[StepValues], first: int, end: int) -> Sequence[StepValues]:
-        """The values of options that some layers and directions read."""
-        each = [
-            STEP_OPTIONS[values.option].for_layers(values, first, end, self.draws[first])
-            for values in steps
-        ]
-        return [values for values in each if values is not None]
-
-    def _rules(
-        self, group: Group, steps: Sequence[StepValues], end: int, settings: RunSettings
-    ) -> tuple[Rules, ...]:
-        """How the steps of a group change."""
-        return group.rules(steps, end == len(self.runners), settings.outputs)
 
     def _calls(
         self,
@@ -183,18 +169,33 @@ class Stack:
         states: Sequence[tuple[Tensor, ...]],
         call: BoundCall,
         first: int,
-    ) -> list[Call]:
-        """The calls of a group as its cells take them.
+        settings: RunSettings,
+        rules: tuple[Rules, ...] | None = None,
+        compute: bool = True,
+    ) -> tuple[list[Call], tuple[Rules, ...]]:
+        """The calls of a group's layers and directions, and how the steps of each change.
 
         Args:
             inputs: of the module, the first that of the group.
             states: of each layer and direction of the module; of one alone with their axis.
             call: of the module.
             first: which layer and direction is the group's first.
+            settings: of the call.
+            rules: how the steps change, if that is known.
+            compute: as of :meth:`Runner.precompute_static`.
         """
-        values = tuple([inputs[k] for k in self.takes[first]])
-        stacked = states[0] is call.states
-        return [
-            Call(values, states[k], tuple(call.weights[k]), call.packed, stacked)
-            for k in range(first, first + len(group.runners))
+        end = first + len(group.runners)
+        each = [
+            STEP_OPTIONS[values.option].for_layers(values, first, end, self.draws[first])
+            for values in call.steps
         ]
+        steps = [values for values in each if values is not None]
+        if rules is None:
+            rules = group.rules(steps, end == len(self.runners), settings.outputs)
+        read = tuple([inputs[k] for k in self.takes[first]])
+        stacked = states[0] is call.states
+        plain = [
+            Call(read, states[k], tuple(call.weights[k]), call.packed, stacked)
+            for k in range(first, end)
+        ]
+        return group.calls(plain, steps, rules, compute), rules

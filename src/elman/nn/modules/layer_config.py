@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any
 
 from elman import cells
 from elman.checks import MOST_LAYERS, check_size, shown
-from elman.errors import InputError, ShapeError, diagnostic, spelled
+from elman.errors import InputError, ShapeError, spelled
 from elman.frontend.cell import Cell
 from elman.frontend.changes import Change
 from elman.frontend.initial import Init, check_init
@@ -16,20 +16,6 @@ from elman.nn.options.registry import NAMES as CALL_OPTIONS
 
 _OF_CALLS = frozenset((*CALL_OPTIONS, "state"))
 Formula = tuple[Cell, int, dict[str, int]]  # of a layer: cell, size of its first state, other dims
-
-
-class Layers(NamedTuple):
-    """What is said of all layers, lowest first.
-
-    Attributes:
-        formulas: of each layer.
-        constants: of each layer, what its constants are, by name.
-        alike: whether all have one cell, one size and the same dims.
-    """
-
-    formulas: list[Formula]
-    constants: list[dict[str, Init]]
-    alike: bool
 
 
 def layers_of(
@@ -40,7 +26,7 @@ def layers_of(
     changes: Sequence[Change],
     arguments_by_name: Mapping[str, Any],
     arguments: Collection[str] = (),
-) -> Layers:
+) -> tuple[list[Formula], list[dict[str, Init]]]:
     """Bind the cell, sizes, options and constants of every layer.
 
     Args:
@@ -51,6 +37,9 @@ def layers_of(
         changes: of all layers that have such states.
         arguments_by_name: other arguments by name: options, dims and constants of cells.
         arguments: names of the module's own, one of which may have been meant.
+
+    Returns:
+        The formula of each layer, lowest first, and what its constants are, by name.
 
     Raises:
         InputError: no cell, an argument that no cell has, or lists of unlike length.
@@ -63,40 +52,38 @@ def layers_of(
     sizes = _each("hidden_size", hidden_size, count)
     for layer_cell in cells:
         _check_cell(layer_cell)
+    states = dict.fromkeys([entry.name for layer_cell in cells for entry in layer_cell.states])
+    for change in changes:
+        change.check("/".join(dict.fromkeys([layer_cell.name for layer_cell in cells])), [*states])
     constant_names = {name for layer_cell in cells for name in layer_cell.constants}
     for name in arguments_by_name:
         if name in _OF_CALLS and name not in constant_names:
             raise InputError(f"{name} is an argument of each call", f"net(x, {name}=…)")
-    names_by_cell = [_names_of(layer_cell) for layer_cell in cells]
+    every = {name for layer_cell in cells for name in _names_of(layer_cell)}
     bound: dict[int, Cell] = {}  # one of equal ones, so that layers can run together
     formulas: list[Formula] = []
     constants: list[dict[str, Init]] = []
     for layer, (layer_cell, size) in enumerate(zip(cells, sizes, strict=True)):
-        elsewhere = {name for names in names_by_cell for name in names} - names_by_cell[layer]
-        layer_arguments = {
-            name: value
-            if _is_whole(layer_cell, name, value, count)
-            else _each(name, value, count)[layer]
-            for name, value in arguments_by_name.items()
-            if name not in elsewhere
-        }
-        layer_arguments = {
-            k: v for k, v in layer_arguments.items() if v is not None or k in layer_cell.defaults
-        }
-        bound_cell, dims, fixed = _separated(layer_cell, layer_arguments, arguments)
+        elsewhere = every - _names_of(layer_cell)
+        values: dict[str, Any] = {}
+        for name, value in arguments_by_name.items():
+            if name in elsewhere:
+                continue
+            if not _is_whole(layer_cell, name, value, count):
+                value = _each(name, value, count)[layer]
+            if value is not None or name in layer_cell.defaults:
+                values[name] = value
+        bound_cell, dims, fixed = _separated(layer_cell, values, arguments)
         for name, number in (("hidden_size", size), *dims.items()):
             check_size(name, number)
         if heads > size:
             raise ShapeError(f"hidden_size={size} cannot be divided among {heads} heads")
         if id(layer_cell) not in bound:
-            bound_cell = bound_cell.with_heads(heads)
-            bound[id(layer_cell)] = bound_cell.with_changes(
-                *_changes_for(bound_cell, cells, changes)
-            )
+            whose = [change.of_states([s.name for s in layer_cell.states]) for change in changes]
+            bound[id(layer_cell)] = bound_cell.with_heads(heads).with_changes(*whose)
         formulas.append((bound[id(layer_cell)], size, dims))
         constants.append(fixed)
-    first = formulas[0]
-    return Layers(formulas, constants, all(formula == first for formula in formulas))
+    return formulas, constants
 
 
 def _count(cell: Any, hidden_size: Any, num_layers: int) -> int:
@@ -108,11 +95,9 @@ def _count(cell: Any, hidden_size: Any, num_layers: int) -> int:
     numbers = set(counts.values())
     if len(numbers) > 1 or 0 in numbers:
         raise InputError(
-            diagnostic(
-                "lists have one entry for each layer, and all say the same number of layers",
-                [(name, str(count)) for name, count in counts.items()],
-                "Recurrent([cell_a, cell_b], input_size, [64, 32])",
-            )
+            "lists have one entry for each layer, and all say the same number of layers",
+            "Recurrent([cell_a, cell_b], input_size, [64, 32])",
+            **counts,
         )
     return numbers.pop()
 
@@ -122,9 +107,7 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
     if not isinstance(value, (list, tuple)):
         return [value] * count
     if len(value) != count:
-        raise InputError(
-            diagnostic(f"{name} has {len(value)} entries for {count} layers", [], f"{name}=[…]")
-        )
+        raise InputError(f"{name} has {len(value)} entries for {count} layers", f"{name}=[…]")
     return list(value)
 
 
@@ -136,44 +119,29 @@ def _is_whole(cell: Cell, name: str, value: Any, count: int) -> bool:
     return name in cell.defaults
 
 
-def _changes_for(cell: Cell, cells: Sequence[Cell], changes: Sequence[Change]) -> list[Change]:
-    """The changes that concern a cell's states."""
-    every = dict.fromkeys([entry.name for layer_cell in cells for entry in layer_cell.states])
-    names = "/".join(dict.fromkeys([layer_cell.name for layer_cell in cells]))
-    for change in changes:
-        change.check(names, [*every])
-    return [change.of_states([entry.name for entry in cell.states]) for change in changes]
-
-
 def _check_cell(cell: Any) -> None:
     """Refuse what is not a cell with a state. Raises InputError."""
     if not isinstance(cell, Cell):
         named = isinstance(cell, str) and isinstance(getattr(cells, cell, None), Cell)
         raise InputError(
-            diagnostic(
-                f"Recurrent takes a cell, not {type(cell).__name__}",
-                [("value", shown(cell))],
-                f"elman.cells.{cell}"
-                if named
-                else "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
-            )
+            f"Recurrent takes a cell, not {type(cell).__name__}",
+            f"elman.cells.{cell}"
+            if named
+            else "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
+            value=shown(cell),
         )
     if not cell.states:
         raise InputError(
-            diagnostic(
-                f"{cell.name} has no state: there is nothing for Recurrent to hand on",
-                [("at", cell.where)],
-                'a state that the formula returns too: state="h[H]"; elman.draw and elman.explain '
-                "show it as it is",
-            )
+            f"{cell.name} has no state: there is nothing for Recurrent to hand on",
+            'a state that the formula returns too: state="h[H]"; elman.draw and elman.explain '
+            "show it as it is",
+            at=cell.where,
         )
     for name in sorted(_OF_CALLS.intersection(cell.defaults)):
         raise InputError(
-            diagnostic(
-                f"option {name!r} of {cell.name} has the name of an argument of each call",
-                [("at", cell.where)],
-                f"another name: cell_{name}",
-            )
+            f"option {name!r} of {cell.name} has the name of an argument of each call",
+            f"another name: cell_{name}",
+            at=cell.where,
         )
 
 
@@ -206,15 +174,13 @@ def _separated(
         if entry.name in cell.constants and entry.name not in {*fixed, *cell.init}:
             initial = f"init={{{entry.name!r}: …}} in the cell"
             raise InputError(
-                diagnostic(
-                    f"{cell.name} needs its constant {entry}",
-                    [("at", cell.where)],
-                    spelled(
-                        f"Recurrent({cell.name}, …, {entry.name}=…), a number, a tensor, or a "
-                        f"function that fills one; or {initial}",
-                        initial,
-                    ),
-                )
+                f"{cell.name} needs its constant {entry}",
+                spelled(
+                    f"Recurrent({cell.name}, …, {entry.name}=…), a number, a tensor, or a "
+                    f"function that fills one; or {initial}",
+                    initial,
+                ),
+                at=cell.where,
             )
     dims = {
         name: value for name, value in arguments_by_name.items() if name not in {*options, *fixed}
@@ -229,7 +195,7 @@ def _separated(
                 f"of that name (dims: {', '.join(sorted(dims_of_cell))}; options: "
                 f"{', '.join(cell.defaults) or 'none'}{constants})"
             )
-            raise InputError(diagnostic(message, [], _meant(cell, name, arguments)))
+            raise InputError(message, _meant(cell, name, arguments))
     return bound, dims, fixed
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, TypedDict, TypeVar, cast, get_args
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from torch import nn
 
-from elman.checks import MOST_LAYERS, check_choice, check_flag, check_share, check_size, shown
+from elman.checks import check_choice, check_flag, check_share, check_size, shown
 from elman.errors import InputError
-from elman.frontend.changes import (
-    Change,
-    ClippedGradient,
-    RecurrentDropout,
-    Zoneout,
-)
+from elman.frontend.changes import Change, ClippedGradient, RecurrentDropout, Zoneout
 from elman.frontend.draws import Per
 from elman.nn.engine_choice import checked
 from elman.plan.spec import USUAL, PlanOptions
@@ -91,27 +87,10 @@ class Configured(nn.Module):
         Raises:
             InputError, EngineError: one cannot be so.
         """
-        self.engine = checked(options.get("engine", "auto"))
-        self.heads = check_size("heads", options.get("heads", 1))
-        plan = check_plan(options.get("plan", USUAL))
-        if plan != USUAL:
-            self.plan = plan  # else the class's: what ``torch.save`` writes names no class of ours
-        self.residual = check_flag("residual", options.get("residual", False))
-        limit = options.get("clip_gradient")
-        self.clip_gradient = None if limit is None else ClippedGradient(limit).limit
-        self.learn_initial = check_flag("learn_initial", options.get("learn_initial", False))
-        share = options.get("zoneout", 0.0)
-        self.zoneout = share if isinstance(share, Mapping) else check_share("zoneout", share)
-        self.recurrent_dropout = check_share(
-            "recurrent_dropout", options.get("recurrent_dropout", 0.0)
-        )
-        per = check_choice(
-            "recurrent_dropout_per",
-            options.get("recurrent_dropout_per", "sequence"),
-            get_args(Per),
-        )
-        self.recurrent_dropout_per = cast(Per, per)
-        self.weight_dropout = check_share("weight_dropout", options.get("weight_dropout", 0.0))
+        for name, check in _CHECKS.items():
+            value = check(options.get(name, getattr(Configured, name)))
+            if name != "plan" or value != USUAL:
+                setattr(self, name, value)  # so ``torch.save`` names no class of ours unless needed
 
     @property
     def _changes(self) -> tuple[Change, ...]:
@@ -156,26 +135,6 @@ class Configured(nn.Module):
         return used
 
 
-def signed(layers: Layers) -> Layers:
-    """A class whose constructor shows each option, as ``help`` and editors ask for it."""
-    constructor: Any = layers.__init__
-    signature = inspect.signature(constructor)
-    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    for name, kind in Options.__annotations__.items():
-        default = getattr(Configured, name)
-        kind = getattr(kind, "__forward_arg__", kind)
-        parameters.append(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-            )
-        )
-    parameters += [
-        p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD and p.name == "more"
-    ]
-    constructor.__signature__ = signature.replace(parameters=parameters)
-    return layers
-
-
 def check_plan(plan: Any) -> PlanOptions:
     """Check ``plan=`` of a module. Raises InputError."""
     if not isinstance(plan, PlanOptions):
@@ -184,17 +143,33 @@ def check_plan(plan: Any) -> PlanOptions:
     return plan
 
 
-def limited(num_layers: Any) -> Any:
-    """``num_layers`` for torch, which refuses what is none, and makes any number of layers.
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "engine": checked,
+    "heads": partial(check_size, "heads"),
+    "plan": check_plan,
+    "residual": partial(check_flag, "residual"),
+    "clip_gradient": lambda limit: None if limit is None else ClippedGradient(limit).limit,
+    "learn_initial": partial(check_flag, "learn_initial"),
+    "zoneout": lambda p: p if isinstance(p, Mapping) else check_share("zoneout", p),
+    "recurrent_dropout": partial(check_share, "recurrent_dropout"),
+    "recurrent_dropout_per": partial(
+        check_choice, "recurrent_dropout_per", choices=("step", "sequence")
+    ),
+    "weight_dropout": partial(check_share, "weight_dropout"),
+}
+OPTIONS = tuple(_CHECKS)
 
-    Raises:
-        InputError: there are too many to be made.
-    """
-    if isinstance(num_layers, int) and num_layers > MOST_LAYERS:
-        check_size("num_layers", num_layers, 1, MOST_LAYERS)
-    return num_layers
 
-
-def unknown(options: Any) -> dict[str, Any]:
-    """Options that elman does not have, for torch's own error message."""
-    return {name: options[name] for name in options if name not in Options.__annotations__}
+def signed(layers: Layers) -> Layers:
+    """A class whose constructor shows each option, as ``help`` and editors ask for it."""
+    constructor: Any = layers.__init__
+    signature = inspect.signature(constructor)
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    for name, kind in Options.__annotations__.items():
+        default, kind = getattr(Configured, name), getattr(kind, "__forward_arg__", kind)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
+    further = signature.parameters.get("more")
+    parameters += [further] if further is not None else []
+    constructor.__signature__ = signature.replace(parameters=parameters)
+    return layers

@@ -24,6 +24,7 @@ from elman.nn.autograd.cross_entropy import (
 )
 from elman.nn.autograd.transforms import transformed
 from elman.nn.call.dense import as_tensor, check_dense, check_factory
+from elman.nn.call.layout import cast_to
 from elman.nn.compile.cross_entropy import run_compiled
 from elman.nn.compile.names import transforming
 from elman.nn.engine_choice import autocast_type, exports_onnx, wanted
@@ -114,7 +115,12 @@ class LinearCrossEntropyLoss(nn.Module):
         self.label_smoothing = check_share("label_smoothing", label_smoothing)
         if options is not None:
             raise InputError("options of chunks are torch's own", "leave them out: elman chooses")
-        self.register_buffer("weight", _class_weights(weight, num_classes))
+        if weight is not None:
+            _check_tensor("weight", weight)
+            if weight.shape != (num_classes,):
+                what = f"weight is one number per class, [{num_classes}]"
+                raise ShapeError(f"{what}, got {[*weight.shape]}")
+        self.register_buffer("weight", weight)
         bias = check_flag("bias", bias)
         check_factory(device, dtype)
         self.tied = tie is not None
@@ -165,9 +171,9 @@ class LinearCrossEntropyLoss(nn.Module):
         rows, kind = input.reshape(-1, self.linear.in_features), weight.device.type
         half = autocast_type(kind)
         if half is not None:
-            inner = weight.dtype if kind == "cpu" else half
-            rows, weight = _cast(rows, inner), _cast(weight, inner)
-            bias = None if bias is None else _cast(bias, inner)
+            rows, weight, bias = cast_to(
+                (rows, weight, bias), weight.dtype if kind == "cpu" else half
+            )
         with torch.autocast(kind, enabled=False) if half is not None else nullcontext():
             loss = self._loss(rows, weight, bias, target)
         loss = loss.to(accumulated(rows.dtype) if half is not None else rows.dtype)
@@ -185,12 +191,10 @@ class LinearCrossEntropyLoss(nn.Module):
         simple = classes and self.weight is None and not self.out_features
         if simple and torch.compiler.is_compiling() and not (exports_onnx() or transforming()):
             return run_compiled(x, weight, bias, targets, rule)
-        plain = not simple or exports_onnx() or transformed((*tensors, targets)) is not None
-        if plain:
-            shape = (self.num_classes, *self.out_features)
-            logits = F.linear(x, weight, bias).unflatten(-1, shape)
-            flat = targets.reshape(logits.shape if not classes else (len(x), *self.out_features))
-            return plain_loss(logits, flat, rule, self.weight)
+        if not simple or exports_onnx() or transformed((*tensors, targets)) is not None:
+            logits = F.linear(x, weight, bias).unflatten(-1, (self.num_classes, *self.out_features))
+            shape = (len(x), *self.out_features) if classes else logits.shape
+            return plain_loss(logits, targets.reshape(shape), rule, self.weight)
         check_targets(targets, self.num_classes, ignored)
         decoding = decoding_of(x, weight, bias, targets.reshape(-1), rule, wanted("auto"))
         if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
@@ -201,18 +205,17 @@ class LinearCrossEntropyLoss(nn.Module):
         """Raise ShapeError or InputError for arguments that do not fit."""
         self._check_states(x)
         _check_tensor("target", targets)
-        shape = [*x.shape[:-1], *self.out_features]
-        if targets.is_floating_point():
+        probable, shape = targets.is_floating_point(), [*x.shape[:-1], *self.out_features]
+        if probable:
             shape.insert(x.dim() - 1, self.num_classes)
         elif targets.dtype not in _INTEGERS:
             raise InputError(f"target must be integers or probabilities, got {targets.dtype}")
         if [*targets.shape] != shape:
-            kind = "probabilities" if targets.is_floating_point() else "classes"
             raise ShapeError(
-                f"target of LinearCrossEntropyLoss, {kind}, is {shape} for input {[*x.shape]}, "
-                f"got {[*targets.shape]}"
+                f"target of LinearCrossEntropyLoss, {'probabilities' if probable else 'classes'}, "
+                f"is {shape} for input {[*x.shape]}, got {[*targets.shape]}"
             )
-        if targets.is_floating_point() and self.ignore_index is not None:
+        if probable and self.ignore_index is not None:
             raise InputError("ignore_index is a class, target are probabilities of classes")
         if targets.device != x.device:
             raise InputError(f"target is on {targets.device}, the decoder on {x.device}")
@@ -247,20 +250,6 @@ def _check_tensor(name: str, value: Any) -> None:
     check_dense(value, name, "LinearCrossEntropyLoss")
 
 
-def _class_weights(weight: Any, classes: int) -> Tensor | None:
-    """Factors [C] of the classes' losses, if there are any.
-
-    Raises:
-        InputError, ShapeError: they are no tensor, or not one number per class.
-    """
-    if weight is None:
-        return None
-    _check_tensor("weight", weight)
-    if weight.shape != (classes,):
-        raise ShapeError(f"weight is one number per class, [{classes}], got {[*weight.shape]}")
-    return weight
-
-
 def _tied(tie: Any, shape: tuple[int, int], device: Any, dtype: torch.dtype | None) -> nn.Parameter:
     """The weight of an embedding.
 
@@ -277,8 +266,3 @@ def _tied(tie: Any, shape: tuple[int, int], device: Any, dtype: torch.dtype | No
     if device is not None and torch.empty(0, device=device).device != weight.device:
         raise InputError(f"device is {device}, but the tied weight is on {weight.device}")
     return weight
-
-
-def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """As autocast casts: float64 is left alone."""
-    return value if value.dtype == torch.float64 else value.to(dtype)

@@ -18,13 +18,12 @@ from elman.frontend.cell import Cell, same_cell
 from elman.frontend.initial import Init
 from elman.ir.types import shape_size
 from elman.nn.call.dense import check_factory
-from elman.nn.call.parts import PARTS
 from elman.nn.call.plan import plan_call
 from elman.nn.compile.names import fixed_engine
 from elman.nn.engine_choice import check_export, check_trace, wanted
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.layer_config import Formula, layers_of
-from elman.nn.modules.layer_options import Options, signed
+from elman.nn.modules.layer_options import OPTIONS, Options, signed
 from elman.nn.modules.sequence import SequenceModule
 from elman.nn.options.registry import CallOptions, given_options
 
@@ -107,21 +106,16 @@ class Recurrent(SequenceModule):
         super().__init__()
         check_size("input_size", input_size, 0)
         check_factory(device, dtype)
-        options = {name: more.pop(name) for name in Options.__annotations__ if name in more}
+        options = {name: more.pop(name) for name in OPTIONS if name in more}
         self._set_options(cast(Options, options))
-        layers = layers_of(
-            cell,
-            hidden_size,
-            num_layers,
-            self.heads,
-            self._changes,
-            more,
-            inspect.signature(Recurrent).parameters,
+        arguments = inspect.signature(Recurrent).parameters
+        formulas, constants = layers_of(
+            cell, hidden_size, num_layers, self.heads, self._changes, more, arguments
         )
-        self.cell, _, self._dims = layers.formulas[0]
-        self.num_layers, self.input_size = len(layers.formulas), input_size
-        self._own = None if layers.alike else layers.formulas
-        sizes = [size for _, size, _ in layers.formulas]
+        self.cell, _, self._dims = formulas[0]
+        self.num_layers, self.input_size = len(formulas), input_size
+        self._own = None if all(each == formulas[0] for each in formulas) else formulas
+        sizes = [size for _, size, _ in formulas]
         self.hidden_size: Any = sizes[0] if len({*sizes}) == 1 else sizes
         self.bidirectional = check_flag("bidirectional", bidirectional)
         self.batch_first = check_flag("batch_first", batch_first)
@@ -133,14 +127,10 @@ class Recurrent(SequenceModule):
                 f"num_layers={self.num_layers}",
                 stacklevel=2,
             )
-        self._given = tuple(
-            dict.fromkeys(
-                [name for layer_constant_names in layers.constants for name in layer_constant_names]
-            )
-        )
+        self._given = tuple(dict.fromkeys([name for given in constants for name in given]))
         directions = 1 + self.bidirectional
         for index, (names, runner) in enumerate(zip(self.parts.names, self.runners.values())):
-            layer_constants = layers.constants[index // directions]
+            given = constants[index // directions]
             for name, weight in zip(names, runner.cell.weights):
                 shape = shape_size(weight.shape, dict(runner.dims))
                 tensor = torch.empty(shape, device=device, dtype=dtype)
@@ -148,8 +138,8 @@ class Recurrent(SequenceModule):
                     self.register_parameter(name, Parameter(tensor))
                     continue
                 self.register_buffer(name, tensor)
-                if weight.name in layer_constants:
-                    _initialise(tensor, layer_constants[weight.name], f"{name}, {weight}")
+                if weight.name in given:
+                    _initialise(tensor, given[weight.name], f"{name}, {weight}")
         self._make_initial(device, dtype)
         self.reset_parameters()
 
@@ -167,21 +157,15 @@ class Recurrent(SequenceModule):
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {k: v for k, v in super().__getstate__().items() if k != PARTS}  # type: ignore[misc]
-        if self._own is None:
-            return {**state, _FORMULA: self.cell.fingerprint}
-        return {**state, _FORMULA: [cell.fingerprint for cell, *_ in self._own]}
+        cells = [cell.fingerprint for cell, *_ in self._own or [(self.cell,)]]
+        return {**super().__getstate__(), _FORMULA: cells[0] if self._own is None else cells}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = {k: v for k, v in state.items() if k != PARTS}
-        formula, layer_formulas = state.pop(_FORMULA, None), state["_own"]
-        cells = [state["cell"]] if layer_formulas is None else [cell for cell, *_ in layer_formulas]
-        for cell, saved in zip(
-            cells, [formula] if layer_formulas is None else formula, strict=True
-        ):
-            same_cell(cell, saved)
+        formula, own = state.pop(_FORMULA, None), state["_own"]
+        formulas, saved = ([(state["cell"],)], [formula]) if own is None else (own, formula)
+        for (cell, *_), fingerprint in zip(formulas, saved, strict=True):
+            same_cell(cell, fingerprint)
         super().__setstate__(state)
-        self._parts = self._make_parts()  # now, not while a compiler traces
 
     def reset_parameters(self) -> None:
         """Draw all weights anew, layer by layer, in declared order; constants too if the cell's
@@ -242,26 +226,27 @@ class Recurrent(SequenceModule):
         else:
             check_trace(type(self).__name__)
             engine = wanted(self.engine)
-        return self._run(plan_call(self, x, state, call_options, engine), kind)
+        return self._run(*plan_call(self, x, state, call_options, engine), kind)
 
     def flatten_parameters(self) -> None:
         """Do nothing: for code that calls it of any of torch's recurrent layers."""
 
     def extra_repr(self) -> str:
         """Cell, sizes, and every option that is not the default."""
-        formulas = self._formulas()
-        cells, dims = [cell for cell, *_ in formulas], [layer_dims for *_, layer_dims in formulas]
-        single_cell = all(cell is self.cell for cell in cells)
-        names = self.cell.name if single_cell else f"[{', '.join(cell.name for cell in cells)}]"
+        cells, _, dims = zip(*self._formulas())
+        alone = all(cell is self.cell for cell in cells)
+        names = self.cell.name if alone else f"[{', '.join(cell.name for cell in cells)}]"
         fields = [names, str(self.input_size), str(self.hidden_size)]
-        for name in dict.fromkeys([name for layer_dims in dims for name in layer_dims]):
+        for name in dict.fromkeys(name for layer_dims in dims for name in layer_dims):
             sizes = [layer_dims.get(name) for layer_dims in dims]
             fields.append(f"{name}={sizes[0] if len({*sizes}) == 1 else sizes}")
-        for cell in dict.fromkeys(cells):
-            for name, value in cell.options.items():
-                if value is not cell.defaults.get(name):
-                    option = f"{name}={getattr(value, '__name__', value)}"
-                    fields += [option] * (option not in fields)
+        options = [
+            f"{name}={getattr(value, '__name__', value)}"
+            for cell in dict.fromkeys(cells)
+            for name, value in cell.options.items()
+            if value is not cell.defaults.get(name)
+        ]
+        fields += dict.fromkeys(options)
         for name, argument in inspect.signature(Recurrent).parameters.items():
             is_option = argument.default is not argument.empty and name not in _OF_PARAMETERS
             if is_option and getattr(self, name) != argument.default:

@@ -11,23 +11,24 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from elman.checks import check_size
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
+from elman.frontend.cell import Cell
 from elman.ir.types import dim_size
 from elman.nn.call.cache import CallCache, Kind
 from elman.nn.call.dense import row_of
-from elman.nn.call.parts import Parts
-from elman.nn.call.plan import PlannedCall
+from elman.nn.call.layout import one_or_all
+from elman.nn.call.parts import PARTS, Parts
+from elman.nn.call.plan import Arguments, CallPlan
 from elman.nn.call.signature import Signature
-from elman.nn.call.states import one_or_all
 from elman.nn.compile.names import key_of
-from elman.nn.execute.build import begins_otherwise, multiplies_states, runners_of
+from elman.nn.execute.build import runners_of
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack
 from elman.nn.modules.layer_config import Formula
 from elman.nn.modules.layer_options import Configured, check_plan
+from elman.nn.options.base import check_sample_values
 from elman.nn.options.draws import check_draws, draws_to_keep
 from elman.nn.options.registry import STEP_OPTIONS, CallOptions, given_options
-from elman.nn.options.step_values import check_sample_values
 from elman.passes.draws import draws_of
 
 
@@ -42,13 +43,10 @@ class SequenceModule(Configured):
     dropout: float
     _parts: Parts | None = None
 
-    def _formula(self) -> Formula:
-        """The cell of all layers, the size of its first state, and those of its other dims."""
-        raise NotImplementedError
-
     def _formulas(self) -> list[Formula]:
-        """The same of each layer, lowest first."""
-        return [self._formula()] * self.num_layers
+        """Of each layer, lowest first, the cell, the size of its first state, and those of its
+        other dims."""
+        raise NotImplementedError
 
     def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
         """The names of the weights of each layer and direction, in its cell's order.
@@ -67,7 +65,8 @@ class SequenceModule(Configured):
             list(runners.values()), 1 + two, not self.residual, signature.form, signature.takes
         )
         names = self._parameter_names(runners)
-        begins = self.learn_initial or any(map(begins_otherwise, runners.values()))
+        cells = [runner.cell for runner in runners.values()]
+        begins = self.learn_initial or any(s.name in c.init for c in cells for s in c.states)
         initial = [f"initial_{name}" for name, _ in signature.states] if begins else []
         ends = [0, *accumulate(map(len, names))]
         return Parts(
@@ -78,11 +77,19 @@ class SequenceModule(Configured):
             signature,
             [slice(*pair) for pair in pairwise(ends)],
             CallCache([*chain.from_iterable(names), *initial]),
-            [multiplies_states(runner.cell) for runner in runners.values()],
-            draws_of([runner.cell.graph for runner in runners.values()]),
+            [[weight.name in recurrent_of(cell) for weight in cell.weights] for cell in cells],
+            draws_of([cell.graph for cell in cells]),
             begins,
             self.plan,
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
+        return {name: value for name, value in state.items() if name != PARTS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({k: v for k, v in state.items() if k != PARTS})
+        self._parts = self._make_parts()  # now, not while a compiler traces
 
     def follow_plan(self) -> None:
         """Make runners anew if ``plan`` is another one now, with another tape or optimizations.
@@ -242,12 +249,9 @@ class SequenceModule(Configured):
         for name in [name for names in self.parts.names for name in names]:
             if name in vars(self) and self._forward_pre_hooks:
                 raise InputError(
-                    diagnostic(
-                        f"{name} is what a hook computed before the last forward",
-                        [],
-                        f"torch.nn.utils.prune.remove(net, {name!r}), or remove_weight_norm, "
-                        "remove_spectral_norm",
-                    )
+                    f"{name} is what a hook computed before the last forward",
+                    f"torch.nn.utils.prune.remove(net, {name!r}), or remove_weight_norm, "
+                    "remove_spectral_norm",
                 )
         return self._weights()
 
@@ -269,13 +273,18 @@ class SequenceModule(Configured):
             return []
         return [getattr(self, f"initial_{name}") for name, _ in runtime.signature.states]
 
-    def _run(self, call: PlannedCall, kind: Kind | None) -> tuple[Any, ...]:
+    def _run(self, plan: CallPlan, arguments: Arguments, kind: Kind | None) -> tuple[Any, ...]:
         """Run a call, and keep its plan for further calls of a kind. Results as of ``forward``.
 
         Raises:
             EngineError, InputError: as ``forward``.
         """
-        results = call.run(self)
+        results = plan.run(self, arguments)
         if kind is not None:
-            self.parts.plans.keep(kind, call.plan)
+            self.parts.plans.keep(kind, plan)
         return results
+
+
+def recurrent_of(cell: Cell) -> frozenset[str]:
+    """The trained matrices of a cell that multiply what depends on a state."""
+    return (cell.whole or cell).division.recurrent - cell.constants

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 from elman.nn.call.dense import is_dense
 from elman.nn.modules.sequence import SequenceModule
 
@@ -47,11 +47,8 @@ class Stream:
     def __init__(self, module: Any, state: Any = None, *, static: Any = None) -> None:
         if not isinstance(module, SequenceModule):
             raise InputError(
-                diagnostic(
-                    f"Stream takes a recurrent module, not {type(module).__name__}",
-                    [],
-                    "elman.Stream(model.rnn); elman.accelerate(model) makes torch's layers elman's",
-                )
+                f"Stream takes a recurrent module, not {type(module).__name__}",
+                "elman.Stream(model.rnn); elman.accelerate(model) makes torch's layers elman's",
             )
         if bool(getattr(module, "bidirectional", False)):
             raise InputError("a bidirectional module has no stream: it needs the whole sequence")
@@ -82,11 +79,8 @@ class Stream:
         inputs = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else (x,)
         if any(isinstance(part, PackedSequence) for part in inputs):
             raise InputError(
-                diagnostic(
-                    "the chunks of a stream are tensors, not packed sequences",
-                    [],
-                    "a Stream for the sequences of one length, or one for each sequence",
-                )
+                "the chunks of a stream are tensors, not packed sequences",
+                "a Stream for the sequences of one length, or one for each sequence",
             )
         options = {"static": self.static, "reset": reset, "mask": mask}
         call_options = {name: value for name, value in options.items() if value is not None}
@@ -107,58 +101,44 @@ class Stream:
         elif self.state is not None:
             signature = self.module.parts.signature
             states = signature.form.arrays(self.state)
-            starts: list[Any] = [None] * len(states)
+            if states[0].dim() != 2 + len(signature.states[0][1]):
+                raise InputError("an unbatched stream has no samples: reset() begins it anew")
+            which, starts = _chosen(samples, states[0]), [torch.zeros_like(v) for v in states]
             if self._start is not None:
                 starts = signature.form.arrays(self._start)
             elif initial := self.module._initial():
                 pairs = zip(initial, states, strict=True)
                 starts = [value.detach().unsqueeze(1).expand_as(state) for value, state in pairs]
-            ranks = [2 + len(sizes) for _, sizes in signature.states]
-            if states[0].dim() != ranks[0]:
-                raise InputError("an unbatched stream has no samples: reset() begins it anew")
-            which = _chosen(samples, states[0])
-            states_now = [_begun(*each, which) for each in zip(states, starts, strict=True)]
-            self.state = signature.form.closed(states_now)
+            states = [state.clone() for state in states]
+            for state, start in zip(states, starts, strict=True):
+                state[:, which] = start[:, which]
+            self.state = signature.form.closed(states)
 
 
 def _chosen(samples: Any, state: Tensor) -> Tensor:
     """A mask [B], or numbers, of samples of a state [layers, B, ...]."""
-    batch = state.shape[1]
+    batch, problem = state.shape[1], ""
     try:
         which = torch.as_tensor(samples, device=state.device)
     except (TypeError, ValueError, RuntimeError):
-        raise _no_samples(type(samples).__name__, "", batch) from None
-    if not is_dense(which):
-        raise _no_samples(type(samples).__name__, "", batch)
-    got = f"{str(which.dtype).removeprefix('torch.')} {list(which.shape)}"
-    if which.dtype in (torch.bool, torch.uint8):  # torch takes both for masks
-        if which.shape != (batch,):
-            raise _no_samples(got, "", batch)
-        return which.bool()
-    if which.shape == (0,):  # an empty list is one of floats
-        return which.long()
-    if which.is_floating_point() or which.is_complex() or which.dim() > 1:
-        raise _no_samples(got, "", batch)
-    numbers = which.long().view(-1)
-    wrong = numbers[(numbers < -batch) | (numbers >= batch)]
-    if len(wrong):
-        raise _no_samples(got, f"there is no sample {wrong[0].item()} among {batch}", batch)
-    return numbers
-
-
-def _no_samples(got: str, number: str, batch: int) -> InputError:
-    """The error of samples that a stream does not have."""
-    return InputError(
-        diagnostic(
-            f"samples to reset must be indices of samples or a mask [{batch}] of bool, not {got}",
-            [("what", number)],
-            "stream.reset([0]), or stream.reset(done != 0) with done [B]",
-        )
+        which = None
+    if which is None or not is_dense(which):
+        got = type(samples).__name__
+    else:
+        got = f"{str(which.dtype).removeprefix('torch.')} {list(which.shape)}"
+        if which.dtype in (torch.bool, torch.uint8):  # torch takes both for masks
+            if which.shape == (batch,):
+                return which.bool()
+        elif which.shape == (0,):  # an empty list is one of floats
+            return which.long()
+        elif not (which.is_floating_point() or which.is_complex()) and which.dim() <= 1:
+            numbers = which.long().view(-1)
+            wrong = numbers[(numbers < -batch) | (numbers >= batch)]
+            if not len(wrong):
+                return numbers
+            problem = f"there is no sample {wrong[0].item()} among {batch}"
+    raise InputError(
+        f"samples to reset must be indices of samples or a mask [{batch}] of bool, not {got}",
+        "stream.reset([0]), or stream.reset(done != 0) with done [B]",
+        index=problem,
     )
-
-
-def _begun(state: Tensor, start: Tensor | None, which: Tensor) -> Tensor:
-    """A state of which some samples are what they began from."""
-    rows = state.clone()
-    rows[:, which] = 0.0 if start is None else start[:, which]
-    return rows

@@ -9,22 +9,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from elman.checks import MOST_LAYERS, check_size, shown
 from elman.errors import EngineError, InputError, ShapeError
-from elman.frontend.cell import Cell
-from elman.nn.call.dense import check_sequence, check_states, is_dense
+from elman.nn.call.dense import as_tensor, is_dense
 from elman.nn.call.packing import checked_lengths
-from elman.nn.call.parts import PARTS, Parts
+from elman.nn.call.parts import Parts
 from elman.nn.call.plan import plan_call
 from elman.nn.compile.names import fixed_engine
 from elman.nn.engine_choice import check_export, compiles, unsuitable, wanted
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.formulas import FORMULAS, PROJECTED
-from elman.nn.modules.layer_options import Options, limited, signed, unknown
+from elman.nn.modules.layer_config import Formula
+from elman.nn.modules.layer_options import OPTIONS, Options, signed
 from elman.nn.modules.sequence import SequenceModule
 from elman.nn.options.registry import CallOptions, given_options, step_options
 from elman.torch_internals import allow_compiling
 
 
+@signed
 class TorchLayers(SequenceModule):
     """What the three classes add to torch's: forward on elman's engines.
 
@@ -36,8 +38,37 @@ class TorchLayers(SequenceModule):
     bias: bool
     proj_size: int
 
-    def _finish(self, options: Options) -> None:
-        """Take the options that torch does not have."""
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        if isinstance(num_layers, int) and num_layers > MOST_LAYERS:  # torch makes any number
+            check_size("num_layers", num_layers, 1, MOST_LAYERS)
+        further: dict[str, Any] = {k: v for k, v in options.items() if k not in OPTIONS}
+        if proj_size:
+            further["proj_size"] = proj_size
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            device=device,
+            dtype=dtype,
+            **further,
+        )
         self._set_options(options)
         if self.heads != 1:
             self._divide()
@@ -69,13 +100,13 @@ class TorchLayers(SequenceModule):
         allow_compiling(TorchLayers)
         return super()._make_parts()
 
-    def _formula(self) -> tuple[Cell, int, dict[str, int]]:
-        """See :meth:`SequenceModule._formula`."""
-        if self.proj_size:
-            cell, dims = PROJECTED[bool(self.bias)], {"H": self.hidden_size}
-            return cell.with_changes(*self._changes), self.proj_size, dims
+    def _formulas(self) -> list[Formula]:
+        """See :meth:`SequenceModule._formulas`."""
+        size, dims = self.hidden_size, dict[str, int]()
         cell = FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)
-        return cell.with_changes(*self._changes), self.hidden_size, {}
+        if self.proj_size:
+            cell, size, dims = PROJECTED[bool(self.bias)], self.proj_size, {"H": size}
+        return [(cell.with_changes(*self._changes), size, dims)] * self.num_layers
 
     def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
         """See :meth:`SequenceModule._parameter_names`."""
@@ -83,18 +114,10 @@ class TorchLayers(SequenceModule):
         roles += ["weight_hr"] * bool(self.proj_size)
         return [[f"{role}_{suffix}" for role in roles] for suffix in runners]
 
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
-        return {name: value for name, value in state.items() if name != PARTS}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({k: v for k, v in state.items() if k != PARTS})  # type: ignore[misc]
-        self._parts = self._make_parts()
-
     def extra_repr(self) -> str:
         """torch's, and every option that is not the default."""
         text = super().extra_repr()  # type: ignore[misc]
-        for name in Options.__annotations__:
+        for name in OPTIONS:
             value = getattr(self, name)
             if value != getattr(SequenceModule, name):
                 text += f", {name}={value!r}"
@@ -125,23 +148,33 @@ class TorchLayers(SequenceModule):
                     return plan.run_again(self, input, hx, call_options, kind.weights)
         if torch.compiler.is_compiling() and compiles(input):
             call = plan_call(self, input, hx, call_options, fixed_engine(self.engine))
-            return self._run(call, None)
+            return self._run(*call, None)
         engine = wanted(self.engine)
         reasons = self._asked_beyond_torch(engine, call_options)
         mistake = self._mistake(input, hx, engine)
         reason = mistake or unsuitable(input, engine, bool(reasons))
         if reason is None and engine == "aten" and self._new_formula:
             reason = "torch's own layer has another formula"
-        if reason is not None:
-            mistaken = mistake is not None and not step_options(call_options)
-            return self._of_torch(input, hx, call_options, engine, reasons, reason, mistaken)
-        try:
-            call = plan_call(self, input, hx, call_options, engine)
-        except (ShapeError, InputError) as error:
-            if "lengths" in call_options or step_options(call_options):
-                raise
-            return self._of_torch(input, hx, call_options, engine, reasons, str(error), True)
-        return self._run(call, kind)
+        steps = step_options(call_options)
+        if reason is None:
+            try:
+                call = plan_call(self, input, hx, call_options, engine)
+            except (ShapeError, InputError) as error:
+                if "lengths" in call_options or steps:
+                    raise
+                mistake = reason = str(error)
+            else:
+                return self._run(*call, kind)
+        if not reasons or (mistake is not None and not steps):  # it computes, or raises its words
+            result = self._torch_forward(input, hx, call_options.get("lengths"))
+            if not reasons:
+                return (result[0], *result) if "outputs" in call_options else result
+        check_export(type(self).__name__)
+        option = ", ".join(name for name in reasons if name)
+        raise EngineError(
+            f"engine {engine} cannot run this {type(self).__name__}"
+            f"{f' with {option}' if option else ''}: {reason}"
+        )
 
     def _mistake(self, input: Any, hx: Any, engine: str) -> str | None:
         """Why the call is torch's whatever engines there are: it asks for that, or has a mistake
@@ -166,44 +199,26 @@ class TorchLayers(SequenceModule):
             reasons.append('outputs="states"')
         return reasons + step_options(options)
 
-    def _of_torch(
-        self,
-        input: Any,
-        hx: Any,
-        options: Mapping[str, Any],
-        engine: str,
-        reasons: list[str],
-        reason: str,
-        mistaken: bool,
-    ) -> Any:
-        """torch's own forward: if the call is ``mistaken`` it raises in its own words, else it
-        computes.
-
-        Raises:
-            EngineError: it would compute, but not ``reasons``, which is asked for.
-        """
-        result: Any = None
-        if mistaken or not reasons:
-            result = self._torch_forward(input, hx, options.get("lengths"))
-        if not reasons:
-            if "outputs" not in options or result is None:
-                return result
-            return (result[0], *result)
-        check_export(type(self).__name__)
-        option = ", ".join(name for name in reasons if name)
-        raise EngineError(
-            f"engine {engine} cannot run this {type(self).__name__}"
-            f"{f' with {option}' if option else ''}: {reason}"
-        )
-
     def _torch_forward(self, input: Any, hx: Any, lengths: Any) -> Any:
         """torch's own forward, of padded sequences too.
 
         Raises:
             InputError: an argument is no tensor, for which torch has no words.
         """
-        check_sequence(type(self).__name__, input)
-        check_states(type(self).__name__, hx, self.mode == "LSTM")
+        name = type(self).__name__
+        if not isinstance(input, Tensor | PackedSequence):
+            raise InputError(
+                f"input of {name} must be a tensor or a PackedSequence, got {shown(input)}",
+                as_tensor(input, "x"),
+            )
+        if self.mode == "LSTM":
+            states = hx if isinstance(hx, tuple | list) and len(hx) == 2 else (hx,)
+            fits = len(states) == 2 and all(isinstance(part, Tensor) for part in states)
+            kind, hint = "two tensors, (h, c)", "out, (h, c) = net(x); net(x, (h, c))"
+        else:
+            kind, fits, hint = "a tensor", isinstance(hx, Tensor), as_tensor(hx, "state")
+        if hx is not None and not fits:
+            raise InputError(f"state of {name} must be {kind}, got {shown(hx)}", hint)
         if lengths is None:
             return super().forward(input, hx)  # type: ignore[misc]
         if not isinstance(input, Tensor) or input.dim() != 3:
@@ -258,23 +273,11 @@ class RNN(TorchLayers, nn.RNN):
         dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            limited(num_layers),
-            nonlinearity,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            device=device,
-            dtype=dtype,
-            **unknown(options),
-        )
-        self._finish(options)
+        further: Any = {**options, "nonlinearity": nonlinearity, "device": device, "dtype": dtype}
+        sizes = input_size, hidden_size, num_layers
+        super().__init__(*sizes, bias, batch_first, dropout, bidirectional, **further)
 
 
-@signed
 class GRU(TorchLayers, nn.GRU):
     """torch.nn.GRU on elman's engines: ``h[t] = (1 - z) * n + z * h[t-1]``.
 
@@ -302,35 +305,7 @@ class GRU(TorchLayers, nn.GRU):
         (torch.Size([5, 2, 16]), torch.Size([2, 2, 16]))
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            limited(num_layers),
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            device=device,
-            dtype=dtype,
-            **unknown(options),
-        )
-        self._finish(options)
 
-
-@signed
 class LSTM(TorchLayers, nn.LSTM):
     """torch.nn.LSTM on elman's engines: ``c[t] = f * c[t-1] + i * g``, ``h[t] = o * tanh(c[t])``.
 
@@ -358,32 +333,3 @@ class LSTM(TorchLayers, nn.LSTM):
         >>> out.shape, c.shape
         (torch.Size([5, 2, 32]), torch.Size([2, 2, 16]))
     """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            limited(num_layers),
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            device=device,
-            dtype=dtype,
-            **unknown(options),
-        )
-        self._finish(options)

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from elman.engines.call import Call
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 from elman.ir.draws import BITS
 from elman.nn.call.packing import Rows
-from elman.nn.options.base import StepOption, StepValues, register_rule
+from elman.nn.options.base import StepOption, StepValues, at_steps, register_rule
 from elman.passes.draws import SAMPLED, SEQUENCE
 from elman.tuning.request import Rule
 
 if TYPE_CHECKING:
-    from elman.nn.call.bound import BoundCall
-    from elman.nn.call.parts import Parts
+    from elman.nn.call.parts import BoundCall, Parts
 
 for _rule in SAMPLED.values():
     register_rule(_rule)
@@ -41,8 +40,9 @@ class DrawsOption(StepOption):
 
     def enter(self, value: Tensor, call: BoundCall) -> None:
         """See :meth:`StepOption.enter`."""
-        keys = keys_of(value, call.inputs[0].dtype)
-        call.steps.append(StepValues(self.name, (*call.parts.draws, _GIVEN), tuple(keys)))
+        keys = value.detach().movedim((-2, -1), (0, 1)).to(call.inputs[0].dtype).contiguous()
+        facts = *call.parts.draws, _GIVEN
+        call.steps.append(StepValues(self.name, facts, keys.split(2, 1)))
 
     def draw(self, call: BoundCall, draw: Callable[..., list[Tensor]]) -> None:
         """Add keys that are drawn now; those of packed rows are keys of the whole padded batch.
@@ -55,7 +55,7 @@ class DrawsOption(StepOption):
         batch = call.states[0].shape[1]
         padded = rows is not None and rows.index is not None
         sizes = (rows.steps, batch) if rows and padded else like.shape[: 2 - (rows is not None)]
-        keys = draw(per, len(call.weights), sizes, batch, like.dtype, like.device)
+        keys = draw(key_sizes(per, len(call.weights), sizes, batch), like.dtype, like.device)
         values = StepValues(self.name, per, tuple(keys))
         call.steps.append(self.pack(values, rows) if rows and padded else values)
 
@@ -70,7 +70,7 @@ class DrawsOption(StepOption):
         for per, keys in zip(_per(values.facts), values.tensors, strict=True):
             layer_keys = keys[member]
             further += (
-                layer_keys if ready or per != SEQUENCE else _at_steps(layer_keys, call)
+                layer_keys if ready or per != SEQUENCE else at_steps(layer_keys, call, 1)
             ).unbind(0)
         return call._replace(inputs=(*call.inputs, *further))
 
@@ -103,44 +103,38 @@ def _per(facts: Sequence[str]) -> tuple[str, ...]:
     return tuple([fact for fact in facts if fact != _GIVEN])
 
 
-def _at_steps(keys: Tensor, call: Call) -> Tensor:
-    """Keys [2, B] of sequences at every step of theirs."""
-    if call.packed is not None:
-        return keys.index_select(1, call.packed.sequence.to(keys.device))
-    steps, batch, _ = call.sizes
-    return keys.unsqueeze(1).expand(2, steps, batch)
-
-
 def key_sizes(
     per: Sequence[str], lead: int, rows: Sequence[int], batch: int
 ) -> list[tuple[int, ...]]:
-    """Sizes of the keys of a call; arguments as of :func:`draw_keys`."""
-    return [(lead, 2, batch) if kind == SEQUENCE else (lead, 2, *rows) for kind in per]
-
-
-def draw_keys(
-    per: Sequence[str],
-    lead: int,
-    rows: Sequence[int],
-    batch: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> list[Tensor]:
-    """Draw the keys of a call from the device's default generator.
+    """Sizes of the keys of a call, as of :class:`DrawsOption`.
 
     Args:
         per: what the cell draws by.
         lead: layers · directions.
         rows: T, B; of packed rows N.
         batch: B.
-        dtype: of the call, float32 or float64.
-        device: of the call.
-
-    Returns:
-        As of :class:`DrawsOption`.
     """
-    assert torch.finfo(dtype).eps <= 2.0**-BITS * 2, "a type that holds a half of a key"
-    return [_drawn(size, device).to(dtype) for size in key_sizes(per, lead, rows, batch)]
+    return [(lead, 2, batch) if kind == SEQUENCE else (lead, 2, *rows) for kind in per]
+
+
+def draw_keys(
+    sizes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
+) -> list[Tensor]:
+    """Draw the keys of a call from the device's default generator.
+
+    Args:
+        sizes: of :func:`key_sizes`.
+        dtype: of the call, float32 or float64, which hold a half of a key.
+        device: of the call.
+    """
+    return [_drawn(size, device).to(dtype) for size in sizes]
+
+
+def no_keys(
+    sizes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
+) -> list[Tensor]:
+    """What stands for :func:`draw_keys` where nothing runs: no generator is asked."""
+    return [torch.zeros((), dtype=dtype, device=device).expand(*size) for size in sizes]
 
 
 def _drawn(size: Sequence[int], device: torch.device | None) -> Tensor:
@@ -151,7 +145,8 @@ def _drawn(size: Sequence[int], device: torch.device | None) -> Tensor:
 def draws_to_keep(
     per: Sequence[str], lead: int, steps: int, batch: int, device: torch.device | None
 ) -> Tensor:
-    """What :func:`draw_keys` draws for rows T, B, as one tensor that a caller keeps.
+    """What :func:`draw_keys` draws, as one tensor that a caller keeps; arguments as of
+    :func:`key_sizes`.
 
     Returns:
         [T, B, layers · directions, n] of int32: both halves of each of ``per``, in its order; those
@@ -163,20 +158,6 @@ def draws_to_keep(
         for layer_keys in keys
     ]
     return torch.cat(each, 1).permute(2, 3, 0, 1).contiguous()
-
-
-def keys_of(ready: Tensor, dtype: torch.dtype) -> list[Tensor]:
-    """The keys of a call that is given its draws.
-
-    Args:
-        ready: of :func:`draws_to_keep`, [T, B, layers · directions, n]; packed [N, ..].
-        dtype: of the call, float32 or float64.
-
-    Returns:
-        [layers · directions, 2, T, B] (packed [.., 2, N]) for each of what the cell draws by.
-    """
-    keys = ready.detach().movedim((-2, -1), (0, 1)).to(dtype).contiguous()
-    return list(keys.split(2, 1))
 
 
 def check_draws(per: Sequence[str], training: bool, name: str) -> None:
@@ -192,22 +173,7 @@ def check_draws(per: Sequence[str], training: bool, name: str) -> None:
     """
     if not per:
         hint = "zoneout= or recurrent_dropout= of the module, or dropout(v, p) in the formula"
-        raise InputError(diagnostic(f"{name} draws no random numbers", [], hint))
+        raise InputError(f"{name} draws no random numbers", hint)
     if not training:
         hint = "net.train(), or net(x) without draws="
-        raise InputError(
-            diagnostic("draws= has no effect in eval(): nothing is drawn there", [], hint)
-        )
-
-
-def no_keys(
-    per: Sequence[str],
-    lead: int,
-    rows: Sequence[int],
-    batch: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> list[Tensor]:
-    """What stands for :func:`draw_keys` where nothing runs: no generator is asked."""
-    nothing = torch.zeros((), dtype=dtype, device=device)
-    return [nothing.expand(size) for size in key_sizes(per, lead, rows, batch)]
+        raise InputError("draws= has no effect in eval(): nothing is drawn there", hint)

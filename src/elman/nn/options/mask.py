@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.checks import check_choice
 from elman.engines.call import Call
 from elman.engines.packed import reversed_in_time
-from elman.errors import InputError, diagnostic
 from elman.ir.graph import Graph, Node, node
 from elman.nn.options.base import StepOption, StepValues, further_leaf, register_rule
 from elman.tuning.request import Rule
 
 if TYPE_CHECKING:
-    from elman.nn.call.bound import BoundCall
+    from elman.nn.call.parts import BoundCall
 
 MaskedOutput = Literal["held", "zeros"]
 
@@ -49,7 +47,7 @@ class MaskRule:
             guarded.setdefault(after, states[-1])
         outputs = tuple([guarded.get(out) or select(out, zero) for out in graph.outputs])
         inputs = (*graph.inputs, counts)
-        return Graph(inputs, graph.states, graph.weights, tuple(states), outputs)
+        return replace(graph, inputs=inputs, next_states=tuple(states), outputs=outputs)
 
 
 MASK: Rule = register_rule(MaskRule())
@@ -59,18 +57,11 @@ class Mask(StepOption):
     """The mask of one call, the same for all layers and both directions."""
 
     name = "mask"
-    companions = ("masked_output",)
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        """See :meth:`StepOption.check`."""
-        masked_output = options.get("masked_output")
-        if masked_output is None:
-            return
-        check_choice("masked_output", masked_output, ("held", "zeros"))
-        if "mask" not in options:
-            message = f"masked_output={masked_output!r} has no effect without mask="
-            hint = f"net(x, mask=known, masked_output={masked_output!r}), not 0 where a step counts"
-            raise InputError(diagnostic(message, [], hint))
+    companion = (
+        "masked_output",
+        get_args(MaskedOutput),
+        "net(x, mask=known, masked_output=…), not 0 where a step counts",
+    )
 
     def enter(self, value: Tensor, call: BoundCall) -> None:
         """See :meth:`StepOption.enter`.

@@ -4,14 +4,14 @@ layer all of its outputs, with ``outputs="states"`` its states after every step 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from elman.checks import shown
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 from elman.frontend.cell import Cell
 from elman.ir.graph import Graph
 from elman.ir.types import shape_size
@@ -24,35 +24,23 @@ Outputs = Literal["states"] | None
 Handle = TypeVar("Handle")
 
 
-def _with_outputs(graph: Graph, outputs: Sequence[Any]) -> Graph:
-    return Graph(graph.inputs, graph.states, graph.weights, graph.next_states, tuple(outputs))
-
-
 @dataclass(frozen=True)
-class FirstRule:
-    """The step with its first output alone, which the layer above reads."""
+class OutputRule:
+    """The step with its first output alone, which the layer above reads; or with its next states as
+    further outputs, without those that are outputs already."""
 
-    name: str = "first_output"
+    name: Literal["first_output", "states"]
 
     def rewrite(self, graph: Graph) -> Graph:
         """See :class:`Rule`."""
-        return _with_outputs(graph, graph.outputs[:1])
+        outputs = graph.outputs[:1]
+        if self.name == "states":
+            states = dict.fromkeys(graph.next_states)
+            outputs = (*graph.outputs, *[root for root in states if root not in graph.outputs])
+        return replace(graph, outputs=outputs)
 
 
-@dataclass(frozen=True)
-class StatesRule:
-    """The step with its next states as further outputs; a state that is an output already is not
-    added again."""
-
-    name: str = "states"
-
-    def rewrite(self, graph: Graph) -> Graph:
-        """See :class:`Rule`."""
-        further = [root for root in dict.fromkeys(graph.next_states) if root not in graph.outputs]
-        return _with_outputs(graph, (*graph.outputs, *further))
-
-
-FIRST, STATES = register_rule(FirstRule()), register_rule(StatesRule())
+FIRST, STATES = register_rule(OutputRule("first_output")), register_rule(OutputRule("states"))
 
 
 def rules_for(cell: Cell, last: bool, outputs: Outputs = None) -> tuple[Rule, ...]:
@@ -78,11 +66,8 @@ def check_outputs(outputs: Any) -> None:
     """
     if outputs is not None and not (isinstance(outputs, str) and outputs == "states"):
         raise InputError(
-            diagnostic(
-                f'outputs must be None or "states", got {shown(outputs)}',
-                [],
-                'out, states, last = net(x, outputs="states")',
-            )
+            f'outputs must be None or "states", got {shown(outputs)}',
+            'out, states, last = net(x, outputs="states")',
         )
 
 

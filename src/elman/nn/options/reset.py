@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from elman.checks import check_choice
 from elman.engines.call import Call
 from elman.engines.packed import Packed
-from elman.errors import InputError, diagnostic
 from elman.ir.graph import Graph, node
-from elman.nn.options.base import StepOption, StepValues, further_leaf, register_rule
+from elman.nn.options.base import StepOption, StepValues, at_steps, further_leaf, register_rule
 from elman.tuning.request import Rule
 
 if TYPE_CHECKING:
-    from elman.nn.call.bound import BoundCall
+    from elman.nn.call.parts import BoundCall
 
 ResetTo = Literal["zeros", "initial"]
 Starts = Literal["zeros", "initial", "learned"]  # what a reset state becomes: see ResetRule
@@ -44,19 +42,16 @@ class ResetRule:
         """See :class:`Rule`."""
         flag = further_leaf(graph, "input", "reset")
         op = "weight" if self.to == "learned" else "input"
-        first = [
-            further_leaf(graph, op, f"{state.name}_initial", state.shape) for state in graph.states
-        ]
-        zeros = [node("const", (), (0.0,))] * len(first)
-        starts = zeros if self.to == "zeros" else first
-        next_states = tuple(
-            node("where", (flag, start, after), (), after.shape)
-            for start, after in zip(starts, graph.next_states, strict=True)
+        first = [further_leaf(graph, op, f"{s.name}_initial", s.shape) for s in graph.states]
+        starts = [node("const", (), (0.0,))] * len(first) if self.to == "zeros" else first
+        pairs = zip(starts, graph.next_states, strict=True)
+        after = [node("where", (flag, *pair), (), pair[1].shape) for pair in pairs]
+        return replace(
+            graph,
+            inputs=(*graph.inputs, flag, *(first if self.to == "initial" else [])),
+            weights=(*graph.weights, *(first if self.to == "learned" else [])),
+            next_states=tuple(after),
         )
-        inputs, weights = (*graph.inputs, flag), graph.weights
-        inputs += tuple(first) if self.to == "initial" else ()
-        weights += tuple(first) if self.to == "learned" else ()
-        return Graph(inputs, graph.states, weights, next_states, graph.outputs)
 
 
 RESETS: dict[str, ResetRule] = {to: register_rule(ResetRule(to)) for to in get_args(Starts)}
@@ -70,18 +65,11 @@ class Reset(StepOption):
     """
 
     name = "reset"
-    companions = ("reset_to",)
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        """See :meth:`StepOption.check`."""
-        to = options.get("reset_to")
-        if to is None:
-            return
-        check_choice("reset_to", to, ("zeros", "initial"))
-        if "reset" not in options:
-            problem = f"reset_to={to!r} has no effect without reset="
-            hint = f"net(x, state, reset=flags, reset_to={to!r}), not 0 where an episode begins"
-            raise InputError(diagnostic(problem, [], hint))
+    companion = (
+        "reset_to",
+        get_args(ResetTo),
+        "net(x, state, reset=flags, reset_to=…), not 0 where an episode begins",
+    )
 
     def enter(self, value: Tensor, call: BoundCall) -> None:
         """See :meth:`StepOption.enter`."""
@@ -108,10 +96,9 @@ class Reset(StepOption):
         """See :meth:`StepOption.extend`."""
         (flags,), (start,), packed = values.tensors, values.facts, call.packed
         states, dtype = call.states, call.inputs[0].dtype
-        ends = _backwards(flags, packed) if reverse else _following(flags, packed)
-        further = [ends.to(dtype)]
+        further = [_ends(flags, packed, reverse).to(dtype)]
         if start == "initial":
-            further += [_at_steps(state, call) for state in states]
+            further += [at_steps(state[0] if call.stacked else state, call) for state in states]
         elif not reverse:  # nothing lies before the first step of the other direction
             first = flags[0] if packed is None else flags[: packed.batch]
             axes = (1,) * call.stacked
@@ -124,36 +111,19 @@ def _begin(
     states: Sequence[Tensor], flags: Tensor, initial: Sequence[Tensor] | None
 ) -> tuple[Tensor, ...]:
     """States [..., B, ...] that are zeros, or the initial ones, where flags [..., B] are set."""
-    made: list[Tensor] = []
-    for k, state in enumerate(states):
-        where = flags.view(*flags.shape, *[1] * (state.dim() - flags.dim()))
-        made.append(
-            state.masked_fill(where, 0)
-            if initial is None
-            else torch.where(where, initial[k], state)
-        )
-    return tuple(made)
+    wheres = [flags.view(*flags.shape, *[1] * (s.dim() - flags.dim())) for s in states]
+    if initial is None:
+        return tuple([state.masked_fill(where, 0) for state, where in zip(states, wheres)])
+    return tuple([torch.where(*each) for each in zip(wheres, initial, states)])
 
 
-def _following(mask: Tensor, packed: Packed | None) -> Tensor:
-    """For each row whether the sequence's next step is reset."""
-    if packed is not None:
-        return packed.following(mask)
-    return torch.cat((mask[1:], torch.zeros_like(mask[:1])))
-
-
-def _backwards(mask: Tensor, packed: Packed | None) -> Tensor:
-    """For each row of the reversed sequence whether a reset parts it from the row after it."""
-    if packed is not None:
-        first = torch.arange(packed.rows, device=mask.device) < packed.batch
-        return packed.reversed(mask & ~first)
-    return torch.cat((torch.zeros_like(mask[:1]), mask[1:])).flip(0)
-
-
-def _at_steps(state: Tensor, call: Call) -> Tensor:
-    """An initial state at every step of its sequence."""
-    initial_state = state[0] if call.stacked else state
-    if call.packed is not None:
-        return initial_state.index_select(0, call.packed.sequence.to(initial_state.device))
-    steps, batch, _ = call.sizes
-    return initial_state.expand(steps, batch, *initial_state.shape[1:])
+def _ends(flags: Tensor, packed: Packed | None, reverse: bool) -> Tensor:
+    """For each row whether the sequence's next step is reset; of the reversed sequence whether a
+    reset parts it from the row after it."""
+    if packed is None:
+        none = torch.zeros_like(flags[:1])
+        return torch.cat((none, flags[1:])).flip(0) if reverse else torch.cat((flags[1:], none))
+    if not reverse:
+        return packed.following(flags)
+    first = torch.arange(packed.rows, device=flags.device) < packed.batch
+    return packed.reversed(flags & ~first)

@@ -13,16 +13,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
-from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 
 from elman.errors import InputError
@@ -66,16 +64,12 @@ def average_gradients(parameters: Iterable[nn.Parameter], numbers: Tensor) -> No
 
 
 def average_models(model: nn.Module, optimizer: Any) -> None:
-    """Give all processes the mean of their weights and of their optimizers' states."""
-    average_tensors([*model.parameters(), *averaged_states(optimizer)])
-
-
-def averaged_states(optimizer: Any) -> Iterator[Tensor]:
-    """The optimizer's averages, not its counters, which are the same in every process."""
-    for values in optimizer.state_dict()["state"].values():
-        for value in values.values():
-            if isinstance(value, Tensor) and value.dim():
-                yield value
+    """Give all processes the mean of their weights and of their optimizers' averages; counters are
+    the same in every process."""
+    states = optimizer.state_dict()["state"].values()
+    values = [value for state in states for value in state.values()]
+    averages = [value for value in values if isinstance(value, Tensor) and value.dim()]
+    average_tensors([*model.parameters(), *averages])
 
 
 class Workers(DDPStrategy):
@@ -117,20 +111,7 @@ def backward_of(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManag
     return fabric.no_backward_sync(model)
 
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-
-def sharding(workers: int, timeout: timedelta) -> ModelParallelStrategy:
-    """Fabric's strategy for so many processes that share one model.
-
-    Args:
-        timeout: of a wait for another process.
-    """
-    return ModelParallelStrategy(shard, workers, 1, timeout=timeout)
-
-
-def shard(model: nn.Module, mesh: DeviceMesh) -> Any:
+def shard(model: nn.Module, mesh: Any) -> Any:
     """Divide a model in place, part by part.
 
     Weights that several parts share (a tied read-out) belong to none of them: they are gathered

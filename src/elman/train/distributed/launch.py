@@ -22,13 +22,14 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from lightning_fabric.strategies.strategy import Strategy
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from elman.errors import InputError, RunError, diagnostic
 from elman.files import write_atomically
-from elman.train.distributed.gradients import Workers, mean, sharding
+from elman.train.distributed.gradients import Workers, mean, shard
 from elman.train.loop.config import Config
 from elman.train.run.folder import list_runs
 
@@ -41,49 +42,38 @@ def of_connection(error: RuntimeError) -> bool:
 
 
 @contextmanager
-def _told(text: str, hint: str, hint_of_loopback: str = "") -> Iterator[None]:
-    """Errors of the connection as one of ours; with another hint if it was to this machine."""
+def translate_connection_errors(text: str, hint: str, loopback_hint: str = "") -> Iterator[None]:
+    """Raise RunError in place of errors of the connection between processes.
+
+    Args:
+        loopback_hint: what to do if the connection was to this machine itself.
+    """
     try:
         yield
     except RuntimeError as error:
         if not of_connection(error):
             raise
         said = str(error).splitlines()[0]
-        if hint_of_loopback and any(f"[{address}" in said for address in LOOPBACK):
-            hint = hint_of_loopback
+        if loopback_hint and any(f"[{address}" in said for address in LOOPBACK):
+            hint = loopback_hint
         raise RunError(text, hint, said=said) from error
 
 
 def joining(workers: int, timeout: float, nodes: int = 1) -> AbstractContextManager[None]:
-    """Say that the processes of a run have not found one another.
+    """Raise RunError if the processes of a run do not find one another within so many seconds.
 
-    Args:
-        workers: how many there are.
-        timeout: how long they wait for one another (s).
-        nodes: on how many machines. Gloo takes the address that a machine's name has there, which
-            may be one that leads no further than the machine.
-
-    Raises:
-        RunError: instead of an error of the connection.
+    Gloo takes the address that a machine's name has there, which may be one that leads no further
+    than the machine.
     """
     text = "the processes of the run have not found one another"
     hint = f"start all {workers} within --timeout {timeout:g} s; a free MASTER_PORT"
-    if nodes == 1:
-        return _told(text, hint)
     named = "GLOO_SOCKET_IFNAME=eth0 on each machine, as its interface to the others is called"
-    return _told(text, hint, named)
+    return translate_connection_errors(text, hint, named if nodes > 1 else "")
 
 
 def noticing_loss(hint: str) -> AbstractContextManager[None]:
-    """Say that another process of a run is gone, in place of the error of torch's connection.
-
-    Args:
-        hint: what to do then.
-
-    Raises:
-        RunError: instead of an error of a collective operation.
-    """
-    return _told("another process of the run is gone", hint)
+    """Raise RunError, with what to do then, if another process of a run is gone."""
+    return translate_connection_errors("another process of the run is gone", hint)
 
 
 PAUSE_S = 0.01  # between looks at which processes have come
@@ -262,7 +252,13 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
         ) from error
     with joining(config.workers, config.timeout, config.nodes):
         if attempt is not None and attempt.store is not None:
-            join(fabric, config, attempt.store)
+            dist.init_process_group(
+                "nccl" if fabric.device.type == "cuda" else "gloo",
+                store=attempt.store,
+                rank=int(os.environ["RANK"]),
+                world_size=config.workers,
+                timeout=timedelta(seconds=config.timeout),
+            )
         fabric.launch()
     torch.set_num_threads(config.threads or max(1, torch.get_num_threads() // config.devices))
     return fabric
@@ -285,20 +281,14 @@ def check_place(config: Config) -> None:
             )
 
 
-def join(fabric: Fabric, config: Config, store: Any) -> None:
-    """Form a group of the processes that have met in a store."""
-    timeout, rank = timedelta(seconds=config.timeout), int(os.environ["RANK"])
-    backend = "nccl" if fabric.device.type == "cuda" else "gloo"
-    size = config.workers
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
-
-
 def strategy(config: Config) -> Strategy | str:
     """How processes train together: each a model of its own, or all a part of one."""
     timeout = timedelta(seconds=config.timeout)
     if config.workers == 1:
         return "auto"
-    return sharding(config.workers, timeout) if config.shard else Workers(timeout=timeout)
+    if config.shard:
+        return ModelParallelStrategy(shard, config.workers, 1, timeout=timeout)
+    return Workers(timeout=timeout)
 
 
 def agreed(fabric: Fabric, *wished: bool) -> list[bool]:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 import elman.nn
-from elman.errors import RunError, diagnostic
+from elman.errors import RunError
 from elman.train.distributed.launch import agreed
 from elman.train.loop.config import Config
 from elman.train.loop.display import Display
@@ -28,7 +28,7 @@ from elman.train.loop.optimizer import learning_rate
 from elman.train.loop.stepper import Stepper
 from elman.train.loop.task import Data, Words
 from elman.train.run import checkpoint, snapshot
-from elman.train.run.checkpoint import Best, Checkpoint, Failure, Writer, save_best
+from elman.train.run.checkpoint import Best, Checkpoint, Failure, Writer
 from elman.train.run.folder import RunFolder
 
 
@@ -156,9 +156,13 @@ class Loop:
         taken = time.perf_counter() - began
         loss *= self.words.scale
         fell, self.fell = self.fell, self.fallbacks()
-        self.tally = self.tally.add(taken, self.fell - fell)
+        tally = self.tally
+        tally.add(taken, self.fell - fell)
         if math.isfinite(loss) and math.isfinite(norm):
-            self.tally = self.tally.learned(loss, norm)
+            tally.loss += loss
+            tally.norm += norm
+            tally.count += 1
+            tally.skipped_in_a_row = 0
         else:
             self.skip(loss, norm)
         mean, speed = self.words.of_mean(loss), config.items_per_step / taken
@@ -191,11 +195,21 @@ class Loop:
     def skip(self, loss: float, norm: float) -> None:
         """Go on after a step whose loss or gradient is not finite, if that is asked for. Raises
         RunError: not, or if too many came in a row."""
-        self.tally = self.tally.skip()
-        if self.config.on_nonfinite == "stop" or self.tally.skipped_in_a_row > MOST_SKIPPED:
-            raise RunError(self.diverged(loss, norm))
-        text = f"loss {self.words.of_mean(loss)} {self.words.loss}, gradient norm {norm}"
-        self.display.say(f"step {self.tally.step} skipped: {text}")
+        tally = self.tally
+        tally.skipped += 1
+        tally.skipped_in_a_row += 1
+        text = f"{self.words.of_mean(loss)} {self.words.loss}, gradient norm {norm}"
+        if self.config.on_nonfinite == "skip" and tally.skipped_in_a_row <= MOST_SKIPPED:
+            self.display.say(f"step {tally.step} skipped: loss {text}")
+            return
+        self.tell(self.writer.settled())
+        saved = checkpoint.listed(self.folder.checkpoints)
+        raise RunError(
+            f"training diverged at step {tally.step}",
+            "a smaller --lr or --clip, or --on-nonfinite skip",
+            loss=text,
+            saved=saved[-1].name if saved else "no checkpoint",
+        )
 
     def due(self, every: int | None) -> bool:
         """Whether something that is done every so many steps is due now."""
@@ -205,7 +219,7 @@ class Loop:
         """Measure loss and score on the validation data."""
         found, words = self.stepper.validate(self.data.held_out()), self.words
         found = replace(found, loss=words.unit(found.loss))
-        self.tally = self.tally.validated(found, words.score.column)
+        self.tally.valid_loss, self.tally.valid_score = found.loss, found.score
         self.fell = self.fallbacks()
         self.display.say(f"step {self.tally.step}/{self.steps}: validation {words.in_words(found)}")
         if self.alike(self.tally.step):
@@ -223,7 +237,7 @@ class Loop:
         """Write what did best beside the training."""
         if self.first and self.best is not None:
             self.unsaved = False
-            self.tell(self.writer.begin(self.best.checkpoint(self.metrics.text), save_best))
+            self.tell(self.writer.begin(self.best.checkpoint(self.metrics.text), best=True))
 
     def log(self, lr: float, validated: bool) -> None:
         """Write a row of metrics and begin the next one."""
@@ -235,13 +249,12 @@ class Loop:
             grad_norm=tally.norm / tally.count,
             lr=lr,
             valid_loss=tally.valid_loss if validated else None,
-            valid_accuracy=tally.valid_accuracy if validated else None,
-            valid_r2=tally.valid_r2 if validated else None,
+            valid_score=tally.valid_score if validated else None,
             items_per_s=items * tally.count / tally.since_s,
             train_seconds=tally.seconds,
             fallbacks=tally.fallbacks,
         )
-        self.tally = replace(tally, loss=0.0, norm=0.0, since_s=0.0, count=0, fallbacks=0)
+        tally.start_row()
         if not self.first:
             return
         self.observe(row)
@@ -271,24 +284,25 @@ class Loop:
             return
         failure = self.writer.settled()
         if failure is not None and must:
-            raise RunError(self.unwritten(failure)) from failure.error
+            raise self.unwritten(failure) from failure.error
         self.tell(failure)
 
     def tell(self, failure: Failure | None) -> None:
         """Say that a checkpoint could not be written."""
         if failure is not None:
             self.unsaved = self.unsaved or failure.best
-            self.display.say(self.unwritten(failure))
+            self.display.say(str(self.unwritten(failure)))
 
-    def unwritten(self, failure: Failure) -> str:
-        """Build the message for it."""
+    def unwritten(self, failure: Failure) -> RunError:
+        """Build the error for it."""
         full = failure.error.errno in (errno.ENOSPC, errno.EDQUOT)
-        cure = "make room on the disk" if full else "make the folder writable"
-        return diagnostic(
-            f"the {'best weights' if failure.best else 'checkpoint'} of step {failure.step} could "
-            "not be written",
-            [("path", str(self.folder.checkpoints)), ("error", str(failure.error.strerror))],
-            hint=f"{cure}; older checkpoints are as they were",
+        what = "best weights" if failure.best else "checkpoint"
+        return RunError(
+            f"the {what} of step {failure.step} could not be written",
+            f"make {'room on the disk' if full else 'the folder writable'}; older checkpoints are "
+            "as they were",
+            path=self.folder.checkpoints,
+            error=failure.error.strerror,
         )
 
     def fallbacks(self) -> int:
@@ -298,16 +312,3 @@ class Loop:
     def choices(self) -> dict[str, Any]:
         """Return which engine and plan each recurrent module uses."""
         return elman.nn.choices(self.stepper.plain)
-
-    def diverged(self, loss: float, norm: float) -> str:
-        """Build the message for a loss that is not finite."""
-        self.tell(self.writer.settled())
-        saved = checkpoint.listed(self.folder.checkpoints)
-        return diagnostic(
-            f"training diverged at step {self.tally.step}",
-            [
-                ("loss", f"{self.words.of_mean(loss)} {self.words.loss}, gradient norm {norm}"),
-                ("saved", saved[-1].name if saved else "no checkpoint"),
-            ],
-            hint="a smaller --lr or --clip, or --on-nonfinite skip",
-        )

@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated
 
 from elman.files import write_atomically
-from elman.train.loop.objective import Score
 from elman.train.run.stored import (
     Count,
     DamageError,
     Positive,
     Range,
-    Share,
     filled,
     number,
     read_bytes,
@@ -26,9 +24,9 @@ from elman.train.run.stored import (
 Seconds = Annotated[float, Range(0, 1e18)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tally:
-    """Sums of a run so far.
+    """Sums of a run so far, to which its loop adds.
 
     Attributes:
         step: training steps done.
@@ -36,7 +34,7 @@ class Tally:
         loss, norm, since_s: sums since the last row of metrics.csv; losses are scaled.
         count: steps since that row, without those that were skipped.
         valid_loss: of the last validation; None before the first.
-        valid_accuracy, valid_r2: its score, by the task's measure.
+        valid_score: its score, by the task's measure.
         fallbacks: calls since that row that engine deer had to run step by step.
         all_fallbacks: the same since the beginning.
         skipped: steps that changed nothing, because loss or gradient was not finite.
@@ -50,46 +48,24 @@ class Tally:
     since_s: Seconds = 0.0
     count: Count = 0
     valid_loss: float | None = None
-    valid_accuracy: float | None = None
-    valid_r2: float | None = None
+    valid_score: float | None = None
     fallbacks: Count = 0
     all_fallbacks: Count = 0
     skipped: Count = 0
     skipped_in_a_row: Count = 0
 
-    def add(self, seconds: float, fallbacks: int) -> Tally:
+    def add(self, seconds: float, fallbacks: int) -> None:
         """Count one more step."""
-        return replace(
-            self,
-            step=self.step + 1,
-            seconds=self.seconds + seconds,
-            since_s=self.since_s + seconds,
-            fallbacks=self.fallbacks + fallbacks,
-            all_fallbacks=self.all_fallbacks + fallbacks,
-        )
+        self.step += 1
+        self.seconds += seconds
+        self.since_s += seconds
+        self.fallbacks += fallbacks
+        self.all_fallbacks += fallbacks
 
-    def learned(self, loss: float, norm: float) -> Tally:
-        """Count what the step came to."""
-        return replace(
-            self,
-            loss=self.loss + loss,
-            norm=self.norm + norm,
-            count=self.count + 1,
-            skipped_in_a_row=0,
-        )
-
-    def validated(self, found: Score, column: str) -> Tally:
-        """Note what a validation found.
-
-        Args:
-            found: the loss in the unit of the task.
-            column: of the score.
-        """
-        return replace(self, valid_loss=found.loss, **{column: found.score})
-
-    def skip(self) -> Tally:
-        """Count the step as one that changed nothing."""
-        return replace(self, skipped=self.skipped + 1, skipped_in_a_row=self.skipped_in_a_row + 1)
+    def start_row(self) -> None:
+        """Begin the sums of the next row."""
+        self.loss = self.norm = self.since_s = 0.0
+        self.count = self.fallbacks = 0
 
 
 @dataclass(frozen=True)
@@ -101,7 +77,7 @@ class Row:
         train_loss, grad_norm: means since the row before (unit of the task, stored in facts.json).
         lr: learning rate of the last step.
         valid_loss: in validation, where one was due.
-        valid_accuracy, valid_r2: its score, by the task's measure.
+        valid_score: its score, by the task's measure.
         items_per_s: of training steps since the row before.
         train_seconds: all training steps so far (s).
         fallbacks: layers that engine deer had to run step by step, since the row before.
@@ -113,11 +89,10 @@ class Row:
     grad_norm: float
     lr: float
     valid_loss: float | None
-    valid_accuracy: Share | None
+    valid_score: float | None
     items_per_s: Positive
     train_seconds: Positive
     fallbacks: Count
-    valid_r2: float | None
 
 
 COLUMNS = tuple(column.name for column in fields(Row))

@@ -17,23 +17,16 @@ class Measure:
     """A score of predictions; more is better.
 
     Attributes:
-        name: in files: `valid_<name>` of metrics.csv, `<name>` of a baseline.
         title: for people, before its value ("accuracy").
         axis: what a plot has beside it.
         form: how its values are written.
         limits: ends of its axis in a plot; None lets the values decide.
     """
 
-    name: str
     title: str
     axis: str
     form: str
     limits: tuple[float, float] | None = None
-
-    @property
-    def column(self) -> str:
-        """Its column of metrics.csv, and its name in result.json and checkpoints."""
-        return f"valid_{self.name}"
 
     def text(self, value: float | None) -> str:
         """Write a value behind the score's name; where there is none, say so."""
@@ -122,7 +115,7 @@ def explained(sums: Tensor) -> float | None:
     return 1 - float(errors.sum() / around.sum())
 
 
-ACCURACY = Measure("accuracy", "accuracy", "share predicted right", ".1%", (0, 1))
-R2 = Measure("r2", "R²", "R²", ".3f")
+ACCURACY = Measure("accuracy", "share predicted right", ".1%", (0, 1))
+R2 = Measure("R²", "R²", ".3f")
 CLASSES = Objective(cross_entropy, hits, share)
 SQUARES = Objective(squared_error, moments, explained)

@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
 Groups = list[dict[str, Any]]
@@ -27,30 +26,19 @@ def sgd(groups: Groups, lr: float, momentum: float, nesterov: bool) -> Optimizer
     return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
 
 
-def alike(weight: Tensor, group: dict[str, Any]) -> Tensor:
-    """What is remembered of each number of a weight."""
-    return weight
-
-
-def momentum(weight: Tensor, group: dict[str, Any]) -> Tensor | None:
-    """The same, where there is a momentum."""
-    return weight if group["momentum"] else None
-
-
-def count(weight: Tensor, group: dict[str, Any]) -> Tensor:
-    """One number for the whole weight."""
-    return torch.zeros((), dtype=torch.float32)
-
-
-MEMORY: dict[type[Optimizer], dict[str, Callable[[Tensor, dict[str, Any]], Tensor | None]]] = {
-    # what each remembers of a weight: a tensor of the same form, or none
-    AdamW: {"step": count, "exp_avg": alike, "exp_avg_sq": alike},
-    SGD: {"momentum_buffer": momentum},
-}
 OPTIMIZERS: dict[str, Callable[[Groups, float, float, bool], Optimizer]] = {
     "adamw": adamw,
     "sgd": sgd,
 }
+
+
+def remembered(name: str, momentum: float, nesterov: bool) -> dict[str, Any]:
+    """What an optimizer remembers of a parameter [1], by name: tensors of its shape, or numbers."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    weight.grad = torch.ones(1)
+    optimizer = OPTIMIZERS[name]([{"params": [weight]}], 1.0, momentum, nesterov)
+    optimizer.step()
+    return optimizer.state[weight]
 
 
 LAST_SHARE = 0.02

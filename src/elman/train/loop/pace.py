@@ -6,7 +6,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import elman.nn
 from elman.train.loop.config import Config
 from elman.train.loop.layers import without_twin
 from elman.train.loop.stepper import Stepper, make_stepper
-from elman.train.loop.task import Data, Task
+from elman.train.loop.task import Data, Task, predictions
 from elman.tuning.waiting import Waiting
 
 ASIDE_SHARE = 0.16  # of the whole time for reading, measuring, comparing, at most …
@@ -30,21 +30,11 @@ LEAST_STEPS = 20
 WARM_UP = 3
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Durations of one call: median and quartiles (s), and how many were measured."""
-
-    median_s: float
-    q1_s: float
-    q3_s: float
-    calls: int
-
-
 def time_interleaved(
     runs: dict[str, Callable[[], object]],
     budget_s: float,
     agreed: Callable[[bool], bool] = lambda over: over,
-) -> dict[str, Timing]:
+) -> dict[str, list[float]]:
     """Time callables interleaved, so that drift of the machine hits all of them alike.
 
     Args:
@@ -52,6 +42,9 @@ def time_interleaved(
         budget_s: rounds go on until this time is over (s); at least 3, at most 50.
         agreed: whether it is over in any of the processes that run this together, given whether it
             is in this one: what they run may wait for the others.
+
+    Returns:
+        The durations of each one's calls (s).
     """
     began = time.perf_counter()
     for count in range(WARM_UP):
@@ -68,13 +61,7 @@ def time_interleaved(
             start = time.perf_counter()
             run()
             taken[name].append(time.perf_counter() - start)
-    return {name: summarise(seconds) for name, seconds in taken.items()}
-
-
-def summarise(seconds: list[float]) -> Timing:
-    """Return median and quartiles."""
-    q1, median, q3 = statistics.quantiles(seconds, n=4, method="inclusive")
-    return Timing(median, q1, q3, len(seconds))
+    return taken
 
 
 def next_step(stepper: Stepper, data: Data, rows: slice, lr: float) -> Callable[[], object]:
@@ -148,10 +135,10 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
     waiting = Waiting()
     timings = time_interleaved(runs, budget_s=min(10.0, BUDGET_SHARE * 60 * config.minutes))
     waited = waiting.share()
+    speeds = {name: quartiles(config, seconds) for name, seconds in timings.items()}
     return {
-        "items_per_s": {name: speed(config, timing) for name, timing in timings.items()},
-        "timings": {name: asdict(timing) for name, timing in timings.items()},
-        "ratio": timings["torch"].median_s / timings["elman"].median_s,
+        "items_per_s": speeds,
+        "ratio": speeds["elman"]["median"] / speeds["torch"]["median"],
         "waited": waited,
         "largest_logit_difference": float((outputs[0] - outputs[1]).abs().max()),
     }
@@ -160,9 +147,8 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
 @torch.no_grad()
 def first_outputs(stepper: Stepper, data: Data) -> torch.Tensor:
     """Return the outputs (logits of a classifier) for a batch, without dropout."""
-    inputs = stepper.fabric.to_device(next(data.held_out()).inputs)
     stepper.model.eval()
-    outputs, _ = stepper.model(inputs)
+    outputs, _ = next(predictions(stepper.model, data.held_out()))
     stepper.model.train()
     return outputs
 
@@ -172,12 +158,12 @@ def twin(
 ) -> Stepper:
     """Build a model with given weights and a fresh optimizer."""
     with torch.random.fork_rng():
-        model = task.build(config, data, baseline=baseline)
+        model = task.build(config, data.spec, baseline=baseline)
     model.load_state_dict(weights)
     return make_stepper(fabric, model, config, task.objective)
 
 
-def speed(config: Config, timing: Timing) -> dict[str, float]:
-    """Turn durations of a step into items per second, slowest quartile first."""
-    items = config.items_per_step
-    return {"q1": items / timing.q3_s, "median": items / timing.median_s, "q3": items / timing.q1_s}
+def quartiles(config: Config, seconds: list[float]) -> dict[str, float]:
+    """Turn durations of a step into items per second: their quartiles and median."""
+    speeds = [config.items_per_step / taken for taken in seconds]
+    return dict(zip(("q1", "median", "q3"), statistics.quantiles(speeds, method="inclusive")))

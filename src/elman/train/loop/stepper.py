@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from elman.train.distributed.gradients import (
 from elman.train.loop.config import Config
 from elman.train.loop.objective import Objective, Score, judged
 from elman.train.loop.optimizer import OPTIMIZERS
-from elman.train.loop.task import Batch
+from elman.train.loop.task import Batch, predictions
 
 WISHES = 3  # at most, that processes tell one another in a step
 
@@ -121,17 +121,9 @@ class Stepper:
     def validate(self, batches: Iterable[Batch]) -> Score:
         """Return mean loss and score over some batches; the own state stays as it is."""
         self.model.eval()
-        found = judged(self.objective, self.predicted(batches))
+        score = judged(self.objective, predictions(self.model, batches))
         self.model.train()
-        return found
-
-    def predicted(self, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Walk through batches with the state carried on; outputs and targets of each."""
-        state = None
-        for batch in batches:
-            inputs, targets = self.fabric.to_device((batch.inputs, batch.targets))
-            outputs, state = self.model(inputs, None if batch.begins else state)
-            yield outputs, targets
+        return score
 
 
 def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Objective) -> Stepper:

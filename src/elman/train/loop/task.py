@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 from torch import Tensor, nn
 
 from elman.train.loop.config import Config
 from elman.train.loop.objective import Measure, Objective, Score
-from elman.train.run.stored import Range, Share
 
 
 @dataclass(frozen=True)
@@ -47,93 +45,23 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What a model without a vocabulary, classes or units is built from.
+class Pairs:
+    """Held-out values beside their predictions, as a report plots them.
 
     Attributes:
-        inputs: I, values per step.
-        outputs: O, values per target.
-        per_step: whether there is a target per step.
-    """
-
-    inputs: int
-    outputs: int
-    per_step: bool
-
-
-Size = Annotated[int, Range(1, 1 << 16)]
-
-
-@dataclass(frozen=True)
-class Traces:
-    """One output of a held-out sequence over its steps.
-
-    Attributes:
-        name: which output of which sequence.
-        true_steps, predicted_steps: a value per step.
-    """
-
-    name: str
-    true_steps: list[float]
-    predicted_steps: list[float]
-
-    def __post_init__(self) -> None:
-        of_one_length(self.true_steps, self.predicted_steps)
-
-
-@dataclass(frozen=True)
-class Points:
-    """One output of several held-out sequences.
-
-    Attributes:
-        name: which output.
-        true, predicted: a value per sequence.
+        name: which they are.
+        true, predicted: as many of each.
+        over_time: whether they are the steps of one sequence.
     """
 
     name: str
     true: list[float]
     predicted: list[float]
+    over_time: bool
 
     def __post_init__(self) -> None:
-        of_one_length(self.true, self.predicted)
-
-
-@dataclass(frozen=True)
-class Frames:
-    """Images over the steps of a held-out sequence.
-
-    Attributes:
-        name: which sequence.
-        height, width: of each image.
-        true_pixels, predicted_pixels: grey values, a byte each, of all images; base64.
-    """
-
-    name: str
-    height: Size
-    width: Size
-    true_pixels: str
-    predicted_pixels: str
-
-    def __post_init__(self) -> None:
-        sizes = [len(unpacked(text)) for text in (self.true_pixels, self.predicted_pixels)]
-        if sizes[0] != sizes[1] or not sizes[0] or sizes[0] % (self.height * self.width):
-            raise ValueError(f"{sizes} pixels are not images of {self.height} x {self.width}")
-
-
-def of_one_length(true: list[float], predicted: list[float]) -> None:
-    """Raise ValueError unless there are as many predictions as targets, one or more."""
-    if len(true) != len(predicted) or not true:
-        raise ValueError(f"{len(predicted)} predictions of {len(true)} targets")
-
-
-def packed(pixels: bytes) -> str:
-    """Write bytes as JSON can hold them."""
-    return base64.b64encode(pixels).decode("ascii")
-
-
-def unpacked(text: str) -> bytes:
-    """Read what `packed` wrote. Raises ValueError: it is something else."""
-    return base64.b64decode(text, validate=True)
+        if len(self.true) != len(self.predicted) or not self.true:
+            raise ValueError(f"{len(self.predicted)} predictions of {len(self.true)} targets")
 
 
 @dataclass(frozen=True)
@@ -171,7 +99,7 @@ class Words:
         """Write what a validation found; its loss is in the unit that is told."""
         return f"{self.with_unit(found.loss)}, {self.score.text(found.score)}"
 
-    def better(self, found: Score, other: Score) -> bool:
+    def better(self, found: Score, other: Score | Baseline) -> bool:
         """Whether a model is better than another: by the headline, or by the loss where a score is
         not known. A loss that is not a number is never better."""
         if self.headline == "score" and found.score is not None and other.score is not None:
@@ -195,6 +123,23 @@ class Batch:
     begins: bool
 
 
+def predictions(model: nn.Module, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Walk through batches with the state carried on; outputs and targets of each, where the model
+    is."""
+    weight, state = next(model.parameters()), None
+    for batch in batches:
+        inputs = moved(batch.inputs, weight)
+        outputs, state = model(inputs, None if batch.begins else state)
+        yield outputs, batch.targets.to(weight.device)
+
+
+def moved(inputs: Any, weight: Tensor) -> Any:
+    """Put a model's inputs where a weight of it is; numbers that are not counts get its dtype."""
+    if isinstance(inputs, tuple):
+        return tuple(moved(part, weight) for part in inputs)
+    return inputs.to(weight.device, weight.dtype if inputs.is_floating_point() else None)
+
+
 @dataclass(frozen=True)
 class Baseline:
     """What a model has to beat.
@@ -202,21 +147,12 @@ class Baseline:
     Attributes:
         name: what it does.
         loss: in the task's unit.
-        accuracy, r2: its score by the task's measure, if known.
+        score: by the task's measure, if known.
     """
 
     name: str
     loss: float
-    accuracy: Share | None = None
-    r2: float | None = None
-
-    def score(self, measure: Measure) -> float | None:
-        """Return its score by a measure, None if that is not known."""
-        return getattr(self, measure.name)
-
-    def found(self, measure: Measure) -> Score:
-        """Return what a validation of it would find."""
-        return Score(self.loss, self.score(measure))
+    score: float | None = None
 
 
 class Data(Protocol):
@@ -240,6 +176,7 @@ class Data(Protocol):
         """What a report tells, JSON-able."""
         ...
 
+    @property
     def spec(self) -> Any:
         """What a model of these data is built from besides the configuration: `Task.spec`."""
         ...
@@ -276,12 +213,12 @@ class Task:
         config: the class of its configurations; its TASK is the task's name.
         positional: options that are given without a name on the command line.
         prepare: reads the data of a configuration.
-        build: the model, of a configuration and data or their spec; with `baseline=True` the same
-            on torch.nn's recurrent layers. Called as ``outputs, state = model(inputs, state)``;
+        build: the model, of a configuration and a spec; with `baseline=True` the same on torch.nn's
+            recurrent layers. Called as ``outputs, state = model(inputs, state)``;
             with targets behind the state where the objective is ``inside``.
         conclude: looks at a trained model (evaluation mode, no gradients): what else belongs
-            into result.json. "sample" is a text, "table" a table for people, "shown" predictions
-            beside their targets (`shown.py`); "valid_loss" and the score's column take the place
+            into result.json. "sample" is a text, "table" a table for people, "shown" a list
+            of `Pairs`; "valid_loss" and "valid_score" take the place
             of the last validation's.
         spec: a dataclass that JSON can hold, which a run folder keeps so that its model can be
             built without the data.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from elman.errors import RunError, diagnostic
 from elman.extras import require
 from elman.files import read_file, remove_folder, remove_leftovers, write_folder
 from elman.train.loop.objective import Score
-from elman.train.run.stored import Count, DamageError, filled, read_object
+from elman.train.run.stored import Count, DamageError, filled, read_object, typed
 
 WHO = "a file of tensors"
 
@@ -47,7 +47,7 @@ def decode_tensors(content: bytes) -> dict[str, Tensor]:
 
 FORMAT = 1
 KEPT = 2
-NAME = "step"
+NAME, BEST = "step", "best"
 TENSORS, FACTS, METRICS = "tensors.safetensors", "checkpoint.json", "metrics.csv"
 
 
@@ -66,14 +66,6 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
     metrics: str
-
-
-@dataclass(frozen=True)
-class Body:
-    """What checkpoint.json says of a checkpoint."""
-
-    step: Count
-    facts: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -102,18 +94,12 @@ class Writer:
         self._step, self._best = 0, False
         self._pending: Future[Path] | None = None
 
-    def begin(
-        self, checkpoint: Checkpoint, save_best: Callable[[Path, Checkpoint], Path] | None = None
-    ) -> Failure | None:
-        """Write a checkpoint once the one before is written; return what became of that one.
-
-        Args:
-            checkpoint: to be written.
-            save_best: what writes it, if it is the one that did best in validation.
-        """
+    def begin(self, checkpoint: Checkpoint, best: bool = False) -> Failure | None:
+        """Write a checkpoint, or the one that did best in validation, once the one before is
+        written; return what became of that one."""
         earlier = self.settled()
-        self._step, self._best = checkpoint.step, save_best is not None
-        self._pending = self._pool.submit(save_best or save, self.folder, checkpoint)
+        self._step, self._best = checkpoint.step, best
+        self._pending = self._pool.submit(save_best if best else save, self.folder, checkpoint)
         return earlier
 
     def settled(self) -> Failure | None:
@@ -153,9 +139,10 @@ def written(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
     return path
 
 
-def listed(folder: Path) -> list[Path]:
-    """List the checkpoints below a folder, oldest first."""
-    return sorted(path for path in folder.glob(f"{NAME}-*") if path.is_dir())
+def listed(folder: Path, name: str = NAME) -> list[Path]:
+    """List the checkpoints below a folder, oldest first; of the best, a killed process may have
+    left two, of which the later did better."""
+    return sorted(path for path in folder.glob(f"{name}-*") if path.is_dir())
 
 
 def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -198,7 +185,8 @@ def read(path: Path) -> Checkpoint:
             raise damaged(path, FACTS, f"format {stored['format']}; this elman reads {FORMAT}")
         if hashes["body"] != hashed(stored):
             raise damaged(path, FACTS, "changed")
-        body = filled(Body, stored)
+        step = typed(Count, stored["step"], "step")
+        facts = typed(dict[str, Any], stored["facts"], "facts")
         content = {name: read_file(path / name) for name in (TENSORS, METRICS)}
     except DamageError as error:
         raise damaged(path, FACTS, str(error)) from error
@@ -210,13 +198,11 @@ def read(path: Path) -> Checkpoint:
         if sha256(held) != hashes.get(name):
             raise damaged(path, name, f"cut short or changed ({len(held)} bytes)")
     try:
-        tensors = decode_tensors(content[TENSORS])
-    except ValueError as error:
-        raise damaged(path, TENSORS, str(error)) from error
-    try:
-        return Checkpoint(body.step, tensors, body.facts, content[METRICS].decode())
+        return Checkpoint(step, decode_tensors(content[TENSORS]), facts, content[METRICS].decode())
     except UnicodeDecodeError as error:
         raise damaged(path, METRICS, f"it is not text: {error.reason}") from error
+    except ValueError as error:
+        raise damaged(path, TENSORS, str(error)) from error
 
 
 def damaged(path: Path, name: str, found: str) -> RunError:
@@ -232,9 +218,6 @@ def sha256(content: bytes) -> str:
 def hashed(body: dict[str, Any]) -> str:
     """Hash what JSON says, whatever its layout."""
     return sha256(json.dumps(body, sort_keys=True).encode())
-
-
-BEST = "best"
 
 
 @dataclass(frozen=True)
@@ -264,20 +247,19 @@ def save_best(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write what did best below `folder`, and then remove what did before. Raises OSError: it
     cannot be written, as on a full disk; the one before stays."""
     path = written(folder, BEST, checkpoint)
-    for old in _listed(folder):
-        if old != path:
-            remove_folder(old)
+    for old in {*listed(folder, BEST)} - {path}:
+        remove_folder(old)
     return path
 
 
 def read_best(folder: Path) -> Checkpoint | None:
     """Read what did best; None before the first validation. Another process may be writing a better
     one. Raises RunError: it is damaged."""
-    while found := _listed(folder):
+    while paths := listed(folder, BEST):
         try:
-            return read(found[-1])
+            return read(paths[-1])
         except RunError:
-            if found[-1].exists():
+            if paths[-1].exists():
                 raise
     return None
 
@@ -290,9 +272,4 @@ def best_of(folder: Path) -> Best | None:
     try:
         return Best(point.step, filled(Score, point.facts), point.tensors)
     except DamageError as error:
-        raise damaged(_listed(folder)[-1], "facts", str(error)) from error
-
-
-def _listed(folder: Path) -> list[Path]:
-    """A killed process may have left two; the later did better."""
-    return sorted(path for path in folder.glob(f"{BEST}-*") if path.is_dir())
+        raise damaged(listed(folder, BEST)[-1], "facts", str(error)) from error

@@ -11,7 +11,6 @@ import torch
 
 from elman.train.loop.config import Config
 from elman.train.loop.loop import Loop
-from elman.train.loop.metrics import Tally
 from elman.train.loop.objective import Score
 from elman.train.loop.task import Baseline, Words
 from elman.train.run import snapshot
@@ -48,15 +47,20 @@ def conclude(
         began: when this process began (perf_counter).
         earlier: seconds of training steps done by earlier processes of the run (s).
     """
-    config = loop.config
-    tally = with_best(loop)
-    task_facts = looked_at(loop)
+    config, tally, model = loop.config, loop.tally, loop.stepper.plain
+    if loop.best is not None and loop.best.step != tally.step:
+        snapshot.restore_weights(loop.stepper, loop.best.weights)
+        tally.valid_loss, tally.valid_score = loop.best.found.loss, loop.best.found.score
+    model.eval()
+    with torch.no_grad():
+        task_facts = task_of(config).conclude(model, loop.data, config)
+    model.train()
     total = time.perf_counter() - began
     result = {
         "steps": tally.step,
         "best_step": loop.best.step if loop.best else tally.step,
         "valid_loss": tally.valid_loss,
-        loop.words.score.column: getattr(tally, loop.words.score.column),
+        "valid_score": tally.valid_score,
         "baseline": facts["baseline"],
         "train_seconds": tally.seconds,
         "total_seconds": total + earlier,
@@ -73,42 +77,25 @@ def conclude(
     return Outcome(loop.folder, True, loop.first, signal=None, result=result)
 
 
-def with_best(loop: Loop) -> Tally:
-    """Give the model the weights that did best in validation; what the run has come to, with what
-    was found of them."""
-    best = loop.best
-    if best is None or best.step == loop.tally.step:
-        return loop.tally
-    snapshot.restore_weights(loop.stepper, best.weights)
-    return loop.tally.validated(best.found, loop.words.score.column)
-
-
-def looked_at(loop: Loop) -> dict[str, Any]:
-    """Return what the task has to say of the trained model."""
-    model = loop.stepper.plain
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        facts = task_of(loop.config).conclude(model, loop.data, loop.config)
-    model.train(was_training)
-    return facts
-
-
 def told_at_end(result: dict[str, Any], config: Config, words: Words) -> str:
     """Write a result for the terminal."""
     baseline = filled(Baseline, result["baseline"])
     speed = typed(Skipped | Compared, result["speed"])
-    found = Score(result["valid_loss"], result[words.score.column])
-    better = words.better(found, baseline.found(words.score))
+    found = Score(result["valid_loss"], result["valid_score"])
+    better = words.better(found, baseline)
     verdict = "better" if better else "NOT better"
     share = result["train_seconds"] / result["total_seconds"]
+    best, steps, epochs = result["best_step"], result["steps"], getattr(config, "epochs", None)
+    walked = f" (epoch {math.ceil(best * epochs / steps)} of {epochs})" if epochs else ""
+    table = result.get("table", {})
+    width = max(map(len, table), default=0)
     lines = [
         "",
         *("  | " + line for line in result.get("sample", "").splitlines()),
-        *table_in_words(result.get("table", {})),
+        *(f"  {name:<{width}}  {value}" for name, value in table.items()),
         "",
         f"validation: {words.in_words(found)}, {verdict} than the {in_words(baseline, words)}",
-        f"weights:    {best_in_words(result, config)}",
+        f"weights:    the best in validation, of step {best} of {steps}{walked}",
         f"training:   {result['items_per_s']:,.0f} {words.items}/s; "
         f"{result['train_seconds']:.0f} s of {result['total_seconds']:.0f} s in all ({share:.0%})",
         f"speed:      {speed_in_words(speed, config.cell, words)}",
@@ -119,24 +106,10 @@ def told_at_end(result: dict[str, Any], config: Config, words: Words) -> str:
     return "\n".join(lines)
 
 
-def best_in_words(result: dict[str, Any], config: Config) -> str:
-    """Write on one line which weights all of a result is of."""
-    best, steps = result["best_step"], result["steps"]
-    epochs = getattr(config, "epochs", None)
-    walked = f" (epoch {math.ceil(best * epochs / steps)} of {epochs})" if epochs else ""
-    return f"the best in validation, of step {best} of {steps}{walked}"
-
-
-def table_in_words(table: dict[str, Any]) -> list[str]:
-    """Write a task's table, a row per line."""
-    width = max((len(name) for name in table), default=0)
-    return [f"  {name:<{width}}  {value}" for name, value in table.items()]
-
-
 def in_words(baseline: Baseline, words: Words) -> str:
     """Write a baseline on one line."""
-    text, score = f"{baseline.name}: {words.with_unit(baseline.loss)}", baseline.score(words.score)
-    return text if score is None else f"{text}, {words.score.text(score)}"
+    text = f"{baseline.name}: {words.with_unit(baseline.loss)}"
+    return text if baseline.score is None else f"{text}, {words.score.text(baseline.score)}"
 
 
 def speed_in_words(speed: Skipped | Compared, cell: str, words: Words) -> str:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from elman.errors import RunError, diagnostic
 from elman.train.loop.config import Config
 from elman.train.loop.metrics import Row, read_metrics
-from elman.train.loop.task import Baseline, Frames, Points, Traces, Words
+from elman.train.loop.task import Baseline, Pairs, Words
 from elman.train.run.folder import RunFolder
 from elman.train.run.stored import Count, DamageError, Positive, Share, filled
 from elman.train.tasks.registry import read_config, words_of
@@ -86,7 +86,7 @@ class Result:
     Attributes:
         steps: training steps done.
         valid_loss: of the trained model.
-        valid_accuracy, valid_r2: its score, by the task's measure.
+        valid_score: its score, by the task's measure.
         best_step: of the trained model, which did best in validation.
         speed: beside torch.nn.
         choices: which engine and plan each recurrent module uses.
@@ -101,11 +101,10 @@ class Result:
     valid_loss: float
     speed: Skipped | Compared
     choices: dict[str, Any]
-    valid_accuracy: Share | None = None
-    valid_r2: float | None = None
+    valid_score: float | None = None
     sample: str = ""
     table: dict[str, Any] = field(default_factory=dict)
-    shown: list[Traces | Points | Frames] = field(default_factory=list)
+    shown: list[Pairs] = field(default_factory=list)
     content: dict[str, Any] = field(default_factory=dict)
 
 
@@ -222,7 +221,7 @@ def summarise(record: Record, config: Config) -> Summary:
         steps=config.steps,
         words=words,
         valid_loss=scored.valid_loss if scored else None,
-        valid_score=getattr(scored, words.score.column) if scored else None,
+        valid_score=scored.valid_score if scored else None,
         best_step=result.best_step if result else None,
         baseline=facts.baseline if facts else None,
         items_per_s=last.items / last.train_seconds if last else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -49,7 +50,7 @@ from elman.train.run.forms import Facts as Held
 from elman.train.run.forms import check_sizes, check_weights, grouped, misfit
 from elman.train.run.loading import check_formula, write_spec
 from elman.train.run.outcome import Outcome, conclude, in_words
-from elman.train.run.record import Facts, read_record
+from elman.train.run.record import read_record
 from elman.train.run.stored import DamageError, filled
 from elman.train.tasks.registry import task_of, words_of
 from elman.tuning.facts import cores, processor
@@ -92,9 +93,17 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
         display.say(data.about())
         config = with_steps(config, fabric, data)
         data = data.validating(config)
-        facts = all_facts(config, data)
+        facts = data.facts() | {
+            "digest": data.digest,
+            "size": data.size,
+            "loss": words.loss,
+            "score": words.score.title,
+            "baseline": asdict(data.baseline()),
+            "machine": machine_facts(),
+        }
         display.say(f"baseline: {in_words(Baseline(**facts['baseline']), words)}")
-        folder = shared_folder(fabric, out, task.name)
+        path = str(create_run(out, task.name).path) if fabric.global_rank == 0 else ""
+        folder = RunFolder(Path(fabric.broadcast(path)))
         loop = assemble(config, fabric, data, folder, display)
     with folder.lock() if loop.first else nullcontext():
         if loop.first:
@@ -153,7 +162,14 @@ def resume(
         data = task.prepare(config)
         with noticing_loss("see what the other processes say"):
             check_same_everywhere(fabric, same_facts(config, data))
-        check_same(data, facts)
+        if facts.digest != data.digest:
+            raise RunError(
+                "the data have changed since the run began",
+                "elman train afresh",
+                source=data.about(),
+                then=facts.size,
+                now=data.size,
+            )
         loop = assemble(config, fabric, data, folder, display)
         for complaint in complaints:
             display.say(f"{complaint}\n  so    an older checkpoint is used")
@@ -162,42 +178,17 @@ def resume(
 
 
 def check_packages(config: Config) -> None:
-    """Refuse to train without a package that is first needed when training is under way. Raises
-    MissingPackageError: it is not installed."""
+    """Raise MissingPackageError without a package that is first needed when training is under
+    way."""
     require("safetensors", "a run")
     if config.tensorboard:
         require("tensorboard", "--tensorboard")
-
-
-def all_facts(config: Config, data: Data) -> dict[str, Any]:
-    """Collect what facts.json holds."""
-    return data.facts() | {
-        "digest": data.digest,
-        "size": data.size,
-        "loss": words_of(config).loss,
-        "baseline": asdict(data.baseline()),
-        "machine": machine_facts(),
-    }
 
 
 def same_facts(config: Config, data: Data) -> dict[str, Any]:
     """Collect what must be the same in every process, by name: its place is its own."""
     shared = {name: value for name, value in config.to_json().items() if name != "data"}
     return shared | {"data": f"{data.size}, digest {data.digest[:12]}"}
-
-
-def check_same(data: Data, facts: Facts) -> None:
-    """Refuse to go on with other data than a run began with. Raises RunError: the data have
-    changed."""
-    if facts.digest == data.digest:
-        return
-    raise RunError(
-        "the data have changed since the run began",
-        "elman train afresh",
-        source=data.about(),
-        then=facts.size,
-        now=data.size,
-    )
 
 
 def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
@@ -207,18 +198,12 @@ def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
         config = replace(config, steps=data.steps())
     if config.steps is None:
         task = task_of(config)
-        twin = make_stepper(fabric, task.build(config, data), config, task.objective)
+        twin = make_stepper(fabric, task.build(config, data.spec), config, task.objective)
         step = next_step(twin, data, rows_of(fabric, config.batch), 0.0)
         budget_s = PACE_SHARE * 60 * config.minutes
         timing = time_interleaved({"step": step}, budget_s, lambda over: agreed(fabric, over)[0])
-        step_s = fabric.broadcast(timing["step"].median_s)
+        step_s = fabric.broadcast(statistics.median(timing["step"]))
     return settle(config, step_s, torch.get_num_threads())
-
-
-def shared_folder(fabric: Fabric, out: Path, task: str) -> RunFolder:
-    """Make the run folder in the first process and tell the others."""
-    path = str(create_run(out, task).path) if fabric.global_rank == 0 else ""
-    return RunFolder(Path(fabric.broadcast(path)))
 
 
 def assemble(
@@ -226,7 +211,7 @@ def assemble(
 ) -> Loop:
     """Build the model and everything that trains it, before the first step."""
     task = task_of(config)
-    stepper = make_stepper(fabric, task.build(config, data), config, task.objective)
+    stepper = make_stepper(fabric, task.build(config, data.spec), config, task.objective)
     torch.manual_seed(config.seed + 1 + fabric.global_rank)  # each process drops other values
     return Loop(
         config=config,

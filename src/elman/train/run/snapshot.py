@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor
 
 from elman.train.distributed.gradients import divided_as, whole
 from elman.train.loop.config import Config
@@ -22,7 +22,7 @@ from elman.train.run.forms import (
 
 def capture(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Copy weights, optimizer, carried state and random numbers; every process must call it."""
-    tensors = named_weights(stepper)
+    tensors = {f"model.{name}": value for name, value in stepper.plain.state_dict().items()}
     numbers: dict[str, Any] = {}
     for index, values in stepper.optimizer.state_dict()["state"].items():
         for name, value in values.items():
@@ -30,7 +30,9 @@ def capture(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 tensors[f"optimizer.{index}.{name}"] = value
             else:
                 numbers[f"{index}.{name}"] = value
-    kind, parts = taken_apart(stepper.state)
+    state = stepper.state
+    kind = "none" if state is None else "tensor" if isinstance(state, Tensor) else "tuple"
+    parts = {"none": [], "tensor": [state], "tuple": state}[kind]
     local = {f"carried.{k}": part for k, part in enumerate(parts)} | random_numbers()
     tensors |= {name: gathered(stepper.fabric, value) for name, value in local.items()}
     return copied(tensors), {"carried": kind, "optimizer": numbers}
@@ -38,12 +40,8 @@ def capture(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def capture_weights(stepper: Stepper) -> dict[str, Tensor]:
     """Copy the weights alone; every process must call it."""
-    return copied(named_weights(stepper))
-
-
-def named_weights(stepper: Stepper) -> dict[str, Tensor]:
-    """The weights as checkpoints name them; of a divided model this process's part."""
-    return {f"model.{name}": value for name, value in stepper.plain.state_dict().items()}
+    weights = stepper.plain.state_dict()
+    return copied({f"model.{name}": value for name, value in weights.items()})
 
 
 def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -72,7 +70,9 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: Facts, config: 
     then, now = len(groups["random"]["cpu"]), stepper.fabric.world_size
     carried = [value for _, value in sorted(groups.get("carried", {}).items())]
     mine = [rows_of_process(value, rank, now).to(device) for value in carried]
-    stepper.state = put_together(facts.carried, mine)
+    stepper.state = None if facts.carried == "none" else tuple(mine)
+    if facts.carried == "tensor":
+        (stepper.state,) = mine
     if then != now:
         return then
     # Copies, because a row of a tensor is not aligned as torch wants a generator's state to be.
@@ -91,16 +91,9 @@ def restore_weights(stepper: Stepper, tensors: dict[str, Tensor]) -> None:
     model."""
     weights = grouped(tensors).get("model", {})
     check_weights(weights, stepper.plain)
-    stepper.plain.load_state_dict(divided(weights, stepper.plain))
-
-
-def divided(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Cut out of whole weights what this process holds, if a model is divided."""
-    held = model.state_dict()
-    return {
-        name: divided_as(value, held[name]) if name in held else value
-        for name, value in weights.items()
-    }
+    patterns = stepper.plain.state_dict()
+    parts = {name: divided_as(value, patterns[name]) for name, value in weights.items()}
+    stepper.plain.load_state_dict(parts)
 
 
 def remember(optimizer: Any, values: dict[str, Any]) -> None:
@@ -142,17 +135,3 @@ def gathered(fabric: Fabric, value: Tensor) -> Tensor:
     parts = [torch.empty_like(value) for _ in range(fabric.world_size)]
     torch.distributed.all_gather(parts, value)
     return torch.stack(parts)
-
-
-def taken_apart(state: Any) -> tuple[str, list[Tensor]]:
-    """Split a carried state into its kind and its tensors."""
-    if state is None:
-        return "none", []
-    if isinstance(state, Tensor):
-        return "tensor", [state]
-    return "tuple", list(state)
-
-
-def put_together(kind: str, parts: list[Tensor]) -> Any:
-    """Undo `taken_apart`."""
-    return {"none": None, "tensor": parts[0] if parts else None, "tuple": tuple(parts)}[kind]

@@ -9,11 +9,10 @@ from elman.train.loop.config import Config
 from elman.train.loop.task import Task, Words
 from elman.train.run.stored import DamageError
 from elman.train.tasks.regression.task import REGRESSION
-from elman.train.tasks.rotate.task import ROTATE
 from elman.train.tasks.sequences.task import IMAGES, SERIES
 from elman.train.tasks.text.task import TEXT
 
-TASKS = {task.name: task for task in (TEXT, SERIES, IMAGES, REGRESSION, ROTATE)}
+TASKS = {task.name: task for task in (TEXT, SERIES, IMAGES, REGRESSION)}
 
 
 def task_of(config: Config) -> Task:

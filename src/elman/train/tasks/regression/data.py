@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,14 +14,13 @@ from elman.errors import InputError, RunError
 from elman.train.loop.config import other, setting
 from elman.train.loop.objective import SQUARES, judged
 from elman.train.loop.task import Baseline, Batch
-from elman.train.tasks.regression.model import RegressionSpec, Scaling
-from elman.train.tasks.sequences.readers import load_npz
-from elman.train.tasks.sequences.source import unreadable
-from elman.train.tasks.walks import WalkConfig, Walked
+from elman.train.tasks.arrays import Scaling, digest_of, load_npz, unreadable
+from elman.train.tasks.epochs import EpochConfig, SequenceSet
+from elman.train.tasks.regression.model import RegressionSpec
 
 
 @dataclass(frozen=True)
-class RegressionConfig(WalkConfig):
+class RegressionConfig(EpochConfig):
     """A run that predicts numbers."""
 
     TASK: ClassVar[str] = "regression"
@@ -34,6 +32,7 @@ class RegressionConfig(WalkConfig):
     hidden: int = other("hidden", 64)
 
 
+Arrays = tuple[np.ndarray, np.ndarray]  # x [N, T, I], y [N, T, O] or [N, O], float64
 LEAST = 2  # sequences of a half: what varies takes two
 HINT = (
     "an .npz needs x_train [N, T, I], y_train [N, T, O] (a target per step) or [N, O] (one per "
@@ -42,32 +41,8 @@ HINT = (
 RANKS = {"x": (2, 3), "y": (1, 2, 3)}
 
 
-@dataclass(frozen=True)
-class Half:
-    """The training half or the held-out one.
-
-    Attributes:
-        x [N, T, I]: inputs, float64; NaN is missing.
-        y [N, T, O] or [N, O]: targets, float64.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    @property
-    def per_step(self) -> bool:
-        """Whether there is a target per step."""
-        return self.y.ndim == 3
-
-
-def read_halves(data: str | None) -> tuple[Half, Half]:
-    """Read what a user named.
-
-    Returns:
-        The training half and the held-out one.
+def read_halves(data: str | None) -> tuple[Arrays, Arrays]:
+    """Read the training half and the held-out one.
 
     Raises:
         InputError: if nothing is named.
@@ -79,16 +54,15 @@ def read_halves(data: str | None) -> tuple[Half, Half]:
     if not path.exists():
         raise RunError("the data file does not exist", path=path)
     arrays = load_npz(path, HINT)
-    fit, held = (half_of(path, arrays, half) for half in ("train", "test"))
-    for name in ("x", "y"):
-        ours, theirs = getattr(fit, name), getattr(held, name)
+    fit, held = (read_half(path, arrays, half) for half in ("train", "test"))
+    for name, ours, theirs in zip("xy", fit, held, strict=True):
         if (ours.ndim, ours.shape[-1]) != (theirs.ndim, theirs.shape[-1]):
             shapes = f"{name}_train is {list(ours.shape)}, {name}_test {list(theirs.shape)}"
             raise unreadable(path, shapes, HINT)
     return fit, held
 
 
-def half_of(path: Path, arrays: dict[str, np.ndarray], half: str) -> Half:
+def read_half(path: Path, arrays: dict[str, np.ndarray], half: str) -> Arrays:
     """Check and lay out one half's arrays."""
     x, y = (numbers(path, arrays, f"{name}_{half}") for name in ("x", "y"))
     x = x[:, :, None] if x.ndim == 2 else x
@@ -101,7 +75,7 @@ def half_of(path: Path, arrays: dict[str, np.ndarray], half: str) -> Half:
     if half == "train" and (empty := np.isnan(x).all((0, 1))).any():
         text = f"x_train has no value of channel {int(empty.argmax())}: all are NaN"
         raise unreadable(path, text, HINT)
-    return Half(x, y)
+    return x, y
 
 
 def numbers(path: Path, arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
@@ -132,7 +106,7 @@ def numbers(path: Path, arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Laid:
+class Half:
     """One half as tensors, standardised: x [N, T, I]; y [N, T, O] or [N, O]."""
 
     x: Tensor
@@ -142,132 +116,51 @@ class Laid:
         return len(self.x)
 
 
-@dataclass(frozen=True)
-class RegressionData(Walked):
-    """A data set ready to train on.
+class RegressionData(SequenceSet):
+    """Sequences with a target per step, or one per sequence."""
 
-    Attributes:
-        inputs_as, targets_as: how values are standardised.
-        rows [M]: which held-out sequences are validated on.
-        missing: share of inputs that are missing (they count as their channel's mean).
-    """
-
-    config: RegressionConfig
-    name: str
-    digest: str
-    inputs_as: Scaling
-    targets_as: Scaling
-    fit: Laid
-    held: Laid
-    rows: Tensor
-    missing: float
-
-    @property
-    def size(self) -> str:
-        """How many sequences there are."""
-        return f"{len(self.fit)} + {len(self.held)} sequences"
-
-    @property
-    def per_step(self) -> bool:
-        """Whether there is a target per step."""
-        return self.fit.y.ndim == 3
-
-    @property
-    def inputs(self) -> int:
-        """I, values per step."""
-        return self.fit.x.shape[2]
-
-    @property
-    def outputs(self) -> int:
-        """O, values per target."""
-        return self.fit.y.shape[-1]
-
-    def about(self) -> str:
-        """Say in one line what the data are."""
-        where = "step" if self.per_step else "sequence"
-        text = (
-            f"data: {self.name}: {len(self.fit):,} sequences to learn from, {len(self.held):,} "
-            f"held out; {self.fit.x.shape[1]} steps of {self.inputs}; a target of {self.outputs} "
-            f"per {where}"
-        )
-        return f"{text}; {self.missing:.1%} of the inputs are missing" if self.missing else text
-
-    def facts(self) -> dict[str, Any]:
-        """Return what a report says about the data."""
-        return {
-            "source": self.name,
-            "train_sequences": len(self.fit),
-            "held_out_sequences": len(self.held),
-            "validated": len(self.rows),
-            "steps": [self.fit.x.shape[1], self.held.x.shape[1]],
-            "values_per_step": self.inputs,
-            "values_per_target": self.outputs,
-            "target_per": "step" if self.per_step else "sequence",
-            "missing_share": self.missing,
-        }
-
-    def spec(self) -> RegressionSpec:
-        """What a model of these sequences is built from, and their units."""
-        sizes = (self.inputs, self.outputs, self.per_step)
-        return RegressionSpec(*sizes, self.inputs_as, self.targets_as)
+    def shape(self) -> tuple[str, dict[str, Any]]:
+        """Steps and targets, in words and as facts by name."""
+        steps, outputs = [half.x.shape[1] for half in (self.fit, self.held)], self.spec.outputs
+        per = "step" if self.spec.per_step else "sequence"
+        text = f"{steps[0]} steps of {self.spec.inputs}; a target of {outputs} per {per}"
+        return text, {"steps": steps, "values_per_target": outputs, "target_per": per}
 
     def baseline(self) -> Baseline:
         """Predict the mean of the training targets, or repeat the input if that is better."""
         mean = predicting("mean of the training targets", [(self.held.y * 0, self.held.y)])
         if self.held.x.shape != self.held.y.shape:
             return mean
-        repeated = self.targets_as.to(self.inputs_as.back(self.held.x))
-        again = predicting("repeated input", [(repeated, self.held.y)])
+        repeated = self.spec.targets_as.to(self.spec.inputs_as.back(self.held.x.numpy()))
+        again = predicting("repeated input", [(torch.from_numpy(repeated), self.held.y)])
         return min(mean, again, key=lambda baseline: baseline.loss)
 
-    def _cut(self, half: Laid, chosen: Tensor) -> Batch:
+    def cut(self, half: Half, rows: Tensor) -> Batch:
         """Take some sequences, x [T, B, I], y [T, B, O] or [B, O]."""
-        x, y = half.x[chosen].transpose(0, 1).contiguous(), half.y[chosen]
-        return Batch(x, y.transpose(0, 1) if self.per_step else y, begins=True)
+        x, y = half.x[rows].transpose(0, 1).contiguous(), half.y[rows]
+        return Batch(x, y.transpose(0, 1) if self.spec.per_step else y, begins=True)
 
 
 def predicting(name: str, pairs: Any) -> Baseline:
     """Score what is not a network: pairs of predictions and targets [..., O]."""
-    found = judged(SQUARES, pairs)
-    return Baseline(name, found.loss, r2=found.score)
+    score = judged(SQUARES, pairs)
+    return Baseline(name, score.loss, score.score)
 
 
 def prepare(config: RegressionConfig) -> RegressionData:
     """Read and lay out the sequences of a run. Raises InputError, RunError: there is nothing
     readable."""
-    fit, held = read_halves(config.data)
-    inputs_as, targets_as = scaling_of(fit.x), scaling_of(fit.y)
-    gone = sum(int(np.isnan(half.x).sum()) for half in (fit, held))
-    data = RegressionData(
-        config=config,
-        name=str(config.data),
-        digest=digest_of(fit, held),
-        inputs_as=inputs_as,
-        targets_as=targets_as,
-        fit=Laid(inputs_as.to(fit.x), targets_as.to(fit.y)),
-        held=Laid(inputs_as.to(held.x), targets_as.to(held.y)),
-        rows=torch.empty(0, dtype=torch.long),
-        missing=gone / (fit.x.size + held.x.size),
-    )
-    for name, laid in (("train", data.fit), ("test", data.held)):
-        for kind, values in (("x", laid.x), ("y", laid.y)):
+    arrays = read_halves(config.data)
+    (x, y), (held_x, _) = arrays
+    spec = RegressionSpec(x.shape[2], y.shape[-1], y.ndim == 3, Scaling.of(x), Scaling.of(y))
+    scaled = [(spec.inputs_as.to(x), spec.targets_as.to(y)) for x, y in arrays]
+    halves = [Half(*map(torch.from_numpy, pair)) for pair in scaled]
+    for name, half in zip(("train", "test"), halves, strict=True):
+        for kind, values in (("x", half.x), ("y", half.y)):
             if not values.isfinite().all():
                 text = f"{kind}_{name} is beyond float32 in standard deviations of {kind}_train"
-                raise unreadable(Path(data.name), text)
-    return data.validating(config)
-
-
-def scaling_of(values: np.ndarray) -> Scaling:
-    """Measure values [..., C], NaN left out; what does not vary is not scaled."""
-    rows = values.reshape(-1, values.shape[-1])
-    spread = np.nanstd(rows, 0)
-    return Scaling(np.nanmean(rows, 0).tolist(), np.where(spread > 0, spread, 1.0).tolist())
-
-
-def digest_of(*halves: Half) -> str:
-    """Hash all values."""
-    hashed = hashlib.sha256()
-    for array in (array for half in halves for array in (half.x, half.y)):
-        hashed.update(repr(array.shape).encode())
-        hashed.update(np.ascontiguousarray(array).data)
-    return hashed.hexdigest()
+                raise unreadable(Path(str(config.data)), text)
+    absent = np.isnan(x).sum() + np.isnan(held_x).sum()
+    missing = float(absent / (x.size + held_x.size))
+    digest = digest_of(array for half in arrays for array in half)
+    return RegressionData(config, str(config.data), digest, spec, *halves, missing=missing)

@@ -5,46 +5,33 @@ reads and predicts in the units of its data.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from elman.errors import InputError
+from elman.train.loop.config import Config
 from elman.train.loop.layers import recurrent
-from elman.train.loop.task import Sizes, Trained
-
-if TYPE_CHECKING:
-    from elman.train.tasks.regression.data import RegressionConfig, RegressionData
+from elman.train.loop.task import Trained
+from elman.train.tasks.arrays import Scaling
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """Mean and standard deviation of each of C channels in the training half."""
-
-    mean: list[float]
-    spread: list[float]
-
-    def to(self, values: np.ndarray) -> Tensor:
-        """Standardise values [..., C], float32; what is missing becomes 0."""
-        scaled = np.nan_to_num((values - np.array(self.mean)) / np.array(self.spread), nan=0.0)
-        with np.errstate(over="ignore"):
-            return torch.from_numpy(scaled.astype(np.float32))
-
-    def back(self, scaled: Tensor) -> np.ndarray:
-        """Return standardised values [..., C] in the unit of the data."""
-        return scaled.double().numpy() * np.array(self.spread) + np.array(self.mean)
-
-
-@dataclass(frozen=True)
-class RegressionSpec(Sizes):
+class RegressionSpec:
     """What a model of numbers is built from besides its configuration, and the data's units.
 
     Attributes:
+        inputs: I, values per step.
+        outputs: O, values per target.
+        per_step: whether there is a target per step.
         inputs_as, targets_as: how values are standardised.
     """
 
+    inputs: int
+    outputs: int
+    per_step: bool
     inputs_as: Scaling
     targets_as: Scaling
 
@@ -74,9 +61,9 @@ class TrainedRegression(Trained):
         spec, x = self.spec, np.asarray(x, np.float64)
         if x.ndim != 3 or x.shape[2] != spec.inputs:
             raise InputError(f"x must be [N, T, {spec.inputs}], not {[*x.shape]}")
-        rows = spec.inputs_as.to(x).transpose(0, 1).contiguous()
+        rows = torch.from_numpy(spec.inputs_as.to(x)).transpose(0, 1).contiguous()
         outputs, _ = self.model(rows.to(self.weight))
-        values = spec.targets_as.back(outputs.float().cpu())
+        values = spec.targets_as.back(outputs.float().cpu().numpy())
         return values.swapaxes(0, 1) if spec.per_step else values
 
 
@@ -111,11 +98,9 @@ class Regressor(nn.Module):
         return self.readout(self.dropout(h if self.per_step else h[-1])), None
 
 
-def build_model(
-    config: RegressionConfig, data: RegressionData | RegressionSpec, *, baseline: bool = False
-) -> Regressor:
+def build_model(config: Config, spec: RegressionSpec, *, baseline: bool = False) -> Regressor:
     """Build the model of a run; with `baseline` the same on torch.nn's recurrent layers."""
     torch.manual_seed(config.seed)
-    layers = recurrent(config, data.inputs, config.layers, baseline=baseline)
-    readout = nn.Linear(config.hidden, data.outputs)
-    return Regressor(layers, readout, config.dropout, data.per_step)
+    layers = recurrent(config, spec.inputs, config.layers, baseline=baseline)
+    readout = nn.Linear(config.hidden, spec.outputs)
+    return Regressor(layers, readout, config.dropout, spec.per_step)

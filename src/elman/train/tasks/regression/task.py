@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from elman.train.loop.objective import R2, SQUARES, judged
-from elman.train.loop.task import Batch, Points, Task, Traces, Words
+from elman.train.loop.task import Pairs, Task, Words, predictions
 from elman.train.tasks.regression.data import RegressionConfig, RegressionData, prepare
 from elman.train.tasks.regression.model import RegressionSpec, TrainedRegression, build_model
 
@@ -19,26 +18,19 @@ SEQUENCES, OUTPUTS = 4, 8  # at most so many are shown
 STEPS, POINTS = 2000, 500  # of each
 
 
-def predictions(model: nn.Module, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Walk through batches; outputs and targets of each, on the CPU."""
-    weight = next(model.parameters())
-    for batch in batches:
-        outputs, _ = model(batch.inputs.to(weight.device, weight.dtype))
-        yield outputs.float().cpu(), batch.targets
-
-
 def conclude(model: nn.Module, data: RegressionData, config: RegressionConfig) -> dict[str, Any]:
     """Predict the whole held-out half: loss and R², the error by output, true beside predicted."""
-    pairs = list(predictions(model, data.all_held_out()))
-    found = judged(SQUARES, pairs)
-    axis = 1 if data.per_step else 0  # of the sequences
-    outputs, targets = (torch.cat(parts, axis) for parts in zip(*pairs, strict=True))
-    true, predicted = data.targets_as.back(targets), data.targets_as.back(outputs)
+    spec, batches = data.spec, predictions(model, data.all_held_out())
+    parts = [(outputs.float().cpu(), targets.cpu()) for outputs, targets in batches]
+    whole = judged(SQUARES, parts)
+    axis = 1 if spec.per_step else 0  # of the sequences
+    outputs, targets = (torch.cat(half, axis) for half in zip(*parts, strict=True))
+    true, predicted = (spec.targets_as.back(part.numpy()) for part in (targets, outputs))
     return {
-        "valid_loss": found.loss,
-        "valid_r2": found.score,
+        "valid_loss": whole.loss,
+        "valid_score": whole.score,
         "table": by_output(true, predicted, outputs, targets),
-        "shown": [asdict(part) for part in (traces if data.per_step else points)(true, predicted)],
+        "shown": [asdict(pairs) for pairs in shown(true, predicted)],
     }
 
 
@@ -54,31 +46,25 @@ def by_output(
     return table
 
 
-def traces(true: np.ndarray, predicted: np.ndarray) -> list[Traces]:
-    """Take the first output of some sequences of [T, N, O]."""
-    count = true.shape[1]
-    chosen = np.unique(np.linspace(0, count - 1, min(SEQUENCES, count)).round().astype(int))
+def shown(true: np.ndarray, predicted: np.ndarray) -> list[Pairs]:
+    """Take the first output of some sequences of [T, N, O], or some sequences of each of the first
+    outputs of [N, O]."""
+    if true.ndim == 3:
+        names = {k: f"Held-out sequence {k}, output 0" for k in spaced(true.shape[1], SEQUENCES)}
+        parts = {k: (slice(STEPS), k, 0) for k in names}
+    else:
+        first = range(min(SEQUENCES, true.shape[1]))
+        names = {k: f"Held-out sequences, output {k}" for k in first}
+        parts = {k: (spaced(len(true), POINTS), k) for k in names}
     return [
-        Traces(
-            f"Held-out sequence {k}, output 0",
-            true[:STEPS, k, 0].tolist(),
-            predicted[:STEPS, k, 0].tolist(),
-        )
-        for k in chosen
+        Pairs(names[k], true[part].tolist(), predicted[part].tolist(), over_time=true.ndim == 3)
+        for k, part in parts.items()
     ]
 
 
-def points(true: np.ndarray, predicted: np.ndarray) -> list[Points]:
-    """Take the first outputs of some sequences of [N, O]."""
-    chosen = np.unique(np.linspace(0, len(true) - 1, min(POINTS, len(true))).round().astype(int))
-    return [
-        Points(
-            f"Held-out sequences, output {k}",
-            true[chosen, k].tolist(),
-            predicted[chosen, k].tolist(),
-        )
-        for k in range(min(SEQUENCES, true.shape[1]))
-    ]
+def spaced(count: int, most: int) -> np.ndarray:
+    """Choose at most so many of the numbers below `count`, evenly."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
 
 
 REGRESSION = Task(

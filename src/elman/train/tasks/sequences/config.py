@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from elman.train.loop.config import COUNT, NOT_NEGATIVE, one_of, other, setting
-from elman.train.tasks.walks import WalkConfig
+from elman.train.tasks.epochs import EpochConfig
 
 
 @dataclass(frozen=True)
-class SequenceConfig(WalkConfig):
+class SequenceConfig(EpochConfig):
     """A classifier's run."""
 
     layers: int = other("layers", 1)
@@ -31,7 +31,8 @@ class SeriesConfig(SequenceConfig):
     TASK: ClassVar[str] = "series"
 
     data: str | None = setting(
-        None, "A folder or file: UCR/UEA .tsv, .ts, or .npz; or a name of the UCR/UEA archive."
+        None,
+        "A folder or file: .tsv, .csv, .ts or .npz; or a name of the UCR/UEA archive.",
     )
     unseen: str | None = setting(None, "Hold out this group (speaker) instead of the test half.")
     by: str = setting(
@@ -51,7 +52,7 @@ class ImagesConfig(SequenceConfig):
     TASK: ClassVar[str] = "images"
 
     data: str | None = setting(
-        None, "A folder or file: .npz or idx; or the name of a Hugging Face data set."
+        None, "An .npz, or a folder with one; or the name of a Hugging Face data set."
     )
     layers: int = other("layers", 2)
     hidden: int = other("hidden", 48)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,15 +13,16 @@ from torch import Tensor
 
 from elman.errors import RunError
 from elman.train.loop.task import Baseline, Batch
+from elman.train.tasks.arrays import Scaling
+from elman.train.tasks.epochs import SequenceSet
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.sequences.finding import find_images, find_series
 from elman.train.tasks.sequences.model import ClassifierSpec, as_floats, padded, permuted
-from elman.train.tasks.sequences.source import Half, Source, Values, by_group, holding_out, joined
-from elman.train.tasks.walks import Walked
+from elman.train.tasks.sequences.source import Source, by_group, holding_out, joined
 
 
 @dataclass(frozen=True)
-class Laid:
+class Tensors:
     """One half as tensors.
 
     Attributes:
@@ -41,79 +41,29 @@ class Laid:
         return len(self.y)
 
 
-@dataclass(frozen=True)
-class SequenceData(Walked):
-    """A data set ready to train on.
+class SequenceData(SequenceSet):
+    """Sequences with a class each; the spec is a :class:`ClassifierSpec`."""
 
-    Attributes:
-        known: what a classifier is built from.
-        rows [M]: which held-out sequences are validated on.
-        missing: share of values that are missing (they count as their channel's mean).
-    """
-
-    config: SequenceConfig
-    name: str
-    digest: str
-    known: ClassifierSpec
-    fit: Laid
-    held: Laid
-    rows: Tensor
-    missing: float
-
-    @property
-    def size(self) -> str:
-        """How many sequences there are."""
-        return f"{len(self.fit)} + {len(self.held)} sequences"
-
-    @property
-    def inputs(self) -> int:
-        """I, values per step."""
-        return self.known.inputs
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """C names."""
-        return tuple(self.known.classes)
-
-    def about(self) -> str:
-        """Say in one line what the data are."""
+    def shape(self) -> tuple[str, dict[str, Any]]:
+        """Steps and classes, in words and as facts by name."""
         shortest, longest = int(self.fit.lengths.min()), int(self.fit.lengths.max())
         steps = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
-        text = (
-            f"data: {self.name}: {len(self.fit):,} sequences to learn from, {len(self.held):,} "
-            f"held out; {steps} steps of {self.inputs}; {len(self.classes)} classes"
-        )
-        return f"{text}; {self.missing:.1%} of the values are missing" if self.missing else text
-
-    def facts(self) -> dict[str, Any]:
-        """Return what a report says about the data."""
-        return {
-            "source": self.name,
-            "train_sequences": len(self.fit),
-            "held_out_sequences": len(self.held),
-            "validated": len(self.rows),
-            "steps": [int(self.fit.lengths.min()), int(self.fit.lengths.max())],
-            "values_per_step": self.inputs,
-            "classes": list(self.classes),
-            "missing_share": self.missing,
-        }
-
-    def spec(self) -> ClassifierSpec:
-        """What a classifier of these sequences is built from."""
-        return self.known
+        classes = self.spec.classes
+        text = f"{steps} steps of {self.spec.inputs}; {len(classes)} classes"
+        return text, {"steps": [shortest, longest], "classes": classes}
 
     def baseline(self) -> Baseline:
         """Predict the frequencies of the training half's classes (one added to each count)."""
-        counts = torch.bincount(self.fit.y, minlength=len(self.classes)).double() + 1
+        counts = torch.bincount(self.fit.y, minlength=len(self.spec.classes)).double() + 1
         loss = -(counts / counts.sum()).log()[self.held.y].mean()
         right = (self.held.y == counts.argmax()).double().mean()
         return Baseline("largest class", float(loss), float(right))
 
-    def _cut(self, half: Laid, chosen: Tensor) -> Batch:
+    def cut(self, half: Tensors, rows: Tensor) -> Batch:
         """Take some sequences, [T, B, I], cut to the longest."""
-        lengths = half.lengths[chosen]
-        x = as_floats(half.x[chosen, : int(lengths.max())])
-        return Batch((x.transpose(0, 1).contiguous(), lengths), half.y[chosen], begins=True)
+        lengths = half.lengths[rows]
+        x = as_floats(half.x[rows, : int(lengths.max())])
+        return Batch((x.transpose(0, 1).contiguous(), lengths), half.y[rows], begins=True)
 
 
 def prepare_series(config: SeriesConfig) -> SequenceData:
@@ -144,7 +94,7 @@ def prepare_images(config: ImagesConfig) -> SequenceData:
 def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
     """Scale the values, join those of one step, and number the classes. Raises RunError: the
     held-out half has classes, or channels, that the other does not."""
-    classes = tuple(sorted(set(source.train.labels), key=by_number))
+    classes = sorted(set(source.train.labels), key=by_number)
     if strange := sorted(set(source.test.labels) - set(classes)):
         raise RunError(
             "the held-out half has classes that the training half lacks",
@@ -158,23 +108,19 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
             path=source.name,
             channels=" and ".join(map(str, channels)),
         )
-    spec = spec_of(source, classes, config.patch)
+    values, kind = source.train.values, source.kind
+    scaling = Scaling.of(np.concatenate(values)) if kind == "values" else Scaling([], [])
+    spec = ClassifierSpec(channels[0] * config.patch, classes, kind, scaling)
+    numbers = {label: k for k, label in enumerate(classes)}
     halves, missing, count = [], 0, 0
     for half in (source.train, source.test):
-        values, gone = spec.scaled(half.values)
-        missing, count = missing + gone, count + sum(piece.size for piece in half.values)
-        halves.append(laid(half, values, classes, config.patch))
-    data = SequenceData(
-        config=config,
-        name=source.name,
-        digest=source.digest,
-        known=spec,
-        fit=halves[0],
-        held=halves[1],
-        rows=torch.empty(0, dtype=torch.long),
-        missing=missing / count,
-    )
-    return data.validating(config)
+        missing += sum(int(np.isnan(piece).sum()) for piece in half.values)
+        count += sum(piece.size for piece in half.values)
+        y = torch.tensor([numbers[label] for label in half.labels])
+        x, lengths = padded(spec.scaled(half.values), config.patch)
+        halves.append(Tensors(x, lengths, y, half.groups))
+    share = missing / count
+    return SequenceData(config, source.name, source.digest, spec, *halves, missing=share)
 
 
 def by_number(label: str) -> tuple[float, str]:
@@ -183,40 +129,3 @@ def by_number(label: str) -> tuple[float, str]:
         return (float(label), label)
     except ValueError:
         return (math.inf, label)
-
-
-def spec_of(source: Source, classes: tuple[str, ...], patch: int) -> ClassifierSpec:
-    """What a classifier is built from, with the scales of the training half's channels."""
-    values = source.train.values
-    scales = statistics(values) if source.kind == "values" else ([], [])
-    return ClassifierSpec(values[0].shape[1] * patch, list(classes), source.kind, *scales)
-
-
-def statistics(values: Values) -> tuple[list[float], list[float]]:
-    """Return mean and 1 / standard deviation of each channel, rounded to float32."""
-    whole = (
-        values.reshape(-1, values.shape[2])
-        if isinstance(values, np.ndarray)
-        else np.concatenate(values)
-    )
-    mean = np.nan_to_num(np.nanmean(whole, 0, dtype=np.float64))
-    spread = np.nan_to_num(np.nanstd(whole, 0, dtype=np.float64))
-    scale = 1 / np.where(spread > 0, spread, 1)
-    return np.asarray(mean, np.float32).tolist(), np.asarray(scale, np.float32).tolist()
-
-
-def laid(half: Half, values: Values, classes: tuple[str, ...], patch: int) -> Laid:
-    """Lay a half out as tensors, its values scaled."""
-    numbers = {label: k for k, label in enumerate(classes)}
-    y = torch.tensor([numbers[label] for label in half.labels])
-    return Laid(*padded(values, patch), y, half.groups)
-
-
-def by_name(right: Sequence[bool], names: Sequence[str], order: Sequence[str]) -> dict[str, str]:
-    """Count what was predicted right, name by name."""
-    counts, good = Counter(names), Counter(n for n, hit in zip(names, right) if hit)
-    return {
-        name: f"{good[name]} of {counts[name]} ({good[name] / counts[name]:.0%})"
-        for name in order
-        if counts[name]
-    }

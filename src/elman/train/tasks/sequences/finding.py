@@ -12,8 +12,10 @@ import numpy as np
 
 from elman.errors import InputError, RunError
 from elman.extras import require
-from elman.train.tasks.sequences.readers import ENDINGS, IDX, flat, read_idx, read_npz, read_pair
+from elman.train.tasks.sequences.readers import ENDINGS, flat, labelled, read_npz, read_pair
 from elman.train.tasks.sequences.source import Half, Source
+
+IDX = "train-images"  # how a file of the folder begins in which MNIST is published
 
 
 def archive_series(name: str) -> Source:
@@ -21,11 +23,7 @@ def archive_series(name: str) -> Source:
     Raises MissingPackageError: aeon is not installed; RunError: it knows no such name, or has no
     network."""
     load = package("aeon.datasets").load_classification
-    halves = []
-    for split in ("train", "test"):
-        pieces, labels = fetched(name, load, name, split=split)
-        values = [np.asarray(piece, np.float32).T for piece in pieces]  # aeon has [I, T]
-        halves.append(Half(values, [str(label) for label in labels]))
+    halves = [labelled(*fetched(name, load, name, split=split)) for split in ("train", "test")]
     return Source(f"{name} of the UCR/UEA archive", "values", *halves)
 
 
@@ -35,15 +33,12 @@ def hub_images(name: str) -> Source:
     network."""
     whole = fetched(name, package("datasets").load_dataset, name)
     halves = []
-    for split in ("train", "test"):
-        part = whole[split]
-        image = next((column for column in ("image", "img") if column in part.column_names), "")
-        label = next(
-            (column for column in ("label", "fine_label") if column in part.column_names), ""
-        )
+    for part in (whole["train"], whole["test"]):
+        columns = part.column_names
+        image = next((column for column in ("image", "img") if column in columns), "")
+        label = next((column for column in ("label", "fine_label") if column in columns), "")
         if not image or not label:
-            columns = ", ".join(part.column_names)
-            raise RunError(f"{name} has no images with labels", columns=columns)
+            raise RunError(f"{name} has no images with labels", columns=", ".join(columns))
         pixels = np.stack([np.asarray(picture, np.uint8) for picture in part[image]])
         halves.append(Half(flat(pixels), [str(number) for number in part[label]]))
     return Source(f"{name} of the Hugging Face hub", "pixels", *halves)
@@ -60,14 +55,9 @@ def fetched(name: str, load: Any, *words: Any, **options: Any) -> Any:
     try:
         return load(*words, **options)
     except Exception as error:
-        said = str(error).partition("\n")[0]
+        text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         hint = "a file or folder can be named instead"
-        raise RunError(
-            "the data set cannot be fetched",
-            hint,
-            name=name,
-            error=f"{type(error).__name__}: {said}",
-        ) from error
+        raise RunError("the data set cannot be fetched", hint, name=name, error=text) from error
 
 
 def find_series(data: str | None) -> Source:
@@ -105,27 +95,25 @@ def _series_of(path: Path) -> Source:
         train = path.with_name(path.name.replace("_TEST", "_TRAIN"))
         test = path.with_name(path.name.replace("_TRAIN", "_TEST"))
         if train == test or path.suffix not in ENDINGS:
-            raise RunError(
-                "the file is not half of a data set",
-                "NAME_TRAIN.tsv or .ts, with NAME_TEST beside it; or an .npz",
-                path=path,
-            )
+            hint = "NAME_TRAIN.tsv, .csv or .ts, with NAME_TEST beside it; or an .npz"
+            raise RunError("the file is not half of a data set", hint, path=path)
         return read_pair(train, test)
     files = sorted(
         file for file in path.iterdir() if file.suffix in ENDINGS and file.stem.endswith("_TRAIN")
     )
-    by_stem = {file.stem: file for file in reversed(files)}  # .ts before .tsv before .txt
+    by_stem = {file.stem: file for file in files}  # .txt and .tsv, which need no aeon, before .ts
     if len(by_stem) == 1:
         return _series_of(next(iter(by_stem.values())))
-    return _only_npz(path, "NAME_TRAIN.ts or .tsv", [file.name for file in files])
+    return _only_npz(path, "NAME_TRAIN.tsv, .csv or .ts, or an .npz", [file.name for file in files])
 
 
 def _images_of(path: Path) -> Source:
     if path.is_file():
         return read_npz(path)
-    if any(path.glob(f"{IDX['train'][0]}*")):
-        return read_idx(path)
-    return _only_npz(path, "train-images-idx3-ubyte and its kin", [])
+    if any(path.glob(f"{IDX}*")):
+        hint = "elman train images ylecun/mnist, or an .npz of what the idx files hold"
+        raise RunError("idx files are not read", hint, path=path)
+    return _only_npz(path, "an .npz", [])
 
 
 def _only_npz(folder: Path, wanted: str, others: list[str]) -> Source:
@@ -134,11 +122,10 @@ def _only_npz(folder: Path, wanted: str, others: list[str]) -> Source:
     if len(files) == 1 and not others:
         return read_npz(files[0])
     names = [*others, *(file.name for file in files)]
-    hint = "name one of the files" if names else ""
     raise RunError(
         "the folder does not hold exactly one data set",
-        hint,
+        "name one of the files" if names else "",
         path=folder,
         found=", ".join(names[:5]) or "none",
-        wanted=f"one data set: {wanted}, or an .npz",
+        wanted=f"one data set: {wanted}",
     )

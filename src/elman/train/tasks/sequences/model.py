@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +13,9 @@ from torch import Tensor, nn
 from elman.errors import InputError
 from elman.train.loop.layers import recurrent
 from elman.train.loop.task import Trained
+from elman.train.tasks.arrays import Scaling
 from elman.train.tasks.sequences.config import SequenceConfig
 from elman.train.tasks.sequences.source import Values
-
-if TYPE_CHECKING:
-    from elman.train.tasks.sequences.data import SequenceData
-
 
 KINDS = ("values", "wave", "pixels")
 PERMUTATION_SEED = 0  # one order of the pixels for all runs: results can be compared
@@ -32,40 +29,28 @@ class ClassifierSpec:
         inputs: I, values per step.
         classes: C names.
         kind: "values", "wave" (raw audio) or "pixels".
-        mean, scale: of each channel of the kind "values", and 1 / standard deviation.
+        scaling: of each channel of the kind "values"; else empty.
     """
 
     inputs: int
     classes: list[str]
     kind: str
-    mean: list[float]
-    scale: list[float]
+    scaling: Scaling
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"the kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
 
-    def scaled(self, values: Values) -> tuple[Values, int]:
-        """Scale all but pixels, which stay bytes until they are used.
-
-        Returns:
-            values: waves by the loudness of each (root mean square), others by channel.
-            missing: number of NaN, which became 0.
-        """
+    def scaled(self, values: Values) -> Values:
+        """Scale all but pixels, which stay bytes until they are used: waves by the loudness of each
+        (root mean square), others by channel. NaN becomes 0."""
         if self.kind == "pixels":
-            return values, 0
-        mean, scale = np.array(self.mean, np.float32), np.array(self.scale, np.float32)
-        pieces, missing = [], 0
-        for piece in values:
-            piece = piece.astype(np.float32)
-            gone = np.isnan(piece)
-            missing += int(gone.sum())
-            if self.kind == "wave":
-                piece = piece / max(1e-6, float(np.sqrt(np.nanmean(piece**2))))
-            else:
-                piece = (piece - mean) * scale
-            pieces.append(np.where(gone, np.float32(0), piece))
-        return pieces, missing
+            return values
+        if self.kind == "values":
+            return [self.scaling.to(piece) for piece in values]
+        pieces = [piece.astype(np.float32) for piece in values]
+        loudness = [max(1e-6, float(np.sqrt(np.nanmean(piece**2)))) for piece in pieces]
+        return [np.nan_to_num(piece / rms, nan=0.0) for piece, rms in zip(pieces, loudness)]
 
 
 @dataclass(frozen=True)
@@ -99,7 +84,7 @@ class TrainedClassifier(Trained):
                 raise InputError(f"sequence {k} must be [T, {channels}], not {[*piece.shape]}")
         if getattr(self.config, "permute", False):
             pieces = [*permuted(np.stack(pieces))]
-        x, lengths = padded(spec.scaled(pieces)[0], patch)
+        x, lengths = padded(spec.scaled(pieces), patch)
         x = as_floats(x).transpose(0, 1).contiguous()
         logits, _ = self.model((x.to(self.weight), lengths.to(self.weight.device)))
         return logits.softmax(-1)
@@ -202,7 +187,7 @@ class Classifier(nn.Module):
 
 
 def build_model(
-    config: SequenceConfig, data: SequenceData | ClassifierSpec, *, baseline: bool = False
+    config: SequenceConfig, spec: ClassifierSpec, *, baseline: bool = False
 ) -> Classifier:
     """Build the model of a run; with `baseline` the same on torch.nn's recurrent layers."""
     torch.manual_seed(config.seed)
@@ -210,7 +195,7 @@ def build_model(
         each = [
             recurrent(config, config.hidden, 1, baseline=baseline) for _ in range(config.layers)
         ]
-        layers: nn.Module = Residual(data.inputs, config.hidden, each, config.dropout)
+        layers: nn.Module = Residual(spec.inputs, config.hidden, each, config.dropout)
     else:
-        layers = recurrent(config, data.inputs, config.layers, baseline=baseline)
-    return Classifier(config.hidden, len(data.classes), layers, config.noise, config.dropout)
+        layers = recurrent(config, spec.inputs, config.layers, baseline=baseline)
+    return Classifier(config.hidden, len(spec.classes), layers, config.noise, config.dropout)

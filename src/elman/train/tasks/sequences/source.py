@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from elman.errors import RunError
+from elman.train.tasks.arrays import digest_of
 
 Values = np.ndarray | Sequence[np.ndarray]
 
@@ -49,13 +48,9 @@ class Source:
     @property
     def digest(self) -> str:
         """Hash of all values, labels and groups."""
-        hashed = hashlib.sha256(self.kind.encode())
-        for half in (self.train, self.test):
-            hashed.update(repr((list(half.labels), list(half.groups))).encode())
-            for piece in half.values:
-                hashed.update(repr(piece.shape).encode())
-                hashed.update(np.ascontiguousarray(piece).data)
-        return hashed.hexdigest()
+        halves = (self.train, self.test)
+        words = [self.kind, *((list(half.labels), list(half.groups)) for half in halves)]
+        return digest_of((piece for half in halves for piece in half.values), repr(words))
 
 
 def holding_out(source: Source, group: str) -> Source:
@@ -118,8 +113,3 @@ def _joined(name: str, half: Half, steps: int) -> Half:
         values += np.split(row[: count * steps], count)
         labels += [label] * count
     return Half(values, labels)
-
-
-def unreadable(path: Path, error: object, hint: str = "") -> RunError:
-    """Build the error for a file that cannot be used."""
-    return RunError("the data file cannot be read", hint, path=path, error=error)

@@ -11,45 +11,15 @@ import hashlib
 import os
 import re
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from elman.errors import RunError, diagnostic
 from elman.files import read_file
 from elman.train.tasks.sequences.finding import fetched, package
 
 WIKITEXT = ("Salesforce/wikitext", "wikitext-2-v1")  # on the Hugging Face hub
-
-
-def wikitext() -> tuple[str, str, int, int, tuple[str, ...], str]:
-    """Fetch WikiText-2, words as they are tokenized there; datasets keeps it for the next time.
-    Raises MissingPackageError: datasets is not installed; RunError: there is no network."""
-    whole = fetched("wikitext-2", package("datasets").load_dataset, *WIKITEXT)
-    train, valid, test = (lines_of(whole[part]) for part in ("train", "validation", "test"))
-    return train, valid, 0, 0, (), test
-
-
-def lines_of(part: Any) -> str:
-    """Join the lines of a part; each ends in one newline."""
-    return "".join(line.removesuffix("\n") + "\n" for line in part["text"])
-
-
-def treebank() -> Any:
-    """Say what is wanted of the Penn Treebank: its text may not be passed on."""
-    text = "the Penn Treebank is not to be had by name"
-    raise RunError(
-        text,
-        "elman train text --preset small --data FOLDER",
-        wanted="a folder of ptb.train.txt, ptb.valid.txt and ptb.test.txt",
-    )
-
-
-# By name: what a corpus has behind its source.
-NAMED: dict[str, Callable[[], Any]] = {"wikitext-2": wikitext, "ptb": treebank}
-
-
 VALIDATION_SHARE = 0.1
 VALIDATION_NAMES = ("valid", "validation", "val", "dev")
 # Tests and installed packages are not the library; encodings are generated tables, alike in
@@ -57,12 +27,7 @@ VALIDATION_NAMES = ("valid", "validation", "val", "dev")
 NOT_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings"}
 
 
-@dataclass(frozen=True)
-class Document:
-    """One file's text under its name relative to the corpus."""
-
-    name: str
-    text: str
+Documents = Mapping[str, str]  # the text of each file, by its name relative to the corpus
 
 
 @dataclass(frozen=True)
@@ -74,7 +39,6 @@ class Corpus:
         train, valid: the two texts; files are joined by a blank line.
         train_files, valid_files: number of files in each; 0 and 0 where one file was cut, and
             where each is a file of its own.
-        skipped: names of files that are not text, with the reason.
         test: a third text, to be predicted once, at the end; "" if there is none.
     """
 
@@ -83,7 +47,6 @@ class Corpus:
     valid: str
     train_files: int
     valid_files: int
-    skipped: tuple[str, ...] = ()
     test: str = ""
 
     @property
@@ -99,25 +62,37 @@ def load(data: str | None) -> Corpus:
     """Read the text to train on: the standard library, a file, or all text files of a folder.
 
     Args:
-        data: path of a file or folder, or a name of `download.NAMED`; None for the running
-            Python's standard library.
+        data: path of a file or folder, or wikitext-2; None for the running Python's standard
+            library.
 
     Raises:
         RunError: if the path is missing, or holds no text.
+        MissingPackageError: wikitext-2 is named, and datasets is not installed.
     """
     if data is None:
         return standard_library()
     path = Path(data).expanduser()
-    if data in NAMED and not path.exists():
-        return Corpus(data, *NAMED[data]())
+    if data == "wikitext-2" and not path.exists():
+        return wikitext()
     if parts := parts_of(path):
         train, valid, *test = map(read_text, parts)
         return Corpus(str(path), train, valid, 0, 0, test="".join(test))
     if path.is_dir():
-        return split(*read_folder(path), source=str(path))
+        return split(read_all(path, files_below(path, skip=set())), source=str(path))
     if path.exists():
-        return split([Document(path.name, read_text(path))], [], source=str(path))
+        return split({path.name: read_text(path)}, source=str(path))
     raise RunError("the data file or folder does not exist", path=path)
+
+
+def wikitext() -> Corpus:
+    """Fetch WikiText-2, words as they are tokenized there; datasets keeps it for the next time.
+    Raises MissingPackageError: datasets is not installed; RunError: there is no network."""
+    whole = fetched("wikitext-2", package("datasets").load_dataset, *WIKITEXT)
+    train, valid, test = (
+        "".join(line.removesuffix("\n") + "\n" for line in whole[part]["text"])
+        for part in ("train", "validation", "test")
+    )
+    return Corpus("wikitext-2", train, valid, 0, 0, test=test)
 
 
 def parts_of(path: Path) -> tuple[Path, ...]:
@@ -149,26 +124,12 @@ def parts_beside(file: Path) -> tuple[Path, ...]:
 
 
 def standard_library() -> Corpus:
-    """Read the .py sources of the running Python's standard library."""
+    """Read the .py sources of the running Python's standard library. Raises RunError: this Python
+    comes without them."""
     root = Path(sysconfig.get_path("stdlib"))
     names = [name for name in files_below(root, skip=NOT_LIBRARY) if name.endswith(".py")]
-    documents, skipped = read_all(root, (name for name in names if "_sysconfigdata" not in name))
-    if not documents:
-        raise RunError(
-            "this Python comes without the sources of its standard library",
-            "elman train --data FILE_OR_FOLDER",
-            path=root,
-        )
-    return split(documents, skipped, source="the standard library of this Python")
-
-
-def read_folder(root: Path) -> tuple[list[Document], list[str]]:
-    """Read every text file below a folder; hidden and binary files are left out."""
-    documents, skipped = read_all(root, files_below(root, skip=set()))
-    if not documents:
-        details = [("path", str(root)), *(("not", line) for line in skipped[:3])]
-        raise RunError(diagnostic("no text file in the folder", details))
-    return documents, skipped
+    documents = read_all(root, (name for name in names if "_sysconfigdata" not in name))
+    return split(documents, source="the standard library of this Python")
 
 
 def files_below(root: Path, skip: set[str]) -> list[str]:
@@ -181,15 +142,18 @@ def files_below(root: Path, skip: set[str]) -> list[str]:
     return sorted(names)
 
 
-def read_all(root: Path, names: Iterable[str]) -> tuple[list[Document], list[str]]:
-    """Read files; the second list tells what is not text and why."""
-    documents, skipped = [], []
+def read_all(root: Path, names: Iterable[str]) -> Documents:
+    """Read files below a folder; those that are not text are left out. Raises RunError: all are."""
+    documents, skipped = {}, []
     for name in names:
         try:
-            documents.append(Document(name, read_text(root / name)))
+            documents[name] = read_text(root / name)
         except RunError as error:
             skipped.append(f"{name}: {str(error).splitlines()[0]}")
-    return documents, skipped
+    if not documents:
+        details = [("path", str(root)), *(("not", line) for line in skipped[:3])]
+        raise RunError(diagnostic("no text file in the folder", details))
+    return documents
 
 
 def read_text(path: Path) -> str:
@@ -201,42 +165,35 @@ def read_text(path: Path) -> str:
         raise RunError("the data file cannot be read", path=path, error=error.strerror) from error
     if not raw.strip():
         raise RunError("the data file is empty", path=path)
-    if (zero := raw.find(b"\0")) >= 0:
-        raise RunError(binary(path, f"a zero byte at offset {zero}"))
     try:
         text = raw.decode("utf-8-sig")
+        if (zero := raw.find(b"\0")) >= 0:
+            raise UnicodeDecodeError("utf-8", raw, zero, zero + 1, "a zero byte")
     except UnicodeDecodeError as error:
-        raise RunError(binary(path, f"{error.reason} at offset {error.start}")) from error
+        hint = "iconv -f latin1 -t utf-8 OLD > NEW turns an older encoding into UTF-8"
+        place = f"{error.reason} at offset {error.start}"
+        raise RunError("the data file is not UTF-8 text", hint, path=path, found=place) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def binary(path: Path, found: str) -> str:
-    """Build the message for a file that is no UTF-8 text."""
-    hint = "iconv -f latin1 -t utf-8 OLD > NEW turns an older encoding into UTF-8"
-    return diagnostic(
-        "the data file is not UTF-8 text", [("path", str(path)), ("found", found)], hint
-    )
-
-
-def split(documents: list[Document], skipped: list[str], source: str) -> Corpus:
+def split(documents: Documents, source: str) -> Corpus:
     """Split into training and validation: by file, or one file into front and back.
 
     Files go to validation in the order of their names' hashes until a tenth of all characters
     is there; the last file always stays in training.
     """
     if len(documents) == 1:
-        text = documents[0].text
+        (text,) = documents.values()
         cut = len(text) - max(1, round(VALIDATION_SHARE * len(text)))
-        return Corpus(source, text[:cut], text[cut:], 0, 0, tuple(skipped))
-    wanted = VALIDATION_SHARE * sum(len(document.text) for document in documents)
-    ordered = sorted(documents, key=lambda document: name_hash(document.name))
+        return Corpus(source, text[:cut], text[cut:], 0, 0)
+    wanted = VALIDATION_SHARE * sum(map(len, documents.values()))
+    texts = [documents[name] for name in sorted(documents, key=name_hash)]
     count, taken = 0, 0
-    while taken < wanted and count < len(ordered) - 1:
-        taken += len(ordered[count].text)
+    while taken < wanted and count < len(texts) - 1:
+        taken += len(texts[count])
         count += 1
-    valid, train = ordered[:count], ordered[count:]
-    front, back = ("\n\n".join(document.text for document in part) for part in (train, valid))
-    return Corpus(source, front, back, len(train), len(valid), tuple(skipped))
+    front, back = ("\n\n".join(part) for part in (texts[count:], texts[:count]))
+    return Corpus(source, front, back, len(texts) - count, count)
 
 
 def name_hash(name: str) -> bytes:

@@ -15,7 +15,7 @@ from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.corpus import Corpus, load
 from elman.train.tasks.text.model import TextSpec
-from elman.train.tasks.text.ngram import fit_ngram
+from elman.train.tasks.text.ngram import ngram_nats
 from elman.train.tasks.text.vocabulary import Vocabulary, fit_vocabulary
 
 VALID_ROWS = 64
@@ -75,56 +75,37 @@ def training_stream(ids: np.ndarray, batch: int, bptt: int, items: str = "tokens
     return Stream(ids[: batch * width].reshape(batch, width), bptt)
 
 
-def validation_stream(
-    ids: np.ndarray, limit: int, bptt: int, items: str = "tokens"
+def held_out_stream(
+    ids: np.ndarray, bptt: int, limit: int | None = None, items: str = "tokens"
 ) -> tuple[Stream, np.ndarray]:
-    """Take rows that lie evenly over a text, at most `limit` tokens in all.
+    """Lay out a text that is not trained on, in up to 64 rows of four segments or more.
 
     Args:
+        limit: at most so many tokens are predicted, in whole segments that lie evenly over the
+            text; without it all of its tokens but the first, up to 63 at its end apart.
         items: what tokens are called.
 
     Returns:
-        stream: up to 64 rows.
-        places [N]: where the predicted tokens stand in `ids`, for other models to predict.
+        The stream, and where the predicted tokens stand in `ids`, [N], for other models to predict.
 
     Raises:
         RunError: if the text has fewer than two tokens.
     """
-    predictable(ids, "validate", items)
-    count = rows_of(len(ids), bptt, limit)
-    width = max(2, min(limit, len(ids)) // count)
-    bptt = min(bptt, width - 1)
-    width = (width - 1) // bptt * bptt + 1
-    starts = np.linspace(0, len(ids) - width, count).astype(np.int64)
+    length = len(ids)
+    if length < 2:
+        text = f"the text is too short to {'validate' if limit else 'test'} on"
+        raise RunError(text, "more text", text=f"{length} {items}")
+    count = max(1, min(VALID_ROWS, length // (4 * bptt), (limit or length) // 2))
+    if limit is None:
+        width = (length - 1) // count + 1
+        starts = np.arange(count) * (width - 1)
+    else:
+        width = max(2, min(limit, length) // count)
+        bptt = min(bptt, width - 1)
+        width = (width - 1) // bptt * bptt + 1
+        starts = np.linspace(0, length - width, count).astype(np.int64)
     places = starts[:, None] + np.arange(width)
     return Stream(ids[places], bptt), places[:, 1:].ravel()
-
-
-def whole_stream(ids: np.ndarray, bptt: int, items: str = "tokens") -> Stream:
-    """Lay a whole text out: all its tokens but the first are targets, up to 63 at its end apart.
-
-    Args:
-        items: what tokens are called.
-
-    Raises:
-        RunError: if the text has fewer than two tokens.
-    """
-    predictable(ids, "test", items)
-    count = rows_of(len(ids), bptt, len(ids))
-    width = (len(ids) - 1) // count
-    return Stream(ids[np.arange(count)[:, None] * width + np.arange(width + 1)], bptt)
-
-
-def predictable(ids: np.ndarray, purpose: str, items: str) -> None:
-    """Raise RunError unless a text has a token to begin with and one to predict."""
-    if len(ids) < 2:
-        text = f"the text is too short to {purpose} on"
-        raise RunError(text, "more text", text=f"{len(ids)} {items} to {purpose} on")
-
-
-def rows_of(length: int, bptt: int, limit: int) -> int:
-    """Return how many rows a text is predicted in: at most 64, of four segments or more."""
-    return max(1, min(VALID_ROWS, length // (4 * bptt), limit // 2))
 
 
 # Numbers that stand in memory at once: 16 MiB, which caches hold in part and an allocator keeps.
@@ -168,23 +149,19 @@ class TextData:
 
     def validating(self, config: TextConfig) -> TextData:
         """Return the same text with the validation stream of another configuration."""
-        valid, places = validation_stream(self.valid_ids, config.validation_chars, config.bptt)
+        valid, places = held_out_stream(self.valid_ids, config.bptt, config.validation_chars)
         return replace(self, config=config, valid=valid, places=places)
 
     @property
-    def symbols(self) -> int:
-        """V, numbers of tokens."""
-        return len(self.vocabulary)
-
     def spec(self) -> TextSpec:
         """What a model of the text is built from."""
         return TextSpec(list(self.vocabulary.known))
 
     def baseline(self) -> Baseline:
-        """Fit a trigram to the training text; its loss on the same targets."""
-        model = fit_ngram(self.train_ids, len(self.vocabulary))
-        nats = float(model.nats(self.valid_ids)[self.places].mean())
-        return Baseline(model.name, self.vocabulary.level.words.unit(nats))
+        """Count the training text's trigrams; their loss on the same targets."""
+        name, nats = ngram_nats(self.train_ids, self.valid_ids, len(self.vocabulary))
+        loss = self.vocabulary.level.words.unit(float(nats[self.places].mean()))
+        return Baseline(name, loss)
 
     def steps(self) -> int | None:
         """Steps that the epochs make; a walk ends with the last whole segment."""
@@ -206,7 +183,7 @@ class TextData:
 
     def _short(self, stream: Stream) -> Stream:
         """Cut a stream into segments of which the logits, [T, B, V], are few."""
-        most = max(1, MOST_LOGITS // (len(stream.ids) * self.symbols))
+        most = max(1, MOST_LOGITS // (len(stream.ids) * len(self.vocabulary)))
         return replace(stream, bptt=min(stream.bptt, most))
 
     def facts(self) -> dict[str, Any]:
@@ -255,9 +232,8 @@ def prepare(config: TextConfig) -> TextData:
     vocabulary = fit_vocabulary(corpus.train, level, config.vocabulary)
     train_ids, valid_ids = vocabulary.encode(corpus.train), vocabulary.encode(corpus.valid)
     train = training_stream(train_ids, config.batch, config.bptt, level.words.items)
-    limits = (config.validation_chars, config.bptt)
-    valid, places = validation_stream(valid_ids, *limits, level.words.items)
-    test = vocabulary.encode(corpus.test)
+    items, test = level.words.items, vocabulary.encode(corpus.test)
+    valid, places = held_out_stream(valid_ids, config.bptt, config.validation_chars, items)
     return TextData(
         config=config,
         corpus=corpus,
@@ -267,5 +243,5 @@ def prepare(config: TextConfig) -> TextData:
         train=train,
         valid=valid,
         places=places,
-        test=whole_stream(test, config.bptt, level.words.items) if corpus.test else None,
+        test=held_out_stream(test, config.bptt, items=items)[0] if corpus.test else None,
     )

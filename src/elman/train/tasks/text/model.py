@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,44 +19,6 @@ from elman.train.loop.objective import cross_entropy
 from elman.train.loop.task import Trained
 from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from elman.train.tasks.text.data import TextData
-
-
-@torch.no_grad()
-def generate(
-    model: nn.Module,
-    vocabulary: Vocabulary,
-    length: int,
-    temperature: float,
-    seed: int,
-    prompt: str = "\n",
-) -> str:
-    """Draw tokens from a language model, one after the other.
-
-    Args:
-        model: logits, state = model(ids [T, 1], state).
-        length: tokens to draw after the prompt.
-        temperature: divides the logits; 0 takes the likeliest token.
-        seed: of the draws.
-        prompt: what the model reads first.
-    """
-    device = next(model.parameters()).device
-    draws = torch.Generator().manual_seed(seed)
-    ids = torch.from_numpy(vocabulary.encode(prompt).astype(np.int64))
-    drawn: list[int] = []
-    state = None
-    was_training = model.training
-    model.eval()
-    for _ in range(length):
-        logits, state = model(ids[:, None].to(device), state)
-        last = logits[-1, 0].double().cpu()
-        last[0] = -torch.inf  # the unknown token is not text
-        ids = pick(last, temperature, draws)
-        drawn.append(int(ids))
-    model.train(was_training)
-    return vocabulary.decode(np.array(drawn, dtype=np.int64))
 
 
 def pick(logits: torch.Tensor, temperature: float, draws: torch.Generator) -> torch.Tensor:
@@ -106,6 +67,7 @@ class TrainedText(Trained):
         found: Any = self.model
         return found.recurrent
 
+    @torch.no_grad()
     def sample(
         self,
         length: int | None = None,
@@ -130,13 +92,23 @@ class TrainedText(Trained):
         """
         config, vocabulary = self.config, self.vocabulary
         heat: float = config.temperature if temperature is None else temperature
-        count: int = SAMPLES[config.level] if length is None else length
-        drawn_by = check_index("seed", config.seed if seed is None else seed)
         heat = check_number("temperature", heat)
+        count: int = SAMPLES[config.level] if length is None else length
         check_size("length", count, 0)
-        if not len(vocabulary.encode(check_text("prompt", prompt, r'prompt="\n"'))):
+        draws = torch.Generator()
+        draws.manual_seed(check_index("seed", config.seed if seed is None else seed))
+        ids = torch.from_numpy(vocabulary.encode(check_text("prompt", prompt, r'prompt="\n"')))
+        if not len(ids):
             raise InputError("the prompt is empty", r'prompt="\n"')
-        return generate(self.model, vocabulary, count, heat, drawn_by, prompt)
+        drawn: list[int] = []
+        state, device = None, self.weight.device
+        for _ in range(count):
+            logits, state = self.model(ids.long()[:, None].to(device), state)
+            last = logits[-1, 0].double().cpu()
+            last[0] = -torch.inf  # the unknown token is not text
+            ids = pick(last, heat, draws)
+            drawn.append(int(ids))
+        return vocabulary.decode(drawn)
 
 
 class LanguageModel(nn.Module):
@@ -202,19 +174,12 @@ class LanguageModel(nn.Module):
         return self.readout.logits(out) if targets is None else self.readout(out, targets), state
 
 
-def build_model(
-    config: TextConfig, data: TextData | TextSpec, *, baseline: bool = False
-) -> LanguageModel:
+def build_model(config: TextConfig, spec: TextSpec, *, baseline: bool = False) -> LanguageModel:
     """Build the model of a run; with `baseline` the same of torch.nn's parts alone."""
-    return language_model(config, data.symbols, baseline=baseline)
-
-
-def language_model(config: TextConfig, size: int, *, baseline: bool = False) -> LanguageModel:
-    """Build a model of so many tokens; with `baseline` of torch.nn's parts alone."""
     torch.manual_seed(config.seed)
     layers = recurrent(config, config.embedding, config.layers, baseline=baseline)
     model = LanguageModel(
-        size,
+        spec.symbols,
         config.embedding,
         config.hidden,
         layers,

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from elman.train.loop.objective import CLASSES, judged
-from elman.train.loop.task import Batch, Task
+from elman.train.loop.task import Task, predictions
 from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.data import TextData, prepare
-from elman.train.tasks.text.model import SAMPLES, TextSpec, TrainedText, build_model, generate
-
-
-def predictions(model: nn.Module, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Walk through batches with the state carried on; logits and targets of each."""
-    device, state = next(model.parameters()).device, None
-    for batch in batches:
-        logits, state = model(batch.inputs.to(device), None if batch.begins else state)
-        yield logits, batch.targets.to(device)
+from elman.train.tasks.text.model import TextSpec, TrainedText, build_model
 
 
 def conclude(model: nn.Module, data: TextData, config: TextConfig) -> dict[str, Any]:
     """Let a trained model write, and predict the test text if there is one."""
-    length = SAMPLES[config.level]
-    facts: dict[str, Any] = {
-        "sample": generate(model, data.vocabulary, length, config.temperature, config.seed)
-    }
+    trained = TrainedText(Path(), config, 0, model, data.spec)
+    facts: dict[str, Any] = {"sample": trained.sample()}
     if data.corpus.test:
-        found, words = judged(CLASSES, predictions(model, data.tested())), config.splitting.words
-        loss = words.with_unit(words.unit(found.loss))
-        facts["table"] = {"test": f"{loss}, {words.score.text(found.score)}"}
+        score, words = judged(CLASSES, predictions(model, data.tested())), config.splitting.words
+        facts["table"] = {"test": words.in_words(replace(score, loss=words.unit(score.loss)))}
     return facts
 
 

@@ -17,21 +17,8 @@ UNKNOWN_WORD = "<unk>"
 MOST_NATS = 700.0  # beyond which a perplexity is not a float
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """A text as a row of tokens.
-
-    Attributes:
-        kinds: the K tokens that occur.
-        places [N]: which of them stands where, in 0 … K - 1.
-    """
-
-    kinds: list[str]
-    places: np.ndarray
-
-    def counts(self) -> np.ndarray:
-        """How often each kind occurs, [K]."""
-        return np.bincount(self.places, minlength=len(self.kinds))
+# The K kinds of tokens that occur in a text, and which of them stands where, in 0 … K - 1, [N].
+Tokens = tuple[list[str], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -59,7 +46,7 @@ def split_characters(text: str) -> Tokens:
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     present = np.bincount(codes) > 0 if len(codes) else np.zeros(0, dtype=bool)
     numbers = np.cumsum(present) - 1
-    return Tokens([chr(code) for code in np.flatnonzero(present)], numbers[codes])
+    return [chr(code) for code in np.flatnonzero(present)], numbers[codes]
 
 
 def split_words(text: str) -> Tokens:
@@ -67,7 +54,7 @@ def split_words(text: str) -> Tokens:
     numbers: dict[str, int] = {}
     words = text.replace("\n", f" {END} ").split()
     places = [numbers.setdefault(word, len(numbers)) for word in words]
-    return Tokens(list(numbers), np.array(places, dtype=np.int64))
+    return list(numbers), np.array(places, dtype=np.int64)
 
 
 def join_words(words: Iterable[str]) -> str:
@@ -78,12 +65,12 @@ def join_words(words: Iterable[str]) -> str:
 
 def least_characters(tokens: Tokens) -> int:
     """Leave out those rarer than one in 100 000, and those that occur once."""
-    return max(2, math.ceil(RARE_SHARE * len(tokens.places)))
+    return max(2, math.ceil(RARE_SHARE * len(tokens[1])))
 
 
 def least_words(tokens: Tokens) -> int:
     """Leave out words that occur once, unless rare words are `<unk>` in the text already."""
-    return 1 if UNKNOWN_WORD in tokens.kinds else 2
+    return 1 if UNKNOWN_WORD in tokens[0] else 2
 
 
 def perplexity(nats: float) -> float:
@@ -131,10 +118,10 @@ class Vocabulary:
         Returns:
             ids [N]: int32 in 0 … len(self) - 1.
         """
-        tokens = self.level.split(text)
+        kinds, places = self.level.split(text)
         numbers = {token: number for number, token in enumerate(self.known, start=1)}
-        table = np.array([numbers.get(kind, 0) for kind in tokens.kinds], dtype=np.int32)
-        return table[tokens.places]
+        table = np.array([numbers.get(kind, 0) for kind in kinds], dtype=np.int32)
+        return table[places]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Turn numbers into a text; unknown tokens show as their level's sign."""
@@ -149,11 +136,12 @@ def fit_vocabulary(text: str, level: Level = CHARACTERS, most: int | None = None
         level: what tokens are, and which of them are rare.
         most: numbers in all; the most frequent tokens have one.
     """
-    tokens = level.split(text)
-    counts = np.where([kind == level.unknown for kind in tokens.kinds], 0, tokens.counts())
-    kept = counts >= level.least(tokens)
+    kinds, places = level.split(text)
+    counts = np.bincount(places, minlength=len(kinds))
+    counts[[k for k, kind in enumerate(kinds) if kind == level.unknown]] = 0
+    kept = counts >= level.least((kinds, places))
     if not kept.any():
         kept = counts > 0
     if most is not None:
         kept[np.argsort(-counts, kind="stable")[most - 1 :]] = False
-    return Vocabulary([k for k, keep in zip(tokens.kinds, kept, strict=True) if keep], level)
+    return Vocabulary([k for k, keep in zip(kinds, kept, strict=True) if keep], level)

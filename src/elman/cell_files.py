@@ -1,0 +1,161 @@
+"""A cell by name: of the library, or of a Python file of the user's, which is run once."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import linecache
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+
+from elman import cells, ops
+from elman.errors import ElmanError, InputError, RunError, diagnostic
+from elman.frontend.cell import Cell
+from elman.frontend.lines import line_of
+
+_DECORATE = "decorate the formula: @elman.cell(input=…, state=…, weights=…)"
+_registered: dict[str, ModuleType] = {}  # of users' files, by name
+
+
+def find_sequence_cell(name: str) -> Cell:
+    """Find a cell that reads one input of any size, as the layers of a run do. Raises InputError:
+    the library has no such cell, or it reads something else; RunError: as :func:`find_cell`."""
+    cell = find_cell(name)
+    reads = [*cell.inputs, *cell.static]
+    if len(reads) > 1 or [len(dim) for dim in reads[0].shape] != [1]:
+        title = f"{cell.name} reads {', '.join(map(str, reads))}, not one input of any size"
+        hint = "a script with elman.Recurrent, which hands each step what the cell reads"
+        raise InputError(title, hint)
+    return cell
+
+
+def find_cell(name: str) -> Cell:
+    """Find a cell: a name of elman.cells, or file.py:cell of the user's.
+
+    As when Python runs the file, its folder comes first on the path, so that it can import its
+    neighbours; only while it runs.
+
+    Raises:
+        InputError: if the library has no such cell.
+        RunError: if the file does not exist, does not run, or has no such cell.
+    """
+    if ":" not in name:
+        known = {cell.name: cell for cell in cells.ALL}
+        if name not in known:
+            if Path(name).expanduser().is_file():
+                raise RunError(_which(Path(name).expanduser(), "which cell of the file?"))
+            near = (get_close_matches(name, known, 1) or ["gru"])[0]
+            raise InputError(
+                f"no cell is called {name!r}",
+                f"{near}, or my_file.py:my_cell for a cell of your own",
+                known=", ".join(sorted(known)),
+            )
+        return known[name]
+    path, _, attribute = name.rpartition(":")
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise RunError("the file of the cell does not exist", path=file)
+    value = getattr(_run_file(file), attribute, None)
+    if value is None:
+        raise RunError(_which(file, f"the file has no cell {attribute!r}", attribute))
+    if not isinstance(value, Cell):
+        raise RunError(
+            f"{attribute!r} in the file is not a cell", _DECORATE, path=file, value=repr(value)
+        )
+    return value
+
+
+def _which(file: Path, title: str, wanted: str = "") -> str:
+    """What to say where a file is named, but none of its cells: the cells that it has."""
+    there = [name for name, value in vars(_run_file(file)).items() if isinstance(value, Cell)]
+    details = [("path", str(file))]
+    if not there:
+        return diagnostic(title, details, _DECORATE)
+    near = get_close_matches(wanted, there, 1) or there
+    return diagnostic(title, [*details, ("cells", ", ".join(there))], f"{file}:{near[0]}")
+
+
+def _run_file(file: Path) -> ModuleType:
+    """The module of a user's file, run once as long as the file stays as it is."""
+    found = file.stat()
+    return _module_of(file, file.resolve(), found.st_mtime_ns, found.st_size)
+
+
+@cache
+def _module_of(file: Path, resolved: Path, changed_ns: int, size: int) -> ModuleType:
+    """Run a user's file, its folder first on the path; ``changed_ns`` and ``size`` tell its text
+    from others."""
+    name = _module_name(resolved)
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise RunError("the file of the cell is not a Python file", path=file)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        with _importable(module, str(resolved.parent)):
+            spec.loader.exec_module(module)
+    except ElmanError:
+        raise
+    except (Exception, SystemExit) as error:
+        linecache.checkcache(str(file))
+        text = f"{type(error).__name__}: {error}"
+        title = "the file of the cell does not run"
+        raise RunError(
+            title, _import_of(error), path=file, at=_raised_at(file, error), error=text
+        ) from error
+    return module
+
+
+def _module_name(resolved: Path) -> str:
+    """The name of a file's module: the file's own, unless another module has that one."""
+    name = resolved.stem
+    if name.isidentifier():
+        there = sys.modules.get(name)
+        spec = importlib.util.find_spec(name) if there is None else None
+        file = getattr(there, "__file__", None) if spec is None else spec.origin
+        if (there is None and spec is None) or (file and Path(file).resolve() == resolved):
+            return name
+    mark = hashlib.sha256(str(resolved).encode(errors="surrogateescape")).hexdigest()[:8]
+    return f"{name}_{mark}"
+
+
+@contextmanager
+def _importable(module: ModuleType, folder: str) -> Iterator[None]:
+    """Inside, a module imports its neighbours, and is there for who looks it up by name: later
+    too, if it has run. A module that the user has imported is not replaced."""
+    name = module.__name__
+    before = sys.modules.get(name)
+    if before is None or before is _registered.get(name):
+        sys.modules[name] = _registered[name] = module
+    sys.path.insert(0, folder)
+    try:
+        yield
+    except BaseException:
+        if sys.modules.get(name) is module:
+            del sys.modules[name], _registered[name]
+        raise
+    finally:
+        if folder in sys.path:  # which the file may have changed
+            sys.path.remove(folder)
+
+
+def _raised_at(file: Path, error: BaseException) -> str:
+    """The innermost line of a file that an error came through; empty if there is none."""
+    if isinstance(error, SyntaxError):
+        return line_of(error.filename or "", error.lineno or 0)
+    frames = [one for one in extract_tb(error.__traceback__) if Path(one.filename) == file]
+    return line_of(frames[-1].filename, frames[-1].lineno or 0) if frames else ""
+
+
+def _import_of(error: BaseException) -> str:
+    """The import that would be right where an operation was looked for in elman itself."""
+    if not isinstance(error, ImportError) or error.name != "elman":
+        return ""
+    name = re.search(r"name '(\w+)'", str(error))
+    return f"from elman.ops import {name[1]}" if name and hasattr(ops, name[1]) else ""

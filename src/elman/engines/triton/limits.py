@@ -1,0 +1,50 @@
+"""Numbers that kernels and schedules are made with; none has been measured on a GPU.
+
+Powers of two follow from what tensor cores and vector loads take; the rest from registers and
+shared memory as the offline compiler reports them (``docs/design/engine_triton.md``).
+"""
+
+from __future__ import annotations
+
+# Blocks of all kernels
+LEAST_UNITS = 16  # of a block: what tensor cores multiply
+ALIGNED = 16  # elements: a slot begins at a multiple of so many, so that loads are whole vectors
+K_PADDING, K_PADDED = 1 / 8, 64  # padding of an inner dim at most, as a share; or elements
+GRID_UNITS = 8  # of a block in a grid at least: what tensor cores take along that side
+GRID_INNER = 16  # units of a split of an inner dim at least
+ROWS_BLOCK, ROWS_MOST = 1024, 64  # elements and rows of a block of a batched phase at most
+JOINED_SUMS = 2  # products at most for one operand: its rows are joined by a copy beyond
+
+# Which schedules fit on a chip
+PROCESSORS = 132  # of an H100: what is assumed where there is no GPU, and kernels are only made
+RESERVE = 16 << 10  # (bytes) of shared memory for what else a program needs
+ON_CHIP = (227 << 10) - RESERVE  # (bytes) of weights that one program can hold, on an H100
+SAMPLES = (8, 16, 32, 64)  # of a slice
+SLICES = {8: 4, 16: 2, 32: 2}  # of so many samples at most: more do not fit into registers
+FEW_UNITS = 64  # up to which four warps have the registers for a loop
+EXACT_UP_TO = {"bfloat16": 256, "float16": 2048}  # such whole numbers
+REDUCED = 4096  # elements of a program's reduction at most: beyond, registers spill
+
+# Calls
+CALL_GRAPHS = 8  # kinds of calls that are kept captured
+GRAPH_AGE = 64  # calls for which a graph stays where there is no room for another
+KINDS_SEEN = 64  # kinds of calls, of one call each, that are remembered
+GRAPH_STEPS = 4096  # steps of a captured call at most, where each is launched by itself
+# (bytes) of a direction's captured calls at most; all steps in one kernel are few launches
+STEPS_BYTES, LOOP_BYTES = 256 << 20, 64 << 20
+
+# Recurrences in parallel over time
+SCANNED = 4  # states of a system that is scanned: beyond, operands do not fit into registers
+SCAN_ELEMENTS = {1: 2048, 2: 1024, 3: 256, 4: 256}  # of a block of steps and channels
+SCAN_CHANNELS = 32  # of a block at most
+WALKED = 8  # states of a system that threads walk through
+WALK_THREADS = 128  # of a program
+WALK_BUSY = 256  # threads of a processor that hide what loads wait for
+WALK_STEPS = (4, 32)  # of a chunk, at least and at most
+GROUP_ELEMENTS = 128  # steps and channels of a block that only evaluates
+GROUP_WINDOWS = 4  # of a block whose steps are run sequentially
+ITERATE = 1e8  # largest value of an iterate, as of ``bounded`` in library.py
+
+# Decoder and loss
+CLASSES = 4096  # that a program looks at at once
+CLASS_WARPS = 8

@@ -1,0 +1,121 @@
+"""Whole sequences in epochs: a half to learn from, shuffled anew in each, and a held-out half."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from elman.train.loop.config import COUNT, Config, setting
+from elman.train.loop.task import Batch
+
+
+@dataclass(frozen=True)
+class EpochConfig(Config):
+    """A run that trains on whole sequences, shuffled."""
+
+    VALIDATED: ClassVar[str] = "validation_sequences"
+    LEAST_VALIDATED: ClassVar[int] = 50
+
+    epochs: int | None = setting(
+        None, "Passes over the training data, instead of --minutes.", COUNT
+    )
+    validation_sequences: int = setting(1000, "Sequences predicted per validation.", COUNT)
+
+
+@dataclass(frozen=True)
+class SequenceSet(ABC):
+    """A data set of whole sequences, ready to train on.
+
+    Attributes:
+        config: of the run.
+        name: where the data came from, for people.
+        digest: hash of all values.
+        spec: what a model of these data is built from besides the configuration; it has `inputs`.
+        fit, held: both halves, whose lengths are their numbers of sequences.
+        missing: share of values that are missing (they count as their channel's mean).
+    """
+
+    config: Any
+    name: str
+    digest: str
+    spec: Any
+    fit: Any
+    held: Any
+    missing: float = 0.0
+
+    @abstractmethod
+    def cut(self, half: Any, rows: Tensor) -> Batch:
+        """Take some sequences of a half."""
+
+    @abstractmethod
+    def shape(self) -> tuple[str, dict[str, Any]]:
+        """Steps and targets, in words and as facts by name."""
+
+    @property
+    def size(self) -> str:
+        """How many sequences there are."""
+        return f"{len(self.fit)} + {len(self.held)} sequences"
+
+    @property
+    def rows(self) -> Tensor:
+        """Which held-out sequences are validated on, evenly chosen, [M]."""
+        count = len(self.held)
+        most = min(self.config.validation_sequences, count)
+        return torch.linspace(0, count - 1, most).round().long()
+
+    def about(self) -> str:
+        """Say in one line what the data are."""
+        text = (
+            f"data: {self.name}: {len(self.fit):,} sequences to learn from, {len(self.held):,} "
+            f"held out; {self.shape()[0]}"
+        )
+        return f"{text}; {self.missing:.1%} of the values are missing" if self.missing else text
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a report says about the data."""
+        return {
+            "source": self.name,
+            "train_sequences": len(self.fit),
+            "held_out_sequences": len(self.held),
+            "validated": len(self.rows),
+            "values_per_step": self.spec.inputs,
+            **self.shape()[1],
+            "missing_share": self.missing,
+        }
+
+    def steps(self) -> int | None:
+        """Steps that the epochs make; None without epochs."""
+        epochs, batch = self.config.epochs, self.config.batch
+        return None if epochs is None else math.ceil(epochs * len(self.fit) / batch)
+
+    def validating(self, config: Any) -> Self:
+        """Return the same data with the validation part of another configuration."""
+        return replace(self, config=config)
+
+    def batch(self, step: int, mine: slice) -> Batch:
+        """Return rows `mine` of a step's batch: the next ones of an endless row of shuffled epochs,
+        a function of the step."""
+        count, first = len(self.fit), step * self.config.batch
+        places = torch.arange(first + mine.start, first + mine.stop)
+        epochs, within = places // count, places % count
+        rows = torch.empty_like(places)
+        for epoch in epochs.unique():
+            inside = epochs == epoch
+            source = torch.Generator().manual_seed(1_000_003 * self.config.seed + int(epoch))
+            rows[inside] = torch.randperm(count, generator=source)[within[inside]]
+        return self.cut(self.fit, rows)
+
+    def held_out(self) -> Iterator[Batch]:
+        """Walk through the part that is validated on."""
+        return (self.cut(self.held, rows) for rows in self.rows.split(self.config.batch))
+
+    def all_held_out(self) -> Iterator[Batch]:
+        """Walk through the whole held-out half, in its order."""
+        every = torch.arange(len(self.held))
+        return (self.cut(self.held, rows) for rows in every.split(self.config.batch))

@@ -1,0 +1,231 @@
+"""Many processes of one run: torchrun, a worker killed, models averaged, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from elman.train.run import checkpoint
+from elman.train.run.folder import RunFolder
+from forked import Forked
+from runs import assert_equal_runs
+from scripts import PATIENCE_S, begin, begin_anew, finished
+from workers import ELMAN, OPTIONS, as_torchrun, cut_short, free_port, losses, only_run, torchrun
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed"),
+]
+
+IN_PROC = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
+GROWING = (  # torchrun's words for a group that another machine may join
+    *("-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=1"),
+    *("--rdzv-backend=c10d", "--rdzv-id=growing", "--rdzv-conf=last_call_timeout=1"),
+)
+STEPS = "--steps=12"  # of runs that several tests look at
+OWN_STORES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else who joins never hears of the store
+
+
+def test_any_number_of_workers_learns_alike(common):
+    """Same global batch, same loss curve."""
+    alone = losses(common(STEPS))
+    assert len(alone) == 12
+    assert losses(common(STEPS, processes=4)) == pytest.approx(alone, rel=1e-5)
+
+
+def test_two_processes_train_and_resume(common):
+    """Every process has its rows and its state; a resumed run equals the uninterrupted one."""
+    options = ("--steps=12", "--dropout=0.1")
+    whole = only_run(common(*options, processes=2))
+    resumed = shutil.copytree(whole.path, whole.path.parent / "resumed")
+    cut_short(RunFolder(resumed), 8)
+    point, _ = checkpoint.load_latest(whole.checkpoints)
+    assert point.tensors["carried.0"].shape[:3] == (2, 1, 4)  # processes, layers, rows
+
+    finished(begin(*ELMAN, f"--resume={resumed}"))
+    assert_equal_runs(RunFolder(resumed), whole)
+
+
+@IN_PROC
+def test_a_killed_process_ends_the_others(small_text, tmp_path):
+    """No hang: the first process says in words that the other one is gone, and how to go on."""
+    options = (*OPTIONS, "--steps=1000000", "--devices=2")
+    process = begin(*ELMAN, f"--data={small_text}", f"--out={tmp_path}", *options)
+    try:
+        wait_until(lambda: list(tmp_path.glob("*/checkpoints/step-*[1-9]?")), process)
+        (child,) = children(process)
+        os.kill(child, signal.SIGKILL)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+
+    (folder,) = tmp_path.iterdir()
+    assert process.returncode != 0
+    assert "another process of the run is gone" in err
+    assert f"elman resume {folder}" in err
+    assert "Traceback" not in err
+
+
+@IN_PROC
+def test_a_killed_worker_is_started_again(small_text, common, tmp_path):
+    """torchrun starts it anew, and it goes on with the run that it was in: equal to a whole one.
+    Several are started anew where a machine joins."""
+    options, killed = ("--steps=100", "--dropout=0.1"), tmp_path / "killed"
+    process = torchrun(1, f"--data={small_text}", *OPTIONS, *options, f"--out={killed}")
+    try:
+        wait_until(lambda: list(killed.glob("*/checkpoints/step-*[1-9]*")), process)
+        os.kill(*children(process), signal.SIGKILL)
+        said = finished(process)
+    finally:
+        process.kill()
+    assert "resumed at step" in said
+    assert_equal_runs(only_run(killed), only_run(common(*options)))
+
+
+def test_a_resume_by_fewer_workers(common):
+    """The rows of the batch, and the states carried along them, are shared out anew."""
+    parts = common(STEPS, processes=4)
+    cut_short(only_run(parts), 8)
+    said = finished(*as_torchrun(2, f"--resume={only_run(parts).path}"))
+
+    assert "4 processes then, 2 now" in said
+    assert "resumed at step 8" in said
+    assert losses(parts) == pytest.approx(losses(common(STEPS)), rel=1e-5)
+
+
+@IN_PROC
+def test_a_machine_that_joins(small_text, tmp_path):
+    """torchrun's group grows: all go on with the run, no sample is lost or seen twice, although no
+    restart is counted."""
+    out, options = tmp_path / "grown", (f"--data={small_text}", "--steps=60", *OPTIONS)
+    words = (*GROWING, f"--rdzv-endpoint=127.0.0.1:{free_port()}", *ELMAN, *options)
+    first = begin(*words, f"--out={out}", **OWN_STORES)
+    second = None
+    try:
+        wait_until(lambda: list(out.glob("*/checkpoints/step-*[1-9]*")), first)
+        (worker,) = children(first)
+        os.kill(worker, signal.SIGSTOP)  # until it is asked to end, so that enough is left to do
+        second = begin(*words, f"--out={out}", **OWN_STORES)
+        wait_until(lambda: signal.SIGTERM in pending(worker), second)
+        os.kill(worker, signal.SIGCONT)
+        said = finished(second, first)
+    finally:
+        for process in filter(None, (first, second)):
+            process.kill()
+    finished(begin(*ELMAN, *options, f"--out={tmp_path / 'alone'}"))
+
+    assert "1 processes then, 2 now" in said
+    grown, alone = losses(out), losses(tmp_path / "alone")
+    assert len(grown) == 60
+    assert grown == pytest.approx(alone, rel=1e-3)
+
+
+def test_models_are_averaged_now_and_then(common):
+    """With plain SGD and a step between averages it is data-parallel training, which learns as one
+    process does; with more it is not, and a resumed run still equals a whole one."""
+    sgd = ("--optimizer=sgd", "--lr=0.3", "--momentum=0.5", "--clip=1e9", "--steps=14")
+    one, averaged = common(*sgd), common(*sgd, "--sync-every=3", processes=2)
+    every, third = losses(one), losses(averaged)
+    run = only_run(averaged)
+    steps = [path.name for path in checkpoint.listed(run.checkpoints)]
+
+    assert third[:1] == pytest.approx(every[:1])
+    assert third[4:] != pytest.approx(every[4:], rel=1e-6)
+    assert third[-1] == pytest.approx(every[-1], rel=0.05)
+    assert steps == ["step-000000012", "step-000000014"]  # where all have the same model
+
+    cut_short(run, 12)
+    finished(*as_torchrun(2, f"--resume={run.path}"))
+    assert losses(averaged) == third
+
+
+def wait_until(there: Callable[[], object], process: Forked) -> None:
+    """Wait for what a process does while it runs."""
+    end = time.monotonic() + PATIENCE_S
+    while not there():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def children(process: Forked) -> list[int]:
+    """The processes that a process has started."""
+    told = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(word) for word in told.split()]
+
+
+def pending(process: int) -> set[int]:
+    """The signals that a process has not been given yet."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    (mask,) = (int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd"))
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+def pair(tmp_path: Path, *differing: tuple[str, ...]) -> list[Forked]:
+    """Start processes of one run as on machines of their own, each with options of its own."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        begin(
+            *(*ELMAN, *OPTIONS, "--steps=4", f"--nodes={len(differing)}", *words),
+            f"--out={tmp_path / str(rank)}",
+            NODE_RANK=str(rank),
+            **where,
+        )
+        for rank, words in enumerate(differing)
+    ]
+
+
+def test_two_machines(small_text, tmp_path):
+    """Without torchrun each machine starts the same command."""
+    data = f"--data={small_text}"
+    first, second = pair(tmp_path, (data,), (data,))
+
+    finished(first, second)
+    assert len(losses(tmp_path / "0")) == 4
+    assert not (tmp_path / "1").exists()
+
+
+@pytest.mark.parametrize("what", ["data", "lr"])
+def test_workers_that_differ(small_text, tmp_path, what):
+    """Both say in what, and nothing is written."""
+    other = tmp_path / "other.txt"
+    other.write_text(small_text.read_text()[::-1])
+    data, mine = f"--data={small_text}", {"data": f"--data={other}", "lr": "--lr=0.1"}[what]
+    for process in pair(tmp_path, (data,), (data, mine)):
+        said = finished(process, status=1)
+        assert f"the processes differ in {what}" in said
+        assert "Traceback" not in said
+    assert not (tmp_path / "0").exists()
+
+
+@pytest.mark.parametrize("what", ["alone", "taken"])
+def test_workers_that_do_not_meet(small_text, tmp_path, what):
+    """A worker that never joins, and a port in use: one line, long before
+    torch's own patience of half an hour ends."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        if what == "taken":
+            held.listen()
+        else:
+            held.close()
+        process = begin_anew(  # which tells torch's C++ to be quiet before it is imported
+            *(*ELMAN, *OPTIONS, f"--data={small_text}", f"--out={tmp_path}", "--nodes=2"),
+            "--timeout=3",
+            NODE_RANK="0",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )
+        said = finished(process, status=1)
+
+    assert "the processes of the run have not found one another" in said
+    assert "Traceback" not in said
+    assert "c10d::" not in said  # nor torch's own, of C++
