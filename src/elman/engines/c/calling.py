@@ -15,11 +15,12 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import IO
 
 _OUTPUT = 1 << 16  # (bytes) of a compiler's output that are kept
+_LOOK_S = 0.05  # between looks for signals
 _QUOTED = 200  # characters of it in one line of ours
 _REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP")  # ask to stop: nothing is wrong with what was compiled
 _SHELL = 128  # a shell's status for a command that a signal ended: this and the signal
@@ -99,8 +100,11 @@ def call_all(commands: Sequence[Sequence[str]], limit_s: float, at_once: int) ->
     with ThreadPoolExecutor(at_once) as pool:  # no signal handler raises on its threads
         try:
             calls = [pool.submit(processes.run, command) for command in commands]
-            for finished in as_completed(calls):
-                finished.result()
+            running = set(calls)
+            while running:  # a signal that another thread got is handled when this one wakes up
+                ended, running = wait(running, _LOOK_S, FIRST_EXCEPTION)
+                for finished in ended:
+                    finished.result()
         except BaseException:
             processes.kill()
             raise
