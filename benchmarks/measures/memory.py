@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.measures.memory`` reads a case, a contestant and what it chose, and prints
 what it took. What is counted are resident pages, by the system (VmRSS, and VmHWM, which is reset
-before the step): whatever torch, kernels or threads allocate is in it. So that pages are those of
-tensors that are alive, glibc is told to give back at once what is freed from 64 KiB on, and before
-the step all that is free, and the system to use no large pages. What is left is noise of small
-allocations and of first uses, up to a MiB.
+before the step), but for pages of files: whatever torch, kernels or threads allocate is in it. So
+that pages are those of tensors that are alive, glibc is told to give back at once what is freed
+from 64 KiB on, and before the step all that is free, and the system to use no large pages. What is
+left is noise of small allocations and of first uses, up to a MiB.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ def measure_memory(case: Case, effort: Effort) -> dict[str, Any]:
 
 
 def resident() -> tuple[int, int]:
-    """Bytes of this process in memory now, and the most since that was last forgotten."""
+    """Bytes of this process in memory now, and the most since that was last forgotten; without
+    pages of files, as code, which the system takes and brings back as it likes."""
     lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
-    now, most = (int(lines[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
-    return now, most
+    names = ("VmRSS", "VmHWM", "RssFile")
+    now, most, files = (int(lines[name].split()[0]) * 1024 for name in names)
+    return now - files, most - files
 
 
 def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int]:
