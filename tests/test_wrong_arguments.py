@@ -71,6 +71,15 @@ WRONG = {  # kind of mistake -> a call that has it, and what the error says
     "an empty path": (lambda: elman.export.to_c(gru(), ""), "folder must be a path, got ''"),
     "a number for a run": (lambda: elman.load(3), "path must be a path, got 3"),
     "no function": (lambda: elman.deer(3, X[0], X), "step must be a function, got 3"),
+    "no model to tune": (lambda: elman.tune(X, X), "elman.tune takes a torch.nn.Module, not "),
+    "no plan to draw": (lambda: elman.draw(elman.cells.gru, plan=X), "plan must be an elman.Plan"),
+    "no plan to explain": (lambda: elman.explain(elman.cells.gru, plan=3), "plan must be an elman"),
+    "a tensor for a size": (lambda: gru(proj_size=X), "proj_size should be of type int"),
+    "a step with lengths": (lambda: gru().step(X[0], lengths=3), "lengths= is of a whole sequence"),
+    "deer on a scalar": (
+        lambda: elman.deer(lambda y, x: y, X[0], X[0, 0, 0]),
+        r"deer: x is \[T, 2, …\] beside y0",
+    ),
     "a class of layers": (
         lambda: elman.deer(lambda y, x: y + x, X[0], X, report=elman.GRU),
         r"report must take \(solved\)",
@@ -192,3 +201,11 @@ def test_random_calls_return_or_are_told():
     words = ("--count=60", "--seed=40000", "--workers=1")
     said = finished(begin("-W", "ignore", str(SCRIPT), *words))
     assert said.rstrip().endswith("60 calls, 0 failed")
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_a_quantized_tensor_is_told():
+    """torch has no kernel for it, and says so at length."""
+    a = torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)
+    with pytest.raises(InputError, match=r"linear_scan: a is quantized\n.*a.dequantize\(\)"):
+        elman.linear_scan(a, a)

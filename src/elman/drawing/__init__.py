@@ -19,7 +19,7 @@ from elman.frontend.cell import Cell
 from elman.passes.names import step_names
 from elman.plan.build import program
 from elman.plan.printer import program_names
-from elman.plan.spec import USUAL, PlanOptions, Spec
+from elman.plan.spec import USUAL, PlanOptions, Spec, check_plan
 
 COMPACT_GAP = 26.0  # between the columns of a compact picture (points)
 
@@ -73,7 +73,7 @@ def draw(
         dims: sizes of a cell's other dims.
 
     Raises:
-        InputError: nothing that can be drawn, no such layer, or a file of another kind.
+        InputError: nothing that can be drawn, no plan, no such layer, or a file of another kind.
 
     Example:
         >>> picture = elman.draw(elman.cells.gru, "gru.svg")
@@ -83,7 +83,7 @@ def draw(
     target = _target(path, ".svg", ".dot", ".gv")
     check_flag("compact", compact)
     check_flag("collapse", collapse)
-    made = _picture(cell, sizes, own if plan is None else plan.compiled)
+    made = _picture(cell, sizes, own if plan is None else check_plan(plan).compiled)
     made = collapsed(made) if collapse else made
     made = forward_only(made) if compact else made
     placed = layout(made, COMPACT_GAP if compact else GAP_X)

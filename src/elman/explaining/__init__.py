@@ -32,7 +32,7 @@ from elman.passes.names import step_names
 from elman.plan.cost import ITEM_BYTES
 from elman.plan.printer import program_names, show_program
 from elman.plan.program import Program
-from elman.plan.spec import USUAL, PlanOptions, Spec
+from elman.plan.spec import USUAL, PlanOptions, Spec, check_plan
 from elman.tuning.choose import Choice
 
 __all__ = ["WHY", "Candidate", "Explanation", "Layer", "explain", "step_bytes"]
@@ -134,6 +134,7 @@ def explain(
         check_flag("training", training)
         sizes = what.bind(hidden_size if input_size is None else input_size, hidden_size, **dims)
         wants = what.differentiated if training else frozenset[str]()
+        plan = check_plan(plan)
         if plan.checkpoint == "auto":
             hint = "elman.explain(elman.Recurrent(cell, I, H, plan=plan), x)"
             raise InputError("a memory budget is a module's, for all of its layers", hint)

@@ -10,6 +10,7 @@ from torch import nn
 
 from elman.errors import InputError
 from elman.explaining.layers import Candidate, candidates_of, choice_of, engine_texts
+from elman.nn.call.dense import check_model
 from elman.nn.explain import layers_of
 from elman.nn.modules.sequence import SequenceModule
 from elman.tuning.choose import Choice, choose
@@ -89,6 +90,7 @@ def _calls(
     """The calls of elman's layers inside a call of the model: name, module, its arguments."""
     if isinstance(model, SequenceModule):
         return [("", model, (x,), call)]
+    check_model("elman.tune", model)
     names = {part: name for name, part in model.named_modules() if isinstance(part, SequenceModule)}
     if not names:
         hint = "elman.accelerate(model) first, if its layers are torch's"

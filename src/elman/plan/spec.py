@@ -103,6 +103,14 @@ class PlanOptions:
 USUAL = PlanOptions()
 
 
+def check_plan(plan: Any) -> PlanOptions:
+    """Check ``plan=``. Raises InputError."""
+    if not isinstance(plan, PlanOptions):
+        message = f"plan must be an elman.PlanOptions, got {shown(plan)}"
+        raise InputError(message, "plan=elman.PlanOptions(checkpoint=100)")
+    return plan
+
+
 @dataclass(frozen=True)
 class Spec:
     """Everything fixed at compile time; T and B never are.

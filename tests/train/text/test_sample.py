@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
+from elman.errors import InputError
 from elman.train.tasks.text.config import TextConfig
-from elman.train.tasks.text.model import TextSpec, TrainedText
+from elman.train.tasks.text.model import TextSpec, TrainedText, build_model
 
 
 class Alphabet(nn.Module):
@@ -44,3 +46,10 @@ def test_leaves_torchs_random_numbers_alone():
     before = torch.get_rng_state()
     sample(5, temperature=1.0)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_ids_that_are_no_integers_are_told():
+    """A model of characters is called by whoever loads it."""
+    model = build_model(TextConfig(hidden=4), TextSpec(list("abcde")))
+    with pytest.raises(InputError, match=r"ids \[T, B\] must be a tensor of integers, got"):
+        model(torch.ones(5, 2))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elman.errors import InputError
 from elman.train.tasks.text.vocabulary import CHARACTERS, WORDS, Vocabulary, fit_vocabulary
 
 
@@ -68,3 +69,9 @@ def test_the_most_frequent_are_known(level, text):
     """So many numbers, of which 0 is one; of equally frequent tokens the first ones."""
     assert fit_vocabulary(text, level, most=3).known == ["a", "b"]
     assert len(fit_vocabulary(text, level, most=100)) == 4
+
+
+@pytest.mark.parametrize("text", [3, ["a"], None])
+def test_what_is_no_text_is_told(text):
+    with pytest.raises(InputError, match="encode takes a text, got"):
+        Vocabulary(["a"]).encode(text)

@@ -159,6 +159,8 @@ def _check_tensor(function: str, name: str, value: Any) -> None:
         raise InputError(message, f"torch.as_tensor({name})" if many else "")
     if value.is_nested or value.layout is not torch.strided:
         raise InputError(f"{function}: {name} is not dense", f"{name}.to_dense()")
+    if value.is_quantized:
+        raise InputError(f"{function}: {name} is quantized", f"{name}.dequantize()")
 
 
 def _checked(
@@ -179,7 +181,7 @@ def _checked(
         if part.is_complex():
             message = f"deer: x is {part.dtype}; it must be real"
             raise InputError(message, "torch.view_as_real(x).flatten(-2)")
-        if part.shape[: 1 + len(lead)] != (inputs[0].shape[0], *lead):
+        if not part.dim() or part.shape[: 1 + len(lead)] != (*inputs[0].shape[:1], *lead):
             raise ShapeError(
                 f"deer: x is [T, {', '.join(map(str, lead))}{', ' if lead else ''}…] beside y0 "
                 f"{list(y0.shape)}, got {list(part.shape)}"

@@ -10,12 +10,11 @@ from typing import Any, TypedDict, TypeVar
 import torch
 from torch import nn
 
-from elman.checks import check_choice, check_flag, check_share, check_size, shown
-from elman.errors import InputError
+from elman.checks import check_choice, check_flag, check_share, check_size
 from elman.frontend.changes import Change, ClippedGradient, RecurrentDropout, Zoneout
 from elman.frontend.draws import Per
 from elman.nn.engine_choice import checked
-from elman.plan.spec import USUAL, PlanOptions
+from elman.plan.spec import USUAL, PlanOptions, check_plan
 
 Layers = TypeVar("Layers", bound=type)
 
@@ -133,14 +132,6 @@ class Configured(nn.Module):
         if self.plan.checkpoint is not None and torch.is_grad_enabled():
             used.append("checkpoint")
         return used
-
-
-def check_plan(plan: Any) -> PlanOptions:
-    """Check ``plan=`` of a module. Raises InputError."""
-    if not isinstance(plan, PlanOptions):
-        message = f"plan must be an elman.PlanOptions, got {shown(plan)}"
-        raise InputError(message, "plan=elman.PlanOptions(checkpoint=100)")
-    return plan
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {

@@ -25,11 +25,12 @@ from elman.nn.execute.build import runners_of
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack
 from elman.nn.modules.layer_config import Formula
-from elman.nn.modules.layer_options import Configured, check_plan
+from elman.nn.modules.layer_options import Configured
 from elman.nn.options.base import check_sample_values
 from elman.nn.options.draws import check_draws, draws_to_keep
 from elman.nn.options.registry import STEP_OPTIONS, CallOptions, given_options
 from elman.passes.draws import draws_of
+from elman.plan.spec import check_plan
 
 
 class SequenceModule(Configured):
@@ -152,7 +153,7 @@ class SequenceModule(Configured):
             InputError: the module is bidirectional, or x has the wrong rank; draws are given where
                 nothing is drawn.
             ShapeError: x or an option has the wrong size.
-            TypeError: an option is of a whole sequence.
+            InputError: an option is of a whole sequence.
         """
         if self.bidirectional:
             raise InputError(
@@ -171,7 +172,7 @@ class SequenceModule(Configured):
                 check_sample_values(name, value, values[0].shape[: dims - rank + 1], sizes)
                 call_options[name] = value.unsqueeze(axis)
             elif name != "static":
-                raise TypeError(f"step() got {name}=, which is of a whole sequence")
+                raise InputError(f"step: {name}= is of a whole sequence")
         if "static" in call_options:
             self.parts.signature.check_static()
         out, after = self(row if several else row[0], state, **call_options)

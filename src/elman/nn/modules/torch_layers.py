@@ -55,7 +55,7 @@ class TorchLayers(SequenceModule):
         if isinstance(num_layers, int) and num_layers > MOST_LAYERS:  # torch makes any number
             check_size("num_layers", num_layers, 1, MOST_LAYERS)
         further: dict[str, Any] = {k: v for k, v in options.items() if k not in OPTIONS}
-        if proj_size:
+        if check_size("proj_size", proj_size, 0):
             further["proj_size"] = proj_size
         super().__init__(
             input_size,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from elman.checks import check_index, check_number, check_size, check_text
+from elman.checks import check_index, check_number, check_size, check_text, shown
 from elman.errors import InputError, RunError
 from elman.nn import LinearCrossEntropyLoss
 from elman.train.loop.layers import recurrent
@@ -165,7 +165,12 @@ class LanguageModel(nn.Module):
         Returns:
             logits [T, B, V] of the token after each; with targets the mean loss, [].
             state: the recurrent layers' last state.
+
+        Raises:
+            InputError: ids that are no integers.
         """
+        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
+            raise InputError(f"ids [T, B] must be a tensor of integers, got {shown(ids)}")
         out, state = self.recurrent(self.embedding_dropout(self.embedding(ids)), state)
         out = self.dropout(out)
         if isinstance(self.readout, nn.Sequential):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from elman.checks import shown
+from elman.errors import InputError
 from elman.train.loop.objective import ACCURACY
 from elman.train.loop.task import Words
 
@@ -117,7 +119,12 @@ class Vocabulary:
 
         Returns:
             ids [N]: int32 in 0 … len(self) - 1.
+
+        Raises:
+            InputError: no text.
         """
+        if not isinstance(text, str):
+            raise InputError(f"encode takes a text, got {shown(text)}")
         kinds, places = self.level.split(text)
         numbers = {token: number for number, token in enumerate(self.known, start=1)}
         table = np.array([numbers.get(kind, 0) for kind in kinds], dtype=np.int32)
