@@ -72,6 +72,7 @@ WRONG = {  # kind of mistake -> a call that has it, and what the error says
     "a number for a run": (lambda: elman.load(3), "path must be a path, got 3"),
     "no function": (lambda: elman.deer(3, X[0], X), "step must be a function, got 3"),
     "no model to tune": (lambda: elman.tune(X, X), "elman.tune takes a torch.nn.Module, not "),
+    "a list to tune on": (lambda: elman.tune(gru(), [X]), "explain needs an example input of this"),
     "no plan to draw": (lambda: elman.draw(elman.cells.gru, plan=X), "plan must be an elman.Plan"),
     "no plan to explain": (lambda: elman.explain(elman.cells.gru, plan=3), "plan must be an elman"),
     "a tensor for a size": (lambda: gru(proj_size=X), "proj_size should be of type int"),

@@ -87,7 +87,8 @@ def layers_of(
     """
     if not isinstance(module, SequenceModule):
         raise _no_layers(module)
-    inputs = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else [x]
+    several = isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence)
+    inputs = x if several and not isinstance(module, TorchLayers) else [x]
     if not inputs or not all(isinstance(part, (Tensor, PackedSequence)) for part in inputs):
         raise InputError(
             f"explain needs an example input of this {type(module).__name__}",
