@@ -91,6 +91,17 @@ def in_groups(groups: int, lines: list[str]) -> list[str]:
     return [f"for (long g = 0; g < {groups}; g++) {{", *("    " + line for line in lines), "}"]
 
 
+def _each_group(groups: int) -> list[str]:
+    """C line before a loop over units: rows are walked through once, group behind group."""
+    return [f"    for (long g = 0; g < {groups}; g++)"] if groups > 1 else []
+
+
+def _each_row_and_group(rows: str, groups: int) -> list[str]:
+    """C lines that begin a body for each row, and for each group in it."""
+    *outer, inner = [rows, *_each_group(groups)]
+    return [*outer, f"{inner} {{"]
+
+
 class Spelling:
     """C text of accesses and values in a row ``r``, at a unit ``u``.
 
@@ -322,7 +333,7 @@ class PhasePrinter(Spelling):
         """The C function of one segment."""
         lines = self._scalars(segment.scalars)
         for part in segment.parts:
-            lines += in_groups(part.groups, self._part(part))
+            lines += self._part(part)
         context = (*_OF_CALL, *_OF_WEIGHTS, Space.SCALAR)
         bases = dict(self.base(a) for a in accesses(segment) if a.region.space not in context)
         declared = [f"T *const {base} = (T *)({text});" for base, text in bases.items()]
@@ -348,6 +359,7 @@ class PhasePrinter(Spelling):
             body = "\n            ".join(lines)
             return [
                 "for (long r = r0; r < r1; r++)",
+                *_each_group(part.groups),
                 f"    for (long v = lo[{gate_block}]; v < hi[{gate_block}]; v++) {{",
                 "        long u = v * VL; (void)u;",
                 f"            {body}",
@@ -361,23 +373,32 @@ class PhasePrinter(Spelling):
             code = product_code(
                 panels[0], 0, self.operand, self.style.blocks.k, place, self.stride(target), ones
             )
-            return self._blocks(panels[0], gate_block, [*code, *self.multiplied], ones=ones)
+            lines = self._blocks(panels[0], gate_block, [*code, *self.multiplied], ones=ones)
+            return in_groups(part.groups, lines)
+        columns = sum(panel.accs * panel.width for panel in panels)
+        buf = f"buf + g * {columns} * VL" if part.groups > 1 else "buf"
         calls: list[str] = []
         self._columns, first = [], 0
         for panel in panels:
             self._columns.append(first)
             if self.style.direct:
-                calls += direct_code(panel, first, self.operand, self.matrix, self.style.direct)
+                dots = self.style.direct
+                calls += direct_code(panel, first, self.operand, self.matrix, dots, buf)
             else:
-                calls += product_code(panel, first, self.operand, self.style.blocks.k, ones=ones)
+                calls += product_code(
+                    panel, first, self.operand, self.style.blocks.k, buf, ones=ones
+                )
             first += panel.accs * panel.width
         body = "\n                ".join(self.body(part.body))
-        call = "\n        ".join(calls)
+        call = "\n        ".join(in_groups(part.groups, calls))
+        row = "const T *row = buf + (r - rb) * LDB"
+        if part.groups > 1:
+            row = f"{row} + g * {columns} * VL"
         lines = [
             call,
             *self.multiplied,
-            "for (long r = rb; r < rb + m; r++) {",
-            "    const T *row = buf + (r - rb) * LDB;",
+            *_each_row_and_group("for (long r = rb; r < rb + m; r++)", part.groups),
+            f"    {row};",
             "    for (long j = 0; j < nv; j++) {",
             "    long u = (v + j) * VL; (void)u;",
             f"    {body}",
@@ -386,7 +407,7 @@ class PhasePrinter(Spelling):
             *self.computed,
         ]
         buffer = [
-            f"    enum {{ LDB = {first} * VL }};",
+            f"    enum {{ LDB = {columns * part.groups} * VL }};",
             f"    T buf[{self.style.rows} * LDB] __attribute__((aligned(64)));",
         ]
         return self._blocks(panels[0], gate_block, lines, buffer, ones)
@@ -433,7 +454,7 @@ class PhasePrinter(Spelling):
 
     def _ones(self, part: Part) -> dict[Access, Ones]:
         """Operands of a part that are scanned for ones."""
-        if self.style.direct or not self.style.tiled:
+        if self.style.direct or not self.style.tiled or part.groups > 1:
             return {}
         size = self.layout.size(part.gate_block)
         blocks = self.style.blocks

@@ -192,7 +192,7 @@ def product_code(
 
 
 def direct_code(
-    panels: Panels, first: int, operand: Operand, matrix: Place, dots: str
+    panels: Panels, first: int, operand: Operand, matrix: Place, dots: str, buf: str = "buf"
 ) -> list[str]:
     """C lines of the same products as :func:`product_code`, reading unpacked weights.
 
@@ -201,10 +201,11 @@ def direct_code(
         first, operand: as for :func:`product_code`.
         matrix: where weights lie.
         dots: the C function that multiplies by their rows.
+        buf: C text of where the block's first row is stored.
     """
     lines = ["for (long j = 0; j < nv; j++) {", f"    long units = {panels.units} - (v + j) * VL;"]
     for number, acc in enumerate(panels.product.accs):
-        target = f"buf + ({first} + {number} * nv + j) * VL"
+        target = f"{buf} + ({first} + {number} * nv + j) * VL"
         if not panels.total:
             lines.append(f"    for (long r = 0; r < m; r++) st({target} + r * LDB, (V){{0}});")
         multiplied_k = 0
