@@ -101,8 +101,8 @@ def command(task: Task, about: str) -> Callable[..., None]:
 
 
 def say_first(console: Console, text: str) -> None:
-    """Print a line from the first process of a run, before what may take long."""
-    if os.environ.get("RANK", "0") == "0":
+    """Print a line on a terminal, from the first process of a run, before what may take long."""
+    if console.is_terminal and os.environ.get("RANK", "0") == "0":
         console.print(plain(text))
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, LogFormatter, PercentFormatter
 
 Curves = Mapping[str, Sequence[Any]]  # a column of metrics.csv by its name
