@@ -73,7 +73,7 @@ def find_cell(name: str) -> Cell:
 
 
 def _which(file: Path, title: str, wanted: str = "") -> str:
-    """What to say where a file is named, but none of its cells: the cells that it has."""
+    """Hint for a file without the name of a cell: the cells in it."""
     there = [name for name, value in vars(_run_file(file)).items() if isinstance(value, Cell)]
     details = [("path", str(file))]
     if not there:

@@ -95,6 +95,16 @@ def test_heads_are_loops(cell):
     check(lowered, case)
 
 
+def test_products_that_look_for_spikes_are_not_rolled():
+    """Engine c makes lists of ones per operand, before its product."""
+    lowered = lowered_of(random_case(cells.rlif.with_heads(16), replace(SIZES, I=16, H=48), 3, F64))
+    phases = [phase for direction in lowered.directions for phase in direction.phases]
+    parts = [part for phase in phases for segment in phase.segments for part in segment.parts]
+    assert any(any(product.spikes) for part in parts for product in part.products)
+    for part in parts:
+        assert part.groups == 1 or not any(any(product.spikes) for product in part.products)
+
+
 @given(st.one_of(drawn_cells(), reusing_cells()))
 def test_random_cells(drawn):
     """Any ops, states of several sizes, outputs that are no states."""

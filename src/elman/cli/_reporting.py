@@ -78,7 +78,7 @@ def damage_in_words(record: Record) -> str:
 
 
 def title(summary: Summary, config: Config) -> str:
-    """What was trained, and how well: ``gru 2 x 256 on words.txt: 1.958 bits per character``."""
+    """Model, data and result in a line: ``gru 2 x 256 on words.txt: 1.958 bits per character``."""
     data = Path(config.data).name if config.data else "Python's own sources"
     about = printable(f"{summary.model} on {data}", "")
     words = summary.words

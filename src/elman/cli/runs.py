@@ -81,7 +81,7 @@ def table_of(summaries: list[Summary], columns: Sequence[str]) -> Table:
 
 
 def speed_of(summary: Summary) -> Text:
-    """How many times as fast as torch.nn a run trains."""
+    """Speed-up of a run over torch.nn."""
     text = "-" if summary.ratio is None else f"{summary.ratio:.1f}x"
     return plain(text + " (busy)" * bool(summary.busy))
 

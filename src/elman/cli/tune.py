@@ -111,7 +111,7 @@ def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:
 
 
 def stack_table(members: list[tuple[Job, Choice]], steps: int, batch: int) -> Table:
-    """How long a training step of a stack takes with its layers at once, and one after another."""
+    """Table of times of a stack's training step: layers at once, and one after another."""
     jobs, choices = [job for job, _ in members], [choice for _, choice in members]
     own = (len(jobs[0].graph.states),) * len(jobs), (len(jobs[0].graph.weights),) * len(jobs)
     choice = choose_together(jobs, choices, steps, batch, Arrangement(*own, False, 0))

@@ -34,6 +34,8 @@ Key = tuple[int, int]  # of an accumulation: product, index
 def roll(part: Part, least: int) -> Part:
     """The part as a loop over groups, if it consists of independent copies at equal distances, and
     that saves so many statements: fewer compile in no time, and joined products may be faster."""
+    if any(any(product.spikes) for product in part.products):
+        return part  # lists of ones are made per operand, before its product
     components = _components(part.body)
     count = len(components)
     for size in (k for k in range(1, count // 2 + 1) if count % k == 0):

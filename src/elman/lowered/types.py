@@ -7,6 +7,7 @@ block. What is named by T, B or the workers of a call stays symbolic: rows, not 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -169,6 +170,24 @@ class Across:
 Value = Load | Const | Ref | Acc | Op | Affine | Reduce | Across
 
 
+def columns_of(value: Value) -> Iterator[tuple[Access, bool]]:
+    """Columns that a value loads, and whether all of their units."""
+    match value:
+        case Load(access):
+            yield access, False
+        case Across(_, access):
+            yield access, True
+        case Reduce(_, columns, mean):
+            yield from ((column, True) for column in columns)
+            if mean is not None:
+                yield from columns_of(mean)
+        case Op(_, args) | Affine(_, _, args):
+            for arg in args:
+                yield from columns_of(arg)
+        case _:
+            pass
+
+
 # --- statements -----------------------------------------------------------------------------------
 
 
@@ -260,7 +279,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """What a worker does without reading units of other workers.
+    """Work of one worker between two reads of units of other workers.
 
     Attributes:
         sync: whether others' units must be complete before it, where units are shared out.

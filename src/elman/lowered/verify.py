@@ -21,12 +21,10 @@ from elman.lowered.lower import Lowered
 from elman.lowered.types import (
     Acc,
     Access,
-    Across,
     Affine,
     Copy,
     Direction,
     Let,
-    Load,
     Matrix,
     MatVec,
     Once,
@@ -34,7 +32,6 @@ from elman.lowered.types import (
     Outer,
     Part,
     Phase,
-    Reduce,
     Ref,
     Space,
     Statement,
@@ -42,6 +39,7 @@ from elman.lowered.types import (
     Transpose,
     Value,
     WeightRate,
+    columns_of,
 )
 
 # memory that a program fills itself before it reads it
@@ -64,24 +62,6 @@ def verify(lowered: Lowered) -> None:
     taped: set[Cell] = set()
     for direction in lowered.directions:
         _Verifier(lowered.layout, direction, taped).check()
-
-
-def columns_of(value: Value) -> Iterator[tuple[Access, bool]]:
-    """Columns that a value loads, and whether all of their units."""
-    match value:
-        case Load(access):
-            yield access, False
-        case Across(_, access):
-            yield access, True
-        case Reduce(_, columns, mean):
-            yield from ((column, True) for column in columns)
-            if mean is not None:
-                yield from columns_of(mean)
-        case Op(_, args) | Affine(_, _, args):
-            for arg in args:
-                yield from columns_of(arg)
-        case _:
-            pass
 
 
 @dataclass
@@ -177,7 +157,7 @@ class _Verifier:
         return any((space, array, step, offset) in known for step in range(_TURNS))
 
     def _store_rows(self, access: Access, rows: int) -> None:
-        """What is computed once per call: every row of a matrix, or a vector."""
+        """Store every row of a matrix, or a vector, once per call."""
         for row in range(rows if access.region.space is Space.MATRIX else 1):
             offset = access.offset + row * access.region.row
             self._store(replace(access, offset=offset), 0, None)
@@ -205,7 +185,7 @@ class _Verifier:
                 self._body(part.body, len(part.products), part.gate_block, turn)
 
     def _reads(self, part: Part, turn: int) -> None:
-        """What a part loads of all units."""
+        """Check the loads of all units of a part: operands, reductions, other units' columns."""
         for product in part.products:
             for acc in product.accs:
                 if len(acc) != len(product.operands):

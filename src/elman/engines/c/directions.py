@@ -8,8 +8,9 @@ from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import gathered_operands
 from elman.engines.c.invariants import InvariantPrinter
 from elman.engines.c.isa import Isa
-from elman.engines.c.printer import PhasePrinter, ProductStyle, accesses, in_groups
+from elman.engines.c.printer import PhasePrinter, ProductStyle
 from elman.engines.c.products import Panels, pack_code, plan_panels, tiles_of
+from elman.engines.c.spelling import accesses, in_groups
 from elman.engines.c.sums import SumPrinter
 from elman.lowered.layout import Layout
 from elman.lowered.types import Direction, Product, Space
@@ -182,7 +183,7 @@ class DirectionPrinter:
     def _checked(self) -> list[str]:
         """C lines that search matrices of gathered products for infinities."""
         matrices = dict.fromkeys(
-            (acc[k].matrix, panels.groups)
+            acc[k].matrix
             for panels in self.panels.values()
             for access in gathered_operands(panels.product, panels.units, self.blocks)
             for k in [panels.product.operands.index(access)]
@@ -192,10 +193,11 @@ class DirectionPrinter:
             return []
         few = f"c->T < {self.blocks.gathered_steps}"
         lines = [f"if ({few}) w->flags[w->id].infinite = 1;", "else {"]
-        for matrix, groups in matrices:
+        for matrix in matrices:
             base, row = self.invariants.matrix(matrix)
-            look = f"look_for_infinities(w, {base}, {row}, {matrix.rows}, {matrix.columns});"
-            lines += ["    " + line for line in in_groups(groups, [look])]
+            lines.append(
+                f"    look_for_infinities(w, {base}, {row}, {matrix.rows}, {matrix.columns});"
+            )
         return [*lines, "}"]
 
     def _gathered(self) -> list[str]:

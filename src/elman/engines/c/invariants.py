@@ -3,7 +3,7 @@ sums."""
 
 from __future__ import annotations
 
-from elman.engines.c.printer import Spelling
+from elman.engines.c.spelling import Spelling
 from elman.lowered.types import (
     Access,
     Copy,

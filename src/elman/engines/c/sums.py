@@ -7,7 +7,7 @@ from functools import cached_property
 
 from elman.engines.c.gathering import gathered_sum
 from elman.engines.c.isa import Isa
-from elman.engines.c.printer import Spelling
+from elman.engines.c.spelling import Spelling
 from elman.engines.c.tiles import WIDEST, tile_rows
 from elman.lowered.layout import Layout
 from elman.lowered.types import Access, Matrix, RowSum

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from elman.engines.base import Job
 from elman.engines.c.isa import AVX512
-from elman.engines.c.printer import Spelling, accesses
+from elman.engines.c.spelling import Spelling, accesses
 from elman.engines.weights import WeightRate
 from elman.ir.graph import Node
 from elman.lowered.groups import unrolled_phase
