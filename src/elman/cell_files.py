@@ -84,8 +84,8 @@ def _which(file: Path, title: str, wanted: str = "") -> str:
 
 def _run_file(file: Path) -> ModuleType:
     """The module of a user's file, run once as long as the file stays as it is."""
-    found = file.stat()
-    return _module_of(file, file.resolve(), found.st_mtime_ns, found.st_size)
+    facts = file.stat()
+    return _module_of(file, file.resolve(), facts.st_mtime_ns, facts.st_size)
 
 
 @cache

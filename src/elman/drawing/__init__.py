@@ -83,14 +83,16 @@ def draw(
     target = _target(path, ".svg", ".dot", ".gv")
     check_flag("compact", compact)
     check_flag("collapse", collapse)
-    made = _picture(cell, sizes, own if plan is None else check_plan(plan).compiled)
-    made = collapsed(made) if collapse else made
-    made = forward_only(made) if compact else made
-    placed = layout(made, COMPACT_GAP if compact else GAP_X)
-    found = Drawing(svg(made, placed, not compact), dot_text(made, columns(made)), target)
+    picture = _picture(cell, sizes, own if plan is None else check_plan(plan).compiled)
+    picture = collapsed(picture) if collapse else picture
+    picture = forward_only(picture) if compact else picture
+    placed = layout(picture, COMPACT_GAP if compact else GAP_X)
+    drawing = Drawing(
+        svg(picture, placed, not compact), dot_text(picture, columns(picture)), target
+    )
     if target is not None:
-        target.write_text(found.svg if target.suffix == ".svg" else found.dot, encoding="utf-8")
-    return found
+        target.write_text(drawing.svg if target.suffix == ".svg" else drawing.dot, encoding="utf-8")
+    return drawing
 
 
 def draw_ops(path: str | Path | None = None) -> Drawing:
@@ -107,10 +109,10 @@ def draw_ops(path: str | Path | None = None) -> Drawing:
         InputError: a file of another kind.
     """
     target = _target(path, ".svg")
-    found = Drawing(table(), "", target)
+    drawing = Drawing(table(), "", target)
     if target is not None:
-        target.write_text(found.svg, encoding="utf-8")
-    return found
+        target.write_text(drawing.svg, encoding="utf-8")
+    return drawing
 
 
 def _target(path: str | Path | None, *suffixes: str) -> Path | None:

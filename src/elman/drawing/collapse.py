@@ -82,11 +82,11 @@ def _joined(picture: Picture, group: set[str]) -> Picture:
         for line in picture.lines
         if not group.issuperset((line.tail, line.head))
     )
-    found = {key: mark for key, mark in picture.marks.items() if key not in group}
-    found[joint.key] = joint
+    marks = {key: mark for key, mark in picture.marks.items() if key not in group}
+    marks[joint.key] = joint
     tails = _tails(lines)
-    order = TopologicalSorter({key: tails.get(key, ()) for key in found}).static_order()
-    return Picture(picture.title, picture.subtitle, {key: found[key] for key in order}, [*lines])
+    order = TopologicalSorter({key: tails.get(key, ()) for key in marks}).static_order()
+    return Picture(picture.title, picture.subtitle, {key: marks[key] for key in order}, [*lines])
 
 
 def _moved(line: Line, group: set[str], key: str) -> Line:
