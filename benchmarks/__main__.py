@@ -31,7 +31,7 @@ from benchmarks.table import (
     warnings_of,
     words,
 )
-from elman.cli._terminal import plain, say, wanted_width, wide_console
+from elman.cli._terminal import full_width, plain, say, wide_console
 from elman.cli.app import run_command
 from elman.train.loop.display import clock as duration
 
@@ -161,7 +161,7 @@ def fitting(console: Console, suite: Suite, rows: list[Row]) -> Table:
     without: list[str] = []
     table = table_of(suite, rows)
     for name in DROPPED_FIRST:
-        if wanted_width(console, table) <= console.width:
+        if full_width(console, table) <= console.width:
             break
         without.append(name)
         table = table_of(suite, rows, without)

@@ -37,7 +37,7 @@ from elman.files import write_atomically
 from elman.measuring.timing import WARM_UP, quartiles, time_side_by_side
 from elman.train.loop.config import Config
 from elman.train.loop.layers import recurrent
-from elman.train.run.stored import DamageError, Positive, Range, Share, filled, read_object
+from elman.train.run.stored import DamageError, Positive, Range, Share, decode, read_object
 from elman.tuning.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
 from elman.tuning.waiting import Waiting, waiting_in_words
 
@@ -263,7 +263,7 @@ def read_times(path: Path) -> Times:
         content = read_object(path)
         if content is None:
             raise DamageError("there is no such file")
-        times: Times = filled(Times, content)
+        times: Times = decode(Times, content)
     except DamageError as error:
         details = [("path", str(path)), ("found", str(error))]
         hint = "times.json of a call of python -m benchmarks.scaling without --times"

@@ -59,7 +59,7 @@ def losses(out: Path) -> list[float]:
 def cut_short(run: RunFolder, step: int) -> None:
     """Make a run that has ended one that was stopped after a step, at a checkpoint."""
     (run.path / "result.json").unlink()
-    for path in checkpoint.listed(run.checkpoints):
+    for path in checkpoint.list_checkpoints(run.checkpoints):
         if int(path.name.removeprefix("step-")) > step:
             shutil.rmtree(path)
 

@@ -54,7 +54,7 @@ def result(run: Learner, data: TextData, steps: int, seconds: float) -> dict[str
         "cpu_ms": 1e3 * seconds / steps,
     }
     if len(run.losses) == run.steps and data.test:
-        perplexities["test"] = math.exp(run.stepper.validate(data.tested()).loss)
+        perplexities["test"] = math.exp(run.stepper.validate(data.test_batches()).loss)
     return perplexities
 
 

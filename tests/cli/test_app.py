@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from elman.cli import app
-from elman.train.loop.loop import heeding_interrupts
+from elman.train.loop.loop import defer_signals
 from scripts import PATIENCE_S
 
 
@@ -146,7 +146,7 @@ def test_asked_to_stop_twice(elman, monkeypatch, line):
     number = SIGNALS[line]
 
     def command() -> None:
-        with heeding_interrupts() as wish:
+        with defer_signals() as wish:
             signal.raise_signal(number)
             assert wish
             signal.raise_signal(number)

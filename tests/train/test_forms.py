@@ -143,7 +143,7 @@ def test_best_weights_that_are_forged(folder, resume, console):
         if "score" in facts:
             tensors[WEIGHT] = tensors[WEIGHT][1:].clone()
 
-    path = checkpoint.written(folder / "checkpoints", "best", best_of_first_step(folder))
+    path = checkpoint.write_checkpoint(folder / "checkpoints", "best", best_of_first_step(folder))
     assert path.exists()
     forge(folder, change)
     assert resume(folder).complete

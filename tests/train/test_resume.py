@@ -144,7 +144,7 @@ def test_damaged_checkpoint_gives_way_to_an_older_one(
     whole = train(small_config)
     interrupt_at(11)
     stopped = train(small_config)
-    newest = checkpoint.listed(stopped.folder.checkpoints)[-1] / checkpoint.TENSORS
+    newest = checkpoint.list_checkpoints(stopped.folder.checkpoints)[-1] / checkpoint.TENSORS
     newest.write_bytes(newest.read_bytes()[:-10])
 
     resumed = resume(stopped.folder.path)

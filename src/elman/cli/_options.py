@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and how they are read."""
+"""Arguments and options of several commands, and their parsers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DType(StrEnum):
 
 
 class Device(StrEnum):
-    """Where a cell is to run; ROCm's GPUs go by torch's name of them, cuda."""
+    """Device of a cell; ROCm's GPUs have torch's name, cuda."""
 
     CPU = "cpu"
     CUDA = "cuda"
@@ -57,15 +57,15 @@ DTypeOption = Annotated[DType, typer.Option(help="Type of inputs, states and wei
 DeviceOption = Annotated[Device, typer.Option(help="Device to run on.")]
 
 
-def measurable(device: Device) -> str:
+def check_device(device: Device) -> str:
     """The name of a device on which kernels can be timed. Raises BadParameter: it is not here."""
     if device is Device.CUDA and not torch.cuda.is_available():
         raise typer.BadParameter("torch can use no GPU here", param_hint="--device")
     return str(device)
 
 
-def named(context: typer.Context) -> list[str]:
-    """List the options that the user gave."""
+def set_options(context: typer.Context) -> list[str]:
+    """Names of the options set by the user."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return [n for n, source in sources.items() if source is not None and source.name != "DEFAULT"]
 
@@ -75,23 +75,23 @@ def option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def sizes(given: Iterable[str]) -> dict[str, int]:
+def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
     """Read ``P=32``, and several as ``H=128,I=64``."""
-    found: dict[str, int] = {}
-    for text in (part for whole in given for part in whole.split(",")):
+    sizes: dict[str, int] = {}
+    for text in (part for text_list in texts for part in text_list.split(",")):
         name, equals, size = text.partition("=")
         if not (equals and name.isidentifier() and size.isdigit()):
             raise typer.BadParameter(f"{text!r} is not of the form P=32", param_hint="--dim")
-        found[name] = int(size)
-    return found
+        sizes[name] = int(size)
+    return sizes
 
 
-def sized(
+def resolve_sizes(
     cell: Cell, hidden: int, inputs: int | None, dim: list[str] | None
 ) -> tuple[int, int, dict[str, int]]:
-    """Sizes of a cell's first input and first state, and of its dims that are given by name; those
-    of input and state may be among these, and ``--hidden`` and ``--inputs`` say less then."""
-    dims = sizes(dim or [])
+    """Resolve the sizes of a cell's first input and first state, and of its other dims. Sizes given
+    by ``--dim`` take precedence over ``--hidden`` and ``--inputs``."""
+    dims = parse_sizes(dim or [])
 
     def of(entries: Iterable[Any], otherwise: int) -> int:
         first = next(iter(entries), None)

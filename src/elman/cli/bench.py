@@ -17,7 +17,7 @@ from elman.cli._options import (
     Hidden,
     Inputs,
     Training,
-    sized,
+    resolve_sizes,
 )
 from elman.cli._terminal import say
 from elman.measuring.process import MeasureRequest, measure_in_process
@@ -51,7 +51,7 @@ def bench(
     """
     request = MeasureRequest(
         cell,
-        *sized(find_cell(cell), hidden, inputs, dim),
+        *resolve_sizes(find_cell(cell), hidden, inputs, dim),
         *(steps, batch, str(dtype), training, engine, seconds, threads),
     )
     say(Console(), str(measure_in_process(request)))

@@ -20,8 +20,8 @@ from elman.cli._options import (
     Tape,
     TapeOption,
     Training,
-    measurable,
-    sized,
+    check_device,
+    resolve_sizes,
 )
 from elman.cli._terminal import say, wide_console
 from elman.explaining import WHY
@@ -58,7 +58,7 @@ def explain(
         str | None,
         typer.Option(help="Show one stage alone: graph, step, backward, program, engines or cost."),
     ] = None,
-    every: Annotated[
+    all_stages: Annotated[
         bool, typer.Option("--all", help="Show every stage, from the formula to the memory.")
     ] = False,
 ) -> None:
@@ -67,32 +67,32 @@ def explain(
     With --all: every stage, from the formula to the engine that runs it.
     """
     console = wide_console()
-    what = find_cell(cell)
-    input_size, hidden_size, dims = sized(what, hidden, inputs, dim)
+    formula = find_cell(cell)
+    input_size, hidden_size, dims = resolve_sizes(formula, hidden, inputs, dim)
     waiting = Waiting()
-    found = explained(
-        what,
+    explanation = explained(
+        formula,
         hidden_size=hidden_size,
         input_size=input_size,
         steps=steps,
         batch=batch,
         dtype=str(dtype),
-        device=measurable(device) if measure else str(device),
+        device=check_device(device) if measure else str(device),
         plan=PlanOptions(tape.value, without or ()),
         engine=engine,
         training=training,
         measure=measure,
         **dims,
     )
-    if stage is not None and stage not in found.stages:
-        raise typer.BadParameter(f"there are {', '.join(found.stages)}", param_hint="--stage")
+    if stage is not None and stage not in explanation.stages:
+        raise typer.BadParameter(f"there are {', '.join(explanation.stages)}", param_hint="--stage")
     if stage is not None:
-        say(console, found.stages[stage])
-    elif every:
-        say(console, str(found))
+        say(console, explanation.stages[stage])
+    elif all_stages:
+        say(console, str(explanation))
     else:
-        engines = found.stages["engines"]
+        engines = explanation.stages["engines"]
         busy = waiting_in_words(waiting.share()) if WHY["benchmarked"] in engines else ""
         warning = f"busy    {busy}\n" if busy else ""
-        say(console, f"{found.title}\n{found.summary}\n{warning}\n{engines}\n")
+        say(console, f"{explanation.title}\n{explanation.summary}\n{warning}\n{engines}\n")
         say(console, "--all shows formula, backward, program and costs, too")

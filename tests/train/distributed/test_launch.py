@@ -13,7 +13,13 @@ from lightning_fabric import Fabric
 
 from elman.errors import InputError, RunError
 from elman.train.distributed import launch as launching
-from elman.train.distributed.launch import agreed, check_place, joining, noticing_loss, placed
+from elman.train.distributed.launch import (
+    check_place,
+    detect_lost_process,
+    joining,
+    vote,
+    with_processes,
+)
 from elman.train.loop.config import Config
 from elman.train.run.folder import create_run
 from elman.train.tasks.text.config import TextConfig
@@ -160,7 +166,7 @@ def test_machines_whose_names_lead_to_themselves(address, nodes):
 def test_what_processes_agree_on(monkeypatch):
     """Several wishes are one message; each is anybody's; alone nothing is sent."""
     alone = Fabric(accelerator="cpu", devices=1)
-    assert agreed(alone, True, False) == [True, False]
+    assert vote(alone, True, False) == [True, False]
     sent = []
 
     def all_reduce(votes):  # another process wishes the second thing
@@ -174,7 +180,7 @@ def test_what_processes_agree_on(monkeypatch):
 
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    assert agreed(Two(), True, False, False) == [True, True, False]
+    assert vote(Two(), True, False, False) == [True, True, False]
     assert len(sent) == 1
 
 
@@ -200,10 +206,10 @@ def test_other_errors_pass():
     lost = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:5] Read error\nmore")
     with (
         pytest.raises(RunError, match=r"said  \[/pytorch.*Read error\n  hint  elman resume"),
-        noticing_loss("elman resume FOLDER"),
+        detect_lost_process("elman resume FOLDER"),
     ):
         raise lost
-    with pytest.raises(RuntimeError, match="out of memory"), noticing_loss(""):
+    with pytest.raises(RuntimeError, match="out of memory"), detect_lost_process(""):
         raise RuntimeError("out of memory")
 
 
@@ -219,6 +225,6 @@ def test_other_processes_than_asked_for(monkeypatch, asked, told):
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.setenv(name, "2")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "any")
-    assert placed(TextConfig()).devices == 2
+    assert with_processes(TextConfig()).devices == 2
     with pytest.raises(InputError, match=told):
-        placed(TextConfig(**asked))
+        with_processes(TextConfig(**asked))

@@ -135,7 +135,7 @@ def test_models_are_averaged_now_and_then(common):
     one, averaged = common(*sgd), common(*sgd, "--sync-every=3", processes=2)
     every, third = losses(one), losses(averaged)
     run = only_run(averaged)
-    steps = [path.name for path in checkpoint.listed(run.checkpoints)]
+    steps = [path.name for path in checkpoint.list_checkpoints(run.checkpoints)]
 
     assert third[:1] == pytest.approx(every[:1])
     assert third[4:] != pytest.approx(every[4:], rel=1e-6)

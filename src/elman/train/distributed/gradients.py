@@ -77,7 +77,7 @@ class Workers(DDPStrategy):
 
     DistributedDataParallel sends gradients while the backward goes on. Processes of one machine
     that compute on its cores have no core left that could: there it only costs, and all gradients
-    are averaged in one message after the backward (`averaging.average_gradients`).
+    are averaged in one message after the backward (`average_gradients`).
     """
 
     @property
@@ -96,14 +96,14 @@ class Workers(DDPStrategy):
 
 
 def at_once(fabric: Fabric) -> bool:
-    """Whether gradients are averaged after the backward, by `averaging.average_gradients`."""
+    """Whether gradients are averaged after the backward, by `average_gradients`."""
     strategy = fabric.strategy
     return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.at_once
 
 
 def backward_of(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManager[None]:
-    """Where forward and backward of a step run: gradients are sent meanwhile where that hides it,
-    unless they stay in this process, ``alone``."""
+    """Context of a step's forward and backward: gradients are sent during the backward where that
+    hides the messages, unless they stay in this process, ``alone``."""
     if at_once(fabric):
         return sending_after_backward()
     if not alone or fabric.world_size == 1:
@@ -126,12 +126,12 @@ def shard(model: nn.Module, mesh: Any) -> Any:
         if parameter.dim() == 0:
             hint = "leave --shard out, or declare it [1]"
             raise InputError(f"{name} is a number, which cannot be divided", hint)
-    own = mesh["data_parallel"]
+    submesh = mesh["data_parallel"]
     for part in parts(model):
-        fully_shard(part, mesh=own)
+        fully_shard(part, mesh=submesh)
         if isinstance(part, LinearCrossEntropyLoss):  # validation asks for it, not for a forward
             register_fsdp_forward_method(part, "logits")
-    return fully_shard(model, mesh=own)
+    return fully_shard(model, mesh=submesh)
 
 
 def parts(model: nn.Module) -> list[nn.Module]:
@@ -139,22 +139,22 @@ def parts(model: nn.Module) -> list[nn.Module]:
     children = list(model.children())
     readers: dict[Tensor, int] = {}
     for child in children:
-        for parameter in child.parameters():
-            readers[parameter] = readers.get(parameter, 0) + 1
+        for weight in child.parameters():
+            readers[weight] = readers.get(weight, 0) + 1
     return [
         child
         for child in children
-        if (held := list(child.parameters())) and all(readers[one] == 1 for one in held)
+        if (weights := list(child.parameters())) and all(readers[weight] == 1 for weight in weights)
     ]
 
 
-def whole(value: Tensor) -> Tensor:
-    """All of a tensor that may be divided; every process must ask."""
+def gather_whole(value: Tensor) -> Tensor:
+    """Gather a tensor that may be divided among processes (collective)."""
     return value.full_tensor() if _divided(value) else value  # type: ignore[attr-defined]
 
 
-def divided_as(value: Tensor, pattern: Tensor) -> Tensor:
-    """This process's part of a whole tensor, if another one of its shape is divided.
+def divide_as(value: Tensor, pattern: Tensor) -> Tensor:
+    """Take this process's part of a whole tensor, if a parameter of its shape is divided.
 
     Args:
         value: the same in every process.
