@@ -184,6 +184,30 @@ def test_what_processes_agree_on(monkeypatch):
     assert len(sent) == 1
 
 
+def test_configurations_that_differ(monkeypatch):
+    """The first fact that is not the same everywhere is named, with both values."""
+    answers = [{"lr": "0.1", "seed": "0"}, {"lr": "0.1", "seed": "1"}, {"lr": "0.2", "seed": "0"}]
+
+    class Three:
+        """One of three processes."""
+
+        world_size = 3
+
+    def all_gather_object(into, mine):
+        assert mine == answers[0]
+        into[:] = answers
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", all_gather_object)
+    told = r"the processes differ in lr\n  process 0 0.1\n  process 2 0.2"
+    with pytest.raises(RunError, match=told):
+        launching.check_same_everywhere(Three(), {"lr": 0.1, "seed": 0})
+    answers[2]["lr"] = "0.1"
+    with pytest.raises(RunError, match=r"differ in seed\n  process 0 0\n  process 1 1"):
+        launching.check_same_everywhere(Three(), {"lr": 0.1, "seed": 0})
+    answers[1]["seed"] = "0"
+    launching.check_same_everywhere(Three(), {"lr": 0.1, "seed": 0})
+
+
 @pytest.mark.parametrize(
     "name, value, rule",
     [
