@@ -153,7 +153,7 @@ def test_best_weights_that_are_forged(folder, resume, console):
 def best_of_first_step(folder):
     """A checkpoint of the best weights, of a step that has been."""
     shutil.rmtree(next((folder / "checkpoints").glob("best-*")))
-    point = checkpoint.newest(folder / "checkpoints")[0]
+    point = checkpoint.read_newest(folder / "checkpoints")[0]
     tensors = {name: value for name, value in point.tensors.items() if name.startswith("model.")}
     return dataclasses.replace(point, tensors=tensors, facts={"loss": 0.1, "score": 0.9})
 

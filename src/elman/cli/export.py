@@ -98,8 +98,8 @@ def export(
         tensors = weights_of(RunFolder(weights), which).tensors if of_run else None
         load_weights(module, tensors or read_state_dict(weights), weights)
     try:
-        lines = [] if c is None else _as_c(module, c, name)
-        lines += [] if onnx is None else _as_onnx(module, onnx)
+        lines = [] if c is None else _write_c(module, c, name)
+        lines += [] if onnx is None else _write_onnx(module, onnx)
     except OSError as error:
         raise RunError("cannot write there", error=error) from error
     for line in lines:
@@ -123,7 +123,7 @@ def _layers_of(run: Trained) -> Any:
     return layers
 
 
-def _as_c(module: Any, folder: Path, name: str) -> list[str]:
+def _write_c(module: Any, folder: Path, name: str) -> list[str]:
     """Write C; what was written."""
     project = to_c(module, folder, name)
     shapes = ", ".join(f"{input_name} [{size}]" for input_name, size in project.inputs.items())
@@ -134,7 +134,7 @@ def _as_c(module: Any, folder: Path, name: str) -> list[str]:
     ]
 
 
-def _as_onnx(module: Any, path: Path) -> list[str]:
+def _write_onnx(module: Any, path: Path) -> list[str]:
     """Write ONNX; what was written."""
     model = to_onnx(module, path)
 

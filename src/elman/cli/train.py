@@ -89,7 +89,7 @@ def command(task: Task, about: str) -> Callable[..., None]:
             )
         else:
             config = task.config.of({n: values[n] for n in set_options(context) if n in values})
-            say_first(console, "reading the data and building the model …")
+            announce(console, "reading the data and building the model …")
             outcome = run.start(config, common["out"], console, comparing=common["compare"])
         finish(outcome, console)
 
@@ -100,7 +100,7 @@ def command(task: Task, about: str) -> Callable[..., None]:
     return train
 
 
-def say_first(console: Console, text: str) -> None:
+def announce(console: Console, text: str) -> None:
     """Print a line on a terminal, from the first process of a run, before what may take long."""
     if console.is_terminal and os.environ.get("RANK", "0") == "0":
         console.print(plain(text))

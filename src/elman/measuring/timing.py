@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
+from elman.tuning.contest import without_collection
+
 SAMPLE_S = 1e-2  # one sample lasts at least about so long: shorter calls are repeated within it
 MOST_ROUNDS = 400
 WARM_UP = 3
@@ -79,10 +81,8 @@ def time_side_by_side(
     samples = {name: Samples([], []) for name in runs}
     order = list(runs.items())
     before = order[-1][0]  # the callable that ran last
-    collecting = gc.isenabled()
     gc.collect()
-    gc.disable()
-    try:
+    with without_collection():
         end = time.perf_counter() + seconds
         for number in range(MOST_ROUNDS):
             if number >= rounds and time.perf_counter() >= end:
@@ -100,9 +100,6 @@ def time_side_by_side(
                     samples[name].steady.append(_sample(run, calls[name]) if several else first)
                 before = name
             order.reverse()
-    finally:
-        if collecting:
-            gc.enable()
     return samples
 
 

@@ -202,7 +202,7 @@ def time_candidates(
     with ExitStack() as stack:
         for engine in engines:
             stack.enter_context(registry.find(engine).undisturbed())
-        stack.enter_context(_without_collection())
+        stack.enter_context(without_collection())
         for name, run in _least_sampled_first(runs, evidence):
             try:
                 limit = max(_GIVEN_UP_S, _GIVEN_UP_RATIO * min(best, _GIVEN_UP_S))
@@ -228,7 +228,7 @@ def time_candidates(
 
 
 @contextmanager
-def _without_collection() -> Generator[None]:
+def without_collection() -> Generator[None]:
     """Disable garbage collection: one takes longer than many calls, and hits one candidate."""
     collecting = gc.isenabled()
     gc.disable()

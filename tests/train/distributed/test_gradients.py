@@ -120,7 +120,7 @@ def test_gradients_are_gathered_on_shared_cores(monkeypatch, every, gathers):
     """Unless processes train apart; never by a process alone."""
     fabric, config = Fabric(accelerator="cpu", devices=1), Config(sync_every=every)
     assert not make_stepper(fabric, Scaled(), config, SQUARES).gathers
-    monkeypatch.setattr(stepper, "at_once", lambda fabric: True)
+    monkeypatch.setattr(stepper, "averages_after_backward", lambda fabric: True)
     assert make_stepper(fabric, Scaled(), config, SQUARES).gathers == gathers
 
 

@@ -15,8 +15,8 @@ from elman.errors import InputError, RunError
 from elman.train.distributed import launch as launching
 from elman.train.distributed.launch import (
     check_place,
+    check_rendezvous,
     detect_lost_process,
-    joining,
     vote,
     with_processes,
 )
@@ -159,7 +159,7 @@ def test_machines_whose_names_lead_to_themselves(address, nodes):
     """Gloo takes their addresses; it has to be told the interface."""
     named = nodes > 1 and address != "10.77.0.2"
     wanted = r"GLOO_SOCKET_IFNAME=" if named else r"start all 2 within --timeout 5 s"
-    with pytest.raises(RunError, match=wanted), joining(2, 5.0, nodes):
+    with pytest.raises(RunError, match=wanted), check_rendezvous(2, 5.0, nodes):
         raise RuntimeError(f"Gloo connectFullMesh failed: refused, remote=[{address}]:39824$1")
 
 

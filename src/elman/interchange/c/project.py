@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -130,9 +130,7 @@ class Project:
             f"{self.name}.h": self._header(),
             f"{self.name}.c": self._code(),
             f"{self.name}_weights.h": f"/* Weights of {self.name}. */\n{weights}",
-            f"{self.name}_check.c": check_program(
-                self.name, self.names, self.static, self.module, _array
-            ),
+            f"{self.name}_check.c": check_program(self.name, self.names, self.static, self.module),
             "Makefile": _MAKEFILE.replace("NAME", self.name),
         }
 
@@ -268,7 +266,6 @@ def check_program(
     names: Sequence[str],
     static: Collection[str],
     module: Any,
-    array: Callable[[str, Tensor], str],
 ) -> str:
     """The text of a C program that compares what was exported with its module.
 
@@ -277,15 +274,14 @@ def check_program(
         names: of the inputs.
         static: those with one value per sequence.
         module: what was exported.
-        array: formats name and values as a C array.
     """
     inputs, out = _expected_results(names, static, module)
-    arrays = "".join(array(f"given_{n}", v.reshape(-1)) for n, v in inputs.items())
+    arrays = "".join(_array(f"given_{n}", v.reshape(-1)) for n, v in inputs.items())
     arguments = ", ".join(f"given_{n}" for n in inputs)
     return f"""/* Compare {name} with what the module computed when it was exported. */
 #include <stdio.h>
 #include "{name}.h"
-{arrays}{array("expected", out.reshape(-1))}
+{arrays}{_array("expected", out.reshape(-1))}
 static {name}_state memory;
 static float y[{out.numel()}];
 

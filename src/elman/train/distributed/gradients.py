@@ -81,13 +81,13 @@ class Workers(DDPStrategy):
     """
 
     @property
-    def at_once(self) -> bool:
+    def shares_cores(self) -> bool:
         """Whether processes share the cores of one machine."""
         return self.root_device.type == "cpu" and self.num_nodes == 1
 
     def setup_module(self, module: nn.Module) -> Any:
         """Wrap a model where that hides messages; all processes have the first one's weights."""
-        if not self.at_once:
+        if not self.shares_cores:
             return super().setup_module(module)
         with torch.no_grad():
             for value in (*module.parameters(), *module.buffers()):
@@ -95,16 +95,16 @@ class Workers(DDPStrategy):
         return module
 
 
-def at_once(fabric: Fabric) -> bool:
+def averages_after_backward(fabric: Fabric) -> bool:
     """Whether gradients are averaged after the backward, by `average_gradients`."""
     strategy = fabric.strategy
-    return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.at_once
+    return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.shares_cores
 
 
-def backward_of(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManager[None]:
+def backward_context(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManager[None]:
     """Context of a step's forward and backward: gradients are sent during the backward where that
     hides the messages, unless they stay in this process, ``alone``."""
-    if at_once(fabric):
+    if averages_after_backward(fabric):
         return sending_after_backward()
     if not alone or fabric.world_size == 1:
         return nullcontext()
@@ -150,7 +150,7 @@ def parts(model: nn.Module) -> list[nn.Module]:
 
 def gather_whole(value: Tensor) -> Tensor:
     """Gather a tensor that may be divided among processes (collective)."""
-    return value.full_tensor() if _divided(value) else value  # type: ignore[attr-defined]
+    return value.full_tensor() if _is_divided(value) else value  # type: ignore[attr-defined]
 
 
 def divide_as(value: Tensor, pattern: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def divide_as(value: Tensor, pattern: Tensor) -> Tensor:
         value: the same in every process.
         pattern: a parameter.
     """
-    if not _divided(pattern) or value.shape != pattern.shape:
+    if not _is_divided(pattern) or value.shape != pattern.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
 
@@ -169,7 +169,7 @@ def divide_as(value: Tensor, pattern: Tensor) -> Tensor:
     return distribute_tensor(value, mesh, placements, src_data_rank=None)
 
 
-def _divided(value: Tensor) -> bool:
+def _is_divided(value: Tensor) -> bool:
     if type(value) in (Tensor, nn.Parameter) or not dist.is_available():
         return False
     from torch.distributed.tensor import DTensor

@@ -59,7 +59,7 @@ def translate_connection_errors(text: str, hint: str, loopback_hint: str = "") -
         raise RunError(text, hint, said=first_line) from error
 
 
-def joining(workers: int, timeout: float, nodes: int = 1) -> AbstractContextManager[None]:
+def check_rendezvous(workers: int, timeout: float, nodes: int = 1) -> AbstractContextManager[None]:
     """Raise RunError if the processes of a run do not find one another within so many seconds.
 
     Gloo takes the address that a machine's name has there, which may be one that leads no further
@@ -118,7 +118,7 @@ def meet(timeout: float, out: Path | None = None) -> Attempt:
         return Attempt()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     deadline = time.monotonic() + timeout
-    with joining(world, timeout):
+    with check_rendezvous(world, timeout):
         if rank or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             await_store(deadline)
         shared, _, _ = next(rendezvous("env://", timeout=time_left(deadline)))
@@ -250,7 +250,7 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
             asked=f"{config.devices} x {config.accelerator}, precision {config.precision}",
             said=str(error).splitlines()[0],
         ) from error
-    with joining(config.workers, config.timeout, config.nodes):
+    with check_rendezvous(config.workers, config.timeout, config.nodes):
         if attempt is not None and attempt.store is not None:
             dist.init_process_group(
                 "nccl" if fabric.device.type == "cuda" else "gloo",

@@ -43,13 +43,13 @@ def check_cell(config: Config) -> None:
         find_sequence_cell(config.cell)
 
 
-def own_formula(config: Config) -> str:
+def cell_fingerprint(config: Config) -> str:
     """The fingerprint of a cell that is in the user's file, which may change; else nothing. Raises
     RunError: as :func:`find_cell`."""
     return find_cell(config.cell).fingerprint if ":" in config.cell else ""
 
 
-def without_twin(config: Config) -> str | None:
+def refuse_twin(config: Config) -> str | None:
     """The reason why torch.nn has no layers like a run's; None if it has."""
     if config.cell not in BUILT_IN:
         return f"torch.nn has no cell like {config.cell}"

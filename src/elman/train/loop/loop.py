@@ -151,7 +151,7 @@ class Loop:
         votes = tuple if alone else partial(self.votes, request)  # sent with the gradients
         began = time.perf_counter()
         loss, norm = self.stepper.train(
-            self.data.batch(before, self.rows), lr, self.alike(before + 1), votes
+            self.data.batch(before, self.rows), lr, self.in_sync(before + 1), votes
         )
         step_s = time.perf_counter() - began
         loss *= self.words.scale
@@ -173,7 +173,7 @@ class Loop:
             self.validate()
         if self.tally.count and (validated or self.due(config.log_every)):
             self.log(lr, validated)
-        if not self.alike(self.tally.step):
+        if not self.in_sync(self.tally.step):
             return False
         chose, late, stop = self.stepper.wished
         if validated or alone:  # as of now, which may be a message
@@ -188,7 +188,7 @@ class Loop:
         late = time.monotonic() - self.saved > CHECKPOINT_S
         return self.choices() != self.recorded, late, bool(request)
 
-    def alike(self, step: int) -> bool:
+    def in_sync(self, step: int) -> bool:
         """Whether all processes have the same model after a step."""
         return step % self.config.sync_every == 0 or step == self.steps
 
@@ -202,7 +202,7 @@ class Loop:
         if self.config.on_nonfinite == "skip" and tally.skipped_in_a_row <= MOST_SKIPPED:
             self.display.say(f"step {tally.step} skipped: loss {text}")
             return
-        self.tell(self.writer.wait())
+        self.report(self.writer.wait())
         saved = checkpoint.list_checkpoints(self.folder.checkpoints)
         raise RunError(
             f"training diverged at step {tally.step}",
@@ -222,10 +222,10 @@ class Loop:
         self.tally.valid_loss, self.tally.valid_score = score.loss, score.score
         self.fell = self.fallbacks()
         self.display.say(f"step {self.tally.step}/{self.steps}: validation {words.describe(score)}")
-        if self.alike(self.tally.step):
-            self.keep(score)
+        if self.in_sync(self.tally.step):
+            self.keep_best(score)
 
-    def keep(self, score: Score) -> None:
+    def keep_best(self, score: Score) -> None:
         """Keep the weights, in memory and on the disk, if they are the best so far."""
         better = self.words.better(score, self.best.score if self.best else NOTHING)
         if vote(self.stepper.fabric, better)[0]:  # other machines may round otherwise
@@ -237,7 +237,7 @@ class Loop:
         """Write the best weights in the background."""
         if self.first and self.best is not None:
             self.unsaved = False
-            self.tell(self.writer.begin(self.best.checkpoint(self.metrics.text), best=True))
+            self.report(self.writer.begin(self.best.checkpoint(self.metrics.text), best=True))
 
     def log(self, lr: float, validated: bool) -> None:
         """Write a row of metrics and begin the next one."""
@@ -279,21 +279,21 @@ class Loop:
             self.save_best()
         facts |= {"tally": asdict(self.tally), "choices": self.recorded}
         point = Checkpoint(self.tally.step, tensors, facts, self.metrics.text)
-        self.tell(self.writer.begin(point))
+        self.report(self.writer.begin(point))
         if not (must or wait):
             return
         failure = self.writer.wait()
         if failure is not None and must:
-            raise self.unwritten(failure) from failure.error
-        self.tell(failure)
+            raise self.write_error(failure) from failure.error
+        self.report(failure)
 
-    def tell(self, failure: Failure | None) -> None:
+    def report(self, failure: Failure | None) -> None:
         """Report a checkpoint that could not be written."""
         if failure is not None:
             self.unsaved = self.unsaved or failure.best
-            self.display.say(str(self.unwritten(failure)))
+            self.display.say(str(self.write_error(failure)))
 
-    def unwritten(self, failure: Failure) -> RunError:
+    def write_error(self, failure: Failure) -> RunError:
         """Build the error for a checkpoint that could not be written."""
         full = failure.error.errno in (errno.ENOSPC, errno.EDQUOT)
         content = "best weights" if failure.best else "checkpoint"

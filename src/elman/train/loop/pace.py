@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 
 import elman.nn
 from elman.train.loop.config import Config
-from elman.train.loop.layers import without_twin
+from elman.train.loop.layers import refuse_twin
 from elman.train.loop.stepper import Stepper, make_stepper
 from elman.train.loop.task import Data, Task, predictions
 from elman.tuning.waiting import Waiting
@@ -117,7 +117,7 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
         time that threads waited for a core, and by how much the two models' outputs differ; or a
         text under "skipped".
     """
-    if reason := without_twin(config):
+    if reason := refuse_twin(config):
         return {"skipped": reason}
     if stepper.fabric.world_size > 1:
         return {"skipped": "measured on one device only"}

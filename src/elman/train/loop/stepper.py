@@ -12,10 +12,10 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from elman.train.distributed.gradients import (
-    at_once,
     average_gradients,
     average_models,
-    backward_of,
+    averages_after_backward,
+    backward_context,
     gather_whole,
     mean,
 )
@@ -78,7 +78,7 @@ class Stepper:
             group["lr"] = lr
         inputs, targets = self.fabric.to_device((batch.inputs, batch.targets))
         self.optimizer.zero_grad()
-        with backward_of(self.fabric, self.model, self.apart):
+        with backward_context(self.fabric, self.model, self.apart):
             if self.objective.inside:
                 loss, state = self.model(inputs, detach_state(self.state), targets)
             else:
@@ -142,7 +142,7 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Ob
     optimizer = make(groups, config.peak_lr, config.used_momentum, config.nesterov)
     stepping = fabric.setup_optimizers(optimizer)
     apart = config.sync_every > 1
-    gathers = at_once(fabric) and not apart
+    gathers = averages_after_backward(fabric) and not apart
     return Stepper(fabric, wrapped, stepping, objective, config.clip, apart, gathers)
 
 

@@ -146,12 +146,12 @@ def list_checkpoints(folder: Path, name: str = NAME) -> list[Path]:
 
 
 def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Remove what was half written and read the newest checkpoint that is whole: see `newest`."""
+    """Remove half-written checkpoints and read the newest whole one: see `read_newest`."""
     remove_leftovers(folder)
-    return newest(folder)
+    return read_newest(folder)
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+def read_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """Read the newest checkpoint that is whole; another process may be writing one.
 
     Returns:

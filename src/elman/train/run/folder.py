@@ -185,7 +185,7 @@ def permit_cell(
             text = f"cell names no file: {cell!r}"
             raise InputError(text, spelled('cell="mine.py:mine"', "mine.py:mine"))
         return replace(config, cell=cell)
-    if ":" in config.cell and not trust and (reason := _unknown(folder, config.cell)):
+    if ":" in config.cell and not trust and (reason := _reason_unknown(folder, config.cell)):
         name = config.cell.rpartition(":")[2]
         hint = spelled(
             f'cell="FILE.py:{name}", or trust=True if the file may run',
@@ -211,7 +211,7 @@ def check_inner(folder: RunFolder, trust: bool = False) -> None:
             )
 
 
-def _unknown(folder: RunFolder, cell: str) -> str:
+def _reason_unknown(folder: RunFolder, cell: str) -> str:
     """The reason why a run, with its cell's file as it is, is not known as this user's; or
     empty."""
     try:

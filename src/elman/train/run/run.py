@@ -30,7 +30,7 @@ from elman.train.distributed.launch import (
 )
 from elman.train.loop.config import Config
 from elman.train.loop.display import Display
-from elman.train.loop.layers import check_cell, without_twin
+from elman.train.loop.layers import check_cell, refuse_twin
 from elman.train.loop.loop import Loop, defer_signals
 from elman.train.loop.metrics import MetricsFile, Row
 from elman.train.loop.pace import compare, next_step, settle, time_interleaved
@@ -46,7 +46,7 @@ from elman.train.run.folder import (
     open_run,
     permit_cell,
 )
-from elman.train.run.forms import Facts as Held
+from elman.train.run.forms import Facts as CheckpointFacts
 from elman.train.run.forms import check_sizes, check_weights, group_tensors, misfit
 from elman.train.run.loading import check_formula, write_spec
 from elman.train.run.outcome import Outcome, conclude, describe_baseline
@@ -112,7 +112,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
             folder.write("config", config.to_json())
             note_run(folder, config)
             attempt.mark_run(folder.path)
-        return carry_out(loop, data, facts, began, comparing)
+        return train_and_conclude(loop, data, facts, began, comparing)
 
 
 def resume(
@@ -173,8 +173,8 @@ def resume(
         loop = assemble(config, fabric, data, folder, display)
         for complaint in complaints:
             display.say(f"{complaint}\n  so    an older checkpoint is used")
-        take_up(loop, point, facts.machine)
-        return carry_out(loop, data, facts.content, began, comparing)
+        restore_loop(loop, point, facts.machine)
+        return train_and_conclude(loop, data, facts.content, began, comparing)
 
 
 def check_packages(config: Config) -> None:
@@ -228,7 +228,7 @@ def assemble(
     )
 
 
-def take_up(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> None:
+def restore_loop(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> None:
     """Restore a loop from a checkpoint of its run. Raises RunError: the checkpoint is not of this
     run."""
     say = loop.display.say
@@ -259,7 +259,7 @@ def take_up(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> None:
     say(f"resumed at step {point.step} of {loop.steps}")
 
 
-def facts_of(point: Checkpoint, steps: int) -> Held:
+def facts_of(point: Checkpoint, steps: int) -> CheckpointFacts:
     """Read what a checkpoint holds besides tensors.
 
     Args:
@@ -269,7 +269,7 @@ def facts_of(point: Checkpoint, steps: int) -> Held:
         RunError: it is not what a run writes there.
     """
     try:
-        facts = decode(Held, point.facts)
+        facts = decode(CheckpointFacts, point.facts)
     except DamageError as error:
         raise misfit(str(error)) from error
     step = facts.tally.step
@@ -278,7 +278,7 @@ def facts_of(point: Checkpoint, steps: int) -> Held:
     return facts
 
 
-def carry_out(
+def train_and_conclude(
     loop: Loop, data: Data, facts: dict[str, Any], began: float, comparing: bool
 ) -> Outcome:
     """Train to the end (or until interrupted) and write the result."""
@@ -293,7 +293,7 @@ def carry_out(
         return Outcome(loop.folder, False, loop.first, signal=request.signal, result={})
     speed: dict[str, Any] = {"skipped": "not asked for"}
     if comparing:
-        if without_twin(loop.config) is None:
+        if refuse_twin(loop.config) is None:
             loop.display.say("measuring the speed beside torch.nn …")
         speed = compare(loop.stepper, task_of(loop.config), loop.config, data)
     return conclude(loop, facts, speed, began, earlier)

@@ -46,7 +46,7 @@ class Range:
         """Raise DamageError if a number lies outside."""
         if not self.low <= value <= self.high:
             text = f"{reprlib.repr(value)} is not in [{self.low:g}, {self.high:g}]"
-            raise DamageError(at(place, text))
+            raise DamageError(prefix(place, text))
 
 
 Count = Annotated[int, Range(0, 2**53)]
@@ -79,12 +79,12 @@ def read_object(path: Path) -> dict[str, Any] | None:
         raise DamageError(f"it is not JSON: {error}" if data.strip() else "it is empty") from error
     if not isinstance(content, dict):
         raise DamageError(f"expected an object, got {reprlib.repr(content)}")
-    if deep(content):
+    if is_too_deep(content):
         raise DamageError("its values are nested too deep")
     return content
 
 
-def deep(content: Any) -> bool:
+def is_too_deep(content: Any) -> bool:
     """Whether lists and objects stand inside one another more than DEEPEST times."""
     layer = [content]
     for _ in range(DEEPEST):
@@ -129,7 +129,7 @@ def convert(hint: Any, value: Any, place: str = "") -> Any:
         return float(value)
     if type(value) is not hint:
         expected = WANTED.get(dict if is_dataclass(hint) else origin or hint)
-        raise DamageError(at(place, f"expected {expected}, got {reprlib.repr(value)}"))
+        raise DamageError(prefix(place, f"expected {expected}, got {reprlib.repr(value)}"))
     return value
 
 
@@ -159,7 +159,7 @@ def decode(kind: Any, content: dict[str, Any], place: str = "") -> Any:
     try:
         return kind(**values)
     except ValueError as error:
-        raise DamageError(at(place, str(error))) from error
+        raise DamageError(prefix(place, str(error))) from error
 
 
 @cache
@@ -188,6 +188,6 @@ def join(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-def at(place: str, text: str) -> str:
+def prefix(place: str, text: str) -> str:
     """Prefix a message with the path of a field, if there is one."""
     return f"{place}: {text}" if place else text
