@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.machine import facts
 from elman.cell_files import find_sequence_cell
-from elman.cli._options import DType, DTypeOption
+from elman.cli._options import DTypeOption
 from elman.cli._terminal import plain, say, wide_console
 from elman.cli.app import run_command
 from elman.errors import InputError, RunError, diagnostic
@@ -302,7 +302,7 @@ def scale(
     least_saved: Annotated[
         float, typer.Option(help="Share of a step that a doubling must save.", min=0, max=1)
     ] = 0.1,
-    dtype: DTypeOption = DType.FLOAT32,
+    dtype: DTypeOption = "float32",
     threads: Annotated[
         int, typer.Option(help="Threads of each worker, where it is measured here.", min=1)
     ] = 1,
@@ -325,7 +325,7 @@ def scale(
     if times is None:
         find_sequence_cell(cell)
         torch.set_num_threads(threads)
-        stack = Stack(cell, hidden, layers, steps, str(dtype), threads)
+        stack = Stack(cell, hidden, layers, steps, dtype, threads)
         with console.status("measuring"):
             measured = measure_times(stack, batch, seconds)
         times = (out or Path("scale-out") / f"{datetime.now():%Y%m%d-%H%M%S}") / "times.json"

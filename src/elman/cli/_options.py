@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -27,41 +26,23 @@ Dims = Annotated[
 ]
 Engine = Annotated[str, typer.Option(help="auto, or the name of an engine.")]
 Training = Annotated[bool, typer.Option(help="With the backward pass.")]
+TapeOption = Annotated[
+    Literal["save", "auto", "recompute"],
+    typer.Option(help="How much the forward keeps for the backward."),
+]
+DTypeOption = Annotated[
+    Literal["float32", "float64", "bfloat16"],
+    typer.Option(help="Type of inputs, states and weights."),
+]
+# ROCm's GPUs have torch's name, cuda.
+DeviceOption = Annotated[Literal["cpu", "cuda"], typer.Option(help="Device to run on.")]
 
 
-class Tape(StrEnum):
-    """How much the forward keeps for the backward."""
-
-    SAVE = "save"
-    AUTO = "auto"
-    RECOMPUTE = "recompute"
-
-
-class DType(StrEnum):
-    """Type of inputs, states and weights."""
-
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    BFLOAT16 = "bfloat16"
-
-
-class Device(StrEnum):
-    """Device of a cell; ROCm's GPUs have torch's name, cuda."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-TapeOption = Annotated[Tape, typer.Option(help="How much the forward keeps for the backward.")]
-DTypeOption = Annotated[DType, typer.Option(help="Type of inputs, states and weights.")]
-DeviceOption = Annotated[Device, typer.Option(help="Device to run on.")]
-
-
-def check_device(device: Device) -> str:
+def check_device(device: str) -> str:
     """The name of a device on which kernels can be timed. Raises BadParameter: it is not here."""
-    if device is Device.CUDA and not torch.cuda.is_available():
+    if device == "cuda" and not torch.cuda.is_available():
         raise typer.BadParameter("torch can use no GPU here", param_hint="--device")
-    return str(device)
+    return device
 
 
 def set_options(context: typer.Context) -> list[str]:

@@ -11,7 +11,6 @@ from elman.cell_files import find_cell
 from elman.cli._options import (
     CellName,
     Dims,
-    DType,
     DTypeOption,
     Engine,
     Hidden,
@@ -35,7 +34,7 @@ def bench(
     hidden: Hidden = 128,
     inputs: Inputs = None,
     dim: Dims = None,
-    dtype: DTypeOption = DType.FLOAT32,
+    dtype: DTypeOption = "float32",
     engine: Engine = "auto",
     training: Training = True,
     threads: Annotated[
@@ -52,6 +51,6 @@ def bench(
     request = MeasureRequest(
         cell,
         *resolve_sizes(find_cell(cell), hidden, inputs, dim),
-        *(steps, batch, str(dtype), training, engine, seconds, threads),
+        *(steps, batch, dtype, training, engine, seconds, threads),
     )
     say(Console(), str(measure_in_process(request)))

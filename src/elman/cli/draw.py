@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from elman.cell_files import find_cell
-from elman.cli._options import Dims, Hidden, Inputs, Tape, TapeOption, resolve_sizes
+from elman.cli._options import Dims, Hidden, Inputs, TapeOption, resolve_sizes
 from elman.cli._terminal import say
 from elman.drawing import draw as drawn
 from elman.drawing import draw_ops
@@ -33,7 +33,7 @@ def draw(
     hidden: Hidden = 128,
     inputs: Inputs = None,
     dim: Dims = None,
-    tape: TapeOption = Tape.AUTO,
+    tape: TapeOption = "auto",
     compact: Annotated[
         bool, typer.Option("--compact", help="Draw the forward alone, with narrow gaps.")
     ] = False,
@@ -56,7 +56,7 @@ def draw(
         else:
             formula = find_cell(cell or "")
             input_size, hidden_size, dims = resolve_sizes(formula, hidden, inputs, dim)
-            plan = PlanOptions(tape.value)
+            plan = PlanOptions(tape)
             drawing = drawn(
                 formula,
                 path,

@@ -11,10 +11,8 @@ from elman import compiler
 from elman.cell_files import find_cell
 from elman.cli._options import (
     CellName,
-    Device,
     DeviceOption,
     Dims,
-    DType,
     DTypeOption,
     Engine,
     Hidden,
@@ -53,8 +51,8 @@ def tune(
     hidden: Hidden = 128,
     inputs: Inputs = None,
     dim: Dims = None,
-    dtype: DTypeOption = DType.FLOAT32,
-    device: DeviceOption = Device.CPU,
+    dtype: DTypeOption = "float32",
+    device: DeviceOption = "cpu",
     engine: Engine = "auto",
     training: Training = True,
     layers: Annotated[
@@ -84,7 +82,7 @@ def tune(
         steps, batch = shape_of(text)
         members: list[tuple[Job, Choice]] = []
         for first, wants in calls(formula, training).items():
-            spec = Spec(tuple(sorted(dims.items())), str(dtype), place, wants, training)
+            spec = Spec(tuple(sorted(dims.items())), dtype, place, wants, training)
             job = compiler.job(formula, spec)
             choice = choose(job, steps, batch, engine, again=again)
             members.append((job, choice))
