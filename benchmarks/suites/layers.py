@@ -1,7 +1,7 @@
 """Suites ``layers`` and ``streams``: what torch.nn's layers do beside dense batches.
 
-The kind of a case says which: packed sequences, stacks, steps, transforms. Contestants compute the
-same: outputs, last states, all gradients.
+The kind of a case says which: packed sequences, stacks, heads, steps, transforms. Contestants
+compute the same: outputs, last states, all gradients.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import elman.nn
 from benchmarks.cases import OURS, Case, Effort, KindCase, Suite, Way, sized
+from benchmarks.contestants import TRAIN
 from benchmarks.measures.training import measure_steps
 from benchmarks.peers.remote import remote
 from benchmarks.problem import Contestant, Problem, Results, draw, gradients, trained
+from benchmarks.users import USER
 from benchmarks.worker import PEAK
 
 LAYERED = ("elman-lengths", "elman-reference", "loop")  # beside torch, elman and elman-c
@@ -208,14 +210,15 @@ _NOT_SLOWER = 0.97
 def _layers(name: str, ratio: float | None, *peers: str) -> Case:
     """A training step, or a gradient, of torch's layer and of elman's; the kind is in the name."""
     kind = " ".join(name.split()[1:-1])
-    measure, names = TWICE if kind == "beside" else WORK, ("torch", OURS, *peers)
+    measure = {"beside": TWICE, "heads": USER}.get(kind, WORK)
+    names = ("torch", OURS, *peers)
     quick = name in _QUICK
     return sized(name, measure, *names, of=KindCase, kind=kind, ratio=ratio, quick=quick)
 
 
 LAYERS = Suite(
     "layers",
-    "How fast are packed sequences, stacks, single steps and transforms beside torch.nn?",
+    "How fast are packed sequences, stacks, heads, single steps and transforms beside torch.nn?",
     (
         PEAK,
         _layers("gru packed 100,32,256", 2.5, "elman-lengths"),
@@ -223,6 +226,8 @@ LAYERS = Suite(
         _layers("gru stacked packed 100,32,256", None, "elman-lengths"),
         _layers("gru stacked 100,32,256", 2.5),
         _layers("lstm stacked 100,32,256", None),
+        _layers("gru heads 100,32,256", None, "elman-c"),  # 16, beside as many layers of torch's
+        sized("gru 100,32,256", TRAIN, "torch", OURS, "elman-c"),  # one head of the same units
         _layers("gru samples 50,32,64", 5.0, "loop"),
         _layers("lstm samples 50,32,64", None, "loop"),
         _layers("gru penalty 50,32,64", None, "elman-reference"),

@@ -94,7 +94,8 @@ def test_every_cell_of_a_grid_has_a_case():
             case = cases[cell_of_grid(n, T)]
             assert (T, BATCH, n) == (case.T, case.B, case.H)
             assert isinstance(case, LimitedCase)
-    models = [case for case in find_suite("users").cases if case.measure.name == "users"]
+    cases = [case for suite in SUITES.values() for case in suite.cases]
+    models = [case for case in cases if case.measure.name in ("users", "forecast")]
     assert {case.kind for case in models} == PROJECTS.keys()
 
 
