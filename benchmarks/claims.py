@@ -39,6 +39,10 @@ class Spread:
         """Of a ratio: whether the one is slower, by the same rule."""
         return self.inverse.gains
 
+    def reaches(self, least: float) -> bool:
+        """Of a ratio: whether the one is so many times as fast, in three rounds of four."""
+        return self.q1 >= least
+
     @property
     def inverse(self) -> Spread:
         """The other one beside this one."""

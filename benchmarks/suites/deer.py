@@ -84,7 +84,8 @@ def _beside_loop(rows: Rows, case: str):
 def orders(rows: Rows):
     gains = _gains(rows, UNITS, LENGTHS)
     (n, T), best = max(gains.items(), key=lambda item: item[1])
-    return best >= 100, f"{_times(best)} at best (n = {n}, T = {T:,}), in training"
+    reached = rows.ratio(cell_of_grid(n, T), AT_ONCE, LOOP).reaches(100)
+    return reached, f"{_times(best)} at best (n = {n}, T = {T:,}), in training"
 
 
 @CLAIMS(

@@ -138,7 +138,7 @@ def _in_post(step: int) -> str:
 def best_of_all(rows: Rows):
     ratios = _everywhere(rows, CHOSEN, ORIGINAL, PLACES)
     best = max(ratios, key=lambda place: ratios[place].median)
-    good = ratios[best].median >= POST[1024][2] * (1 - SAME)
+    good = ratios[best].reaches(POST[1024][2] * (1 - SAME))
     return good, _list({best: ratios[best]}), "the best of all sizes"
 
 
@@ -149,8 +149,8 @@ def best_of_all(rows: Rows):
 )
 def ladder(rows: Rows):
     ratios = _everywhere(rows, CHOSEN, ORIGINAL, BARS)
-    least = min(ratio.median for ratio in ratios.values())
-    return least >= 1.2, _list(ratios), "the whole ladder, variant 4 beside variant 1"
+    reached = all(ratio.reaches(1.2) for ratio in ratios.values())
+    return reached, _list(ratios), "the whole ladder, variant 4 beside variant 1"
 
 
 @CLAIMS(
@@ -173,7 +173,7 @@ def concatenate(rows: Rows):
 def reset(rows: Rows):
     ratios = _everywhere(rows, CHOSEN, CONCATENATED, BARS)
     smaller = _everywhere(rows, CHOSEN, CONCATENATED, PLACES)
-    faster = all(ratio.gains and ratio.median >= 1.05 for ratio in ratios.values())
+    faster = all(ratio.reaches(1.05) for ratio in ratios.values())
     facts = "both with the tape that the plan chooses; judged at minibatch 128"
     return faster, _list(smaller), facts
 

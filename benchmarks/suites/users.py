@@ -130,8 +130,8 @@ def _judge(
     case: str, ratio: float, facts: Callable[[Rows, str], str], reference: str = LOOP
 ) -> Callable[[Rows], Verdict]:
     def judge(rows: Rows) -> Verdict:
-        figure = rows.faster(case, OURS, reference)
-        return Verdict(figure >= ratio, f"{figure:.1f}x", facts=facts(rows, case))
+        gain = rows.ratio(case, OURS, reference)
+        return Verdict(gain.reaches(ratio), f"{gain.median:.1f}x", facts=facts(rows, case))
 
     return judge
 

@@ -82,6 +82,8 @@ def test_what_a_gain_is():
     assert Spread(1.05, 1.01, 1.1).gains
     assert not Spread(1.05, 0.99, 1.1).gains  # rounds that say otherwise
     assert not Spread(1.01, 1.005, 1.02).gains  # no difference
+    assert Spread(2.2, 2.0, 2.5).reaches(2)
+    assert not Spread(2.2, 1.9, 2.5).reaches(2)  # in too few rounds
     assert Spread(0.9, 0.8, 0.95).loses
     assert not Spread(0.9, 0.8, 1.05).loses
     assert Spread(0.5, 0.4, 0.8).inverse == Spread(2.0, 1.25, 2.5)
