@@ -83,24 +83,24 @@ def bench(
     if suite != ALL:
         path = out or path.with_suffix(".jsonl")
     pages, failed = [], False
-    for chosen in SUITES.values() if suite == ALL else (find_suite(suite),):
-        file = path / f"{chosen.name}.jsonl" if suite == ALL else path
-        cases = chosen.select(tuple(rows or ()), quick)
+    for benchmark in SUITES.values() if suite == ALL else (find_suite(suite),):
+        file = path / f"{benchmark.name}.jsonl" if suite == ALL else path
+        cases = benchmark.select(tuple(rows or ()), quick)
         if measuring:
-            effort = Effort.of(quick, seconds, chosen.seconds, chosen.rounds)
-            measured = measure(console, chosen, cases, effort, file)
+            effort = Effort.of(quick, seconds, benchmark.seconds, benchmark.rounds)
+            measured = measure(console, benchmark, cases, effort, file)
         else:
             rows_of_file = read_rows(file)
             measured = [rows_of_file[case.name] for case in cases if case.name in rows_of_file]
-        page = page_of(chosen, measured)
+        page = page_of(benchmark, measured)
         pages.append(page)
         failed |= any("failed" in row for row in measured)
         if suite == ALL:
-            say(console, line_of(chosen, measured, page))
+            say(console, line_of(benchmark, measured, page))
             continue
-        console.print(fitting(console, chosen, measured))
-        if chosen.claims:
-            console.print(claims_table(chosen, page.claims))
+        console.print(fitting(console, benchmark, measured))
+        if benchmark.claims:
+            console.print(claims_table(benchmark, page.claims))
         for line in (*page.machines, f"rows: {file}"):
             say(console, line)
     if suite == ALL:
@@ -131,12 +131,12 @@ def measure(
     return rows
 
 
-def progress(names: Sequence[str], done: int, left_s: float) -> str:
+def progress(names: Sequence[str], completed: int, left_s: float) -> str:
     """What is measured now, how many cases there are, and about how long they take."""
-    if done == len(names):
+    if completed == len(names):
         return "writing the page"
-    left = f", about {duration(left_s)} left" if left_s else ""
-    return escape(f"measuring {names[done]} ({done + 1} of {len(names)}{left})")
+    remaining = f", about {duration(left_s)} left" if left_s else ""
+    return escape(f"measuring {names[completed]} ({completed + 1} of {len(names)}{remaining})")
 
 
 def summary(row: Row) -> str:
@@ -151,8 +151,8 @@ def line_of(suite: Suite, rows: Sequence[Row], page: BenchPage) -> str:
     texts = [f"{len(rows)} of {len(suite.cases)} cases"]
     texts += [f"{missed} targets missed"] if missed else []
     if page.claims:
-        held = sum(line[VERDICT] == HOLDS for line in page.claims)
-        texts.append(f"{held} of {len(page.claims)} claims hold")
+        holding = sum(line[VERDICT] == HOLDS for line in page.claims)
+        texts.append(f"{holding} of {len(page.claims)} claims hold")
     return f"{suite.name}: {', '.join(texts)}"
 
 
@@ -238,8 +238,8 @@ def tiles_of(
         text = f"targets met{f', {missed} missed' if missed else ''}"
         tiles.append((f"{len(judged_rows) - missed} of {len(judged_rows)}", text))
     if claims:
-        held = sum(line[VERDICT] == HOLDS for line in claims)
-        tiles.append((f"{held} of {len(claims)}", "claims of the source hold"))
+        holding = sum(line[VERDICT] == HOLDS for line in claims)
+        tiles.append((f"{holding} of {len(claims)}", "claims of the source hold"))
     return tiles
 
 

@@ -116,12 +116,17 @@ class TrainedCase(KindCase):
 
 
 def sized(
-    name: str, measure: Way, *contestants: str, cell: str = "", of: type[Case] = Case, **rest: Any
+    name: str,
+    measure: Way,
+    *contestants: str,
+    cell: str = "",
+    of: type[Case] = Case,
+    **options: Any,
 ) -> Any:
     """A case whose name has its T,B,H, and begins with its cell unless that is said; the first
     contestant is the baseline unless that is said."""
     sizes = re.findall(r"(\d+),(\d+),(\d+)", name)[-1]
-    fields = {"baseline": contestants[0] if contestants else "", **rest}
+    fields = {"baseline": contestants[0] if contestants else "", **options}
     cell = cell or name.split()[0]
     return of(name, measure, cell, *map(int, sizes), contestants=contestants, **fields)
 

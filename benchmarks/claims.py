@@ -125,12 +125,12 @@ class Rows:
             UnmeasuredError: there is none.
         """
         if case not in self:
-            why = self._rows.get(case, {}).get("skipped")
-            raise UnmeasuredError(f"{case} was not measured{_because(why)}")
+            explanation = self._rows.get(case, {}).get("skipped")
+            raise UnmeasuredError(f"{case} was not measured{_because(explanation)}")
         self.read.add(case)
         return self._rows[case]
 
-    def among(self, cases: Iterable[str], why: str) -> list[str]:
+    def among(self, cases: Iterable[str], explanation: str) -> list[str]:
         """Those of some cases that were measured.
 
         Raises:
@@ -138,7 +138,7 @@ class Rows:
         """
         if measured := [case for case in cases if case in self]:
             return measured
-        raise UnmeasuredError(why)
+        raise UnmeasuredError(explanation)
 
     def anew(self) -> Rows:
         """The same rows, of which none was read."""
@@ -187,13 +187,13 @@ class Rows:
         """
         times = self[case].get("seconds", {})
         if contestant not in times:
-            why = self[case].get("absent", {}).get(contestant)
-            raise UnmeasuredError(f"{contestant} was not measured in {case}{_because(why)}")
+            explanation = self[case].get("absent", {}).get(contestant)
+            raise UnmeasuredError(f"{contestant} was not measured in {case}{_because(explanation)}")
         return _spread(times[contestant])
 
 
-def _because(why: str | None) -> str:
-    return "" if why is None else f": {why}"
+def _because(explanation: str | None) -> str:
+    return "" if explanation is None else f": {explanation}"
 
 
 def _spread(quartiles: Mapping[str, float]) -> Spread:
@@ -232,7 +232,7 @@ class Verdict:
     reasons: Reasons | None = None
 
     @property
-    def why(self) -> str:
+    def explanation(self) -> str:
         """The reason of this verdict, and the facts."""
         reason = ""
         if self.reasons is not None:
@@ -251,7 +251,7 @@ class Claim:
         judge: looks at the rows of the suite.
     """
 
-    where: str
+    section: str
     says: str
     figure: str
     judge: Callable[[Rows], Verdict]
@@ -269,7 +269,7 @@ class Claims(list[Claim]):
     """
 
     def __call__(
-        self, where: str, says: str, figure: str = "", *, holds: str = "", fails: str = ""
+        self, section: str, says: str, figure: str = "", *, holds: str = "", fails: str = ""
     ) -> Callable[[Callable[[Rows], Judgement]], Callable[[Rows], Judgement]]:
         """Note a claim; a decorator of what judges it."""
         reasons = Reasons(holds, fails) if holds or fails else None
@@ -282,7 +282,7 @@ class Claims(list[Claim]):
                 agrees, figure_here, *facts = verdict
                 return Verdict(agrees, figure_here, facts="".join(facts), reasons=reasons)
 
-            self.append(Claim(where, says, figure, judged))
+            self.append(Claim(section, says, figure, judged))
             return judge
 
         return judge_by
@@ -298,7 +298,7 @@ def judged(claims: Sequence[Claim], rows: Rows) -> list[tuple[str, ...]]:
 
 
 def _line(claim: Claim, rows: Rows) -> tuple[str, ...]:
-    source = (claim.where, claim.says, claim.figure)
+    source = (claim.section, claim.says, claim.figure)
     try:
         verdict = claim.judge(rows)
     except UnmeasuredError as error:
@@ -306,4 +306,4 @@ def _line(claim: Claim, rows: Rows) -> tuple[str, ...]:
     if busy := rows.busy():
         row = max(busy, key=lambda row: row["waited"])
         return (*source, "", BUSY, f"{row['case']}: {busy_in_words(row)}")
-    return (*source, verdict.figure, HOLDS if verdict.holds else FAILS, verdict.why)
+    return (*source, verdict.figure, HOLDS if verdict.holds else FAILS, verdict.explanation)

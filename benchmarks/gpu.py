@@ -109,10 +109,10 @@ def first() -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """All cases, most important first."""
-    return [*dict.fromkeys([*first(), *rest()])]
+    return [*dict.fromkeys([*first(), *remaining_cases()])]
 
 
-def rest() -> Iterator[Case]:
+def remaining_cases() -> Iterator[Case]:
     """The lists of the question's seven parts, in order; the largest lists last."""
     dtypes = ("bfloat16", "float32")
     for H, B in ((512, 16), (256, 16), (1024, 16), (128, 16), (64, 16), (2048, 16)):
@@ -376,8 +376,8 @@ def module_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
         row[key] = (clock(lambda m=module: m(x)), clock(lambda m=module: train(m)))
     if row["elman error"] > max(3 * row["torch error"], 1e-5):
         raise ArithmeticError(f"off by {row['elman error']:.2g}, torch {row['torch error']:.2g}")
-    chosen = [record for sizes in elman.nn.choices(layer).values() for record in sizes.values()]
-    words = dict.fromkeys(f"{record['engine']} {record['schedule']}" for record in chosen)
+    records = [record for sizes in elman.nn.choices(layer).values() for record in sizes.values()]
+    words = dict.fromkeys(f"{record['engine']} {record['schedule']}" for record in records)
     row["best"] = ", ".join(words)
     return row
 
@@ -540,9 +540,9 @@ def warm(todo: list[Case], device: str, seconds: float) -> None:
         list(pool.map(compile_all, (todo[number::count] for number in range(count))))
 
 
-def working(what: str, device: str) -> list[str]:
+def working(task: str, device: str) -> list[str]:
     """The command of a process that measures cases, or compiles for them."""
-    return [sys.executable, __file__, "--work", what, device]
+    return [sys.executable, __file__, "--work", task, device]
 
 
 def facts(device: str) -> dict[str, Any]:
@@ -576,9 +576,9 @@ def line(row: dict[str, Any], peaks: dict[str, float]) -> str:
             least = row["flop"] / peaks[product], row["bytes"] / peaks["copy"]
             shares = "/".join(f"{100 * seconds / row['elman'][1]:.0f}" for seconds in least)
     elman, torchs = (pairs.get(name, _pair((None, None), 1)) for name in ("elman", "torch"))
-    rest = ", ".join(f"{name} {pairs[name]}" for name in peers if name != "torch")
+    others = ", ".join(f"{name} {pairs[name]}" for name in peers if name != "torch")
     columns = f"{row['case']:36} {elman} {torchs} {ratio:>8} {shares:>7}"
-    return f"{columns} {row.get('best', '-'):18} {rest}".rstrip()
+    return f"{columns} {row.get('best', '-'):18} {others}".rstrip()
 
 
 def _pair(times: Sequence[float | None], steps: int) -> str:
@@ -592,9 +592,9 @@ def report(rows: list[dict[str, Any]], machine: dict[str, Any], file: Path) -> N
     facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
     table = "\n".join([HEAD, *(line(row, peaks_of(rows)) for row in rows)])
     refused = "\n".join(
-        f"- {row['case']}, {schedule}: {why}"
+        f"- {row['case']}, {schedule}: {reason}"
         for row in rows
-        for schedule, why in row.get("refused", {}).items()
+        for schedule, reason in row.get("refused", {}).items()
     )
     file.write_text(
         f"# elman on a GPU\n\n{facts}\n\n```\n{table}\n```\n\n"
@@ -645,8 +645,8 @@ def main() -> None:
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        what, device = options.work
-        work({"measure": measure, "compile": compile_for}[what], device)
+        task, device = options.work
+        work({"measure": measure, "compile": compile_for}[task], device)
         return
     device = "cpu" if options.dry else "cuda"
     if options.dry:

@@ -54,8 +54,10 @@ class Problem:
         but for x where its gradient is not wanted."""
         matrices = [w for k, w in self.weights.items() if w.dim() == 2 and k not in self.once]
         elements = [w.numel() for w in matrices]
-        each = 6 if self.case.measure.backward else 2
-        return (each * sum(elements) - (0 if self.wants_x else 2 * elements[0])) * self.rows
+        flop_per_weight = 6 if self.case.measure.backward else 2
+        return (
+            flop_per_weight * sum(elements) - (0 if self.wants_x else 2 * elements[0])
+        ) * self.rows
 
 
 @dataclass(frozen=True, eq=False)

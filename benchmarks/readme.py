@@ -120,9 +120,9 @@ def checkpointed() -> str:
     return f"{min(times):.1f} to {max(times):.1f}"
 
 
-def spans(every: int) -> str:
+def spans(interval: int) -> str:
     """The same of a very long sequence."""
-    return f"{rows_of('memory').faster(LONG.format(every), 'elman-c', CHECKPOINT):.1f}"
+    return f"{rows_of('memory').faster(LONG.format(interval), 'elman-c', CHECKPOINT):.1f}"
 
 
 def step_us(contestant: str) -> str:
@@ -173,7 +173,7 @@ def projects() -> str:
     for bar in PROJECTS.bars:
         rows = rows_of(bar.suite)
         seconds = [rows.seconds(bar.case, name) for name in (bar.baseline, OURS)]
-        texts = [f"{1000 * each:.3g} ms" if each < 1 else f"{each:.3g} s" for each in seconds]
+        texts = [f"{1000 * time:.3g} ms" if time < 1 else f"{time:.3g} s" for time in seconds]
         lines.append(f"| {' | '.join([bar.label, *texts, times(bar.speedup)])} |")
     return "\n".join(lines)
 

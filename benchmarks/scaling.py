@@ -128,7 +128,7 @@ class Times:
     def compute_s(self, minibatch: int) -> float:
         """Seconds at any minibatch: in proportion above the largest measured, on a line between
         two, and below the smallest what that takes."""
-        seconds = {int(size): taken for size, taken in self.seconds.items()}
+        seconds = {int(size): time_s for size, time_s in self.seconds.items()}
         sizes = sorted(seconds)
         place = bisect_left(sizes, minibatch)
         if place == len(sizes):

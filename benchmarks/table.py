@@ -87,9 +87,9 @@ def _memory(memory: dict[str, Any]) -> str:
 def _refused(row: Row) -> str:
     """Who would take too much time or memory; and if not all steps were compared."""
     texts = [
-        f"{name.removeprefix(f'{OURS}-')}: {why.removeprefix(REFUSED)}"
-        for name, why in row.get("absent", {}).items()
-        if why.startswith(REFUSED)
+        f"{name.removeprefix(f'{OURS}-')}: {reason.removeprefix(REFUSED)}"
+        for name, reason in row.get("absent", {}).items()
+        if reason.startswith(REFUSED)
     ]
     if "compared" in row:
         texts.append(f"errors are those of the first {row['compared']} steps")

@@ -54,13 +54,13 @@ def measure_limited(case: LimitedCase, effort: Effort) -> dict[str, Any]:
 
 def refusals(case: LimitedCase) -> dict[str, str]:
     """Who is not measured, and why."""
-    reasons = {name: why for name in case.contestants if (why := _too_long(case, name))}
-    rest = [name for name in case.contestants if name not in reasons]
+    reasons = {name: reason for name in case.contestants if (reason := _too_long(case, name))}
+    admitted = [name for name in case.contestants if name not in reasons]
     if (room := available()) is not None:
         item = getattr(torch, case.dtype).itemsize * case.T * case.B
         # x is there once for each contestant, and drawn; dy once.
-        beside = item * ((1 + len(rest)) * case.input_size + case.H)
-        for name in rest:
+        beside = item * ((1 + len(admitted)) * case.input_size + case.H)
+        for name in admitted:
             needed = beside + _step_bytes(case, name)
             if needed > room:
                 gib = needed / (1 << 30), room / (1 << 30)
@@ -68,7 +68,7 @@ def refusals(case: LimitedCase) -> dict[str, str]:
     if case.baseline in reasons:
         for name in case.contestants:
             reasons.setdefault(name, f"{case.baseline}, which judges it, is")
-    return {name: REFUSED + why for name, why in reasons.items()}
+    return {name: REFUSED + reason for name, reason in reasons.items()}
 
 
 def available() -> int | None:

@@ -111,12 +111,12 @@ def by(job: Job, engine: str) -> Kernel:
         warnings.simplefilter("always")
         if engine == "deterministic":
             with deterministic():
-                chosen = choose(job, STEPS, BATCH)
+                choice = choose(job, STEPS, BATCH)
         else:
-            chosen = choose(job, STEPS, BATCH, engine)
-    if chosen.engine == "reference":
+            choice = choose(job, STEPS, BATCH, engine)
+    if choice.engine == "reference":
         raise RuntimeError("; ".join(str(warning.message) for warning in log))
-    return chosen.kernel
+    return choice.kernel
 
 
 def off(result: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
@@ -274,8 +274,8 @@ def campaign(seeds: Sequence[int], formulas: int, record: Path | None) -> int:
         failed += len(rows)
         if count % CELLS == 0:
             hourly = count * formulas / (time.perf_counter() - start) * 3600
-            done = f"{count * formulas} formulas, {failed} failed, {hourly:.0f} an hour"
-            print(f"seeds to {seed}: {done}", flush=True)
+            progress = f"{count * formulas} formulas, {failed} failed, {hourly:.0f} an hour"
+            print(f"seeds to {seed}: {progress}", flush=True)
     return failed
 
 
@@ -287,14 +287,14 @@ def main() -> int:
     parser.add_argument("--record", type=Path, help="rows of what is done; a second run goes on")
     options = parser.parse_args()
     first, last = (int(text) for text in options.seeds.split(":"))
-    done, failed = read_record(options.record)
+    completed, failed = read_record(options.record)
     os.environ["ELMAN_POISON"] = "1"
     os.environ.setdefault("ELMAN_CFLAGS", "-O0")
     os.environ.setdefault("ELMAN_CACHE_SIZE", "100 MiB")
     torch.set_num_threads(1)  # children are forked
     with tempfile.TemporaryDirectory(prefix="random-cells-") as folder:
         os.environ.setdefault("ELMAN_CACHE", folder)
-        seeds = [seed for seed in range(first, last) if seed not in done]
+        seeds = [seed for seed in range(first, last) if seed not in completed]
         failed += campaign(seeds, options.formulas, options.record)
     count = (last - first) * options.formulas
     print(f"done: {count} formulas of seeds {first}:{last}, {failed} failed")

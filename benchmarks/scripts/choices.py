@@ -112,7 +112,10 @@ def run(out: Path, caches: int, processes: int) -> list[dict[str, Any]]:
     truths = [answer("--truth") for _ in range(TRUTHS)]
     medians = {}
     for name, times in truths[0].items():
-        medians[name] = {each: median(other[name][each] for other in truths) for each in times}
+        medians[name] = {
+            candidate: median(process_times[name][candidate] for process_times in truths)
+            for candidate in times
+        }
         best = min(medians[name].values())
         words = ", ".join(f"{candidate} {s / best:.2f}" for candidate, s in medians[name].items())
         print(f"{name}: best {best * 1e3:.2f} ms; {words}", flush=True)

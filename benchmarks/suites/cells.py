@@ -34,7 +34,7 @@ def _case(cell: Cell) -> Case:
     return sized(case_name(cell), TRAIN, LOOP, OURS, I=units, **options)
 
 
-def _written(cell: Cell) -> bool:
+def _has_loop(cell: Cell) -> bool:
     """Whether there is a loop for it, over one input and weights alone."""
     alone = len(cell.inputs) == 1 and not cell.static and not cell.constants
     return alone and any(cell.name in steps for steps in (PUBLISHED, TORCHS))
@@ -52,6 +52,6 @@ def times_as_fast(rows: Rows, cell: Cell) -> float | None:
 CELLS = Suite(
     "cells",
     "How fast do cells of the library train beside a loop over torch ops?",
-    tuple(_case(cell) for cell in cells.ALL if _written(cell)),
+    tuple(_case(cell) for cell in cells.ALL if _has_loop(cell)),
     seconds=2.0,
 )

@@ -187,7 +187,7 @@ def _iterations(rows: Rows, case: str, solver: str = "newton") -> int | None:
     holds="Newton's iteration doubles the digits that are right",
     fails="far from the solution Newton's iteration is as good as any other",
 )
-def few(rows: Rows):
+def few_iterations(rows: Rows):
     counts = {case: _iterations(rows, case) for case in (INITIAL, TRAINED)}
     most = max(count or math.inf for count in counts.values())
     text = ", ".join(f"{count} {case.removeprefix('gru ')}" for case, count in counts.items())

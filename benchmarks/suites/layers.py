@@ -50,9 +50,9 @@ def _lengths(case: KindCase) -> Tensor:
     return lengths.sort(descending=True).values
 
 
-def _module(case: KindCase, where: Any, **options: Any) -> nn.Module:
+def _module(case: KindCase, library: Any, **options: Any) -> nn.Module:
     """A layer of torch's, or of elman's with an engine."""
-    module: nn.Module = getattr(where, case.cell.upper())(
+    module: nn.Module = getattr(library, case.cell.upper())(
         case.input_size, case.H, **_KINDS.get(case.kind, {}), **options
     )
     return module
@@ -71,8 +71,8 @@ def layered(name: str, problem: Problem) -> Contestant | str:
     facts = dict if name == "torch" else partial(elman.nn.choices, module)
     if case.kind == "samples":
         names = tuple(dict(module.named_parameters()))
-        each = (_one_by_one if name in ("torch", "loop") else _mapped)(module, problem.x)
-        return Contestant(each, lambda: gradients(names, each()), names, facts)
+        per_sample = (_one_by_one if name in ("torch", "loop") else _mapped)(module, problem.x)
+        return Contestant(per_sample, lambda: gradients(names, per_sample()), names, facts)
     if case.kind == "acting":
         act = partial(_acted, module, problem.x)
         return Contestant(act, lambda: dict(zip(("output", "last"), act(), strict=True)), (), facts)
@@ -168,11 +168,11 @@ def _one_by_one(module: nn.Module, x: Tensor) -> Callable[[], tuple[Tensor, ...]
     parameters = list(module.parameters())
 
     def run() -> tuple[Tensor, ...]:
-        each: list[tuple[Tensor, ...]] = []
+        by_sample: list[tuple[Tensor, ...]] = []
         for sample in x.split(1, 1):
             output, _ = module(sample)
-            each.append(torch.autograd.grad(output.square().sum(), parameters))
-        return tuple(torch.stack(values) for values in zip(*each, strict=True))
+            by_sample.append(torch.autograd.grad(output.square().sum(), parameters))
+        return tuple(torch.stack(values) for values in zip(*by_sample, strict=True))
 
     return run
 

@@ -19,22 +19,22 @@ _APART = 0.1  # of an accuracy, that few sequences tell
 CLAIMS = Claims()
 
 
-def _case(name: str, cell: str, sizes: tuple[int, int, int], *rest: str, **fields: Any) -> Any:
-    contestants = (LOOP, OURS, *rest)
+def _case(name: str, cell: str, sizes: tuple[int, int, int], *others: str, **fields: Any) -> Any:
+    contestants = (LOOP, OURS, *others)
     return TrainedCase(
         name, LEARNING, cell, *sizes, contestants=contestants, baseline=LOOP, **fields
     )
 
 
-def _pixels(name: str, steps: int, heads: int, *rest: str, quick: bool = False) -> TrainedCase:
+def _pixels(name: str, steps: int, heads: int, *others: str, quick: bool = False) -> TrainedCase:
     """Images pixel by pixel: 1024 steps of three colours."""
     options: dict[str, Any] = {"kind": "pixels", "layers": 2, "heads": heads, "quick": quick}
-    return _case(name, "gru", (1024, 8, 64), *rest, steps=steps, **options)
+    return _case(name, "gru", (1024, 8, 64), *others, steps=steps, **options)
 
 
-def _speech(name: str, cell: str, steps: int, *rest: str, quick: bool = False) -> TrainedCase:
+def _speech(name: str, cell: str, steps: int, *others: str, quick: bool = False) -> TrainedCase:
     """Who speaks, from raw samples."""
-    return _case(name, cell, (LENGTH, 4, 16), *rest, kind="speech", steps=steps, quick=quick)
+    return _case(name, cell, (LENGTH, 4, 16), *others, kind="speech", steps=steps, quick=quick)
 
 
 @CLAIMS("Abstract", "no meaningful difference in the training results")

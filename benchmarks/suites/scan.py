@@ -28,8 +28,8 @@ def draw_scan(case: Case, seed: int = 0) -> Problem:
 
     size, moved = (case.T, case.B, case.H, *([case.I] if case.I else [])), scanned_bytes(case)
 
-    def normal(*more: int) -> Tensor:
-        return torch.randn(*size, *more, dtype=dtype, generator=source)
+    def normal(*sizes: int) -> Tensor:
+        return torch.randn(*size, *sizes, dtype=dtype, generator=source)
 
     if not case.I:
         return Problem(case, normal(), normal(), {"a": torch.sigmoid(normal())}, moved=moved)
@@ -61,8 +61,8 @@ def loop_scan(problem: Problem) -> Contestant:
 
     def loop(a: Tensor, b: Tensor) -> Tensor:
         y, steps = torch.zeros_like(b[0]), []
-        for scale, rest in zip(a.unbind(0), b.unbind(0), strict=True):
-            y = applied(scale, y) + rest
+        for scale, offset in zip(a.unbind(0), b.unbind(0), strict=True):
+            y = applied(scale, y) + offset
             steps.append(y)
         return torch.stack(steps)
 

@@ -59,7 +59,7 @@ def measure_variants(case: Case, effort: Effort) -> dict[str, Any]:
     Raises:
         VerifyError, EngineError: as :func:`measure_steps`.
     """
-    every, groups = Field(), dict[str, list[str]]()
+    joint, groups = Field(), dict[str, list[str]]()
     for contestant in case.contestants:
         name, cell = contestant.split()
         groups.setdefault(cell, []).append(name)
@@ -68,9 +68,9 @@ def measure_variants(case: Case, effort: Effort) -> dict[str, Any]:
         field = enter_all(replace(case, measure=TRAIN, **group), {}, 0)
         for kind in ("present", "absent", "errors"):
             by_name = {f"{name} {cell}": value for name, value in getattr(field, kind).items()}
-            getattr(every, kind).update(by_name)
-        every.flop = max(every.flop, field.flop)
-    return timed(case, effort, every)
+            getattr(joint, kind).update(by_name)
+        joint.flop = max(joint.flop, field.flop)
+    return timed(case, effort, joint)
 
 
 def measure_tapes(case: Case, effort: Effort) -> dict[str, Any]:

@@ -39,16 +39,16 @@ class Aim:
     figure: str = ""
 
 
-def _case(name: str, kind: str, *names: str, measure: Any = USER, **rest: Any) -> KindCase:
+def _case(name: str, kind: str, *names: str, measure: Any = USER, **options: Any) -> KindCase:
     """A case whose name has the cell and T,B,H at its end."""
     cell = name.split()[1]
-    return sized(name, measure, LOOP, *names, cell=cell, of=KindCase, kind=kind, **rest)
+    return sized(name, measure, LOOP, *names, cell=cell, of=KindCase, kind=kind, **options)
 
 
 def _aim(
-    name: str, kind: str, ratio: float, says: str, figure: str = "", *names: str, **rest: Any
+    name: str, kind: str, ratio: float, says: str, figure: str = "", *names: str, **options: Any
 ) -> Aim:
-    case = _case(name, kind, *(names or _ENGINES), ratio=ratio, **rest)
+    case = _case(name, kind, *(names or _ENGINES), ratio=ratio, **options)
     return Aim(case, ratio, says, figure)
 
 
@@ -105,9 +105,11 @@ def _at_peak(rows: Rows, case: str) -> str:
 
 def _update(rows: Rows, case: str) -> str:
     """What of an update is recurrent, and what is left without it."""
-    every = EPOCHS * MINIBATCHES
+    updates = EPOCHS * MINIBATCHES
     loop, elman = (rows.seconds(case, contestant) for contestant in (LOOP, OURS))
-    of_loop, of_ours = (every * rows.seconds(RECURRENT, contestant) for contestant in (LOOP, OURS))
+    of_loop, of_ours = (
+        updates * rows.seconds(RECURRENT, contestant) for contestant in (LOOP, OURS)
+    )
     return (
         f"the LSTM takes {of_loop / loop:.0%} of it in a loop, {of_ours / elman:.0%} on elman; the "
         f"rest is convolutions: with a layer that takes no time {loop / (elman - of_ours):.1f}x"

@@ -47,9 +47,9 @@ class Rollout:
         """Whole environments, in a new order."""
         return map(self.of, torch.randperm(self.done.shape[1]).chunk(MINIBATCHES))
 
-    def of(self, chosen: Tensor) -> Rollout:
+    def of(self, environments: Tensor) -> Rollout:
         """Some environments."""
-        return Rollout(*(getattr(self, field.name)[:, chosen] for field in fields(self)))
+        return Rollout(*(getattr(self, field.name)[:, environments] for field in fields(self)))
 
 
 def loss_of(agent: nn.Module, played: Rollout) -> Tensor:

@@ -92,8 +92,8 @@ class RSSMLoop(nn.Module):
             post = self.post_logits(F.silu(self.post(torch.cat((h, embedding), -1))))
             latents = post.unflatten(-1, (GROUPS, CLASSES)).softmax(-1)
             chances = (1 - _MIX) * latents + _MIX / CLASSES
-            drawn = (chances.log() + gumbel.view_as(chances)).argmax(-1)
-            sample = F.one_hot(drawn, CLASSES) + chances - chances.detach()
+            classes = (chances.log() + gumbel.view_as(chances)).argmax(-1)
+            sample = F.one_hot(classes, CLASSES) + chances - chances.detach()
             z = sample.flatten(-2)
             logits.append(torch.cat((post, prior), -1))
         return torch.stack(logits), torch.cat((h, z), -1)

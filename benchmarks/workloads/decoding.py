@@ -49,7 +49,7 @@ def decoded(name: str, problem: Problem) -> Contestant | str:
     return trained(forward, {"x": x, **weights}, name=lambda value: {"output": value.detach()})
 
 
-def few(problem: Problem) -> Problem:
+def few_rows(problem: Problem) -> Problem:
     """Some of its rows, and some of its classes."""
     weights = {name: w[:_FEW] for name, w in problem.weights.items()}
     case = replace(problem.case, B=_FEW, I=_FEW)

@@ -50,7 +50,7 @@ def test_a_verdict_has_a_reason_of_its_own():
     slow = Rows([{"case": "a", "seconds": {"elman": steady(3.0), "torch": steady(3.0)}}])
     (line,) = judged([ratio("a")], slow)
     assert line[4:] == ("does not hold", "everything waits; one core")
-    assert Verdict(False, "1x").why == ""
+    assert Verdict(False, "1x").explanation == ""
     for texts in (("alike", "alike"), ("", "one"), ("one", "")):
         with pytest.raises(AssertionError):
             Reasons(*texts)

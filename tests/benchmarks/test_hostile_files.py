@@ -41,7 +41,7 @@ def test_what_fails_is_seen(script, tmp_path, empty_cache, monkeypatch, capsys):
         "change": lambda place: (place.home / "letter.txt").write_text(""),
     }
     monkeypatch.setattr(script, "open_by", lambda way, place: ways.get(way, int)(place))
-    monkeypatch.setattr(script, "prepared", prepared)
+    monkeypatch.setattr(script, "prepare", prepare)
     none = lambda place, draw: None  # noqa: E731
     chosen = [script.Case("links", way, none, (way,)) for way in ways]
     counts = script.campaign(tmp_path, chosen, 0, 1.0)
@@ -51,7 +51,7 @@ def test_what_fails_is_seen(script, tmp_path, empty_cache, monkeypatch, capsys):
         assert words in said
 
 
-def prepared(root: Path) -> Path:
+def prepare(root: Path) -> Path:
     """A place with nothing but a letter."""
     for name in ("run", "home"):
         (root / "clean" / name).mkdir(parents=True)
