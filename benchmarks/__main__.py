@@ -132,7 +132,7 @@ def measure(
 
 
 def progress(names: Sequence[str], completed: int, left_s: float) -> str:
-    """What is measured now, how many cases there are, and about how long they take."""
+    """Progress line: the current case, the number of cases and the time left."""
     if completed == len(names):
         return "writing the page"
     remaining = f", about {duration(left_s)} left" if left_s else ""
@@ -182,7 +182,7 @@ def table_of(suite: Suite, rows: list[Row], without: Sequence[str] = ()) -> Tabl
 
 
 def claims_table(suite: Suite, lines: Iterable[Sequence[str]]) -> Table:
-    """What the source of a suite says beside what was measured; what does not hold is red."""
+    """Table of a suite's claims beside what was measured; what does not hold is red."""
     table = Table(*HEADERS, title=plain(suite.source), title_justify="left")
     for line in lines:
         table.add_row(*map(plain, line), style="red" if line[VERDICT] == FAILS else None)
@@ -190,7 +190,7 @@ def claims_table(suite: Suite, lines: Iterable[Sequence[str]]) -> Table:
 
 
 def page_of(suite: Suite, rows: list[Row]) -> BenchPage:
-    """What the report shows of a suite's rows."""
+    """Page of a suite's rows."""
     headers, lines = filled(rows)
     machines = [machine_line(row) for row in rows if "cpu" in row.get("machine", {})]
     steps = [row for row in rows if OURS in row.get("ratio", {})]

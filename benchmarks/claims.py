@@ -1,4 +1,4 @@
-"""What a paper or report says, beside what was measured here: one sentence each."""
+"""Claims of papers, each judged by what was measured here."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Spread:
 
     @property
     def loses(self) -> bool:
-        """Of a ratio: whether the one is slower, by the same rule."""
+        """True if the contestant is slower, by the same rule."""
         return self.inverse.gains
 
     def reaches(self, least: float) -> bool:
-        """Of a ratio: whether the one is so many times as fast, in three rounds of four."""
+        """True if a ratio is at least so large in three rounds of four."""
         return self.q1 >= least
 
     @property
@@ -73,12 +73,12 @@ class Trend:
 
     @property
     def rises(self) -> bool:
-        """Whether y grows with x, clearly."""
+        """True if y grows with x, by two standard errors."""
         return self.power > _CLEAR * self.error
 
     @property
     def falls(self) -> bool:
-        """Whether y falls with x, clearly."""
+        """True if y falls with x, by two standard errors."""
         return -self.power > _CLEAR * self.error
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class Rows:
         return self._rows[case]
 
     def among(self, cases: Iterable[str], explanation: str) -> list[str]:
-        """Those of some cases that were measured.
+        """Names of the cases that were measured.
 
         Raises:
             UnmeasuredError: none was, for the reason that is given.
@@ -141,7 +141,7 @@ class Rows:
         raise UnmeasuredError(explanation)
 
     def anew(self) -> Rows:
-        """The same rows, of which none was read."""
+        """A copy that has no row marked as read."""
         return Rows(self._rows.values())
 
     def rate(self, case: str, contestant: str) -> float:
@@ -157,7 +157,7 @@ class Rows:
         return self.time(case, contestant).median
 
     def faster(self, case: str, contestant: str, reference: str) -> float:
-        """How many times as fast one contestant is as another in the same case."""
+        """Median of :meth:`ratio`."""
         return self.ratio(case, contestant, reference).median
 
     def ratio(self, case: str, contestant: str, reference: str) -> Spread:
@@ -203,7 +203,7 @@ def _spread(quartiles: Mapping[str, float]) -> Spread:
 
 @dataclass(frozen=True)
 class Reasons:
-    """What makes a claim hold, and what makes it fail: one sentence each, both or none."""
+    """Explanations of both verdicts of a claim, one sentence each."""
 
     holds: str
     fails: str
@@ -216,7 +216,7 @@ class Reasons:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a claim stands here.
+    """Verdict on a claim.
 
     Attributes:
         holds: whether what was measured agrees.

@@ -108,7 +108,7 @@ def first() -> Iterator[Case]:
 
 
 def cases() -> list[Case]:
-    """All cases, most important first."""
+    """Every case, most important first."""
     return [*dict.fromkeys([*first(), *remaining_cases()])]
 
 
@@ -206,7 +206,7 @@ def of_kind(*names: str) -> Callable[[Measure], Measure]:
 
 
 def clock_of(device: str) -> Clock:
-    """What times a call (s): the median by CUDA's events, or one call where there is no GPU."""
+    """Build a timer of a call (s): the median by CUDA events, or one call without a GPU."""
     if device == "cuda":
         from triton.testing import do_bench
 
@@ -222,7 +222,7 @@ def clock_of(device: str) -> Clock:
 
 
 def job_of(case: Case, device: str) -> Any:
-    """What is compiled: torch's formula for torch's cells, else a cell of the library."""
+    """Job of a case: torch's formula for torch's cells, else a cell of the library."""
     modes = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN_TANH", "relu": "RNN_RELU"}
     torchs = case.cell in modes and case.kind != "cell"
     cell = FORMULAS[modes[case.cell], True] if torchs else getattr(cells, case.cell)
@@ -247,7 +247,7 @@ def runs(trial: Any, kernel: Any) -> tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def host_time(run: Callable[[], Any], device: str) -> float:
-    """How long the host takes to launch a call (s); where there is no GPU, the whole call."""
+    """Time of the host to launch a call (s); without a GPU, of the whole call."""
     seconds: list[float] = []
     for _ in range(5 if device == "cuda" else 1):
         if device == "cuda":
@@ -257,7 +257,7 @@ def host_time(run: Callable[[], Any], device: str) -> float:
 
 
 def own_times(case: Case, device: str, clock: Clock, engine: str = "triton") -> dict[str, Any]:
-    """All schedules of an engine: agreement with the reference in float64 first, then time."""
+    """Time every schedule of an engine that agrees with the reference in float64."""
     job = job_of(case, device)
     compiled, refused = kernels(case, job, engine)
     steps = 64 if engine == "deer" else 8  # of several blocks, where all are solved at once
@@ -384,7 +384,7 @@ def module_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
 
 @of_kind("peaks")
 def peaks(case: Case, device: str, clock: Clock) -> dict[str, Any]:
-    """What the device can do: bytes copied (read and written) and products, a second."""
+    """Peaks of the device: bytes copied (read and written) and FLOP of products per second."""
     source = torch.empty(1 << 28, device=device)
     target = torch.empty_like(source)
     rates = {"copy": 2 * source.nbytes / clock(lambda: target.copy_(source))}
@@ -399,7 +399,7 @@ def peaks(case: Case, device: str, clock: Clock) -> dict[str, Any]:
 
 
 def work_of(case: Case, device: str) -> dict[str, float]:
-    """What a forward and a backward have to do at least: products (FLOP), arrays moved (bytes)."""
+    """Least work of a forward and a backward: products (FLOP), arrays moved (bytes)."""
     job = job_of(case, device)
     sizes = job.spec.sizes
     shapes = [shape_size(weight.shape, sizes) for weight in job.graph.weights]
@@ -468,7 +468,7 @@ def decoder_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
 
 
 def measure(case: Case, device: str) -> dict[str, Any]:
-    """All of a row but what is the same in every row."""
+    """Measurements of a case, as a row."""
     clock = clock_of(device)
     if case.kind in KINDS:
         return KINDS[case.kind](case, device, clock)
@@ -605,7 +605,7 @@ def report(rows: list[dict[str, Any]], machine: dict[str, Any], file: Path) -> N
 
 
 def peaks_of(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """What the device can do, if it was measured."""
+    """Measured peaks of the device; {} if there are none."""
     return next((row["peaks"] for row in rows if "peaks" in row), {})
 
 

@@ -1,4 +1,4 @@
-"""What contestants share: the problem that each is given, and what each has to offer."""
+"""Interface of contestants: the problem that all share, and what each provides."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Problem:
     moved: int = 0
 
     def double(self) -> Problem:
-        """The same numbers in float64."""
+        """The problem in float64."""
         weights = {name: value.double() for name, value in self.weights.items()}
         return replace(self, x=self.x.double(), dy=self.dy.double(), weights=weights)
 
     def first(self, steps: int) -> Problem:
-        """The same weights and no more than the first steps."""
+        """The problem cut to its first steps."""
         case = replace(self.case, T=steps)
         rows = steps * self.rows // self.case.T
         return replace(self, case=case, x=self.x[:steps], dy=self.dy[:steps], rows=rows)

@@ -22,7 +22,7 @@ _LOOK_S = 0.3  # whether other programs take the cores
 
 
 def measure_peak(case: Case, effort: Effort) -> dict[str, Any]:
-    """What the machine can do at most in fp32 (GFLOP/s)."""
+    """Peak of the machine in fp32 (GFLOP/s)."""
     del effort
     peaks, waiting = peak_gflops((1, case.threads)), Waiting()
     matrix, end = torch.ones(512, 512), time.perf_counter() + _LOOK_S

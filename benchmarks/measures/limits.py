@@ -46,14 +46,14 @@ class LimitedCase(Case):
 
 
 def measure_limited(case: LimitedCase, effort: Effort) -> dict[str, Any]:
-    """As :func:`measure_steps`, those who would take too long or too much memory left out."""
+    """Measure as :func:`measure_steps`, without those that are refused."""
     refused = refusals(case)
     judged = case.T if case.T * case.B * case.H <= ELEMENTS else JUDGED
     return timed(case, effort, enter_all(case, refused, judged), judged)
 
 
 def refusals(case: LimitedCase) -> dict[str, str]:
-    """Who is not measured, and why."""
+    """Contestants that are refused, with the reason."""
     reasons = {name: reason for name in case.contestants if (reason := _too_long(case, name))}
     admitted = [name for name in case.contestants if name not in reasons]
     if (room := available()) is not None:
@@ -80,7 +80,7 @@ def available() -> int | None:
 
 
 def _step_bytes(case: Case, name: str) -> int:
-    """What a training step takes beside x and dy (bytes); 0 where nobody says."""
+    """Forecast bytes of a training step beside x and dy; 0 where there is no forecast."""
     short = draw_problem(replace(case, T=1))
     module = module_of(name, short) if name in MODULES else ""
     if isinstance(module, str):

@@ -69,7 +69,7 @@ def resident() -> tuple[int, int]:
 
 
 def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int]:
-    """What a training step takes beside weights, x, dy and the process itself (bytes).
+    """Bytes of a training step beside weights, x, dy and the process itself.
 
     The first step of its size in the process, so that no kernel has memory of an earlier one; a few
     steps were run before, so that all code is there.

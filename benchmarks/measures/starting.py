@@ -1,4 +1,4 @@
-"""What a user waits for: the import, and the first training step of a cell nobody has seen."""
+"""Start-up times: the import, and the first training step of a cell that was never compiled."""
 
 from __future__ import annotations
 

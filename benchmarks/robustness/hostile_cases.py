@@ -1,4 +1,4 @@
-"""What an enemy may have done to a run folder, a checkpoint, a cache: cases of hostile_files.py."""
+"""Hostile changes to a run folder, a checkpoint or a cache: the cases of hostile_files.py."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ Find = Callable[[Place], Iterable[Path]]
 
 
 def formed(find: Find) -> Iterator[tuple[str, Change]]:
-    """By name of a form: files of a place get it."""
+    """Changes of files to each of :data:`FORMS`, by name."""
 
     def change(make: Callable[[Path], object], place: Place, draw: random.Random) -> None:
         for path in find(place):
@@ -179,7 +179,7 @@ def edited(path: Path, edit: Callable[[Any], object]) -> None:
 
 
 def swaps(find: Find, most: int, inside: Callable[[Any], Any]) -> Iterator[tuple[str, Change]]:
-    """By name of a value: it takes some places of a part of files of JSON."""
+    """Changes that put each foreign value at random places of JSON files, by name."""
 
     def change(foreign: Any, place: Place, draw: random.Random) -> None:
         def edit(content: Any) -> None:
@@ -337,7 +337,7 @@ def links() -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Pickled:
-    """What a pickle runs."""
+    """A value whose unpickling makes a folder."""
 
     mark: str
 
@@ -387,7 +387,7 @@ KINDS = (forms, values, fields, trust, tensors, facts, links, weights, caches)
 
 
 def cases(seed: int) -> list[Case]:
-    """All there are, those of each kind in a drawn order, the kinds in turn."""
+    """Every case: kinds in turn, those of each kind in random order."""
     draw, groups = random.Random(seed), [list(kind()) for kind in KINDS]
     for group in groups:
         draw.shuffle(group)

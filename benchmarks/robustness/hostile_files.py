@@ -94,7 +94,7 @@ def prepare(root: Path) -> Path:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Of all files below a folder that are files, by name; links as they are."""
+    """Digests of all files below a folder, by name; links as they are."""
     digests: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -109,7 +109,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case went: why it failed, or nothing; what it said; how long it took."""
+    """Outcome of a case: failures, output, and time (s)."""
 
     failures: list[str]
     text: str

@@ -24,7 +24,7 @@ STRIKE = "STRIKE"
 
 @dataclass(frozen=True)
 class Strike:
-    """When a process is killed, and who else.
+    """A kill: place and moment in a process, and whether all others are killed too.
 
     Attributes:
         place: a name of :data:`PLACES`.
@@ -45,7 +45,7 @@ class Strike:
     mark: str
 
     def text(self) -> str:
-        """As ``STRIKE`` has it."""
+        """JSON for the variable ``STRIKE``."""
         return json.dumps(asdict(self))
 
     def fire(self, location: str) -> None:
@@ -110,7 +110,7 @@ def family() -> list[int]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process can be killed.
+    """A place in the code at which a process can be killed.
 
     Attributes:
         owner: module or class, as ``module`` or ``module:Class``; empty: the process itself.

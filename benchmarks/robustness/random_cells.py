@@ -135,7 +135,7 @@ def far_off(result: Tensor, want: Tensor, relative: float) -> Tensor:
 
 
 def differences(kernel: Kernel, want: Results, trial: Trial) -> dict[str, str]:
-    """By name of a result: what is wrong with it.
+    """Texts of wrong results, by name.
 
     NaN and infinities are to stand where the reference has them, but for gradients. Cotangents of a
     value are summed, those of one of weights alone over all rows, before they are multiplied with
@@ -187,7 +187,7 @@ def differences(kernel: Kernel, want: Results, trial: Trial) -> dict[str, str]:
 
 
 def scaled(trial: Trial, factor: float) -> Trial:
-    """The same with cotangents, and so gradients, that are ``factor`` times as large."""
+    """Scale a trial's cotangents, and so its gradients, by ``factor``."""
     ds = trial.cotangents
     output = None if ds.output is None else ds.output * factor
     return replace(trial, cotangents=Cotangents(output, tuple(d * factor for d in ds.last)))
@@ -218,7 +218,7 @@ def unexplained(
 
 
 def failures(formulas: list[Formula], seed: int, engines: tuple[str, ...]) -> list[str]:
-    """What is wrong with the cell of some formulas, on each engine."""
+    """Texts of wrong results of the cell of some formulas, by each engine."""
     trial = trial_of(formulas, seed)
     want = trial.run(kernel_of(trial.job, "reference"))
     texts: list[str] = []

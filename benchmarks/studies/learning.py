@@ -72,7 +72,7 @@ class Learner:
 
     @property
     def steps(self) -> int:
-        """Of the whole run."""
+        """Training steps of the whole run."""
         assert self.config.steps is not None, "a study has a number of steps"
         return self.config.steps
 
@@ -131,7 +131,7 @@ def begin(config: Config, *, baseline: bool = False) -> Learner:
 
 
 def _options(case: Case, **options: Any) -> dict[str, Any]:
-    """Of a run, from a case and the text."""
+    """Options of a training run of a case on the text."""
     model = {"layers": case.layers, "hidden": case.H, "batch": case.B, "bptt": case.T}
     run = {"steps": STEPS, "validation_chars": _TOKENS, "accelerator": "cpu"}
     return {**model, **run, "data": os.environ.get(TEXT) or None, **options}
@@ -147,7 +147,7 @@ def learned(options: Mapping[str, Any], *, baseline: bool = False) -> Curve:
 def _row(
     model: str, unit: str, steps: int, texts: list[str], lines: Mapping[str, Curve], log: str = ""
 ) -> Row:
-    """What all studies of validation over steps show."""
+    """Row of a study of validation over steps."""
     plot = curve(f"Validation of {model}", "training steps", unit, log, lines)
     return study(f"{unit} after {steps} steps: {', '.join(texts)}", plots=[plot])
 
@@ -241,7 +241,7 @@ def steps_to(target: float, config: Config) -> int | None:
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a model of sequences learns.
+    """A data set of sequences and how a model is trained on it.
 
     Attributes:
         config: the class of its configurations.

@@ -78,7 +78,7 @@ def total(rows: Rows):
 
 
 def _growth(rows: Rows, contestant: str) -> Any:
-    """How the time grows with the steps."""
+    """The power law of the time over the steps."""
     return fit_trend((rows[case]["asked"]["T"], rows.seconds(case, contestant)) for case in LENGTHS)
 
 

@@ -22,7 +22,7 @@ CLAIMS = Claims()
 
 
 def name_of(shape: tuple[int, int, int]) -> str:
-    """What the case of N rows, H and V is called."""
+    """Name of the case of N rows, H inputs and V classes."""
     return "{} rows, {} to {}".format(*shape)
 
 

@@ -118,7 +118,7 @@ def _dense(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
 
 
 def _stepped(module: Module, x: Tensor) -> tuple[Tensor, Any]:
-    """All steps by a call of the layer each, as character models and agents do it."""
+    """Run one call of the layer per step, as character models and agents do."""
     outputs: list[Tensor] = []
     last = None
     for row in x.split(1):
@@ -128,7 +128,7 @@ def _stepped(module: Module, x: Tensor) -> tuple[Tensor, Any]:
 
 
 def _acted(module: Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The same without gradients."""
+    """Run one call per step without gradients: outputs and last states."""
     with torch.no_grad():
         output, last = _stepped(module, x)
     return output, torch.cat(_states(last))
@@ -164,7 +164,7 @@ def _mapped(module: nn.Module, x: Tensor) -> Callable[[], tuple[Tensor, ...]]:
 
 
 def _one_by_one(module: nn.Module, x: Tensor) -> Callable[[], tuple[Tensor, ...]]:
-    """The same by a loop over samples."""
+    """Gradients of every sample by a loop over samples."""
     parameters = list(module.parameters())
 
     def run() -> tuple[Tensor, ...]:
@@ -195,7 +195,7 @@ def twice(name: str, problem: Problem) -> Contestant | str:
 
 
 def measure_twice(case: KindCase, effort: Effort) -> dict[str, Any]:
-    """As :func:`measure_steps`: both runs take each other's cores, as they are meant to."""
+    """Measure as :func:`measure_steps`; runs that take each other's cores are meant to."""
     return {**measure_steps(case, effort), "waited": 0.0}
 
 

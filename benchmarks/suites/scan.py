@@ -50,7 +50,7 @@ def _contestant(problem: Problem, scan: Any) -> Contestant:
 
 
 def scanned_bytes(case: Case) -> int:
-    """What a forward and a backward read and write, each array counted once (bytes)."""
+    """Bytes that a forward and a backward read and write, each array counted once."""
     values = case.T * case.B * case.H * max(1, case.I)
     factors = values * max(1, case.I)
     return (_VECTORS * values + _FACTORS * factors) * getattr(torch, case.dtype).itemsize

@@ -25,7 +25,7 @@ _ENGINES = (OURS, f"{OURS}-c")
 
 @dataclass(frozen=True)
 class Aim:
-    """What is asked of a case, and what its project's users say.
+    """A case with its target, and what its project's users report.
 
     Attributes:
         ratio: how many times as fast as the project's loop at least.
@@ -104,7 +104,7 @@ def _at_peak(rows: Rows, case: str) -> str:
 
 
 def _update(rows: Rows, case: str) -> str:
-    """What of an update is recurrent, and what is left without it."""
+    """The LSTM's share of an update, and the speed-up if it took no time."""
     updates = EPOCHS * MINIBATCHES
     loop, elman = (rows.seconds(case, contestant) for contestant in (LOOP, OURS))
     of_loop, of_ours = (

@@ -34,7 +34,7 @@ FEATURES: int = CLEANRL.FEATURES
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """What was played, [T, B] each but for ``frames`` [T, B, pixels]."""
+    """A rollout: tensors [T, B], but for ``frames`` [T, B, pixels]."""
 
     frames: Tensor
     done: Tensor
@@ -48,7 +48,7 @@ class Rollout:
         return map(self.of, torch.randperm(self.done.shape[1]).chunk(MINIBATCHES))
 
     def of(self, environments: Tensor) -> Rollout:
-        """Some environments."""
+        """The rollout of some environments, by their indices."""
         return Rollout(*(getattr(self, field.name)[:, environments] for field in fields(self)))
 
 

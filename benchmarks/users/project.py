@@ -1,4 +1,4 @@
-"""What a project's model is to the suite: how it is made, what it is given, what it returns."""
+"""Models of projects: how they are built, their arguments and results."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def project_of(script: str, **fields: Any) -> Project:
 
 
 def on_engine(module: nn.Module, engine: str) -> nn.Module:
-    """The same module, all of whose layers of elman's run on an engine."""
+    """Set the engine of all of a module's elman layers."""
     layers: list[Any] = [layer for layer in module.modules() if hasattr(layer, "engine")]
     for layer in layers:
         layer.engine = engine

@@ -62,7 +62,7 @@ def _norm_layer(inputs: int, units: int) -> nn.Sequential:
 
 
 class RSSMLoop(nn.Module):
-    """As dreamerv3-torch runs it, an operator at a time."""
+    """The model as dreamerv3-torch runs it, an operator at a time."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class RSSMLoop(nn.Module):
 
 
 class RSSM(nn.Module):
-    """The same as one layer of elman's."""
+    """The model as one layer of elman's."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()

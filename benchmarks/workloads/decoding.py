@@ -50,7 +50,7 @@ def decoded(name: str, problem: Problem) -> Contestant | str:
 
 
 def few_rows(problem: Problem) -> Problem:
-    """Some of its rows, and some of its classes."""
+    """The problem of the first few rows and classes."""
     weights = {name: w[:_FEW] for name, w in problem.weights.items()}
     case = replace(problem.case, B=_FEW, I=_FEW)
     return Problem(case, problem.x[:_FEW], problem.dy[:_FEW] % _FEW, weights, _FEW)

@@ -55,7 +55,7 @@ WITHOUT = {f"without {name}": (name,) for name in ("specialization", "fusion")}
 
 
 def draw_fit(case: Case) -> Problem:
-    """As of a layer; nobody wants the gradient of x."""
+    """Draw a layer's problem; the gradient of x is not wanted."""
     return replace(draw_layer(case), wants_x=False)
 
 
