@@ -80,7 +80,7 @@ def speeds_of(rows: Rows, case: str) -> dict[str, float]:
     return {row["asked"]["baseline"]: 1.0, **speeds}
 
 
-def chosen(rows: Rows, point: Point) -> str:
+def chosen_engine(rows: Rows, point: Point) -> str:
     """The engine that elman's choice was."""
     return ", ".join(engines(rows[grid_name(point)]["facts"].get(OURS, {})))
 
@@ -143,7 +143,7 @@ def vendor_most(rows: Rows):
 def worst(rows: Rows):
     shares = {point: share_of_best(rows, point) for point in measured(rows)}
     low = min(shares, key=lambda point: shares[point][0])
-    picks = [chosen(rows, point) for point in shares]
+    picks = [chosen_engine(rows, point) for point in shares]
     counts = ", ".join(f"{name} {picks.count(name)}" for name in dict.fromkeys(picks))
     share, best = shares[low]
     facts = f"beside the fastest of all at each of {len(shares)} points, there {best}"

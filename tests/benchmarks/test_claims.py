@@ -25,9 +25,9 @@ SECONDS = {"elman": steady(1.0), "torch": steady(3.0)}
 ROWS = Rows([{"case": "a", "seconds": SECONDS}, {"case": "b", "failed": "no memory"}])
 
 
-def ratio(case: str, other: str = "torch") -> Claim:
+def ratio(case: str, reference: str = "torch") -> Claim:
     def judge(rows: Rows) -> Verdict:
-        faster = rows.faster(case, "elman", other)
+        faster = rows.faster(case, "elman", reference)
         reasons = Reasons("nothing waits", "everything waits")
         return Verdict(faster >= 2, f"{faster:.1f}x", facts="one core", reasons=reasons)
 
@@ -125,6 +125,6 @@ def test_trends():
     noise = fit_trend([(1, 1.0), (2, 1.4), (4, 0.9), (8, 1.3)])
     assert not noise.falls
     assert not noise.rises
-    for few in ([(1, 1.0), (2, 2.0)], [(1, 1.0), (1, 2.0), (1, 3.0)]):
+    for points in ([(1, 1.0), (2, 2.0)], [(1, 1.0), (1, 2.0), (1, 3.0)]):
         with pytest.raises(UnmeasuredError, match="a trend needs three points"):
-            fit_trend(few)
+            fit_trend(points)

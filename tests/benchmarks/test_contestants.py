@@ -214,10 +214,12 @@ def test_absent_contestant_has_its_reason():
 
 def test_combinations_are_all_there():
     """Of suite cmu each set of switches once; the one with all is engine c, with none serial."""
-    every, out = set(SWITCHES), {name: set(left) for name, left in COMBINATIONS.items()}
+    switches, out = set(SWITCHES), {name: set(left) for name, left in COMBINATIONS.items()}
     assert len({frozenset(left) for left in out.values()}) == 2 ** len(SWITCHES)
-    assert all(every - left == {*name.split("+")} & every for name, left in out.items() if left)
-    assert (out["serial"], out["elman-c"]) == (every, set())
+    assert all(
+        switches - left == {*name.split("+")} & switches for name, left in out.items() if left
+    )
+    assert (out["serial"], out["elman-c"]) == (switches, set())
 
 
 def test_variants_agree(monkeypatch):
@@ -227,8 +229,8 @@ def test_variants_agree(monkeypatch):
     assert not result["absent"]
     assert [*result["seconds"]] == [*VARIANTS]
     assert result["ratio"].keys() == {*VARIANTS} - {case.baseline}
-    other = CONTESTANTS["elman-c"]
-    monkeypatch.setitem(CONTESTANTS, "elman-save", lambda p: other(replace(p, x=p.x + 0.1)))
+    engine_c = CONTESTANTS["elman-c"]
+    monkeypatch.setitem(CONTESTANTS, "elman-save", lambda p: engine_c(replace(p, x=p.x + 0.1)))
     with pytest.raises(VerifyError, match="elman-save disagrees with elman-c"):
         measure_variants(case, LEAST)
 

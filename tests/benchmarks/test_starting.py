@@ -35,8 +35,8 @@ def test_unseen_cells_differ_and_train(tmp_path):
     with using(engine="reference"):
         result = first_step(path, 2, 2, 3)
     assert result["seconds"] > 0
-    (chosen,) = result["facts"]["l0"].values()
-    assert chosen["engine"] == "reference"
+    (record,) = result["facts"]["l0"].values()
+    assert record["engine"] == "reference"
 
 
 @pytest.mark.slow
@@ -52,8 +52,8 @@ def test_starts_are_measured(monkeypatch):
 
     result = measure_warm(Case("warm", WARM, T=3, B=2, H=5, threads=1), least)
     assert result["seconds"]["elman"]["samples"] == 1
-    (chosen,) = result["facts"]["elman"]["l0"].values()
-    assert chosen["engine"] in {"c", "reference"}
+    (record,) = result["facts"]["elman"]["l0"].values()
+    assert record["engine"] in {"c", "reference"}
 
 
 def test_a_busy_machine_is_seen_where_others_ran(monkeypatch):
@@ -78,7 +78,7 @@ def test_choosing_alone(monkeypatch):
     """Kernels are compiled and verified before the clock starts; each round chooses anew."""
     options_of_calls = []
     monkeypatch.setattr(
-        starting, "choose", lambda *_, **more: options_of_calls.append(more) or CHOICE
+        starting, "choose", lambda *_, **options: options_of_calls.append(options) or CHOICE
     )
     case = Case("choosing", CHOOSING, "lstm", 5, 3, 8, layers=2)
     result = measure_choosing(case, Effort(1.0, 3, 1))
