@@ -22,6 +22,7 @@ from benchmarks.measures.starting import (
     unseen_cell,
 )
 from benchmarks.running import reached
+from benchmarks.suites import layers
 from elman.measuring.process import run_program
 from elman.nn import using
 
@@ -69,6 +70,15 @@ def test_a_busy_machine_is_seen_where_others_ran(monkeypatch):
     monkeypatch.setattr(worker, "peak_gflops", lambda threads: {"2": 7.0})
     monkeypatch.setattr(worker.Waiting, "share", lambda waiting: 0.4)
     assert worker.measure_peak(worker.PEAK, Effort()) == {"peak_gflops": {"2": 7.0}, "waited": 0.4}
+
+
+def test_two_runs_at_once_are_not_other_programs(monkeypatch):
+    """What they wait for each other makes no machine busy; other programs before or after do."""
+    shares = iter((0.1, 0.3))
+    monkeypatch.setattr(layers, "busy_share", lambda: next(shares))
+    monkeypatch.setattr(layers, "measure_steps", lambda *_: {"seconds": {}, "waited": 0.9})
+    case = next(case for case in layers.STREAMS.cases if case.measure is layers.TWICE)
+    assert layers.measure_twice(case, Effort()) == {"seconds": {}, "waited": 0.3}
 
 
 CHOICE = SimpleNamespace(engine="c", schedule="units")
