@@ -39,7 +39,7 @@ _FEW = 60  # points that are marked
 
 @dataclass(frozen=True)
 class BenchPage:
-    """What a page shows of a suite.
+    """The content of a suite's page.
 
     Attributes:
         name: of the suite, the title.

@@ -60,7 +60,7 @@ class RotateConfig(EpochConfig):
 
 @dataclass(frozen=True)
 class RotateSpec:
-    """What a model of the images is built from: n, pixels that are read and predicted."""
+    """Sizes of an image model: n, pixels that are read and predicted."""
 
     inputs: int
 
