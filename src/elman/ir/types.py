@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from itertools import groupby
 
-GateBlock = str | int
+GateBlock = str | int | tuple[str | int, str | int]
 Dim = tuple[GateBlock, ...]
 Shape = tuple[Dim, ...]
 
@@ -50,7 +50,9 @@ def show_dim(dim: Dim) -> str:
     terms: list[str] = []
     for gate_block, run in groupby(dim):
         count = len(list(run))
-        if isinstance(gate_block, int):
+        if isinstance(gate_block, tuple):
+            terms.extend([f"{gate_block[0]}·{gate_block[1]}"] * count)
+        elif isinstance(gate_block, int):
             terms.extend([str(gate_block)] * count)
         else:
             terms.append(gate_block if count == 1 else f"{count}{gate_block}")
@@ -66,6 +68,8 @@ def show_shape(shape: Shape) -> str:
 
 def gate_block_size(gate_block: GateBlock, dims: Mapping[str, int]) -> int:
     """Size of one gate block under a binding of names to sizes."""
+    if isinstance(gate_block, tuple):
+        return gate_block_size(gate_block[0], dims) * gate_block_size(gate_block[1], dims)
     return gate_block if isinstance(gate_block, int) else dims[gate_block]
 
 
@@ -77,6 +81,19 @@ def dim_size(dim: Dim, dims: Mapping[str, int]) -> int:
 def shape_size(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
     """Sizes of all dims of a shape under a binding of names to sizes."""
     return tuple(dim_size(dim, dims) for dim in shape)
+
+
+def axes_of(gate_block: GateBlock, dims: Mapping[str, int]) -> tuple[int, int] | None:
+    """Rows and columns of the gate block of a matrix per sample; None for that of a vector."""
+    if not isinstance(gate_block, tuple):
+        return None
+    rows, columns = (gate_block_size(axis, dims) for axis in gate_block)
+    return rows, columns
+
+
+def is_matrix(value: Any) -> bool:
+    """Whether a value is a matrix per sample."""
+    return len(value.shape) == 1 and isinstance(value.shape[0][0], tuple)
 
 
 def names_in(shape: Shape) -> set[str]:

@@ -18,6 +18,7 @@ from elman.plan.spec import Spec
 _EVENTS = 1000
 _SUMS = 6 * _EVENTS
 _READABLE = ("next", "tape", "chunk")
+_KEPT = ("scratch", "scalar")  # buffers of values that later segments read
 
 
 @dataclass(eq=False)
@@ -33,9 +34,11 @@ class _PhaseDraft:
 
     def __post_init__(self) -> None:
         computed = [root for root in self.roots if not loop_invariant(root)]
-        self.segments, self.level = draft(
+        drafted = draft(
             computed, self.available, late_products=self.late_products, without=self.without
         )
+        self.segments, self.level = drafted.segments, drafted.level
+        self.repeated = drafted.repeated
 
     @property
     def writes(self) -> Collection[Node]:
@@ -51,9 +54,9 @@ class _PhaseDraft:
     def reads(self) -> Iterable[tuple[Node, int, bool]]:
         """(value, event, all units?) of every read of a value in memory."""
         for reader, level in self.level.items():
-            full = full_reads(reader)
+            full, last = full_reads(reader), max(self.repeated.get(reader, (level,)))
             for arg in reader.args:
-                yield arg, self.place * _EVENTS + level, arg in full
+                yield arg, self.place * _EVENTS + last, arg in full
         for root in self.roots:
             if root in self.available:
                 yield root, self.place * _EVENTS, False
@@ -143,9 +146,11 @@ class _Assembler:
         """Assign a buffer to what is read in a later segment, or in full."""
         needs: set[Node] = set()
         for reader, level in plan.level.items():
+            last = max(plan.repeated.get(reader, (level,)))
             for arg in reader.args:
-                if arg in plan.level and (arg in full_reads(reader) or plan.level[arg] < level):
-                    needs.add(arg)
+                if arg in plan.level and arg not in plan.repeated:
+                    if arg in full_reads(reader) or plan.level[arg] < last:
+                        needs.add(arg)
         scalars = 0
         for value in plan.level:
             if not value.shape:
@@ -169,12 +174,14 @@ class _Assembler:
         *,
         carried: bool,
     ) -> Segment:
-        def stores(values: Iterable[Node]) -> tuple[tuple[Node, Buffer], ...]:
+        def stores(
+            values: Iterable[Node], kept: Collection[str] = ("scratch",)
+        ) -> tuple[tuple[Node, Buffer], ...]:
             pairs: list[tuple[Node, Buffer]] = []
             for value in values:
                 targets = list(writes.get(value, ()))
                 buffer = buffers.get(value)
-                if buffer is not None and buffer.where == "scratch":
+                if buffer is not None and buffer.where in kept:
                     targets.append(buffer)
                 pairs.extend((value, target) for target in targets)
             return tuple(pairs)
@@ -185,7 +192,7 @@ class _Assembler:
             for arg in full_reads(value):
                 sync = sync or plan.level.get(arg, index) < index
         loops = tuple(
-            Part(gate_block, draft.bundles[gate_block], values, stores(values))
+            Part(gate_block, draft.bundles[gate_block], values, stores(values, _KEPT))
             for gate_block, values in draft.vectors.items()
         )
         return Segment(sync, draft.scalars, stores(draft.scalars), loops)

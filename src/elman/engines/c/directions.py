@@ -44,6 +44,7 @@ class DirectionPrinter:
     ) -> None:
         self.name, self.direction, self.layout, self.clock = name, direction, layout, clock
         self.blocks = blocks
+        self.matrices = any(part.axes for part in direction.parts)
         self.packed = clock.mark(f"{direction.name}, weights packed")
         self.direct = name == "direct" or not tiled
         self.panels: dict[Product, Panels] = plan_panels(layout, direction.phases)
@@ -256,6 +257,8 @@ class DirectionPrinter:
         """The time loop under each split: one worker, by samples, by units."""
         by_units = self._calls(1, "0, size_at(c, t), lo, hi", sync="1")
         by_samples = self._calls(1, "b0, e, zero, full", sync="0")
+        if self.matrices:
+            return [*self._steps_by_sample(loop), "barrier(w);"]
         return [
             "if (c->split == 2) {",
             "    int lead = !w->id;",
@@ -276,6 +279,22 @@ class DirectionPrinter:
             "    }",
             "}",
             "barrier(w);",
+        ]
+
+    def _steps_by_sample(self, loop: str) -> list[str]:
+        """The time loop of one sample after another, whose matrices stay in a near cache."""
+        calls = self._calls(1, "b0, e, zero, full", sync="0")
+        return [
+            "int lead = 1;",
+            "long s = c->split ? w->id : 0, shares = c->split ? c->shares : 1;",
+            "if (c->split || !w->id) for (; s < shares; s += w->workers)",
+            "    for (long b0 = cut(c, s, shares); b0 < cut(c, s + 1, shares); b0++) {",
+            "        const long e = b0 + 1;",
+            f"        {loop} {{",
+            "            if (size_at(c, t) < e) continue;",
+            *("            " + call for call in calls),
+            "        }",
+            "    }",
         ]
 
     def _summed(self) -> list[str]:

@@ -11,6 +11,7 @@ from elman.engines.c.directions import DirectionPrinter
 from elman.engines.c.isa import Isa
 from elman.engines.c.products import plan_panels
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
+from elman.engines.c.tiles import shuffles
 from elman.lowered.lower import lower
 from elman.plan.program import Program
 from elman.plan.schedule import Blocks
@@ -72,6 +73,8 @@ class Emitter:
     def _head(self) -> str:
         lines = [head(self.isa, self.program.spec.dtype), tile_head(), self.shape.text()]
         layout = self.layout
+        if any(part.axes for d in self.lowered.directions for part in d.parts):
+            lines += [shuffles(layout.lanes), file("matrices.h")]
         widths = layout.state_widths
         lines.append(f"enum {{ STATES = {len(widths)} }};")
         widths_text = ", ".join(map(str, widths)) or "0"
