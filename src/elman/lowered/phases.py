@@ -95,7 +95,10 @@ class PhaseLowering:
                 row = layout.input_widths[array]
             elif space is Space.STATE:
                 row, step = layout.state_widths[array], int(buffer.where == "next")
-                if not step and not self.loop:
+                if array in layout.matrices:
+                    assert self.loop, "matrices are at hand in the loop alone"
+                    space, row = Space.LOCAL if self.forward else Space.REPLAYED, 0
+                elif not step and not self.loop:
                     space, always = Space.GATHERED, array in layout.held
                     assert self.gathers_always or not always, "its rows are in no workspace"
         elif buffer.where in ("carry", "d_state"):

@@ -22,6 +22,8 @@ class Space(Enum):
 
     INPUT = "in"  # caller's, row (t, b), any strides
     STATE = "st"  # sequence of a state, row (t, b); step +1: the state after the step
+    LOCAL = "local"  # states that are matrices, of the worker's sample: of two steps, alternating
+    REPLAYED = "replayed"  # the same of all steps of a chunk, computed again by a backward
     GATHERED = "prev"  # states before the rows of a chunk, in the chunk's order
     OUTPUT = "out"  # row (t, b)
     D_OUTPUT = "dy"  # caller's, row (t, b), any strides
@@ -416,6 +418,7 @@ class Direction:
     Attributes:
         name: ``forward`` or ``backward``.
         phases: before, step, after.
+        replay: of a backward: one step of states that are matrices, before the chunk's steps.
         setup: once per call, before all else.
         gathers: states whose rows a batched phase reads as of before their step; ``always``:
             even where the rows of all steps lie in order.
@@ -435,10 +438,22 @@ class Direction:
     finish: tuple[WeightRate, ...]
     vectors: int
     matrices: int
+    replay: Phase | None = None
+
+    @property
+    def loops(self) -> tuple[Phase, ...]:
+        """The phases that run step by step."""
+        return self.phases[1:2] if self.replay is None else (self.replay, self.phases[1])
+
+    @property
+    def all_phases(self) -> tuple[Phase, ...]:
+        """In the order in which they run."""
+        before, _, after = self.phases
+        return before, *self.loops, after
 
     @property
     def parts(self) -> Iterator[Part]:
-        """The parts of all phases, in order."""
-        for phase in self.phases:
+        """The parts of all phases."""
+        for phase in self.all_phases:
             for segment in phase.segments:
                 yield from segment.parts

@@ -75,7 +75,8 @@ class Emitter:
         layout = self.layout
         if any(part.axes for d in self.lowered.directions for part in d.parts):
             lines += [shuffles(layout.lanes), file("matrices.h")]
-        widths = layout.state_widths
+        # of matrices not all steps are kept, but the first and last of each chunk
+        widths = [0 if i in layout.matrices else w for i, w in enumerate(layout.state_widths)]
         lines.append(f"enum {{ STATES = {len(widths)} }};")
         widths_text = ", ".join(map(str, widths)) or "0"
         lines.append(f"UNUSED static const long state_width[] = {{{widths_text}}};")
@@ -102,7 +103,7 @@ class Emitter:
     def _granules(self) -> list[int]:
         """Per gate block, the widest panel of any product: unit ranges are whole panels
         everywhere."""
-        phases = [phase for direction in self.lowered.directions for phase in direction.phases]
+        phases = [phase for direction in self.lowered.directions for phase in direction.all_phases]
         widths: dict[int | str, int] = {}
         for product, panels in plan_panels(self.layout, phases).items():
             block = product.gate_block

@@ -96,7 +96,22 @@ class Spelling:
         """Name and text of the pointer that a segment declares for an access."""
         if access.region.space is Space.SUMMED:
             return "cs", f"c->carry + 2 * c->B * {self.layout.carry_row}"
+        if access.region.space in (Space.LOCAL, Space.REPLAYED):
+            return self._matrix_base(access)
         return base_of(access)
+
+    def _matrix_base(self, access: Access) -> tuple[str, str]:
+        """Name and text of the pointer to the worker's sample's matrix before, or after, a step.
+        They lie before the worker's scalars."""
+        layout, array = self.layout, access.region.array
+        behind = sum(layout.matrix_row(k) for k in layout.matrices if k >= array)
+        after = "t + 1" if access.step else "t"
+        if access.region.space is Space.LOCAL:
+            rows, step = "2", f"(({after}) & 1)"
+        else:
+            rows, step = "(c->chunk + 1)", f"({after} - t0)"
+        text = f"sc - {rows} * {behind} + {step} * {layout.matrix_row(array)}"
+        return f"{'nx' if access.step else 'st'}{array}", text
 
     def stride(self, access: Access) -> str:
         """C text of the distance between rows."""
