@@ -45,7 +45,7 @@ class Blocks:
     gathered_steps: int = 16
     conflicting_row: int = 256
     rolled_statements: int = 96
-    replayed: int = 512 << 10
+    replayed: int = 1 << 20
 
     def replayed_steps(self, matrix_bytes: int) -> int | None:
         """Steps of a chunk for states of so many bytes per sample; None if there are none."""

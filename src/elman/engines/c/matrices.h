@@ -13,3 +13,4 @@ INLINE T largest_of(V v) {
     return best;
 }
 INLINE T larger_of(T a, T b) { return b > a || b != b ? b : a; }
+INLINE long lesser_of(long a, long b) { return a < b ? a : b; }

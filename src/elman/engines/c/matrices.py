@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from elman.engines.c.spelling import Spelling
-from elman.lowered.types import Access, Accumulate, Axis, Part
+from elman.lowered.types import (
+    Access,
+    Accumulate,
+    Affine,
+    Along,
+    Axis,
+    Const,
+    Let,
+    Load,
+    Op,
+    Part,
+    Prefetch,
+    Ref,
+    Store,
+    Value,
+)
 
 # C text of the empty result, of combining two vectors, two numbers, and the lanes of one vector
 _COMBINE = {
     "sum": ("(V){0}", "{0} + {1}", "{0} + {1}", "total_of({0})"),
     "amax": ("bc(-(T)INFINITY)", "v_max({0}, {1})", "larger_of({0}, {1})", "largest_of({0})"),
 }
+_NO_AXES: frozenset[Axis] = frozenset()
+_BOTH_AXES: frozenset[Axis] = frozenset(("rows", "columns"))
 _VECTORS = 8  # of a row that are walked through together, with the sums along both axes in registers
 
 
 class MatrixSpelling(Spelling):
-    """Spells parts over a matrix: row ``i``, vector ``j`` of columns, and what is summed up."""
+    """Spells parts over a matrix: row ``i``, vector ``j`` of columns, and what is summed up.
 
-    def _accumulations(self, part: Part) -> list[Accumulate]:
-        return [s for s in part.body if isinstance(s, Accumulate)]
+    What is the same in all rows, or columns, is computed before the loop over these: a compiler
+    cannot know that no store changes it.
+    """
 
     def accumulate(self, statement: Accumulate) -> str:
         """See :meth:`Spelling.accumulate`."""
@@ -28,6 +46,56 @@ class MatrixSpelling(Spelling):
         name = f"a{number}[j]" if statement.axis == "columns" else f"a{number}"
         return f"{name} = {_COMBINE[statement.name][1].format(name, text)};"
 
+    def register(self, index: int) -> str:
+        """See :meth:`Spelling.register`."""
+        by_column = self.matrix_columns and self._changes[index] == {"columns"}
+        return f"x{index}[j]" if by_column else f"x{index}"
+
+    def _axes(self, value: Value) -> frozenset[Axis]:
+        """The axes along which a value changes."""
+        match value:
+            case Ref(index):
+                return self._changes[index]
+            case Along(_, axis):
+                return frozenset((axis,))
+            case Op(_, args) | Affine(_, _, args):
+                return frozenset[Axis]().union(*map(self._axes, args))
+            case Load(access):
+                return _NO_AXES if access.scalar else _BOTH_AXES
+            case Const():
+                return _NO_AXES
+            case _:
+                return _BOTH_AXES
+
+    def _matrix_body(self, part: Part, vectors: int) -> tuple[list[str], list[str], list[str]]:
+        """C lines before the loop over rows, in it, and for each vector of columns."""
+        before: list[str] = []
+        in_row: list[str] = []
+        in_vector: list[str] = []
+        self._changes = []
+        for statement in part.body:
+            match statement:
+                case Let(value):
+                    axes, name = self._axes(value), f"x{len(self._changes)}"
+                    self._changes.append(axes)
+                    text = self.value(value)
+                    if axes == {"columns"}:
+                        each = f"const long u = j * VL; (void)u; {name}[j] = {text};"
+                        before += [
+                            f"V {name}[{vectors}];",
+                            f"for (long j = 0; j < {vectors}; j++) {{ {each} }}",
+                        ]
+                    else:
+                        lines = in_vector if len(axes) > 1 else in_row if axes else before
+                        lines.append(f"const V {name} = {text};")
+                case Store():
+                    in_vector.append(self.store(statement))
+                case Accumulate():
+                    in_vector.append(self.accumulate(statement))
+                case Prefetch():
+                    pass
+        return before, in_row, in_vector
+
     def matrix_part(self, part: Part) -> list[str]:
         """C lines of a part over a matrix."""
         assert part.axes is not None and not part.products and part.groups == 1
@@ -35,27 +103,28 @@ class MatrixSpelling(Spelling):
         lanes = self.layout.lanes
         vectors = -(-columns // lanes)
         block = -(-vectors // -(-vectors // _VECTORS))
-        sums = self._accumulations(part)
+        sums = [statement for statement in part.body if isinstance(statement, Accumulate)]
         self._numbers = {id(statement): number for number, statement in enumerate(sums)}
         self._tail = columns % lanes != 0
         self.matrix_columns = columns
-        body = self.body(part.body)
+        before, in_row, in_vector = self._matrix_body(part, vectors)
         self.matrix_columns = 0
-        if not body:
+        if not in_vector:
             return []
-        along: dict[Axis | None, list[tuple[int, Accumulate]]] = {}
+        by_axis: dict[Axis | None, list[tuple[int, Accumulate]]] = {}
         for number, statement in enumerate(sums):
-            along.setdefault(statement.axis, []).append((number, statement))
-        by_row, by_column, of_all = (along.get(k, []) for k in ("rows", "columns", None))
+            by_axis.setdefault(statement.axis, []).append((number, statement))
+        by_row, by_column, of_all = (by_axis.get(axis, []) for axis in ("rows", "columns", None))
         blocks = vectors > block
-        end = f"{block}" if not blocks else f"(first + {block} < {vectors} ? first + {block} : {vectors})"
+        start, end = ("first", f"lesser_of(first + {block}, {vectors})") if blocks else (0, block)
         loop = [
             f"for (long i = 0; i < {rows}; i++) {{",
-            *(f"    V a{n} = {_empty(s)};" for n, s in by_row),
-            f"    _Pragma(\"GCC unroll {block}\")",
-            f"    for (long j = {'first' if blocks else 0}; j < {end}; j++) {{",
+            *(f"    V a{number} = {_empty(statement)};" for number, statement in by_row),
+            *("    " + line for line in in_row),
+            f'    _Pragma("GCC unroll {block}")',
+            f"    for (long j = {start}; j < {end}; j++) {{",
             "        const long u = j * VL; (void)u;",
-            *("        " + line for line in body),
+            *("        " + line for line in in_vector),
             "    }",
             *("    " + line for n, s in by_row for line in self._row_result(n, s, blocks=blocks)),
             "}",
@@ -63,20 +132,20 @@ class MatrixSpelling(Spelling):
         if blocks:
             inner = ["    " + line for line in loop]
             loop = [f"for (long first = 0; first < {vectors}; first += {block}) {{", *inner, "}"]
-        return [
-            "for (long r = r0; r < r1; r++) {",
-            *(f"    V a{n}[{vectors}]; for (long j = 0; j < {vectors}; j++) a{n}[j] = {_empty(s)};"
-              for n, s in by_column),
-            *(f"    V a{n} = {_empty(s)};" for n, s in of_all),
-            *("    " + line for line in loop),
-            *("    " + line for n, s in by_column for line in self._column_results(n, s, vectors)),
-            *(
-                f"    {self.element(access)} = {_total(s, f'a{n}')};"
-                for n, s in of_all
-                for access in s.accesses
-            ),
-            "}",
+        totals = [
+            f"{self.element(access)} = {_total(statement, f'a{number}')};"
+            for number, statement in of_all
+            for access in statement.accesses
         ]
+        lines = [
+            *(line for number, s in by_column for line in _empty_columns(number, s, vectors)),
+            *(f"V a{number} = {_empty(statement)};" for number, statement in of_all),
+            *before,
+            *loop,
+            *(line for n, s in by_column for line in self._column_results(n, s, vectors)),
+            *totals,
+        ]
+        return ["for (long r = r0; r < r1; r++) {", *("    " + line for line in lines), "}"]
 
     def _row_result(self, number: int, statement: Accumulate, *, blocks: bool) -> list[str]:
         """C lines that store the result of row ``i``."""
@@ -103,6 +172,12 @@ class MatrixSpelling(Spelling):
 
 def _empty(statement: Accumulate) -> str:
     return _COMBINE[statement.name][0]
+
+
+def _empty_columns(number: int, statement: Accumulate, vectors: int) -> list[str]:
+    """C lines that declare the results of all columns."""
+    empty = f"a{number}[j] = {_empty(statement)};"
+    return [f"V a{number}[{vectors}];", f"for (long j = 0; j < {vectors}; j++) {empty}"]
 
 
 def _total(statement: Accumulate, vector: str) -> str:

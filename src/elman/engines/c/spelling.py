@@ -207,7 +207,7 @@ class Spelling:
         """C text of a value."""
         match value:
             case Ref(index):
-                return f"x{index}"
+                return self.register(index)
             case Const(constant):
                 return f"bc({number(constant)})"
             case Load(access):
@@ -226,6 +226,10 @@ class Spelling:
                 arrays = [(self.column(column), column.units) for column in columns]
                 at_hand = self.element(mean.access) if isinstance(mean, Load) else ""
                 return spell_reduce(name, arrays, at_hand)
+
+    def register(self, index: int) -> str:
+        """C text of an earlier value of the body."""
+        return f"x{index}"
 
     def acc(self, acc: Acc) -> str:
         """C text of a column of the part's products."""
