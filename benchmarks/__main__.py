@@ -31,7 +31,7 @@ from benchmarks.table import (
     warnings_of,
     words,
 )
-from elman.cli._terminal import plain, say, wanted_width, wide_console
+from elman.cli._terminal import full_width, plain, say, wide_console
 from elman.cli.app import run_command
 from elman.train.loop.display import clock as duration
 
@@ -83,24 +83,24 @@ def bench(
     if suite != ALL:
         path = out or path.with_suffix(".jsonl")
     pages, failed = [], False
-    for chosen in SUITES.values() if suite == ALL else (find_suite(suite),):
-        file = path / f"{chosen.name}.jsonl" if suite == ALL else path
-        cases = chosen.select(tuple(rows or ()), quick)
+    for benchmark in SUITES.values() if suite == ALL else (find_suite(suite),):
+        file = path / f"{benchmark.name}.jsonl" if suite == ALL else path
+        cases = benchmark.select(tuple(rows or ()), quick)
         if measuring:
-            effort = Effort.of(quick, seconds, chosen.seconds, chosen.rounds)
-            measured = measure(console, chosen, cases, effort, file)
+            effort = Effort.of(quick, seconds, benchmark.seconds, benchmark.rounds)
+            measured = measure(console, benchmark, cases, effort, file)
         else:
             rows_of_file = read_rows(file)
             measured = [rows_of_file[case.name] for case in cases if case.name in rows_of_file]
-        page = page_of(chosen, measured)
+        page = page_of(benchmark, measured)
         pages.append(page)
         failed |= any("failed" in row for row in measured)
         if suite == ALL:
-            say(console, line_of(chosen, measured, page))
+            say(console, line_of(benchmark, measured, page))
             continue
-        console.print(fitting(console, chosen, measured))
-        if chosen.claims:
-            console.print(claims_table(chosen, page.claims))
+        console.print(fitting(console, benchmark, measured))
+        if benchmark.claims:
+            console.print(claims_table(benchmark, page.claims))
         for line in (*page.machines, f"rows: {file}"):
             say(console, line)
     if suite == ALL:
@@ -131,12 +131,12 @@ def measure(
     return rows
 
 
-def progress(names: Sequence[str], done: int, left_s: float) -> str:
-    """What is measured now, how many cases there are, and about how long they take."""
-    if done == len(names):
+def progress(names: Sequence[str], completed: int, left_s: float) -> str:
+    """Progress line: the current case, the number of cases and the time left."""
+    if completed == len(names):
         return "writing the page"
-    left = f", about {duration(left_s)} left" if left_s else ""
-    return escape(f"measuring {names[done]} ({done + 1} of {len(names)}{left})")
+    remaining = f", about {duration(left_s)} left" if left_s else ""
+    return escape(f"measuring {names[completed]} ({completed + 1} of {len(names)}{remaining})")
 
 
 def summary(row: Row) -> str:
@@ -151,8 +151,8 @@ def line_of(suite: Suite, rows: Sequence[Row], page: BenchPage) -> str:
     texts = [f"{len(rows)} of {len(suite.cases)} cases"]
     texts += [f"{missed} targets missed"] if missed else []
     if page.claims:
-        held = sum(line[VERDICT] == HOLDS for line in page.claims)
-        texts.append(f"{held} of {len(page.claims)} claims hold")
+        holding = sum(line[VERDICT] == HOLDS for line in page.claims)
+        texts.append(f"{holding} of {len(page.claims)} claims hold")
     return f"{suite.name}: {', '.join(texts)}"
 
 
@@ -161,7 +161,7 @@ def fitting(console: Console, suite: Suite, rows: list[Row]) -> Table:
     without: list[str] = []
     table = table_of(suite, rows)
     for name in DROPPED_FIRST:
-        if wanted_width(console, table) <= console.width:
+        if full_width(console, table) <= console.width:
             break
         without.append(name)
         table = table_of(suite, rows, without)
@@ -182,7 +182,7 @@ def table_of(suite: Suite, rows: list[Row], without: Sequence[str] = ()) -> Tabl
 
 
 def claims_table(suite: Suite, lines: Iterable[Sequence[str]]) -> Table:
-    """What the source of a suite says beside what was measured; what does not hold is red."""
+    """Table of a suite's claims beside what was measured; what does not hold is red."""
     table = Table(*HEADERS, title=plain(suite.source), title_justify="left")
     for line in lines:
         table.add_row(*map(plain, line), style="red" if line[VERDICT] == FAILS else None)
@@ -190,7 +190,7 @@ def claims_table(suite: Suite, lines: Iterable[Sequence[str]]) -> Table:
 
 
 def page_of(suite: Suite, rows: list[Row]) -> BenchPage:
-    """What the report shows of a suite's rows."""
+    """Page of a suite's rows."""
     headers, lines = filled(rows)
     machines = [machine_line(row) for row in rows if "cpu" in row.get("machine", {})]
     steps = [row for row in rows if OURS in row.get("ratio", {})]
@@ -238,8 +238,8 @@ def tiles_of(
         text = f"targets met{f', {missed} missed' if missed else ''}"
         tiles.append((f"{len(judged_rows) - missed} of {len(judged_rows)}", text))
     if claims:
-        held = sum(line[VERDICT] == HOLDS for line in claims)
-        tiles.append((f"{held} of {len(claims)}", "claims of the source hold"))
+        holding = sum(line[VERDICT] == HOLDS for line in claims)
+        tiles.append((f"{holding} of {len(claims)}", "claims of the source hold"))
     return tiles
 
 

@@ -1,4 +1,4 @@
-"""What is measured: cases, the way in which each is measured, and suites of them."""
+"""Cases, the way in which each is measured, and suites of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NoDataError(InputError):
 
 @dataclass(frozen=True)
 class Way:
-    """What is measured of a case, and of which work: a constant of the module that does it.
+    """A kind of measurement and its workload: a constant of the module that implements it.
 
     Attributes:
         name: in rows.
@@ -93,7 +93,7 @@ class Case:
         return self.I or self.H
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, JSON-able, as rows have them: of the way its name."""
+        """All fields as JSON, as rows have them; the way by its name."""
         names = [field.name for field in dataclasses.fields(self)]
         return {name: getattr(self, name) for name in names} | {"measure": self.measure.name}
 
@@ -116,12 +116,17 @@ class TrainedCase(KindCase):
 
 
 def sized(
-    name: str, measure: Way, *contestants: str, cell: str = "", of: type[Case] = Case, **rest: Any
+    name: str,
+    measure: Way,
+    *contestants: str,
+    cell: str = "",
+    of: type[Case] = Case,
+    **options: Any,
 ) -> Any:
     """A case whose name has its T,B,H, and begins with its cell unless that is said; the first
     contestant is the baseline unless that is said."""
     sizes = re.findall(r"(\d+),(\d+),(\d+)", name)[-1]
-    fields = {"baseline": contestants[0] if contestants else "", **rest}
+    fields = {"baseline": contestants[0] if contestants else "", **options}
     cell = cell or name.split()[0]
     return of(name, measure, cell, *map(int, sizes), contestants=contestants, **fields)
 
@@ -132,13 +137,13 @@ def packed(*values: Any) -> str:
 
 
 def unpacked(text: str) -> Any:
-    """What :func:`packed` was given."""
+    """The values that :func:`packed` encoded."""
     return pickle.loads(base64.b64decode(text))
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long a case is measured.
+    """Duration of a measurement.
 
     Attributes:
         seconds: of interleaved timing (s), warming up and agreement apart.

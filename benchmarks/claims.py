@@ -1,4 +1,4 @@
-"""What a paper or report says, beside what was measured here: one sentence each."""
+"""Claims of papers, each judged by what was measured here."""
 
 from __future__ import annotations
 
@@ -36,8 +36,12 @@ class Spread:
 
     @property
     def loses(self) -> bool:
-        """Of a ratio: whether the one is slower, by the same rule."""
+        """True if the contestant is slower, by the same rule."""
         return self.inverse.gains
+
+    def reaches(self, least: float) -> bool:
+        """True if a ratio is at least so large in three rounds of four."""
+        return self.q1 >= least
 
     @property
     def inverse(self) -> Spread:
@@ -69,12 +73,12 @@ class Trend:
 
     @property
     def rises(self) -> bool:
-        """Whether y grows with x, clearly."""
+        """True if y grows with x, by two standard errors."""
         return self.power > _CLEAR * self.error
 
     @property
     def falls(self) -> bool:
-        """Whether y falls with x, clearly."""
+        """True if y falls with x, by two standard errors."""
         return -self.power > _CLEAR * self.error
 
     def __str__(self) -> str:
@@ -121,23 +125,23 @@ class Rows:
             UnmeasuredError: there is none.
         """
         if case not in self:
-            why = self._rows.get(case, {}).get("skipped")
-            raise UnmeasuredError(f"{case} was not measured{_because(why)}")
+            explanation = self._rows.get(case, {}).get("skipped")
+            raise UnmeasuredError(f"{case} was not measured{_because(explanation)}")
         self.read.add(case)
         return self._rows[case]
 
-    def among(self, cases: Iterable[str], why: str) -> list[str]:
-        """Those of some cases that were measured.
+    def among(self, cases: Iterable[str], explanation: str) -> list[str]:
+        """Names of the cases that were measured.
 
         Raises:
             UnmeasuredError: none was, for the reason that is given.
         """
         if measured := [case for case in cases if case in self]:
             return measured
-        raise UnmeasuredError(why)
+        raise UnmeasuredError(explanation)
 
     def anew(self) -> Rows:
-        """The same rows, of which none was read."""
+        """A copy that has no row marked as read."""
         return Rows(self._rows.values())
 
     def rate(self, case: str, contestant: str) -> float:
@@ -153,7 +157,7 @@ class Rows:
         return self.time(case, contestant).median
 
     def faster(self, case: str, contestant: str, reference: str) -> float:
-        """How many times as fast one contestant is as another in the same case."""
+        """Median of :meth:`ratio`."""
         return self.ratio(case, contestant, reference).median
 
     def ratio(self, case: str, contestant: str, reference: str) -> Spread:
@@ -183,13 +187,13 @@ class Rows:
         """
         times = self[case].get("seconds", {})
         if contestant not in times:
-            why = self[case].get("absent", {}).get(contestant)
-            raise UnmeasuredError(f"{contestant} was not measured in {case}{_because(why)}")
+            explanation = self[case].get("absent", {}).get(contestant)
+            raise UnmeasuredError(f"{contestant} was not measured in {case}{_because(explanation)}")
         return _spread(times[contestant])
 
 
-def _because(why: str | None) -> str:
-    return "" if why is None else f": {why}"
+def _because(explanation: str | None) -> str:
+    return "" if explanation is None else f": {explanation}"
 
 
 def _spread(quartiles: Mapping[str, float]) -> Spread:
@@ -199,7 +203,7 @@ def _spread(quartiles: Mapping[str, float]) -> Spread:
 
 @dataclass(frozen=True)
 class Reasons:
-    """What makes a claim hold, and what makes it fail: one sentence each, both or none."""
+    """Explanations of both verdicts of a claim, one sentence each."""
 
     holds: str
     fails: str
@@ -212,7 +216,7 @@ class Reasons:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a claim stands here.
+    """Verdict on a claim.
 
     Attributes:
         holds: whether what was measured agrees.
@@ -228,7 +232,7 @@ class Verdict:
     reasons: Reasons | None = None
 
     @property
-    def why(self) -> str:
+    def explanation(self) -> str:
         """The reason of this verdict, and the facts."""
         reason = ""
         if self.reasons is not None:
@@ -247,7 +251,7 @@ class Claim:
         judge: looks at the rows of the suite.
     """
 
-    where: str
+    section: str
     says: str
     figure: str
     judge: Callable[[Rows], Verdict]
@@ -265,7 +269,7 @@ class Claims(list[Claim]):
     """
 
     def __call__(
-        self, where: str, says: str, figure: str = "", *, holds: str = "", fails: str = ""
+        self, section: str, says: str, figure: str = "", *, holds: str = "", fails: str = ""
     ) -> Callable[[Callable[[Rows], Judgement]], Callable[[Rows], Judgement]]:
         """Note a claim; a decorator of what judges it."""
         reasons = Reasons(holds, fails) if holds or fails else None
@@ -278,7 +282,7 @@ class Claims(list[Claim]):
                 agrees, figure_here, *facts = verdict
                 return Verdict(agrees, figure_here, facts="".join(facts), reasons=reasons)
 
-            self.append(Claim(where, says, figure, judged))
+            self.append(Claim(section, says, figure, judged))
             return judge
 
         return judge_by
@@ -294,7 +298,7 @@ def judged(claims: Sequence[Claim], rows: Rows) -> list[tuple[str, ...]]:
 
 
 def _line(claim: Claim, rows: Rows) -> tuple[str, ...]:
-    source = (claim.where, claim.says, claim.figure)
+    source = (claim.section, claim.says, claim.figure)
     try:
         verdict = claim.judge(rows)
     except UnmeasuredError as error:
@@ -302,4 +306,4 @@ def _line(claim: Claim, rows: Rows) -> tuple[str, ...]:
     if busy := rows.busy():
         row = max(busy, key=lambda row: row["waited"])
         return (*source, "", BUSY, f"{row['case']}: {busy_in_words(row)}")
-    return (*source, verdict.figure, HOLDS if verdict.holds else FAILS, verdict.why)
+    return (*source, verdict.figure, HOLDS if verdict.holds else FAILS, verdict.explanation)

@@ -1,4 +1,4 @@
-"""Who runs a case: each contestant gets the same weights, the same x and the same cotangent."""
+"""Contestants of a case: each gets the same weights, the same x and the same cotangent."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def leaves_of(problem: Problem) -> dict[str, Tensor]:
 
 
 def _short(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By their names in the formula."""
+    """Weights by their names in the formula."""
     return {name.removesuffix("_l0"): w for name, w in weights.items()}
 
 

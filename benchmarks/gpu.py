@@ -108,11 +108,11 @@ def first() -> Iterator[Case]:
 
 
 def cases() -> list[Case]:
-    """All cases, most important first."""
-    return [*dict.fromkeys([*first(), *rest()])]
+    """Every case, most important first."""
+    return [*dict.fromkeys([*first(), *remaining_cases()])]
 
 
-def rest() -> Iterator[Case]:
+def remaining_cases() -> Iterator[Case]:
     """The lists of the question's seven parts, in order; the largest lists last."""
     dtypes = ("bfloat16", "float32")
     for H, B in ((512, 16), (256, 16), (1024, 16), (128, 16), (64, 16), (2048, 16)):
@@ -206,7 +206,7 @@ def of_kind(*names: str) -> Callable[[Measure], Measure]:
 
 
 def clock_of(device: str) -> Clock:
-    """What times a call (s): the median by CUDA's events, or one call where there is no GPU."""
+    """Build a timer of a call (s): the median by CUDA events, or one call without a GPU."""
     if device == "cuda":
         from triton.testing import do_bench
 
@@ -222,7 +222,7 @@ def clock_of(device: str) -> Clock:
 
 
 def job_of(case: Case, device: str) -> Any:
-    """What is compiled: torch's formula for torch's cells, else a cell of the library."""
+    """Job of a case: torch's formula for torch's cells, else a cell of the library."""
     modes = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN_TANH", "relu": "RNN_RELU"}
     torchs = case.cell in modes and case.kind != "cell"
     cell = FORMULAS[modes[case.cell], True] if torchs else getattr(cells, case.cell)
@@ -247,7 +247,7 @@ def runs(trial: Any, kernel: Any) -> tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def host_time(run: Callable[[], Any], device: str) -> float:
-    """How long the host takes to launch a call (s); where there is no GPU, the whole call."""
+    """Time of the host to launch a call (s); without a GPU, of the whole call."""
     seconds: list[float] = []
     for _ in range(5 if device == "cuda" else 1):
         if device == "cuda":
@@ -257,7 +257,7 @@ def host_time(run: Callable[[], Any], device: str) -> float:
 
 
 def own_times(case: Case, device: str, clock: Clock, engine: str = "triton") -> dict[str, Any]:
-    """All schedules of an engine: agreement with the reference in float64 first, then time."""
+    """Time every schedule of an engine that agrees with the reference in float64."""
     job = job_of(case, device)
     compiled, refused = kernels(case, job, engine)
     steps = 64 if engine == "deer" else 8  # of several blocks, where all are solved at once
@@ -376,15 +376,15 @@ def module_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
         row[key] = (clock(lambda m=module: m(x)), clock(lambda m=module: train(m)))
     if row["elman error"] > max(3 * row["torch error"], 1e-5):
         raise ArithmeticError(f"off by {row['elman error']:.2g}, torch {row['torch error']:.2g}")
-    chosen = [record for sizes in elman.nn.choices(layer).values() for record in sizes.values()]
-    words = dict.fromkeys(f"{record['engine']} {record['schedule']}" for record in chosen)
+    records = [record for sizes in elman.nn.choices(layer).values() for record in sizes.values()]
+    words = dict.fromkeys(f"{record['engine']} {record['schedule']}" for record in records)
     row["best"] = ", ".join(words)
     return row
 
 
 @of_kind("peaks")
 def peaks(case: Case, device: str, clock: Clock) -> dict[str, Any]:
-    """What the device can do: bytes copied (read and written) and products, a second."""
+    """Peaks of the device: bytes copied (read and written) and FLOP of products per second."""
     source = torch.empty(1 << 28, device=device)
     target = torch.empty_like(source)
     rates = {"copy": 2 * source.nbytes / clock(lambda: target.copy_(source))}
@@ -399,7 +399,7 @@ def peaks(case: Case, device: str, clock: Clock) -> dict[str, Any]:
 
 
 def work_of(case: Case, device: str) -> dict[str, float]:
-    """What a forward and a backward have to do at least: products (FLOP), arrays moved (bytes)."""
+    """Least work of a forward and a backward: products (FLOP), arrays moved (bytes)."""
     job = job_of(case, device)
     sizes = job.spec.sizes
     shapes = [shape_size(weight.shape, sizes) for weight in job.graph.weights]
@@ -468,7 +468,7 @@ def decoder_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
 
 
 def measure(case: Case, device: str) -> dict[str, Any]:
-    """All of a row but what is the same in every row."""
+    """Measurements of a case, as a row."""
     clock = clock_of(device)
     if case.kind in KINDS:
         return KINDS[case.kind](case, device, clock)
@@ -540,9 +540,9 @@ def warm(todo: list[Case], device: str, seconds: float) -> None:
         list(pool.map(compile_all, (todo[number::count] for number in range(count))))
 
 
-def working(what: str, device: str) -> list[str]:
+def working(task: str, device: str) -> list[str]:
     """The command of a process that measures cases, or compiles for them."""
-    return [sys.executable, __file__, "--work", what, device]
+    return [sys.executable, __file__, "--work", task, device]
 
 
 def facts(device: str) -> dict[str, Any]:
@@ -576,9 +576,9 @@ def line(row: dict[str, Any], peaks: dict[str, float]) -> str:
             least = row["flop"] / peaks[product], row["bytes"] / peaks["copy"]
             shares = "/".join(f"{100 * seconds / row['elman'][1]:.0f}" for seconds in least)
     elman, torchs = (pairs.get(name, _pair((None, None), 1)) for name in ("elman", "torch"))
-    rest = ", ".join(f"{name} {pairs[name]}" for name in peers if name != "torch")
+    others = ", ".join(f"{name} {pairs[name]}" for name in peers if name != "torch")
     columns = f"{row['case']:36} {elman} {torchs} {ratio:>8} {shares:>7}"
-    return f"{columns} {row.get('best', '-'):18} {rest}".rstrip()
+    return f"{columns} {row.get('best', '-'):18} {others}".rstrip()
 
 
 def _pair(times: Sequence[float | None], steps: int) -> str:
@@ -592,9 +592,9 @@ def report(rows: list[dict[str, Any]], machine: dict[str, Any], file: Path) -> N
     facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
     table = "\n".join([HEAD, *(line(row, peaks_of(rows)) for row in rows)])
     refused = "\n".join(
-        f"- {row['case']}, {schedule}: {why}"
+        f"- {row['case']}, {schedule}: {reason}"
         for row in rows
-        for schedule, why in row.get("refused", {}).items()
+        for schedule, reason in row.get("refused", {}).items()
     )
     file.write_text(
         f"# elman on a GPU\n\n{facts}\n\n```\n{table}\n```\n\n"
@@ -605,7 +605,7 @@ def report(rows: list[dict[str, Any]], machine: dict[str, Any], file: Path) -> N
 
 
 def peaks_of(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """What the device can do, if it was measured."""
+    """Measured peaks of the device; {} if there are none."""
     return next((row["peaks"] for row in rows if "peaks" in row), {})
 
 
@@ -645,8 +645,8 @@ def main() -> None:
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        what, device = options.work
-        work({"measure": measure, "compile": compile_for}[what], device)
+        task, device = options.work
+        work({"measure": measure, "compile": compile_for}[task], device)
         return
     device = "cpu" if options.dry else "cuda"
     if options.dry:

@@ -1,4 +1,4 @@
-"""What a number depends on: machine, libraries, threads, compiler, and the code that ran."""
+"""Facts that a figure depends on: machine, libraries, threads, compiler and code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def facts() -> dict[str, Any]:
 
 
 def code() -> dict[str, str]:
-    """Which code ran: commit, and a digest of the sources, which tells more."""
+    """Commit, and digest of the sources."""
     return {"commit": commit(), "code": digest()}
 
 

@@ -1,4 +1,4 @@
-"""What pages show of committed rows, written between two marker comments: tables, and figures."""
+"""Tables and figures of committed rows, written into pages between marker comments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def start_of(name: str) -> str:
 
 
 def names_in(text: str) -> list[str]:
-    """What has a place in a text, in its order."""
+    """Names of the markers in a text, in order."""
     return re.findall(r"<!-- bench:(.+?) -->", text)
 
 
@@ -49,7 +49,7 @@ def rewritten(text: str, name: str, content: str) -> str:
 
 
 def markdown(suite: Suite, measured: dict[str, Row]) -> str:
-    """All cases of a suite as a table, and the machine with its peak below it.
+    """A Markdown table of a suite's cases, and below it the machine with its peak.
 
     Raises:
         RunError: a case is missing, failed, or was measured elsewhere or in a hurry.
@@ -67,7 +67,7 @@ def markdown(suite: Suite, measured: dict[str, Row]) -> str:
 
 
 def complaints(suite: Suite, measured: dict[str, Row]) -> list[str]:
-    """Why rows are not fit to be shown: every case must be there, by one code on one machine."""
+    """Reasons not to publish rows: every case must be there, by one code on one machine."""
     reasons = [f"{case.name}: missing" for case in suite.cases if case.name not in measured]
     present = [measured[case.name] for case in suite.cases if case.name in measured]
     reasons += [

@@ -39,7 +39,7 @@ class Bar:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast elman is as the baseline (median)."""
+        """Median speed-up of elman over the baseline."""
         return rows_of(self.suite).faster(self.case, OURS, self.baseline)
 
 

@@ -1,4 +1,4 @@
-"""What contestants share: the problem that each is given, and what each has to offer."""
+"""Interface of contestants: the problem that all share, and what each provides."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Problem:
     moved: int = 0
 
     def double(self) -> Problem:
-        """The same numbers in float64."""
+        """The problem in float64."""
         weights = {name: value.double() for name, value in self.weights.items()}
         return replace(self, x=self.x.double(), dy=self.dy.double(), weights=weights)
 
     def first(self, steps: int) -> Problem:
-        """The same weights and no more than the first steps."""
+        """The problem cut to its first steps."""
         case = replace(self.case, T=steps)
         rows = steps * self.rows // self.case.T
         return replace(self, case=case, x=self.x[:steps], dy=self.dy[:steps], rows=rows)
@@ -54,8 +54,10 @@ class Problem:
         but for x where its gradient is not wanted."""
         matrices = [w for k, w in self.weights.items() if w.dim() == 2 and k not in self.once]
         elements = [w.numel() for w in matrices]
-        each = 6 if self.case.measure.backward else 2
-        return (each * sum(elements) - (0 if self.wants_x else 2 * elements[0])) * self.rows
+        flop_per_weight = 6 if self.case.measure.backward else 2
+        return (
+            flop_per_weight * sum(elements) - (0 if self.wants_x else 2 * elements[0])
+        ) * self.rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ def rounded(value: float) -> str:
 
 
 def words_per_second(rows: Rows, case: str, contestant: str) -> float:
-    """Of a training step of T x B words."""
+    """Words per second of a training step of T x B words."""
     sizes = rows[case]["asked"]
     return sizes["T"] * sizes["B"] / rows.seconds(case, contestant)
 
@@ -72,7 +72,7 @@ def layers() -> str:
 
 
 def model(cell: str) -> str:
-    """How many times as fast a whole model trains as one of torch.nn's layers."""
+    """Speed-up of training a whole model over one on torch.nn's layers."""
     return f"{rows_of('ecornn').faster(f'model 2 {cell} 35,20,200', OURS, 'torch'):.2f}"
 
 
@@ -82,7 +82,7 @@ def model_speed() -> float:
 
 
 def perplexities() -> str:
-    """Of both models at the end."""
+    """Final perplexities of both models."""
     curves = rows_of("ecornn")["perplexities 35,20,200"]["perplexities"]
     return " and ".join(f"{curves[contestant][-1]:.2f}" for contestant in (OURS, "torch"))
 
@@ -98,7 +98,7 @@ def products() -> str:
 
 
 def launches() -> str:
-    """What operators cost where nothing is computed."""
+    """Cost of operators where nothing is computed."""
     rows = rows_of("ecornn")
     counts = {k: v["operators"] for k, v in rows["operators 35,64,512"]["operators"].items()}
     times = rows.faster("launches 35,1,1", "torch", "loop")
@@ -120,9 +120,9 @@ def checkpointed() -> str:
     return f"{min(times):.1f} to {max(times):.1f}"
 
 
-def spans(every: int) -> str:
-    """The same of a very long sequence."""
-    return f"{rows_of('memory').faster(LONG.format(every), 'elman-c', CHECKPOINT):.1f}"
+def spans(interval: int) -> str:
+    """Slowdown of a very long sequence that keeps one state in so many steps."""
+    return f"{rows_of('memory').faster(LONG.format(interval), 'elman-c', CHECKPOINT):.1f}"
 
 
 def step_us(contestant: str) -> str:
@@ -173,7 +173,7 @@ def projects() -> str:
     for bar in PROJECTS.bars:
         rows = rows_of(bar.suite)
         seconds = [rows.seconds(bar.case, name) for name in (bar.baseline, OURS)]
-        texts = [f"{1000 * each:.3g} ms" if each < 1 else f"{each:.3g} s" for each in seconds]
+        texts = [f"{1000 * time:.3g} ms" if time < 1 else f"{time:.3g} s" for time in seconds]
         lines.append(f"| {' | '.join([bar.label, *texts, times(bar.speedup)])} |")
     return "\n".join(lines)
 
@@ -213,7 +213,7 @@ FIGURES: dict[str, Callable[[], str]] = {
 
 
 def content(name: str) -> str:
-    """What stands behind a marker.
+    """The text behind a marker.
 
     Raises:
         InputError: it is neither a suite nor a figure.

@@ -24,9 +24,9 @@ from elman.report.charts import (
     Chart,
     Quartiles,
     at_end,
-    drawn,
     hints,
     logarithmic,
+    render_svg,
 )
 from elman.report.page import PAGES, write_page
 
@@ -39,7 +39,7 @@ _FEW = 60  # points that are marked
 
 @dataclass(frozen=True)
 class BenchPage:
-    """What a page shows of a suite.
+    """The content of a suite's page.
 
     Attributes:
         name: of the suite, the title.
@@ -90,12 +90,14 @@ def write_report(path: Path, title: str, pages: Sequence[BenchPage]) -> Path:
 def _charts(page: BenchPage) -> list[Chart]:
     charts: list[Chart] = []
     if page.ratios:
-        draw = drawn(partial(_draw_ratios, page=page), 1.2 + _ROW * len(page.ratios))
+        draw = render_svg(partial(_draw_ratios, page=page), 1.2 + _ROW * len(page.ratios))
         charts.append(Chart("Speed-up (median, quartiles; tick: the target)", draw))
     if page.shares:
-        draw = drawn(partial(_draw_shares, shares=page.shares), 1.2 + _ROW * len(page.shares))
+        draw = render_svg(partial(_draw_shares, shares=page.shares), 1.2 + _ROW * len(page.shares))
         charts.append(Chart("Share of the processor's peak", draw))
-    charts += [Chart(plot["title"], drawn(partial(_draw_plot, plot=plot))) for plot in page.plots]
+    charts += [
+        Chart(plot["title"], render_svg(partial(_draw_plot, plot=plot))) for plot in page.plots
+    ]
     return charts
 
 

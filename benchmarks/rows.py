@@ -79,7 +79,7 @@ def append_row(path: Path, row: Row) -> None:
 
 
 def _ends_line(file: Any) -> bool:
-    """Whether a file is empty or ends with a line's end."""
+    """True if a file is empty or ends with a newline."""
     if file.seek(0, os.SEEK_END) == 0:
         return True
     file.seek(-1, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""All cases of a suite, one after the other, each in a process of its own."""
+"""Run the cases of a suite one after the other, each in a process of its own."""
 
 from __future__ import annotations
 

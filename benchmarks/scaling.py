@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.machine import facts
 from elman.cell_files import find_sequence_cell
-from elman.cli._options import DType, DTypeOption
+from elman.cli._options import DTypeOption
 from elman.cli._terminal import plain, say, wide_console
 from elman.cli.app import run_command
 from elman.errors import InputError, RunError, diagnostic
@@ -37,7 +37,7 @@ from elman.files import write_atomically
 from elman.measuring.timing import WARM_UP, quartiles, time_side_by_side
 from elman.train.loop.config import Config
 from elman.train.loop.layers import recurrent
-from elman.train.run.stored import DamageError, Positive, Range, Share, filled, read_object
+from elman.train.run.stored import DamageError, Positive, Range, Share, decode, read_object
 from elman.tuning.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
 from elman.tuning.waiting import Waiting, waiting_in_words
 
@@ -54,7 +54,7 @@ OF_FILE = ("cell", "hidden", "layers", "steps", "dtype", "threads", "seconds")
 
 @dataclass(frozen=True)
 class Stack:
-    """What is computed: layers of a cell, each as wide as its input, over T steps."""
+    """A stack to be scaled: layers of a cell, each as wide as its input, over T steps."""
 
     cell: str
     hidden: int
@@ -128,7 +128,7 @@ class Times:
     def compute_s(self, minibatch: int) -> float:
         """Seconds at any minibatch: in proportion above the largest measured, on a line between
         two, and below the smallest what that takes."""
-        seconds = {int(size): taken for size, taken in self.seconds.items()}
+        seconds = {int(size): time_s for size, time_s in self.seconds.items()}
         sizes = sorted(seconds)
         place = bisect_left(sizes, minibatch)
         if place == len(sizes):
@@ -142,7 +142,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Nodes:
-    """What connects devices that share nodes, as many in each.
+    """Interconnect of devices in nodes, as many in each.
 
     A ring inside each node leaves the node's sum of n / D bytes with each of its D devices, these
     are summed over nodes through the node's own link, and a ring inside hands the parts round.
@@ -263,7 +263,7 @@ def read_times(path: Path) -> Times:
         content = read_object(path)
         if content is None:
             raise DamageError("there is no such file")
-        times: Times = filled(Times, content)
+        times: Times = decode(Times, content)
     except DamageError as error:
         details = [("path", str(path)), ("found", str(error))]
         hint = "times.json of a call of python -m benchmarks.scaling without --times"
@@ -302,7 +302,7 @@ def scale(
     least_saved: Annotated[
         float, typer.Option(help="Share of a step that a doubling must save.", min=0, max=1)
     ] = 0.1,
-    dtype: DTypeOption = DType.FLOAT32,
+    dtype: DTypeOption = "float32",
     threads: Annotated[
         int, typer.Option(help="Threads of each worker, where it is measured here.", min=1)
     ] = 1,
@@ -325,7 +325,7 @@ def scale(
     if times is None:
         find_sequence_cell(cell)
         torch.set_num_threads(threads)
-        stack = Stack(cell, hidden, layers, steps, str(dtype), threads)
+        stack = Stack(cell, hidden, layers, steps, dtype, threads)
         with console.status("measuring"):
             measured = measure_times(stack, batch, seconds)
         times = (out or Path("scale-out") / f"{datetime.now():%Y%m%d-%H%M%S}") / "times.json"
@@ -346,7 +346,7 @@ def scale(
 
 
 def find_link(text: str, option: str = "--interconnect") -> Interconnect:
-    """What an option names. Raises BadParameter: it is not an interconnect."""
+    """Interconnect that an option names. Raises BadParameter: it is none."""
     try:
         return find_interconnect(text)
     except InputError as error:
@@ -354,7 +354,7 @@ def find_link(text: str, option: str = "--interconnect") -> Interconnect:
 
 
 def explicit(context: typer.Context, names: Collection[str]) -> list[str]:
-    """Those options that stand in the call, and do not have their defaults."""
+    """Names of the options that the call sets."""
     sources = {name: context.get_parameter_source(name) for name in names}
     return [name for name, source in sources.items() if source and source.name != "DEFAULT"]
 
@@ -408,7 +408,7 @@ def verdict(points: list[Point], best: Point, least: float) -> str:
 
 
 def notes(times: Times, batch: int, most: int) -> Iterator[str]:
-    """What a reader of the table should know."""
+    """Notes below the table."""
     if batch > times.largest:
         yield (
             f"≈: a minibatch of {times.largest} is the largest that was measured; beyond it a step "

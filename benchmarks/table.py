@@ -85,11 +85,11 @@ def _memory(memory: dict[str, Any]) -> str:
 
 
 def _refused(row: Row) -> str:
-    """Who would take too much time or memory; and if not all steps were compared."""
+    """Refused contestants with reasons; and how many steps were compared, if not all."""
     texts = [
-        f"{name.removeprefix(f'{OURS}-')}: {why.removeprefix(REFUSED)}"
-        for name, why in row.get("absent", {}).items()
-        if why.startswith(REFUSED)
+        f"{name.removeprefix(f'{OURS}-')}: {reason.removeprefix(REFUSED)}"
+        for name, reason in row.get("absent", {}).items()
+        if reason.startswith(REFUSED)
     ]
     if "compared" in row:
         texts.append(f"errors are those of the first {row['compared']} steps")
@@ -128,7 +128,7 @@ def filled(rows: list[Row], without: Sequence[str] = ()) -> tuple[list[str], lis
 
 
 def _peers(ratios: dict[str, Any], baseline: str) -> str:
-    """How many times as fast as each peer elman is, by the ratios of both to the baseline."""
+    """Speed-up of elman over each peer, by the ratios of both to the baseline."""
     if OURS in ratios:
         elman = ratios[OURS]["median"]
     elif ratios and baseline.startswith(OURS):  # one of our engines is what all are compared with
@@ -158,7 +158,7 @@ def machine_line(row: Row) -> str:
 
 
 def warnings_of(rows: list[Row]) -> list[str]:
-    """What a reader of rows has to know of the machine that measured them: a line, or none."""
+    """Warnings about the machine that measured rows: a line if any was busy."""
     busy = [row for row in rows if busy_in_words(row)]
     if not busy:
         return []
@@ -243,7 +243,7 @@ def _target(row: Row) -> str:
 
 
 def misses(row: Row) -> bool:
-    """Whether a row falls short of its suite's target; on a busy machine there is no verdict."""
+    """True if a row misses its suite's target; rows of a busy machine miss none."""
     return row.get("met") is False
 
 

@@ -22,13 +22,19 @@ _LOOK_S = 0.3  # whether other programs take the cores
 
 
 def measure_peak(case: Case, effort: Effort) -> dict[str, Any]:
-    """What the machine can do at most in fp32 (GFLOP/s)."""
+    """Peak of the machine in fp32 (GFLOP/s)."""
     del effort
-    peaks, waiting = peak_gflops((1, case.threads)), Waiting()
-    matrix, end = torch.ones(512, 512), time.perf_counter() + _LOOK_S
-    while time.perf_counter() < end:  # the threads of the peak are gone: torch's are not
+    # the threads of the peak are gone when it is known: torch's are not
+    return {"peak_gflops": peak_gflops((1, case.threads)), "waited": busy_share()}
+
+
+def busy_share() -> float:
+    """Share of a short time for which torch's threads, all at work, waited for a core."""
+    waiting, matrix = Waiting(), torch.ones(512, 512)
+    end = time.perf_counter() + _LOOK_S
+    while time.perf_counter() < end:
         torch.mm(matrix, matrix)
-    return {"peak_gflops": peaks, "waited": waiting.share()}
+    return waiting.share()
 
 
 PEAK = Case("peak", Way("peak", measure_peak), quick=True)  # the same in every suite

@@ -41,8 +41,8 @@ class Speller(nn.Module):
         _, states = self.encoder(packed)
         start = torch.tanh(self.bridge(torch.cat((states[-2], states[-1]), -1)))
         first = torch.full_like(targets[:1], START)
-        given = self.embedding(torch.cat((first, targets[:-1])))
-        out, _ = self.decoder(given, start.unsqueeze(0))
+        inputs = self.embedding(torch.cat((first, targets[:-1])))
+        out, _ = self.decoder(inputs, start.unsqueeze(0))
         return self.readout(out)
 
 
@@ -63,25 +63,25 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
-    found = sorted(set(args.text.read_text(encoding="utf-8").lower().split()))
-    words = [word for word in found if len(word) > 2 and set(word) <= set(LETTERS)]
+    spellings = sorted(set(args.text.read_text(encoding="utf-8").lower().split()))
+    words = [word for word in spellings if len(word) > 2 and set(word) <= set(LETTERS)]
     order = torch.randperm(len(words)).tolist()
-    held, rest = [words[k] for k in order[:500]], [words[k] for k in order[500:]]
+    test_words, train_words = [words[k] for k in order[:500]], [words[k] for k in order[500:]]
     model = Speller(args.size)
     if args.library == "elman":
         elman.accelerate(model)
     optimizer = torch.optim.Adam(model.parameters(), 2e-3)
 
-    def batch(chosen: list[str]) -> tuple[Tensor, Tensor, Tensor]:
-        forwards = pad_sequence([letters(word) for word in chosen])
-        backwards = pad_sequence([letters(word[::-1]) for word in chosen])
-        return forwards, torch.tensor([len(word) for word in chosen]), backwards
+    def batch(sample: list[str]) -> tuple[Tensor, Tensor, Tensor]:
+        forwards = pad_sequence([letters(word) for word in sample])
+        backwards = pad_sequence([letters(word[::-1]) for word in sample])
+        return forwards, torch.tensor([len(word) for word in sample]), backwards
 
     began = time.perf_counter()
     for step in range(args.steps):
-        chosen = [rest[k] for k in torch.randint(len(rest), (args.batch,)).tolist()]
-        given, lengths, targets = batch(chosen)
-        logits = model(given, lengths, targets)
+        sample = [train_words[k] for k in torch.randint(len(train_words), (args.batch,)).tolist()]
+        forwards, lengths, targets = batch(sample)
+        logits = model(forwards, lengths, targets)
         loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
         optimizer.zero_grad()
         loss.backward()
@@ -93,8 +93,8 @@ def main() -> None:
 
     model.eval()
     with torch.no_grad():
-        given, lengths, targets = batch(held)
-        right = (model(given, lengths, targets).argmax(-1) == targets) | (targets == PAD)
+        forwards, lengths, targets = batch(test_words)
+        right = (model(forwards, lengths, targets).argmax(-1) == targets) | (targets == PAD)
     share = float(right.all(0).float().mean())
     print(f"held-out words spelled backwards without a mistake: {share:.1%}")
 

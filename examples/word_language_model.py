@@ -95,8 +95,8 @@ def main() -> None:
 
     torch.manual_seed(args.seed)
     counts = Counter(args.train.read_text(encoding="utf-8").replace("\n", " <eos> ").split())
-    known = [word for word, _ in counts.most_common(args.words - 1)]
-    vocabulary = {word: k for k, word in enumerate(known, 1)}
+    frequent = [word for word, _ in counts.most_common(args.words - 1)]
+    vocabulary = {word: k for k, word in enumerate(frequent, 1)}
     train = rows(args.train, vocabulary, args.batch)
     model = Model(args.library, args.words, args.size, args.layers, args.drop)
     optimizer = torch.optim.Adam(model.parameters(), args.lr)

@@ -42,7 +42,7 @@ def forge(folder: Path, change: Callable[[dict[str, Tensor], dict[str, Any]], ob
     for path in (folder / "checkpoints").glob("*-*"):
         point = checkpoint.read(path)
         change(point.tensors, point.facts)
-        checkpoint.written(path.parent, path.name.partition("-")[0], point)
+        checkpoint.write_checkpoint(path.parent, path.name.partition("-")[0], point)
 
 
 def row_of(said: str, name: str) -> str:

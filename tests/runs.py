@@ -24,7 +24,7 @@ def assert_equal_runs(left: RunFolder, right: RunFolder) -> None:
         assert torch.equal(value, theirs.tensors[name]), name
     bests = [best_of(run.checkpoints) for run in runs]
     assert [best.step for best in bests] == [run.read("result")["best_step"] for run in runs]
-    assert bests[0].found == bests[1].found
+    assert bests[0].score == bests[1].score
     for name, value in bests[0].weights.items():
         assert torch.equal(value, bests[1].weights[name]), name
     rows, others = (read_metrics(run.metrics) for run in runs)

@@ -7,8 +7,10 @@ import socket
 from hashlib import sha256
 from pathlib import Path
 
+import pytest
 from filelock import FileLock
 
+from elman.cli import main
 from elman.train.loop.metrics import read_metrics
 from elman.train.run import checkpoint
 from elman.train.run.folder import RunFolder, list_runs
@@ -59,7 +61,7 @@ def losses(out: Path) -> list[float]:
 def cut_short(run: RunFolder, step: int) -> None:
     """Make a run that has ended one that was stopped after a step, at a checkpoint."""
     (run.path / "result.json").unlink()
-    for path in checkpoint.listed(run.checkpoints):
+    for path in checkpoint.list_checkpoints(run.checkpoints):
         if int(path.name.removeprefix("step-")) > step:
             shutil.rmtree(path)
 
@@ -75,7 +77,7 @@ class Common:
 
         Args:
             words: options of `elman train` beside OPTIONS.
-            processes: as many, one by itself and several as torchrun starts them.
+            processes: as many; one is this one, and several are started as torchrun does.
         """
         name = sha256("\0".join((*words, str(processes))).encode()).hexdigest()[:12]
         kept, copy = self._shared / name, self._own / name
@@ -83,10 +85,11 @@ class Common:
             if not kept.exists():
                 made = kept.with_suffix(".made")
                 options = (f"--data={self._data}", f"--out={made}", *OPTIONS, *words)
-                alone = processes == 1
-                finished(
-                    *([begin(*ELMAN, *options)] if alone else as_torchrun(processes, *options))
-                )
+                if processes == 1:
+                    with pytest.raises(SystemExit, match="0"):
+                        main((*ELMAN[2:], *options))
+                else:
+                    finished(*as_torchrun(processes, *options))
                 made.rename(kept)
         if not copy.exists():
             shutil.copytree(kept, copy)

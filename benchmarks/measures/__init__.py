@@ -1,1 +1,1 @@
-"""What is measured of a case: training steps, memory, first steps, phases, tapes, refusals."""
+"""Measurements of a case: training steps, memory, first steps, phases, operators, limits."""

@@ -46,21 +46,21 @@ class LimitedCase(Case):
 
 
 def measure_limited(case: LimitedCase, effort: Effort) -> dict[str, Any]:
-    """As :func:`measure_steps`, those who would take too long or too much memory left out."""
+    """Measure as :func:`measure_steps`, without those that are refused."""
     refused = refusals(case)
     judged = case.T if case.T * case.B * case.H <= ELEMENTS else JUDGED
     return timed(case, effort, enter_all(case, refused, judged), judged)
 
 
 def refusals(case: LimitedCase) -> dict[str, str]:
-    """Who is not measured, and why."""
-    reasons = {name: why for name in case.contestants if (why := _too_long(case, name))}
-    rest = [name for name in case.contestants if name not in reasons]
+    """Contestants that are refused, with the reason."""
+    reasons = {name: reason for name in case.contestants if (reason := _too_long(case, name))}
+    admitted = [name for name in case.contestants if name not in reasons]
     if (room := available()) is not None:
         item = getattr(torch, case.dtype).itemsize * case.T * case.B
         # x is there once for each contestant, and drawn; dy once.
-        beside = item * ((1 + len(rest)) * case.input_size + case.H)
-        for name in rest:
+        beside = item * ((1 + len(admitted)) * case.input_size + case.H)
+        for name in admitted:
             needed = beside + _step_bytes(case, name)
             if needed > room:
                 gib = needed / (1 << 30), room / (1 << 30)
@@ -68,7 +68,7 @@ def refusals(case: LimitedCase) -> dict[str, str]:
     if case.baseline in reasons:
         for name in case.contestants:
             reasons.setdefault(name, f"{case.baseline}, which judges it, is")
-    return {name: REFUSED + why for name, why in reasons.items()}
+    return {name: REFUSED + reason for name, reason in reasons.items()}
 
 
 def available() -> int | None:
@@ -80,7 +80,7 @@ def available() -> int | None:
 
 
 def _step_bytes(case: Case, name: str) -> int:
-    """What a training step takes beside x and dy (bytes); 0 where nobody says."""
+    """Forecast bytes of a training step beside x and dy; 0 where there is no forecast."""
     short = draw_problem(replace(case, T=1))
     module = module_of(name, short) if name in MODULES else ""
     if isinstance(module, str):

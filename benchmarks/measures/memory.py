@@ -26,7 +26,7 @@ from benchmarks.contestants import draw_layer, enter_layer, module_of
 from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem, draw_problem
 from benchmarks.programs import program
-from benchmarks.workloads.decoding import decoded, draw_decoder, few
+from benchmarks.workloads.decoding import decoded, draw_decoder, few_rows
 from elman.engines.c.memory import release
 from elman.errors import EngineError
 from elman.measuring.process import run_program
@@ -69,7 +69,7 @@ def resident() -> tuple[int, int]:
 
 
 def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int]:
-    """What a training step takes beside weights, x, dy and the process itself (bytes).
+    """Bytes of a training step beside weights, x, dy and the process itself.
 
     The first step of its size in the process, so that no kernel has memory of an earlier one; a few
     steps were run before, so that all code is there.
@@ -83,10 +83,10 @@ def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int
         ``held``: between forward and backward; ``peak``: the most; ``weights``: of the parameters.
     """
     x, leaves = problem.x.clone().requires_grad_(), list(module.parameters())
-    few = x[:_WARM_UP].detach().requires_grad_()
+    short = x[:_WARM_UP].detach().requires_grad_()
     with elman.nn.using(engine=engine):
-        torch.autograd.grad(module(few)[0], [few, *leaves], problem.dy[: few.shape[0]])
-    del few
+        torch.autograd.grad(module(short)[0], [short, *leaves], problem.dy[: short.shape[0]])
+    del short
     before = _reset_peak()
     output, last = module(x)
     between, _ = resident()
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def _of_decoder(name: str, problem: Problem, choices: Any) -> dict[str, int | None]:
-    contestant, part = (decoded(name, size) for size in (problem, few(problem)))
+    contestant, part = (decoded(name, size) for size in (problem, few_rows(problem)))
     if isinstance(contestant, str) or isinstance(part, str):
         raise EngineError(f"{name} is absent: {contestant}")
     return take_step(contestant, part)
@@ -146,8 +146,8 @@ def _of_layer(name: str, problem: Problem, choices: Any) -> dict[str, int | None
     if isinstance(module, str):
         raise EngineError(module)
     engine = "auto"
-    for chosen in choices.values():
-        engine = next(iter(chosen.values()))["engine"]
+    for records in choices.values():
+        engine = next(iter(records.values()))["engine"]
     if complaints := elman.nn.pin(module, choices) if choices else []:
         raise EngineError("; ".join(complaints))
     expected = None

@@ -1,4 +1,4 @@
-"""What torch's operators of a training step take, contestant by contestant: its own profiler."""
+"""Time of a training step by torch operator, for each contestant, by torch's profiler."""
 
 from __future__ import annotations
 

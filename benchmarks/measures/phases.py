@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, phase by phase."""
+"""Time of a training step by phase."""
 
 from __future__ import annotations
 

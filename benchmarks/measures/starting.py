@@ -1,4 +1,4 @@
-"""What a user waits for: the import, and the first training step of a cell nobody has seen."""
+"""Start-up times: the import, and the first training step of a cell that was never compiled."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def measure_import(case: Case, effort: Effort) -> dict[str, Any]:
     times = [json.loads(run_program(imports, LIMIT_S)) for _ in range(effort.starts)]
     seconds = {name: quartiles([process[name] for process in times]) for name in ("torch", OURS)}
     return {
-        "seconds": {name: asdict(each) for name, each in seconds.items()},
+        "seconds": {name: asdict(spread) for name, spread in seconds.items()},
         "waited": max(process["waited"] for process in times),
     }
 

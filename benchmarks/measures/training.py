@@ -47,7 +47,7 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
 
 
 def enter_all(case: Case, refused: Mapping[str, str], judged: int) -> Field:
-    """Those contestants of a case that are not refused, compared over so many steps (0: all)."""
+    """Build the contestants that are not refused, and compare them over so many steps (0: all)."""
     able, field = [name for name in case.contestants if name not in refused], Field()
     field.absent |= refused
     if not able:
@@ -76,7 +76,7 @@ def enter_all(case: Case, refused: Mapping[str, str], judged: int) -> Field:
 
 
 def _judgement(problem: Problem) -> Results:
-    """What the baseline computes in float64."""
+    """Results of the baseline in float64."""
     oracle = enter(problem.case.baseline, problem.double())
     if isinstance(oracle, str):
         raise EngineError(oracle)

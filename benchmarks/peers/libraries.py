@@ -68,10 +68,10 @@ def jax_scan(problem: Problem) -> Contestant | str:
         return jax.block_until_ready(compiled(*arguments))
 
     def results() -> Results:
-        output, last, *rest = run()
+        output, last, *pulled = run()
         modules = named(tensor_of(output), tuple(map(tensor_of, last)))
-        if rest:
-            modules |= gradients(("x", *_WEIGHTS), map(tensor_of, rest[0]))
+        if pulled:
+            modules |= gradients(("x", *_WEIGHTS), map(tensor_of, pulled[0]))
         return modules
 
     return Contestant(run, results, ("x", *_WEIGHTS) if train else (), lambda: facts_of("jax"))

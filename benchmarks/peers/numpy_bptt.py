@@ -28,7 +28,7 @@ class Arrays:
 
     @staticmethod
     def of(problem: Problem) -> Arrays:
-        """The same memory."""
+        """NumPy views of a problem's tensors, without copies."""
         tensors = (problem.x, problem.dy, *problem.weights.values())
         return Arrays(*(value.numpy() for value in tensors))
 

@@ -40,7 +40,7 @@ class Remote:
         return self.worker.ask(calls)
 
     def results(self) -> Results:
-        """What the contestant has computed."""
+        """Results of the remote contestant."""
         return torch.load(Path(self.folder.name) / "results.pt", weights_only=True)
 
     def close(self) -> None:

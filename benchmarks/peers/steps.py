@@ -17,7 +17,7 @@ States = tuple[Array, ...]
 
 @dataclass(frozen=True)
 class Ops:
-    """What the steps need of an array library."""
+    """Functions of an array library that the steps call."""
 
     sigmoid: Callable[[Array], Array]
     tanh: Callable[[Array], Array]

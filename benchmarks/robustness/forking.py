@@ -16,7 +16,7 @@ FORKED = multiprocessing.get_context("fork")
 
 
 class Ended(NamedTuple):
-    """What became of an item that ended its process.
+    """End of a process by the item that it worked on.
 
     Attributes:
         status: of the process; below 0 it is a signal's number.
@@ -61,7 +61,7 @@ class _Process:
 
 
 def _work(items: Sequence[Any], do: Callable[[Any], Any], far: Connection) -> None:
-    """What such a process does; with no terminal."""
+    """Work on items in a forked process, without a terminal."""
     os.setsid()
     for item in items:
         far.send(do(item))

@@ -1,4 +1,4 @@
-"""What an enemy may have done to a run folder, a checkpoint, a cache: cases of hostile_files.py."""
+"""Hostile changes to a run folder, a checkpoint or a cache: the cases of hostile_files.py."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Place:
 
     def file(self, name: str) -> Path:
         """A file of the run; ``step/…`` and ``best/…`` of its checkpoints."""
-        kind, _, rest = name.partition("/")
-        if not rest:
+        kind, _, inner = name.partition("/")
+        if not inner:
             return self.run / name
-        return next((self.run / "checkpoints").glob(f"{kind}-*")) / rest
+        return next((self.run / "checkpoints").glob(f"{kind}-*")) / inner
 
 
 Change = Callable[[Place, random.Random], None]
@@ -77,7 +77,7 @@ class Case:
     ways: tuple[str, ...]
 
 
-def put(content: bytes) -> Callable[[Path], object]:
+def replace_content(content: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(content)
 
 
@@ -86,11 +86,11 @@ def instead(make: Callable[[Path], object]) -> Callable[[Path], object]:
 
 
 def listening(path: Path) -> None:
-    where = os.getcwd()
+    folder = os.getcwd()
     os.chdir(path.parent)  # the name of a socket is short
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as server:
         server.bind(path.name)
-    os.chdir(where)
+    os.chdir(folder)
 
 
 def twice(path: Path) -> None:
@@ -104,15 +104,15 @@ def to_pipe(path: Path) -> None:
 
 
 FORMS: dict[str, Callable[[Path], object]] = {
-    "emptied": put(b""),
+    "emptied": replace_content(b""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    "no text": put(b"\xff\xfe\x00\x81" * 999),
-    "deep": put(b'{"a":' * 200_000),
-    "deep lists": put(b"[" * 200_000 + b"]" * 200_000),
-    "digits": put(b'{"steps": ' + b"9" * 100_000 + b"}"),
-    "a list": put(b"[1, 2]"),
-    "null": put(b"null"),
-    "nan": put(b"NaN"),
+    "no text": replace_content(b"\xff\xfe\x00\x81" * 999),
+    "deep": replace_content(b'{"a":' * 200_000),
+    "deep lists": replace_content(b"[" * 200_000 + b"]" * 200_000),
+    "digits": replace_content(b'{"steps": ' + b"9" * 100_000 + b"}"),
+    "a list": replace_content(b"[1, 2]"),
+    "null": replace_content(b"null"),
+    "nan": replace_content(b"NaN"),
     "a mark": lambda path: path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes()),
     "twice": twice,
     "huge": lambda path: os.truncate(path, 1 << 42),
@@ -130,7 +130,7 @@ Find = Callable[[Place], Iterable[Path]]
 
 
 def formed(find: Find) -> Iterator[tuple[str, Change]]:
-    """By name of a form: files of a place get it."""
+    """Changes of files to each of :data:`FORMS`, by name."""
 
     def change(make: Callable[[Path], object], place: Place, draw: random.Random) -> None:
         for path in find(place):
@@ -164,11 +164,11 @@ def places(content: Any, outer: tuple = ()) -> Iterator[tuple]:
         yield from places(part, (*outer, key))
 
 
-def replaced(content: Any, where: tuple, value: Any) -> None:
+def replaced(content: Any, location: tuple, value: Any) -> None:
     """Put another value at a place."""
-    for key in where[:-1]:
+    for key in location[:-1]:
         content = content[key]
-    content[where[-1]] = value
+    content[location[-1]] = value
 
 
 def edited(path: Path, edit: Callable[[Any], object]) -> None:
@@ -179,14 +179,14 @@ def edited(path: Path, edit: Callable[[Any], object]) -> None:
 
 
 def swaps(find: Find, most: int, inside: Callable[[Any], Any]) -> Iterator[tuple[str, Change]]:
-    """By name of a value: it takes some places of a part of files of JSON."""
+    """Changes that put each foreign value at random places of JSON files, by name."""
 
     def change(foreign: Any, place: Place, draw: random.Random) -> None:
         def edit(content: Any) -> None:
             value = inside(content)
-            for where in draw.sample(list(places(value)), min(most, len(value))):
+            for location in draw.sample(list(places(value)), min(most, len(value))):
                 with contextlib.suppress(KeyError, IndexError, TypeError):
-                    replaced(value, where, foreign)
+                    replaced(value, location, foreign)
 
         for path in find(place):
             edited(path, edit)
@@ -337,7 +337,7 @@ def links() -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Pickled:
-    """What a pickle runs."""
+    """A value whose unpickling makes a folder."""
 
     mark: str
 
@@ -387,7 +387,7 @@ KINDS = (forms, values, fields, trust, tensors, facts, links, weights, caches)
 
 
 def cases(seed: int) -> list[Case]:
-    """All there are, those of each kind in a drawn order, the kinds in turn."""
+    """Every case: kinds in turn, those of each kind in random order."""
     draw, groups = random.Random(seed), [list(kind()) for kind in KINDS]
     for group in groups:
         draw.shuffle(group)

@@ -69,7 +69,7 @@ def open_by(way: str, place: Place) -> None:
     command(words[way])
 
 
-def prepared(root: Path) -> Path:
+def prepare(root: Path) -> Path:
     """A place as a user has it, with nothing wrong."""
     place = Place(root / "clean")
     place.home.mkdir(parents=True)
@@ -94,7 +94,7 @@ def prepared(root: Path) -> Path:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Of all files below a folder that are files, by name; links as they are."""
+    """Digests of all files below a folder, by name; links as they are."""
     digests: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -109,7 +109,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case went: why it failed, or nothing; what it said; how long it took."""
+    """Outcome of a case: failures, output, and time (s)."""
 
     failures: list[str]
     text: str
@@ -178,7 +178,7 @@ def _child(way: str, place: Place, log: Path) -> int:
     return 0
 
 
-def campaign(root: Path, chosen: list[Case], seed: int, patience_s: float) -> Counter[str]:
+def campaign(root: Path, selected: list[Case], seed: int, patience_s: float) -> Counter[str]:
     """Do cases, one after another; print those that failed.
 
     Returns:
@@ -187,8 +187,8 @@ def campaign(root: Path, chosen: list[Case], seed: int, patience_s: float) -> Co
     torch.set_num_threads(1)  # children are forked
     warnings.simplefilter("ignore")
     root.mkdir(parents=True, exist_ok=True)
-    clean, counts, slowest = prepared(root), Counter[str](), 0.0
-    for number, case in enumerate(chosen):
+    clean, counts, slowest = prepare(root), Counter[str](), 0.0
+    for number, case in enumerate(selected):
         way = case.ways[random.Random(f"{seed} {number}").randrange(len(case.ways))]
         outcome = tried(case, way, clean, root / "case", f"{seed} {case.name}", patience_s)
         slowest = max(slowest, outcome.seconds)
@@ -214,8 +214,8 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["ELMAN_CACHE"] = str((options.out / "cache").resolve())
     only = options.only.split(",") if options.only else [kind.__name__ for kind in KINDS]
-    chosen = [case for case in cases(options.seed) if case.kind in only][: options.count]
-    counts = campaign(options.out.resolve(), chosen, options.seed, options.patience)
+    selected = [case for case in cases(options.seed) if case.kind in only][: options.count]
+    counts = campaign(options.out.resolve(), selected, options.seed, options.patience)
     sys.exit(1 if counts["failed"] else 0)
 
 

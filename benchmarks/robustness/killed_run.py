@@ -24,7 +24,7 @@ STRIKE = "STRIKE"
 
 @dataclass(frozen=True)
 class Strike:
-    """When a process is killed, and who else.
+    """A kill: place and moment in a process, and whether all others are killed too.
 
     Attributes:
         place: a name of :data:`PLACES`.
@@ -45,53 +45,53 @@ class Strike:
     mark: str
 
     def text(self) -> str:
-        """As ``STRIKE`` has it."""
+        """JSON for the variable ``STRIKE``."""
         return json.dumps(asdict(self))
 
-    def fire(self, where: str) -> None:
+    def fire(self, location: str) -> None:
         """Kill, unless that was done before."""
         try:
             with open(self.mark, "x", encoding="utf-8") as file:
-                file.write(where)
+                file.write(location)
         except FileExistsError:
             return
         for pid in family() if self.all else ():
             os.kill(pid, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def fire_later(self, where: str) -> None:
+    def fire_later(self, location: str) -> None:
         """Kill a share of the longest delay from now, whatever the process does then."""
 
         def run() -> None:
             time.sleep(self.share * self.most_s)
-            self.fire(where)
+            self.fire(location)
 
         threading.Thread(target=run, daemon=True).start()
 
-    def within(self, where: str, args: tuple[Any, ...]) -> None:
+    def within(self, location: str, args: tuple[Any, ...]) -> None:
         """Kill within a call that takes time."""
         del args
-        self.fire_later(where)
+        self.fire_later(location)
 
-    def before(self, where: str, args: tuple[Any, ...]) -> None:
+    def before(self, location: str, args: tuple[Any, ...]) -> None:
         """Kill before a call that takes none."""
-        self.fire(f"{where} {Path(args[0]).name}")
+        self.fire(f"{location} {Path(args[0]).name}")
 
-    def in_file(self, where: str, args: tuple[Any, ...]) -> None:
+    def in_file(self, location: str, args: tuple[Any, ...]) -> None:
         """Write a share of a file, then kill."""
         path, content = Path(args[0]), args[1]
         size = int(self.share * len(content))
         path.write_bytes(content[:size])
-        self.fire(f"{where} {path.parent.name}/{path.name}, {size} of {len(content)} bytes")
+        self.fire(f"{location} {path.parent.name}/{path.name}, {size} of {len(content)} bytes")
 
-    def in_line(self, where: str, args: tuple[Any, ...]) -> None:
+    def in_line(self, location: str, args: tuple[Any, ...]) -> None:
         """Write a share of a row of metrics.csv, then kill."""
         from elman.train.loop.metrics import line_of
 
         line = line_of(args[1])
         with open(args[0].path, "a", encoding="utf-8") as file:
             file.write(line[: int(self.share * len(line))])
-        self.fire(where)
+        self.fire(location)
 
 
 def family() -> list[int]:
@@ -110,12 +110,12 @@ def family() -> list[int]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process can be killed.
+    """A place in the code at which a process can be killed.
 
     Attributes:
         owner: module or class, as ``module`` or ``module:Class``; empty: the process itself.
         function: of it; the strike counts its calls.
-        how: what is done at that call.
+        action: what is done at that call.
         calls: a run makes about so many.
         most_s: how long it takes (s).
         cold: pattern of files of the cache that must be missing for it to be called.
@@ -124,7 +124,7 @@ class Place:
 
     owner: str
     function: str
-    how: Callable[[Strike, str, tuple[Any, ...]], None]
+    action: Callable[[Strike, str, tuple[Any, ...]], None]
     calls: int = 1
     most_s: float = 0.0
     cold: str = ""
@@ -158,7 +158,7 @@ def arm(strike: Strike) -> None:
     """Have the process killed at its place."""
     place = PLACES[strike.place]
     if not place.owner:
-        place.how(strike, "start", ())
+        place.action(strike, "start", ())
         return
     module, _, name = place.owner.partition(":")
     owner = __import__(module, fromlist=["_"])
@@ -169,7 +169,7 @@ def arm(strike: Strike) -> None:
     def counted(*args: Any, **options: Any) -> Any:
         calls[0] += 1
         if calls[0] == strike.call:
-            place.how(strike, f"{strike.place} {calls[0]}", args)
+            place.action(strike, f"{strike.place} {calls[0]}", args)
         return plain(*args, **options)
 
     setattr(owner, place.function, counted)

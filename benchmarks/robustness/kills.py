@@ -210,7 +210,7 @@ def result_of(out: Path) -> RunFolder | None:
 
 
 def gone_on(output: str) -> str:
-    """From where a run went on after it was killed."""
+    """The point from which a run resumed after it was killed."""
     steps = re.findall(r"resumed at step (\d+)", output)
     if steps:
         return f"step {steps[-1]}"
@@ -227,7 +227,7 @@ def difference(first: RunFolder, second: RunFolder) -> str:
 
 
 def draw_kill(draw: random.Random, places: list[str], launches: list[str]) -> tuple[str, Strike]:
-    """How the processes of a run are started, and when one of them kills itself."""
+    """Draw how the processes of a run are started, and when one of them kills itself."""
     place = draw.choice(places)
     launch, about = draw.choice(launches), PLACES[place]
     rank = 0 if launch == "alone" or about.first else draw.randrange(2)

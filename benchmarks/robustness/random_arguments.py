@@ -101,9 +101,9 @@ def main(words: Sequence[str] | None = None) -> int:
             print(call.target, call.text, verdict(call, place), sep="\n")
             return 0
         seeds = range(options.seed, options.seed + options.count)
-        chosen = [seed for seed in seeds if random_call(seed).target.startswith(options.only)]
+        selected = [seed for seed in seeds if random_call(seed).target.startswith(options.only)]
         counts: Counter[tuple[bool, str]] = Counter()
-        for row in make_calls(chosen, options.workers, place):
+        for row in make_calls(selected, options.workers, place):
             counts[row.verdict.right, row.verdict.kind] += 1
             if not row.verdict.right:
                 print(f"--- {row.call.target}, seed {row.seed}", row.call.text, sep="\n")

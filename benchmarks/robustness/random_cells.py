@@ -111,12 +111,12 @@ def by(job: Job, engine: str) -> Kernel:
         warnings.simplefilter("always")
         if engine == "deterministic":
             with deterministic():
-                chosen = choose(job, STEPS, BATCH)
+                choice = choose(job, STEPS, BATCH)
         else:
-            chosen = choose(job, STEPS, BATCH, engine)
-    if chosen.engine == "reference":
+            choice = choose(job, STEPS, BATCH, engine)
+    if choice.engine == "reference":
         raise RuntimeError("; ".join(str(warning.message) for warning in log))
-    return chosen.kernel
+    return choice.kernel
 
 
 def off(result: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ def far_off(result: Tensor, want: Tensor, relative: float) -> Tensor:
 
 
 def differences(kernel: Kernel, want: Results, trial: Trial) -> dict[str, str]:
-    """By name of a result: what is wrong with it.
+    """Texts of wrong results, by name.
 
     NaN and infinities are to stand where the reference has them, but for gradients. Cotangents of a
     value are summed, those of one of weights alone over all rows, before they are multiplied with
@@ -187,7 +187,7 @@ def differences(kernel: Kernel, want: Results, trial: Trial) -> dict[str, str]:
 
 
 def scaled(trial: Trial, factor: float) -> Trial:
-    """The same with cotangents, and so gradients, that are ``factor`` times as large."""
+    """Scale a trial's cotangents, and so its gradients, by ``factor``."""
     ds = trial.cotangents
     output = None if ds.output is None else ds.output * factor
     return replace(trial, cotangents=Cotangents(output, tuple(d * factor for d in ds.last)))
@@ -218,7 +218,7 @@ def unexplained(
 
 
 def failures(formulas: list[Formula], seed: int, engines: tuple[str, ...]) -> list[str]:
-    """What is wrong with the cell of some formulas, on each engine."""
+    """Texts of wrong results of the cell of some formulas, by each engine."""
     trial = trial_of(formulas, seed)
     want = trial.run(kernel_of(trial.job, "reference"))
     texts: list[str] = []
@@ -274,8 +274,8 @@ def campaign(seeds: Sequence[int], formulas: int, record: Path | None) -> int:
         failed += len(rows)
         if count % CELLS == 0:
             hourly = count * formulas / (time.perf_counter() - start) * 3600
-            done = f"{count * formulas} formulas, {failed} failed, {hourly:.0f} an hour"
-            print(f"seeds to {seed}: {done}", flush=True)
+            progress = f"{count * formulas} formulas, {failed} failed, {hourly:.0f} an hour"
+            print(f"seeds to {seed}: {progress}", flush=True)
     return failed
 
 
@@ -287,14 +287,14 @@ def main() -> int:
     parser.add_argument("--record", type=Path, help="rows of what is done; a second run goes on")
     options = parser.parse_args()
     first, last = (int(text) for text in options.seeds.split(":"))
-    done, failed = read_record(options.record)
+    completed, failed = read_record(options.record)
     os.environ["ELMAN_POISON"] = "1"
     os.environ.setdefault("ELMAN_CFLAGS", "-O0")
     os.environ.setdefault("ELMAN_CACHE_SIZE", "100 MiB")
     torch.set_num_threads(1)  # children are forked
     with tempfile.TemporaryDirectory(prefix="random-cells-") as folder:
         os.environ.setdefault("ELMAN_CACHE", folder)
-        seeds = [seed for seed in range(first, last) if seed not in done]
+        seeds = [seed for seed in range(first, last) if seed not in completed]
         failed += campaign(seeds, options.formulas, options.record)
     count = (last - first) * options.formulas
     print(f"done: {count} formulas of seeds {first}:{last}, {failed} failed")

@@ -51,7 +51,7 @@ class Formula:
 
     @property
     def text(self) -> str:
-        """What is printed of it."""
+        """The formula's text on one line."""
         return "; ".join([*self.lines, f"h{self.number} = {self.after}"])
 
 

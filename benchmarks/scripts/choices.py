@@ -59,7 +59,7 @@ SHAPES: tuple[Shape, ...] = (
 
 
 def job_of(shape: Shape) -> Any:
-    """As the first layer of a model: x needs no gradient."""
+    """Job of a model's first layer: x needs no gradient."""
     cell, H = getattr(cells, shape[0]), shape[-1]
     wants = frozenset(weight.name for weight in cell.weights)
     return compiler.job(cell, Spec(tuple(sorted(cell.bind(H, H).items())), wants=wants))
@@ -78,7 +78,7 @@ def truth(shape: Shape) -> dict[str, float]:
 
 
 def choice_for(shape: Shape) -> dict[str, Any]:
-    """What ``auto`` chooses for a shape in this process."""
+    """The choice of ``auto`` for a shape in this process."""
     start = time.perf_counter()
     choice = choose(job_of(shape), *shape[1:3])
     return {
@@ -100,7 +100,7 @@ def load() -> None:
 
 
 def answer(option: str) -> Any:
-    """What a process of its own prints."""
+    """Parsed output of a process of its own."""
     return json.loads(run_program(program("scripts.choices", option), LIMIT_S))
 
 
@@ -112,7 +112,10 @@ def run(out: Path, caches: int, processes: int) -> list[dict[str, Any]]:
     truths = [answer("--truth") for _ in range(TRUTHS)]
     medians = {}
     for name, times in truths[0].items():
-        medians[name] = {each: median(other[name][each] for other in truths) for each in times}
+        medians[name] = {
+            candidate: median(process_times[name][candidate] for process_times in truths)
+            for candidate in times
+        }
         best = min(medians[name].values())
         words = ", ".join(f"{candidate} {s / best:.2f}" for candidate, s in medians[name].items())
         print(f"{name}: best {best * 1e3:.2f} ms; {words}", flush=True)
@@ -136,7 +139,7 @@ def run(out: Path, caches: int, processes: int) -> list[dict[str, Any]]:
 
 
 def summary(rows: list[dict[str, Any]], process: int) -> str:
-    """What a process of each cache chose."""
+    """Count the slow choices of the n-th process over all caches."""
     choices = [row for row in rows if row["process"] == process]
     slow = sum(row["slower"] > SLOW for row in choices)
     too_slow = sum(row["slower"] > TOO_SLOW for row in choices)

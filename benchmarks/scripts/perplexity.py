@@ -46,7 +46,7 @@ def learners(config: TextConfig, data: TextData, moved: bool) -> dict[str, Learn
 
 
 def result(run: Learner, data: TextData, steps: int, seconds: float) -> dict[str, float]:
-    """What an epoch of so many steps has brought, and the run if it was its last one."""
+    """Row of an epoch, with the whole run's figures if it was the last one."""
     run.validate()
     perplexities = {
         "train": math.exp(fmean(map(math.log, run.losses[-steps:]))),
@@ -54,7 +54,7 @@ def result(run: Learner, data: TextData, steps: int, seconds: float) -> dict[str
         "cpu_ms": 1e3 * seconds / steps,
     }
     if len(run.losses) == run.steps and data.test:
-        perplexities["test"] = math.exp(run.stepper.validate(data.tested()).loss)
+        perplexities["test"] = math.exp(run.stepper.validate(data.test_batches()).loss)
     return perplexities
 
 

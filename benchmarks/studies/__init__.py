@@ -1,4 +1,4 @@
-"""What models learn, by which engine, and how the solvers of engine deer converge."""
+"""Studies: models trained by every engine, and convergence of engine deer's solvers."""
 
 from __future__ import annotations
 

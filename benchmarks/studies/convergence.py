@@ -1,4 +1,4 @@
-"""How the solvers of engine deer converge: a study, not a contest.
+"""Convergence of engine deer's solvers.
 
 Iterations until the residual is rounding, at initialisation and after training, over the length of
 the sequence; the distance from a sequential run after each iteration; how many values had to be

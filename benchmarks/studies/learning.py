@@ -72,7 +72,7 @@ class Learner:
 
     @property
     def steps(self) -> int:
-        """Of the whole run."""
+        """Training steps of the whole run."""
         assert self.config.steps is not None, "a study has a number of steps"
         return self.config.steps
 
@@ -89,11 +89,11 @@ class Learner:
             self.random = torch.get_rng_state()
         self.losses.append(words_of(config).unit(loss))
 
-    def learn(self, every: int) -> None:
+    def learn(self, interval: int) -> None:
         """Do all steps that are left, validating after every so many of them and the last."""
         while len(self.losses) < self.steps:
             self.step()
-            if len(self.losses) % every == 0:
+            if len(self.losses) % interval == 0:
                 self.validate()
         if not self.scores or self.scores[-1][0] < self.steps:
             self.validate()
@@ -130,11 +130,11 @@ def begin(config: Config, *, baseline: bool = False) -> Learner:
 # Language models.
 
 
-def _options(case: Case, **more: Any) -> dict[str, Any]:
-    """Of a run, from a case and the text."""
+def _options(case: Case, **options: Any) -> dict[str, Any]:
+    """Options of a training run of a case on the text."""
     model = {"layers": case.layers, "hidden": case.H, "batch": case.B, "bptt": case.T}
     run = {"steps": STEPS, "validation_chars": _TOKENS, "accelerator": "cpu"}
-    return {**model, **run, "data": os.environ.get(TEXT) or None, **more}
+    return {**model, **run, "data": os.environ.get(TEXT) or None, **options}
 
 
 def learned(options: Mapping[str, Any], *, baseline: bool = False) -> Curve:
@@ -147,7 +147,7 @@ def learned(options: Mapping[str, Any], *, baseline: bool = False) -> Curve:
 def _row(
     model: str, unit: str, steps: int, texts: list[str], lines: Mapping[str, Curve], log: str = ""
 ) -> Row:
-    """What all studies of validation over steps show."""
+    """Row of a study of validation over steps."""
     plot = curve(f"Validation of {model}", "training steps", unit, log, lines)
     return study(f"{unit} after {steps} steps: {', '.join(texts)}", plots=[plot])
 
@@ -209,15 +209,15 @@ def measure_samples(case: TrainedCase, effort: Effort) -> Row:
     rule = {"optimizer": "sgd", "window": WINDOW, "step_size": STEP_SIZE, "schedule": "constant"}
     rule |= {"weight_decay": 0.0, "warmup": 0.0, "engine": "c"}
     config = TextConfig.of(_options(case, cell=case.cell, steps=case.steps, **rule))
-    counts = (steps_to(TARGET, replace(config, seed=seed)) for seed in SEEDS[: effort.starts])
-    each = [None if count is None else count * case.B for count in counts]
-    middle = median_low(math.inf if count is None else count for count in each)
-    texts = ", ".join("none" if count is None else str(count) for count in each)
+    steps = (steps_to(TARGET, replace(config, seed=seed)) for seed in SEEDS[: effort.starts])
+    counts = [None if count is None else count * case.B for count in steps]
+    middle = median_low(math.inf if count is None else count for count in counts)
+    texts = ", ".join("none" if count is None else str(count) for count in counts)
     return study(
         f"samples to {TARGET} bits per character: {texts} (of {case.steps * case.B} at most); "
         f"momentum {config.used_momentum:.3f}, learning rate {config.peak_lr:.3g}",
         samples=None if middle == math.inf else int(middle),
-        each=each,
+        each=counts,
         rate={"momentum": config.used_momentum, "lr": config.peak_lr},
     )
 
@@ -241,7 +241,7 @@ def steps_to(target: float, config: Config) -> int | None:
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a model of sequences learns.
+    """A data set of sequences and how a model is trained on it.
 
     Attributes:
         config: the class of its configurations.

@@ -23,7 +23,7 @@ _QUICK = ("gru", "lem", "rlif")
 
 
 def case_name(cell: Cell) -> str:
-    """Of a cell's case."""
+    """Name of a cell's case."""
     return f"{cell.name} {T},{B},{H}"
 
 
@@ -34,14 +34,14 @@ def _case(cell: Cell) -> Case:
     return sized(case_name(cell), TRAIN, LOOP, OURS, I=units, **options)
 
 
-def _written(cell: Cell) -> bool:
-    """Whether there is a loop for it, over one input and weights alone."""
+def _has_loop(cell: Cell) -> bool:
+    """True if a loop is written for a cell that has one input and no static inputs or constants."""
     alone = len(cell.inputs) == 1 and not cell.static and not cell.constants
     return alone and any(cell.name in steps for steps in (PUBLISHED, TORCHS))
 
 
 def times_as_fast(rows: Rows, cell: Cell) -> float | None:
-    """How many times as fast as its loop a cell trains; None where that was not measured."""
+    """Speed-up of training a cell over its loop; None if it was not measured."""
     try:
         case = case_name(cell)
         return rows.seconds(case, LOOP) / rows.seconds(case, OURS)
@@ -52,6 +52,6 @@ def times_as_fast(rows: Rows, cell: Cell) -> float | None:
 CELLS = Suite(
     "cells",
     "How fast do cells of the library train beside a loop over torch ops?",
-    tuple(_case(cell) for cell in cells.ALL if _written(cell)),
+    tuple(_case(cell) for cell in cells.ALL if _has_loop(cell)),
     seconds=2.0,
 )

@@ -22,7 +22,7 @@ CLAIMS = Claims()
 
 
 def name_of(shape: tuple[int, int, int]) -> str:
-    """What the case of N rows, H and V is called."""
+    """Name of the case of N rows, H inputs and V classes."""
     return "{} rows, {} to {}".format(*shape)
 
 
@@ -49,8 +49,8 @@ def _words(rows: Rows) -> str:
     fails="torch's products are as fast there, and products are most of the work",
 )
 def faster(rows: Rows):
-    figure = rows.faster(_words(rows), OURS, "torch")
-    return figure >= _FASTER, f"{figure:.2f}x"
+    gain = rows.ratio(_words(rows), OURS, "torch")
+    return gain.reaches(_FASTER), f"{gain.median:.2f}x"
 
 
 @CLAIMS(

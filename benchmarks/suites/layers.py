@@ -1,7 +1,7 @@
 """Suites ``layers`` and ``streams``: what torch.nn's layers do beside dense batches.
 
-The kind of a case says which: packed sequences, stacks, steps, transforms. Contestants compute the
-same: outputs, last states, all gradients.
+The kind of a case says which: packed sequences, stacks, heads, steps, transforms. Contestants
+compute the same: outputs, last states, all gradients.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import elman.nn
 from benchmarks.cases import OURS, Case, Effort, KindCase, Suite, Way, sized
+from benchmarks.contestants import TRAIN
 from benchmarks.measures.training import measure_steps
 from benchmarks.peers.remote import remote
 from benchmarks.problem import Contestant, Problem, Results, draw, gradients, trained
-from benchmarks.worker import PEAK
+from benchmarks.users import USER
+from benchmarks.worker import PEAK, busy_share
 
 LAYERED = ("elman-lengths", "elman-reference", "loop")  # beside torch, elman and elman-c
 SHORTEST = 0.2  # of T: lengths are drawn from there to T
@@ -48,9 +50,9 @@ def _lengths(case: KindCase) -> Tensor:
     return lengths.sort(descending=True).values
 
 
-def _module(case: KindCase, where: Any, **options: Any) -> nn.Module:
+def _module(case: KindCase, library: Any, **options: Any) -> nn.Module:
     """A layer of torch's, or of elman's with an engine."""
-    module: nn.Module = getattr(where, case.cell.upper())(
+    module: nn.Module = getattr(library, case.cell.upper())(
         case.input_size, case.H, **_KINDS.get(case.kind, {}), **options
     )
     return module
@@ -69,8 +71,8 @@ def layered(name: str, problem: Problem) -> Contestant | str:
     facts = dict if name == "torch" else partial(elman.nn.choices, module)
     if case.kind == "samples":
         names = tuple(dict(module.named_parameters()))
-        each = (_one_by_one if name in ("torch", "loop") else _mapped)(module, problem.x)
-        return Contestant(each, lambda: gradients(names, each()), names, facts)
+        per_sample = (_one_by_one if name in ("torch", "loop") else _mapped)(module, problem.x)
+        return Contestant(per_sample, lambda: gradients(names, per_sample()), names, facts)
     if case.kind == "acting":
         act = partial(_acted, module, problem.x)
         return Contestant(act, lambda: dict(zip(("output", "last"), act(), strict=True)), (), facts)
@@ -116,7 +118,7 @@ def _dense(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
 
 
 def _stepped(module: Module, x: Tensor) -> tuple[Tensor, Any]:
-    """All steps by a call of the layer each, as character models and agents do it."""
+    """Run one call of the layer per step, as character models and agents do."""
     outputs: list[Tensor] = []
     last = None
     for row in x.split(1):
@@ -126,7 +128,7 @@ def _stepped(module: Module, x: Tensor) -> tuple[Tensor, Any]:
 
 
 def _acted(module: Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The same without gradients."""
+    """Run one call per step without gradients: outputs and last states."""
     with torch.no_grad():
         output, last = _stepped(module, x)
     return output, torch.cat(_states(last))
@@ -162,15 +164,15 @@ def _mapped(module: nn.Module, x: Tensor) -> Callable[[], tuple[Tensor, ...]]:
 
 
 def _one_by_one(module: nn.Module, x: Tensor) -> Callable[[], tuple[Tensor, ...]]:
-    """The same by a loop over samples."""
+    """Gradients of every sample by a loop over samples."""
     parameters = list(module.parameters())
 
     def run() -> tuple[Tensor, ...]:
-        each: list[tuple[Tensor, ...]] = []
+        by_sample: list[tuple[Tensor, ...]] = []
         for sample in x.split(1, 1):
             output, _ = module(sample)
-            each.append(torch.autograd.grad(output.square().sum(), parameters))
-        return tuple(torch.stack(values) for values in zip(*each, strict=True))
+            by_sample.append(torch.autograd.grad(output.square().sum(), parameters))
+        return tuple(torch.stack(values) for values in zip(*by_sample, strict=True))
 
     return run
 
@@ -193,8 +195,10 @@ def twice(name: str, problem: Problem) -> Contestant | str:
 
 
 def measure_twice(case: KindCase, effort: Effort) -> dict[str, Any]:
-    """As :func:`measure_steps`: both runs take each other's cores, as they are meant to."""
-    return {**measure_steps(case, effort), "waited": 0.0}
+    """Measure as :func:`measure_steps`; both runs take each other's cores, as they are meant to, so
+    that other programs are looked for before and after."""
+    before = busy_share()
+    return {**measure_steps(case, effort), "waited": max(before, busy_share())}
 
 
 WORK = Way("layers", measure_steps, draw_layers, layered)
@@ -208,14 +212,15 @@ _NOT_SLOWER = 0.97
 def _layers(name: str, ratio: float | None, *peers: str) -> Case:
     """A training step, or a gradient, of torch's layer and of elman's; the kind is in the name."""
     kind = " ".join(name.split()[1:-1])
-    measure, names = TWICE if kind == "beside" else WORK, ("torch", OURS, *peers)
+    measure = {"beside": TWICE, "heads": USER}.get(kind, WORK)
+    names = ("torch", OURS, *peers)
     quick = name in _QUICK
     return sized(name, measure, *names, of=KindCase, kind=kind, ratio=ratio, quick=quick)
 
 
 LAYERS = Suite(
     "layers",
-    "How fast are packed sequences, stacks, single steps and transforms beside torch.nn?",
+    "How fast are packed sequences, stacks, heads, single steps and transforms beside torch.nn?",
     (
         PEAK,
         _layers("gru packed 100,32,256", 2.5, "elman-lengths"),
@@ -223,6 +228,8 @@ LAYERS = Suite(
         _layers("gru stacked packed 100,32,256", None, "elman-lengths"),
         _layers("gru stacked 100,32,256", 2.5),
         _layers("lstm stacked 100,32,256", None),
+        _layers("gru heads 100,32,256", None, "elman-c"),  # 16, beside as many layers of torch's
+        sized("gru 100,32,256", TRAIN, "torch", OURS, "elman-c"),  # one head of the same units
         _layers("gru samples 50,32,64", 5.0, "loop"),
         _layers("lstm samples 50,32,64", None, "loop"),
         _layers("gru penalty 50,32,64", None, "elman-reference"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.cases import OURS, Suite, TrainedCase
-from benchmarks.claims import Claim, Claims, Rows, Verdict
+from benchmarks.claims import Claim, Claims, Reasons, Rows, Verdict
 from benchmarks.studies import LEARNING
 
 LOOP = f"{OURS}-c"  # the compiled loop over time
@@ -15,28 +15,33 @@ HEADS, ONE_HEAD = "multi-head gru, pixels", "gru, pixels"
 GRU, LEM = "gru, speech", "lem, speech"
 LENGTH = 17_984  # steps of EigenWorms
 _ALIKE = 1e-4  # relative difference of a loss that is rounding, after a few updates
+_APART = 0.1  # of an accuracy, that few sequences tell
 CLAIMS = Claims()
 
 
-def _case(name: str, cell: str, sizes: tuple[int, int, int], *rest: str, **fields: Any) -> Any:
-    contestants = (LOOP, OURS, *rest)
+def _case(name: str, cell: str, sizes: tuple[int, int, int], *others: str, **fields: Any) -> Any:
+    contestants = (LOOP, OURS, *others)
     return TrainedCase(
         name, LEARNING, cell, *sizes, contestants=contestants, baseline=LOOP, **fields
     )
 
 
-def _pixels(name: str, steps: int, heads: int, *rest: str, quick: bool = False) -> TrainedCase:
+def _pixels(name: str, steps: int, heads: int, *others: str, quick: bool = False) -> TrainedCase:
     """Images pixel by pixel: 1024 steps of three colours."""
     options: dict[str, Any] = {"kind": "pixels", "layers": 2, "heads": heads, "quick": quick}
-    return _case(name, "gru", (1024, 8, 64), *rest, steps=steps, **options)
+    return _case(name, "gru", (1024, 8, 64), *others, steps=steps, **options)
 
 
-def _speech(name: str, cell: str, steps: int, *rest: str, quick: bool = False) -> TrainedCase:
-    """Who speaks, from raw samples."""
-    return _case(name, cell, (LENGTH, 4, 16), *rest, kind="speech", steps=steps, quick=quick)
+def _speech(name: str, cell: str, steps: int, *others: str, quick: bool = False) -> TrainedCase:
+    """Speaker recognition from raw samples."""
+    return _case(name, cell, (LENGTH, 4, 16), *others, kind="speech", steps=steps, quick=quick)
 
 
-@CLAIMS("Abstract", "no meaningful difference in the training results")
+@CLAIMS(
+    *("Abstract", "no meaningful difference in the training results"),
+    holds="a sequence whose steps all agree to rounding has gradients that agree to rounding",
+    fails="an iteration stopped before each step agreed to rounding, or updates amplify rounding",
+)
 def alike(rows: Rows):
     """The loss that is most off, of all studies and contestants."""
     cases = rows.among((case.name for case in LONG.cases), "no study was measured")
@@ -51,17 +56,22 @@ def alike(rows: Rows):
 
 
 def _faster(case: str, figure: str, than: str) -> Claim:
-    """How much faster training gets with all time steps at once."""
+    """The claim that training gets ten times as fast with all time steps at once."""
 
     def judge(rows: Rows) -> Verdict:
-        ratio = rows.faster(case, AT_ONCE, than)
-        own_s, reference_s = (rows.seconds(case, name) for name in (AT_ONCE, than))
+        ratio = rows.ratio(case, AT_ONCE, than)
+        at_once_s, reference_s = (rows.seconds(case, name) for name in (AT_ONCE, than))
         loop, alone = (rows.faster(case, name, than) for name in (LOOP, OURS))
         facts = (
-            f"a step of {own_s:.2g} s beside {reference_s:.2g} s on two cores; the compiled loop "
-            f"is {loop:.0f}x, elman by itself {alone:.0f}x as fast as {than}"
+            f"a step of {at_once_s:.2g} s beside {reference_s:.2g} s on two cores; the compiled "
+            f"loop is {loop:.0f}x, elman by itself {alone:.0f}x as fast as {than}"
         )
-        return Verdict(ratio >= 10, f"{ratio:.2g}x", facts=facts)
+        reasons = Reasons(
+            f"all steps are solved in a few passes; {than} dispatches operators in each step",
+            f"{than} takes less time for a step than Newton's iterations take for its Jacobians",
+        )
+        figure = f"{ratio.median:.2g}x"
+        return Verdict(ratio.reaches(10), figure, facts=facts, reasons=reasons)
 
     says = f"training is many times faster than step by step: {case}, beside {than}"
     return Claim("EigenWorms", says, figure, judge)
@@ -70,7 +80,11 @@ def _faster(case: str, figure: str, than: str) -> Claim:
 CLAIMS += [_faster(GRU, "25.8x, V100, beside lax.scan", "torch"), _faster(LEM, "", "loop")]
 
 
-@CLAIMS("EigenWorms", f"a GRU learns series of {LENGTH:,} steps", "88.0 ± 4.4 %")
+@CLAIMS(
+    *("EigenWorms", f"a GRU learns series of {LENGTH:,} steps", "88.0 ± 4.4 %"),
+    holds="an update gate that is nearly closed carries a state over thousands of steps",
+    fails="too few updates for gates to close that far",
+)
 def learns(rows: Rows):
     accuracy, chance = rows[GRU]["accuracy"], rows[GRU]["chance"]
     seconds, steps = rows.seconds(GRU, OURS), rows[GRU]["asked"]["steps"]
@@ -81,14 +95,22 @@ def learns(rows: Rows):
     return accuracy >= chance + 0.2, f"{accuracy:.1%}", facts
 
 
-@CLAIMS("EigenWorms", "LEM learns them better", "92.3 ± 2.1 %")
+@CLAIMS(
+    *("EigenWorms", "LEM learns them better", "92.3 ± 2.1 %"),
+    holds="LEM learns the time scale of each of its two states",
+    fails="LEM has the settings of the GRU, which were not tuned for it",
+)
 def lem_first(rows: Rows):
     lem, gru = rows[LEM]["accuracy"], rows[GRU]["accuracy"]
-    facts = "one seed, equal units and steps; 55 held-out sequences tell no 10 % apart"
-    return lem > gru, f"{lem:.1%} beside {gru:.1%}", facts
+    facts = f"one seed, equal units and steps; 55 held-out sequences tell no {_APART:.0%} apart"
+    return lem > gru + _APART, f"{lem:.1%} beside {gru:.1%}", facts
 
 
-@CLAIMS("Multi-head GRU", "fast with few units that depend on each other")
+@CLAIMS(
+    *("Multi-head GRU", "fast with few units that depend on each other"),
+    holds="a Jacobian of heads has a block per head, and its products are as much smaller",
+    fails="the work beside Jacobians is the same, and takes most of the time",
+)
 def few_units(rows: Rows):
     one_head, heads = (rows.time(case, AT_ONCE) for case in (ONE_HEAD, HEADS))
     ratio, facts = (

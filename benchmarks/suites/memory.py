@@ -83,7 +83,11 @@ def _sixteenth(layers: int, total: bool) -> Claim:
 CLAIMS += [_sixteenth(layers, total) for layers in STACKS for total in (False, True)]
 
 
-@CLAIMS("explain", "forecasts the peak of a training step within 10 %")
+@CLAIMS(
+    *("explain", "forecasts the peak of a training step within 10 %"),
+    holds="the plan lists every array of a step, and little else is allocated",
+    fails="a step allocates what the plan does not list, or frees it later than forecast",
+)
 def forecast(rows: Rows):
     """The forecast that is most off, of all rows."""
     steps = {
@@ -104,9 +108,13 @@ def forecast(rows: Rows):
     return abs(off[worst]) <= _EXACT, figure, f"over {len(off)} steps of 10 MiB and more"
 
 
-@CLAIMS("checkpoint=", f"{LONG:,} steps train in memory that grows with the root of T")
+@CLAIMS(
+    *("checkpoint=", f"{LONG:,} steps train in memory that grows with the root of T"),
+    holds="a state is kept for each span of the root of T steps, and the tape of one span alone",
+    fails="something beside states and the tape of a span grows with T",
+)
 def grows_with_the_root(rows: Rows):
-    """What LONG steps take beside input, output and their gradients."""
+    """Peaks of LONG steps, less output and the gradient of x."""
     case = f"gru {LONG},1,32 every {EVERY[1]}"
     around = 4 * LONG * 32 * 2 / MIB  # output and the gradient of x
     without, root = (_bytes(rows, case, name) / MIB - around for name in ("elman-c", CHECKPOINT))

@@ -36,8 +36,8 @@ def samples(rows: Rows) -> dict[int, list[int]]:
 
 def counts(row: Row) -> list[int]:
     """Samples of the seeds that came to the target."""
-    each = row.get("each", [row["samples"]])  # rows of one seed have no more than that
-    return [count for count in each if count is not None]
+    by_seed = row.get("each", [row["samples"]])  # rows of one seed have no more than that
+    return [count for count in by_seed if count is not None]
 
 
 def fitted(rows: Rows) -> dict[int, float]:

@@ -36,7 +36,7 @@ def _sizes(rows: Rows, H: int) -> list[int]:
     return [B for B in SIZES if name_of(H, B) in rows]
 
 
-def _each(rows: Rows) -> list[int]:
+def _measured_units(rows: Rows) -> list[int]:
     """The layers that were measured."""
     rows.among((name_of(H, B) for H in UNITS for B in SIZES), "no layer was measured")
     return [H for H in UNITS if _sizes(rows, H)]
@@ -49,8 +49,8 @@ def _each(rows: Rows) -> list[int]:
 )
 def faster(rows: Rows):
     ratios = {
-        H: rows.faster(name_of(H, SMALL), RESIDENT, COLD)
-        for H in _each(rows)
+        H: rows.ratio(name_of(H, SMALL), RESIDENT, COLD)
+        for H in _measured_units(rows)
         if SMALL in _sizes(rows, H)
     }
     if not ratios:
@@ -60,8 +60,8 @@ def faster(rows: Rows):
         "beside weights that come from memory in each step; beside those that a product per step "
         f"finds in a cache, as a program without a kernel of its own does: {', '.join(warm)}"
     )
-    figure = ", ".join(f"{times:.1f} ({H})" for H, times in ratios.items())
-    return max(ratios.values()) >= 30, figure, facts
+    figure = ", ".join(f"{ratio.median:.1f} ({H})" for H, ratio in ratios.items())
+    return any(ratio.reaches(30) for ratio in ratios.values()), figure, facts
 
 
 @CLAIMS(
@@ -72,7 +72,7 @@ def faster(rows: Rows):
 )
 def saturates(rows: Rows):
     texts, shares = [], []
-    for H in _each(rows):
+    for H in _measured_units(rows):
         rates = {B: rows.rate(name_of(H, B), RESIDENT) for B in _sizes(rows, H)}
         if SMALL in rates and len(rates) > 1:
             shares.append(rates[SMALL] / max(rates.values()))
@@ -90,7 +90,7 @@ def saturates(rows: Rows):
 )
 def closes(rows: Rows):
     texts, falling = [], []
-    for H in _each(rows):
+    for H in _measured_units(rows):
         gains = {B: rows.faster(name_of(H, B), RESIDENT, COLD) for B in _sizes(rows, H)}
         if len(gains) > 2:
             least, most, trend = min(gains), max(gains), fit_trend(gains.items())

@@ -28,8 +28,8 @@ def draw_scan(case: Case, seed: int = 0) -> Problem:
 
     size, moved = (case.T, case.B, case.H, *([case.I] if case.I else [])), scanned_bytes(case)
 
-    def normal(*more: int) -> Tensor:
-        return torch.randn(*size, *more, dtype=dtype, generator=source)
+    def normal(*sizes: int) -> Tensor:
+        return torch.randn(*size, *sizes, dtype=dtype, generator=source)
 
     if not case.I:
         return Problem(case, normal(), normal(), {"a": torch.sigmoid(normal())}, moved=moved)
@@ -50,7 +50,7 @@ def _contestant(problem: Problem, scan: Any) -> Contestant:
 
 
 def scanned_bytes(case: Case) -> int:
-    """What a forward and a backward read and write, each array counted once (bytes)."""
+    """Bytes that a forward and a backward read and write, each array counted once."""
     values = case.T * case.B * case.H * max(1, case.I)
     factors = values * max(1, case.I)
     return (_VECTORS * values + _FACTORS * factors) * getattr(torch, case.dtype).itemsize
@@ -61,8 +61,8 @@ def loop_scan(problem: Problem) -> Contestant:
 
     def loop(a: Tensor, b: Tensor) -> Tensor:
         y, steps = torch.zeros_like(b[0]), []
-        for scale, rest in zip(a.unbind(0), b.unbind(0), strict=True):
-            y = applied(scale, y) + rest
+        for scale, offset in zip(a.unbind(0), b.unbind(0), strict=True):
+            y = applied(scale, y) + offset
             steps.append(y)
         return torch.stack(steps)
 

@@ -12,10 +12,12 @@ from typing import Any
 from benchmarks.cases import KindCase, Way
 from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem
+from benchmarks.users.heads import HEADS, SLSTM
 from benchmarks.users.models import CFC, DREAMER, EALSTM, HASTE, LIGRU
 from benchmarks.users.project import ENGINES, Project, draw_project, enter_project
 from benchmarks.users.resets import RESETS
 from benchmarks.users.spikes import SPIKING
+from benchmarks.users.world_model import WORLD_MODEL
 
 PROJECTS: dict[str, Project] = {
     "resets": RESETS,
@@ -25,6 +27,9 @@ PROJECTS: dict[str, Project] = {
     "snntorch": SPIKING,
     "neuralhydrology": EALSTM,
     "haste": HASTE,
+    "dreamer rssm": WORLD_MODEL,
+    "heads": HEADS,
+    "tirex": SLSTM,
 }
 WAYS = {*ENGINES, *(way for project in PROJECTS.values() for way in project.ways)}
 
@@ -41,3 +46,4 @@ def enter_user(name: str, problem: Problem) -> Contestant | str:
 
 
 USER = Way("users", measure_steps, draw_user, enter_user, dense=True)
+FORECAST = Way("forecast", measure_steps, draw_user, enter_user, backward=False)

@@ -35,7 +35,7 @@ def _ligru_steps(w: Tensor, U: Tensor) -> Tensor:
 
 
 class _Projected(nn.Module):
-    """All steps' projections, normalised over samples and steps."""
+    """Input projections of all steps, normalised over samples and steps."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class LiGRULoop(_Projected):
 
 
 class LiGRU(_Projected):
-    """The same on elman."""
+    """The LiGRU layer on elman."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)

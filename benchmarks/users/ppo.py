@@ -34,7 +34,7 @@ FEATURES: int = CLEANRL.FEATURES
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """What was played, [T, B] each but for ``frames`` [T, B, pixels]."""
+    """A rollout: tensors [T, B], but for ``frames`` [T, B, pixels]."""
 
     frames: Tensor
     done: Tensor
@@ -47,9 +47,9 @@ class Rollout:
         """Whole environments, in a new order."""
         return map(self.of, torch.randperm(self.done.shape[1]).chunk(MINIBATCHES))
 
-    def of(self, chosen: Tensor) -> Rollout:
-        """Some environments."""
-        return Rollout(*(getattr(self, field.name)[:, chosen] for field in fields(self)))
+    def of(self, environments: Tensor) -> Rollout:
+        """The rollout of some environments, by their indices."""
+        return Rollout(*(getattr(self, field.name)[:, environments] for field in fields(self)))
 
 
 def loss_of(agent: nn.Module, played: Rollout) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a project's model is to the suite: how it is made, what it is given, what it returns."""
+"""Models of projects: how they are built, their arguments and results."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Project:
     cotangent of which is ``Problem.dy``, and its last states.
 
     Attributes:
-        ways: what makes the module of a case, by contestant; ``"loop"`` is the project's own, whose
-            initialisation all contestants get.
+        ways: what makes the module of a case, by contestant; the first one is the project's own,
+            whose initialisation all contestants get.
         fused: the same for elman.
         arguments: further arguments of a case, drawn from a generator in float32.
         learned: how many of these, counted from the first one, want a gradient.
@@ -74,7 +74,7 @@ def project_of(script: str, **fields: Any) -> Project:
 
 
 def on_engine(module: nn.Module, engine: str) -> nn.Module:
-    """The same module, all of whose layers of elman's run on an engine."""
+    """Set the engine of all of a module's elman layers."""
     layers: list[Any] = [layer for layer in module.modules() if hasattr(layer, "engine")]
     for layer in layers:
         layer.engine = engine
@@ -84,7 +84,8 @@ def on_engine(module: nn.Module, engine: str) -> nn.Module:
 def draw_project(project: Project, case: Case, seed: int = 0) -> Problem:
     """Draw x and dy from N(0, 1), weights as the project's loop initialises them."""
     sizes = (case.T, case.B, case.input_size), (case.T, case.B, project.outputs(case))
-    weights, (x, dy) = draw(lambda: project.ways["loop"](case), case, seed, *sizes)
+    initial = next(iter(project.ways.values()))
+    weights, (x, dy) = draw(lambda: initial(case), case, seed, *sizes)
     weights = {name: project.tamed(name, weight) for name, weight in weights.items()}
     return Problem(case, project.inputs(x), dy, weights, case.T * case.B, project.once)
 
@@ -107,19 +108,24 @@ def enter_project(project: Project, name: str, problem: Problem) -> Contestant |
     inputs |= {f"input {k}": value for k, value in enumerate(arguments[: project.learned])}
     parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
     leaves = [*inputs.values(), *parameters.values()]
+    trains = case.measure.backward
 
-    def run() -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        output, last = module(inputs["x"], *arguments)
-        return output, last, torch.autograd.grad(output, leaves, problem.dy)
+    def run() -> tuple[Tensor, Any, tuple[Tensor, ...]]:
+        with torch.set_grad_enabled(trains):
+            output, last = module(inputs["x"], *arguments)
+        grads = torch.autograd.grad(output, leaves, problem.dy) if trains else ()
+        return output, last, grads
 
     def results() -> Results:
         module.train(not project.random)
         output, last, grads = run()
         module.train()
+        if not trains:
+            return named(output, last)
         of_weights = dict(zip(parameters, grads[len(inputs) :], strict=True))
         of_weights = of_weights if fused else project.moved(of_weights)
         by_leaf = dict(zip(inputs, grads, strict=False)) | of_weights
         return named(output, last) | {f"gradient of {k}": grad for k, grad in by_leaf.items()}
 
     facts = partial(elman.nn.choices, module) if fused else dict
-    return Contestant(run, results, (*inputs, *parameters), facts)
+    return Contestant(run, results, (*inputs, *parameters) if trains else (), facts)

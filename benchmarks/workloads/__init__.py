@@ -1,1 +1,1 @@
-"""What is computed in a case where it is more than a layer: problems, and who computes them."""
+"""Problems beyond a single layer, and their contestants."""

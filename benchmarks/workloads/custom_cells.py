@@ -61,7 +61,9 @@ def leaky(x, m, *, beta=0.5, threshold=1.0):
     return spike(m - threshold), m
 
 
-CUSTOM = {each.name: each for each in (leaky_memory, tanh_readout, projected, rleaky, leaky)}
+CUSTOM = {
+    formula.name: formula for formula in (leaky_memory, tanh_readout, projected, rleaky, leaky)
+}
 
 
 @cache

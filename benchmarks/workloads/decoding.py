@@ -49,8 +49,8 @@ def decoded(name: str, problem: Problem) -> Contestant | str:
     return trained(forward, {"x": x, **weights}, name=lambda value: {"output": value.detach()})
 
 
-def few(problem: Problem) -> Problem:
-    """Some of its rows, and some of its classes."""
+def few_rows(problem: Problem) -> Problem:
+    """The problem of the first few rows and classes."""
     weights = {name: w[:_FEW] for name, w in problem.weights.items()}
     case = replace(problem.case, B=_FEW, I=_FEW)
     return Problem(case, problem.x[:_FEW], problem.dy[:_FEW] % _FEW, weights, _FEW)

@@ -46,16 +46,16 @@ def combination(used: tuple[str, ...]) -> str:
 
 
 COMBINATIONS = {  # name -> what is left out
-    combination(tuple(s for s, on in zip(SWITCHES, chosen, strict=True) if on)): tuple(
-        s for s, on in zip(SWITCHES, chosen, strict=True) if not on
+    combination(tuple(s for s, on in zip(SWITCHES, switched, strict=True) if on)): tuple(
+        s for s, on in zip(SWITCHES, switched, strict=True) if not on
     )
-    for chosen in product((False, True), repeat=len(SWITCHES))
+    for switched in product((False, True), repeat=len(SWITCHES))
 }
 WITHOUT = {f"without {name}": (name,) for name in ("specialization", "fusion")}
 
 
 def draw_fit(case: Case) -> Problem:
-    """As of a layer; nobody wants the gradient of x."""
+    """Draw a layer's problem; the gradient of x is not wanted."""
     return replace(draw_layer(case), wants_x=False)
 
 
@@ -131,7 +131,7 @@ def _step(row: Tensor, h: Tensor, R: Tensor) -> Tensor:
     return torch.tanh(torch.addmm(row, h, R.t()))
 
 
-def _read(states: Tensor, V: Tensor) -> Tensor:
+def _readout(states: Tensor, V: Tensor) -> Tensor:
     return torch.tanh(F.linear(states, V))
 
 
@@ -139,7 +139,9 @@ def _torch(problem: Problem, compiled: bool = False) -> Contestant:
     """A loop over torch ops, eager or its step and its readout by torch.compile; all products of x
     are one."""
     weights = leaves_of(problem)
-    step, read = (torch.compile(_step), torch.compile(_read)) if compiled else (_step, _read)
+    step, readout = (
+        (torch.compile(_step), torch.compile(_readout)) if compiled else (_step, _readout)
+    )
 
     def forward(x: Tensor) -> tuple[Tensor, Tensor]:
         W, R, V = weights.values()
@@ -147,7 +149,7 @@ def _torch(problem: Problem, compiled: bool = False) -> Contestant:
         for row in F.linear(x, W).unbind(0):
             h = step(row, h, R)
             states.append(h)
-        return read(torch.stack(states), V), h
+        return readout(torch.stack(states), V), h
 
     return _trained(problem, forward, weights)
 

@@ -25,13 +25,13 @@ import elman
 from elman.cli.app import run_command
 from elman.cli.train import command
 from elman.errors import InputError
-from elman.train.loop.config import COUNT, other, setting
-from elman.train.loop.objective import SQUARES, judged
+from elman.train.loop.config import COUNT, override, setting
+from elman.train.loop.objective import SQUARES, evaluate
 from elman.train.loop.task import Baseline, Batch, predictions
 from elman.train.tasks.arrays import digest_of, load_npz, unreadable
 from elman.train.tasks.epochs import EpochConfig, SequenceSet
 from elman.train.tasks.registry import TASKS
-from elman.train.tasks.regression.data import predicting
+from elman.train.tasks.regression.data import score_baseline
 from elman.train.tasks.regression.model import Regressor
 from elman.train.tasks.regression.task import REGRESSION
 
@@ -46,13 +46,13 @@ class RotateConfig(EpochConfig):
     TASK: ClassVar[str] = "rotate"
 
     data: str | None = setting(None, "An .npz with x_train and x_test, uint8.")
-    layers: int = other("layers", 1)
-    hidden: int = other("hidden", 1000)
-    batch: int = other("batch", 1000)
-    lr: float = other("lr", 3.0)
-    optimizer: str = other("optimizer", "sgd")
-    momentum: float = other("momentum", 0.9)
-    weight_decay: float = other("weight_decay", 0.0)
+    layers: int = override("layers", 1)
+    hidden: int = override("hidden", 1000)
+    batch: int = override("batch", 1000)
+    lr: float = override("lr", 3.0)
+    optimizer: str = override("optimizer", "sgd")
+    momentum: float = override("momentum", 0.9)
+    weight_decay: float = override("weight_decay", 0.0)
     turns: int = setting(10, "Steps of a sequence, T; each turns the image once more.", COUNT)
     degrees: float = setting(10.0, "Degrees of each turn, anti-clockwise.")
     pixels: int = setting(1000, "Pixels that are read and predicted: the first ones.", COUNT)
@@ -60,7 +60,7 @@ class RotateConfig(EpochConfig):
 
 @dataclass(frozen=True)
 class RotateSpec:
-    """What a model of the images is built from: n, pixels that are read and predicted."""
+    """Sizes of an image model: n, pixels that are read and predicted."""
 
     inputs: int
 
@@ -76,7 +76,7 @@ class RotateData(SequenceSet):
     def baseline(self) -> Baseline:
         """Repeat the input."""
         pairs = ((batch.inputs, batch.targets) for batch in self.all_held_out())
-        return predicting("repeated input", pairs)
+        return score_baseline("repeated input", pairs)
 
     def cut(self, half: Tensor, rows: Tensor) -> Batch:
         """Turn some images: inputs x and targets y [T, B, n], y[t] = x[t + 1]."""
@@ -127,7 +127,7 @@ def build_model(config: RotateConfig, spec: RotateSpec, *, baseline: bool = Fals
 
 def conclude(model: nn.Module, data: RotateData, config: RotateConfig) -> dict[str, Any]:
     """Turn the whole held-out half: loss and R²."""
-    score = judged(SQUARES, predictions(model, data.all_held_out()))
+    score = evaluate(SQUARES, predictions(model, data.all_held_out()))
     return {"valid_loss": score.loss, "valid_score": score.score}
 
 

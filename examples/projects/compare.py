@@ -27,41 +27,46 @@ def sizes(about: str | None, steps: int, batch: int, units: int) -> tuple[int, i
 
 
 def compare(
-    before: nn.Module, after: nn.Module, moved: Moved, x: Tensor, *given: Any, drawn: bool = False
+    before: nn.Module,
+    after: nn.Module,
+    moved: Moved,
+    x: Tensor,
+    *arguments: Any,
+    random: bool = False,
 ) -> None:
     """Give one model the other's weights, and print how they agree and how long they take.
 
     Args:
-        before, after: called with x and what is given; the first result is the output.
+        before, after: called with x and the arguments; the first result is the output.
         moved: brings weights of the first one, or their gradients, under the names of the second,
             whose own stay where there is none.
         x [T, B, I]: input.
-        given: further arguments.
-        drawn: in training they draw random numbers: they agree in eval().
+        arguments: further arguments of both models.
+        random: whether they draw random numbers in training: they are compared in eval().
     """
     after.load_state_dict({**after.state_dict(), **moved(before.state_dict())})
-    doubles = [copy.deepcopy(model).double().train(not drawn) for model in (before, after)]
-    exact = [v.double() if isinstance(v, Tensor) else v for v in (x, *given)]
+    doubles = [copy.deepcopy(model).double().train(not random) for model in (before, after)]
+    exact = [v.double() if isinstance(v, Tensor) else v for v in (x, *arguments)]
     want, got = (gradients(model, *exact) for model in doubles)
     want = {"output": want.pop("output"), "x": want.pop("x"), **moved(want)}
     off = max(float((got[k] - v).norm() / v.norm().clamp_min(1e-30)) for k, v in want.items())
     print(f"the output and {len(want) - 1} gradients agree within {off:.0e} in float64")
     assert off < 1e-9, "these are two models"
-    taken: tuple[list[float], list[float]] = ([], [])
+    times: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS + 1):
-        for model, seconds in zip((before, after), taken, strict=True):
-            begun = time.perf_counter()
-            gradients(model, x, *given)
-            seconds.append(time.perf_counter() - begun)
-    loop, ours = (statistics.median(seconds[1:]) for seconds in taken)
-    told = f"{1e3 * loop:.1f} ms in a loop, {1e3 * ours:.1f} ms on elman, {loop / ours:.1f}x"
-    print(f"forward and backward: {told}")
+        for model, seconds in zip((before, after), times, strict=True):
+            start = time.perf_counter()
+            gradients(model, x, *arguments)
+            seconds.append(time.perf_counter() - start)
+    loop, fused = (statistics.median(seconds[1:]) for seconds in times)
+    timing = f"{1e3 * loop:.1f} ms in a loop, {1e3 * fused:.1f} ms on elman, {loop / fused:.1f}x"
+    print(f"forward and backward: {timing}")
 
 
-def gradients(model: nn.Module, x: Tensor, *given: Any) -> dict[str, Tensor]:
+def gradients(model: nn.Module, x: Tensor, *arguments: Any) -> dict[str, Tensor]:
     """The output, and gradients of x and all parameters for one cotangent."""
     x = x.detach().requires_grad_()
-    output = model(x, *given)[0]
+    output = model(x, *arguments)[0]
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     names, parameters = zip(*trained, strict=True)
     dy = torch.linspace(-1.0, 1.0, output.numel(), dtype=x.dtype).view_as(output)

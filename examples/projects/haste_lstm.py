@@ -75,7 +75,7 @@ def gates(weight: Tensor) -> Tensor:
 def moved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """elman's matrices lie [gates, inputs]."""
     gx, gh = weights["gamma"]
-    found = {
+    parameters = {
         "W": gates(weights["kernel"].T),
         "R": gates(weights["recurrent_kernel"].T),
         "b": gates(weights["bias"]),
@@ -84,9 +84,9 @@ def moved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         "gc": weights["gamma_h"],
         "bc": weights["beta_h"],
     }
-    return {f"lstm.{name}_l0": weight for name, weight in found.items()}
+    return {f"lstm.{name}_l0": weight for name, weight in parameters.items()}
 
 
 if __name__ == "__main__":
     T, B, H = sizes(__doc__, 100, 32, 256)
-    compare(Before(H), After(H), moved, torch.randn(T, B, FEATURES), drawn=True)
+    compare(Before(H), After(H), moved, torch.randn(T, B, FEATURES), random=True)

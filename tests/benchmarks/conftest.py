@@ -20,10 +20,10 @@ def run(capsys, monkeypatch):
 
     def run(command: Callable[..., Any], *words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["benchmarks", *words])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             run_command(command, "python -m benchmarks")
         out, err = capsys.readouterr()
-        return int(left.value.code or 0), out, err
+        return int(exit_info.value.code or 0), out, err
 
     return run
 
@@ -55,11 +55,11 @@ def without_charts(monkeypatch) -> None:
 def two_classes(tmp_path, monkeypatch) -> None:
     """Images [3, 4, 3] of two classes that differ in their colour; voices of two pitches."""
     draw, y = np.random.default_rng(0), np.arange(20) % 2
-    waves = [np.sin(np.arange(9) * (1 + who)) * 999 for who in y]
+    waves = [np.sin(np.arange(9) * (1 + speaker)) * 999 for speaker in y]
     voices = {"audio": np.concatenate(waves).astype(np.int16), "length": np.full(20, 9)}
     voices |= {"digit": y, "speaker": y}
-    for name, more in (("images", {}), ("audio", {"speaker_names": np.array(["high", "low"])})):
-        arrays: dict[str, np.ndarray] = dict(more)
+    for name, extra in (("images", {}), ("audio", {"speaker_names": np.array(["high", "low"])})):
+        arrays: dict[str, np.ndarray] = dict(extra)
         for half in ("train", "test"):
             x = draw.integers(0, 99, (20, 3, 4, 3)) + 150 * y[:, None, None, None]
             images = {"x": x.astype(np.uint8), "y": y}

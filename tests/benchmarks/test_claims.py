@@ -25,9 +25,9 @@ SECONDS = {"elman": steady(1.0), "torch": steady(3.0)}
 ROWS = Rows([{"case": "a", "seconds": SECONDS}, {"case": "b", "failed": "no memory"}])
 
 
-def ratio(case: str, other: str = "torch") -> Claim:
+def ratio(case: str, reference: str = "torch") -> Claim:
     def judge(rows: Rows) -> Verdict:
-        faster = rows.faster(case, "elman", other)
+        faster = rows.faster(case, "elman", reference)
         reasons = Reasons("nothing waits", "everything waits")
         return Verdict(faster >= 2, f"{faster:.1f}x", facts="one core", reasons=reasons)
 
@@ -50,7 +50,7 @@ def test_a_verdict_has_a_reason_of_its_own():
     slow = Rows([{"case": "a", "seconds": {"elman": steady(3.0), "torch": steady(3.0)}}])
     (line,) = judged([ratio("a")], slow)
     assert line[4:] == ("does not hold", "everything waits; one core")
-    assert Verdict(False, "1x").why == ""
+    assert Verdict(False, "1x").explanation == ""
     for texts in (("alike", "alike"), ("", "one"), ("one", "")):
         with pytest.raises(AssertionError):
             Reasons(*texts)
@@ -82,6 +82,8 @@ def test_what_a_gain_is():
     assert Spread(1.05, 1.01, 1.1).gains
     assert not Spread(1.05, 0.99, 1.1).gains  # rounds that say otherwise
     assert not Spread(1.01, 1.005, 1.02).gains  # no difference
+    assert Spread(2.2, 2.0, 2.5).reaches(2)
+    assert not Spread(2.2, 1.9, 2.5).reaches(2)  # in too few rounds
     assert Spread(0.9, 0.8, 0.95).loses
     assert not Spread(0.9, 0.8, 1.05).loses
     assert Spread(0.5, 0.4, 0.8).inverse == Spread(2.0, 1.25, 2.5)
@@ -123,6 +125,6 @@ def test_trends():
     noise = fit_trend([(1, 1.0), (2, 1.4), (4, 0.9), (8, 1.3)])
     assert not noise.falls
     assert not noise.rises
-    for few in ([(1, 1.0), (2, 2.0)], [(1, 1.0), (1, 2.0), (1, 3.0)]):
+    for points in ([(1, 1.0), (2, 2.0)], [(1, 1.0), (1, 2.0), (1, 3.0)]):
         with pytest.raises(UnmeasuredError, match="a trend needs three points"):
-            fit_trend(few)
+            fit_trend(points)

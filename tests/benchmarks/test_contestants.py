@@ -40,19 +40,21 @@ FITTED = Case("small 6,5,19", FIT, "tanh_readout", 6, 5, 19, baseline="torch")
 PRODUCT = replace(BY_NAME[layout_name(LAYOUTS[0])], B=3, I=5, H=7)
 MODEL = replace(BY_NAME["model 2 lstm 35,20,200"], T=3, B=2, H=6)
 RESIDENT = replace(BY_NAME[name_of(512, 4)], T=3, B=2, H=9, I=4)
-MODELS = [case for case in SUITES["users"].cases if case.measure.name == "users"]
+MODELS = [case for case in BY_NAME.values() if case.measure.name == "users"]
+FORECAST = BY_NAME["tirex slstm 20,1,512"]
+BYTE_MODEL = replace(BY_NAME["rltools gru 64,32,64"], T=5, B=3, H=7, I=4)
 LAYERS = {  # one of two runs at once will do: it starts four processes
     case.kind if case.kind == "beside" else (case.cell, case.kind): case
     for suite in ("layers", "streams")
     for case in SUITES[suite].cases
-    if isinstance(case, KindCase)
+    if isinstance(case, KindCase) and case.measure.name == "layers"
 }
 SLOW = pytest.mark.slow  # torch's compiler takes a while to begin
 
 
 def small(case: Any) -> Any:
-    """The same with sizes that are no multiples of anything."""
-    return replace(case, T=9, B=4, H=13, I=5, judged=0)
+    """The same with sizes that are no multiples of anything, but units of heads."""
+    return replace(case, T=9, B=4, H=12 if case.kind in ("heads", "tirex") else 13, I=5, judged=0)
 
 
 def pairs() -> Iterator[Any]:
@@ -79,12 +81,14 @@ def pairs() -> Iterator[Any]:
     for case in MODELS:
         ways = [way for way in PROJECTS[case.kind].ways if (way, case.cell) != ("padded", "lstm")]
         yield row(small(case), *ways, f"{OURS}-reference", double=True)
+    yield row(small(FORECAST), "loop", f"{OURS}-reference", double=True)
     update = replace(BY_NAME["cleanrl-ppo lstm 128,8,128"], T=3, B=4, H=5)
     yield row(update, "loop", f"{OURS}-reference", double=True)
     decoder = Case("decoder", DECODER, "rnn", 1, 40, 20, 30, baseline="torch", threads=1)
     yield row(decoder, *DECODERS)
     yield row(PRODUCT, *PRODUCT.contestants)
     yield row(MODEL, *MODEL.contestants)
+    yield row(BYTE_MODEL, *BYTE_MODEL.contestants)
     yield row(RESIDENT, *WAYS, "torch")
 
 
@@ -210,10 +214,12 @@ def test_absent_contestant_has_its_reason():
 
 def test_combinations_are_all_there():
     """Of suite cmu each set of switches once; the one with all is engine c, with none serial."""
-    every, out = set(SWITCHES), {name: set(left) for name, left in COMBINATIONS.items()}
+    switches, out = set(SWITCHES), {name: set(left) for name, left in COMBINATIONS.items()}
     assert len({frozenset(left) for left in out.values()}) == 2 ** len(SWITCHES)
-    assert all(every - left == {*name.split("+")} & every for name, left in out.items() if left)
-    assert (out["serial"], out["elman-c"]) == (every, set())
+    assert all(
+        switches - left == {*name.split("+")} & switches for name, left in out.items() if left
+    )
+    assert (out["serial"], out["elman-c"]) == (switches, set())
 
 
 def test_variants_agree(monkeypatch):
@@ -223,8 +229,8 @@ def test_variants_agree(monkeypatch):
     assert not result["absent"]
     assert [*result["seconds"]] == [*VARIANTS]
     assert result["ratio"].keys() == {*VARIANTS} - {case.baseline}
-    other = CONTESTANTS["elman-c"]
-    monkeypatch.setitem(CONTESTANTS, "elman-save", lambda p: other(replace(p, x=p.x + 0.1)))
+    engine_c = CONTESTANTS["elman-c"]
+    monkeypatch.setitem(CONTESTANTS, "elman-save", lambda p: engine_c(replace(p, x=p.x + 0.1)))
     with pytest.raises(VerifyError, match="elman-save disagrees with elman-c"):
         measure_variants(case, LEAST)
 

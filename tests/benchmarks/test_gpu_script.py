@@ -14,8 +14,8 @@ pytest.importorskip("triton")
 from benchmarks import gpu
 
 
-def dry(out: Path, *more: str) -> str:
-    words = [sys.executable, gpu.__file__, "--dry", "--out", str(out), *more]
+def dry(out: Path, *options: str) -> str:
+    words = [sys.executable, gpu.__file__, "--dry", "--out", str(out), *options]
     process = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
     return process.stdout
 

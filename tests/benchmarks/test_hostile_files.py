@@ -25,10 +25,10 @@ def script(monkeypatch):
 
 def test_a_case_of_each_kind(script, tmp_path, empty_cache, capsys):
     """None fails."""
-    chosen = script.cases(0)[: len(script.KINDS)]
-    assert len({case.kind for case in chosen}) == len(script.KINDS)
-    counts = script.campaign(tmp_path / "all", chosen, 0, 60.0)
-    assert (counts["cases"], counts["failed"]) == (len(chosen), 0), capsys.readouterr().out
+    selected = script.cases(0)[: len(script.KINDS)]
+    assert len({case.kind for case in selected}) == len(script.KINDS)
+    counts = script.campaign(tmp_path / "all", selected, 0, 60.0)
+    assert (counts["cases"], counts["failed"]) == (len(selected), 0), capsys.readouterr().out
 
 
 def test_what_fails_is_seen(script, tmp_path, empty_cache, monkeypatch, capsys):
@@ -41,17 +41,17 @@ def test_what_fails_is_seen(script, tmp_path, empty_cache, monkeypatch, capsys):
         "change": lambda place: (place.home / "letter.txt").write_text(""),
     }
     monkeypatch.setattr(script, "open_by", lambda way, place: ways.get(way, int)(place))
-    monkeypatch.setattr(script, "prepared", prepared)
+    monkeypatch.setattr(script, "prepare", prepare)
     none = lambda place, draw: None  # noqa: E731
-    chosen = [script.Case("links", way, none, (way,)) for way in ways]
-    counts = script.campaign(tmp_path, chosen, 0, 1.0)
+    selected = [script.Case("links", way, none, (way,)) for way in ways]
+    counts = script.campaign(tmp_path, selected, 0, 1.0)
     said = capsys.readouterr().out
     assert counts["failed"] == len(ways), said
     for words in ("code of the folder ran", "hung", "status -9", "ZeroDivision", "have changed"):
         assert words in said
 
 
-def prepared(root: Path) -> Path:
+def prepare(root: Path) -> Path:
     """A place with nothing but a letter."""
     for name in ("run", "home"):
         (root / "clean" / name).mkdir(parents=True)

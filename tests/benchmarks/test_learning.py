@@ -90,8 +90,8 @@ def test_another_learner_is_found(monkeypatch, spoil):
     """Another loss, at the first step or after an update, is no rounding."""
     build = learning.model_of
 
-    def spoilt(name, *rest):
-        model = build(name, *rest)
+    def spoilt(name, *args):
+        model = build(name, *args)
         if name == "torch":
             spoil(model)
         return model
@@ -170,7 +170,8 @@ def test_deeper_stacks_have_to_learn_as_well_as_one_layer():
 def rows_of(counts: dict[int, list[int | None]]) -> Rows:
     """A row for each minibatch."""
     return Rows(
-        {"case": minibatch(B), "samples": each[0], "each": each} for B, each in counts.items()
+        {"case": minibatch(B), "samples": by_seed[0], "each": by_seed}
+        for B, by_seed in counts.items()
     )
 
 

@@ -148,11 +148,11 @@ def test_real_processes(tmp_path):
 def test_table_and_rows(benchmarks, tmp_path, measured):
     """The chosen case is measured, its row is in the file and in the table."""
     out = tmp_path / "rows.jsonl"
-    for said in ("GFLOP/s", "in the file already"):
+    for text in ("GFLOP/s", "in the file already"):
         code, output, _ = benchmarks("--quick", f"--out={out}", "--rows=peak")
         assert code == 0
         assert list(read_rows(out)) == ["peak"]
-        for word in (said, "[1/1] peak", "50 on 1; 100 on 2", "2 threads, avx2", str(out)):
+        for word in (text, "[1/1] peak", "50 on 1; 100 on 2", "2 threads, avx2", str(out)):
             assert word in output
 
 

@@ -33,8 +33,8 @@ SECONDS = {"1": 1e-3, "2": 1.1e-3, "4": 2e-3, "8": 4e-3}  # above 2: in proporti
 STORED = Times(STACK, [8e3, 8e3], SECONDS, {"cpu": "x"})
 
 
-def of(seconds: dict[str, float], gradients: tuple[float, ...] = (1e3, 1e3), **more) -> Times:
-    return Times(STACK, list(gradients), seconds, {}, **more)
+def of(seconds: dict[str, float], gradients: tuple[float, ...] = (1e3, 1e3), **fields) -> Times:
+    return Times(STACK, list(gradients), seconds, {}, **fields)
 
 
 TIMES = of({"1": 1.0, "2": 1.5, "4": 3.0})
@@ -174,11 +174,11 @@ def test_other_files(tmp_path, stored, text, found):
 
 def test_measured_here(tmp_path, scaling, monkeypatch):
     """By a clock of our own; the file of times gives the same table again."""
-    taken = {"1": 1e-3, "2": 1.05e-3, "4": 2e-3}
+    times_s = {"1": 1e-3, "2": 1.05e-3, "4": 2e-3}
     monkeypatch.setattr(
         module,
         "time_side_by_side",
-        lambda runs, *_: {name: Samples([taken[name]], []) for name in runs},
+        lambda runs, *_: {name: Samples([times_s[name]], []) for name in runs},
     )
     monkeypatch.setattr(module, "measure_sharing", lambda stack: 1e-5)
     words = ["gru", "--hidden", "9", "--steps", "5", "--batch", "4", "--interconnect", "5,7"]

@@ -44,7 +44,7 @@ ASKED = {  # case -> times as fast as its baseline; a table of its own, so that 
         **dict.fromkeys(("lstm_layernorm 100,4,128", "lstm_peephole 100,4,128"), 20),
     },
     "cpu": {
-        **{f"{c} {shape}": r for shape, each in CPU.items() for c, r in zip(TORCHS, each)},
+        **{f"{c} {shape}": r for shape, ratios in CPU.items() for c, r in zip(TORCHS, ratios)},
         **{f"{cell} 1000,1,64": 30 for cell in ("lstm_layernorm", "lem", "leaky_memory")},
     },
     "users": {
@@ -94,7 +94,8 @@ def test_every_cell_of_a_grid_has_a_case():
             case = cases[cell_of_grid(n, T)]
             assert (T, BATCH, n) == (case.T, case.B, case.H)
             assert isinstance(case, LimitedCase)
-    models = [case for case in find_suite("users").cases if case.measure.name == "users"]
+    cases = [case for suite in SUITES.values() for case in suite.cases]
+    models = [case for case in cases if case.measure.name in ("users", "forecast")]
     assert {case.kind for case in models} == PROJECTS.keys()
 
 
@@ -109,8 +110,17 @@ def test_suite_is_consistent(suite):
         assert case.measure.name in ("users", "update") or find_cell(case.cell), case.name
         with_cell = case.measure.name == "variants"
         names = {name.partition(" ")[0] if with_cell else name for name in case.contestants}
-        every = {*CONTESTANTS, *LAYERED, *FITTERS, *DECODERS, *LAYOUTS, *LANGUAGES, *WAYS, *SCANS}
-        assert names <= every, case.name
+        contestants = {
+            *CONTESTANTS,
+            *LAYERED,
+            *FITTERS,
+            *DECODERS,
+            *LAYOUTS,
+            *LANGUAGES,
+            *WAYS,
+            *SCANS,
+        }
+        assert names <= contestants, case.name
         assert case.baseline in {"", *case.contestants}, case.name
         assert unpacked(packed(case)) == (case,)
         assert json.loads(json.dumps(case.to_json()))["measure"] == case.measure.name
@@ -122,8 +132,8 @@ def test_cases_are_selected_by_pattern():
     assert suite.select() == suite.cases
     quick = suite.select(quick=True)
     assert 0 < len(quick) < len(suite.cases)
-    chosen = [case.name for case in suite.select(("lstm*", "gru 50*"))]
-    assert chosen == [name for name in ASKED["foundation"] if name.startswith(("lstm", "gru 50"))]
+    selected = [case.name for case in suite.select(("lstm*", "gru 50*"))]
+    assert selected == [name for name in ASKED["foundation"] if name.startswith(("lstm", "gru 50"))]
     with pytest.raises(InputError, match="has no case 'fly'"):
         suite.select(("fly",))
 

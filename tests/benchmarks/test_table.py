@@ -34,9 +34,9 @@ def times(median: float) -> dict:
     return asdict(Quartiles(median, 0.9 * median, 1.1 * median, 9))
 
 
-def row(case: Case, **found) -> dict:
+def row(case: Case, **measured) -> dict:
     common = {"case": case.name, "asked": case.to_json(), "effort": asdict(Effort())}
-    return {**common, "code": "c", "commit": "0123", "machine": MACHINE, **found}
+    return {**common, "code": "c", "commit": "0123", "machine": MACHINE, **measured}
 
 
 def measured() -> dict[str, dict]:
@@ -50,7 +50,7 @@ def measured() -> dict[str, dict]:
     )
     start = row(START, seconds={"torch": times(1.0), "elman": times(0.05)})
     rows = [row(PEAK, peak_gflops={"1": 50.0, "2": 100.0}), step, start]
-    return {one["case"]: one for one in rows}
+    return {row["case"]: row for row in rows}
 
 
 STEP_WORDS = {
@@ -181,12 +181,12 @@ def test_only_whole_results_are_shown():
     assert complaints(SUITE, missing) == ["peak: missing"]
     start = result[START.name]
     hasty = start | {"effort": asdict(Effort.of(True, None))}
-    for other, complaint in (
+    for changed, complaint in (
         (row(START, failed="no"), "import elman: no"),
         (row(START, skipped="no data: set A"), "import elman: no data: set A"),
         (hasty, "import elman: by --quick"),
         (start | {"code": "d"}, "rows of several machines or versions"),
     ):
-        assert complaints(SUITE, result | {START.name: other}) == [complaint]
+        assert complaints(SUITE, result | {START.name: changed}) == [complaint]
     with pytest.raises(RunError, match="several machines"):
         markdown(SUITE, result | {START.name: start | {"code": "d"}})

@@ -237,12 +237,12 @@ def test_doctor_asks_the_engines_about_a_gpu(monkeypatch):
     """Who runs there is what engines say, not a text of its own."""
     Card(monkeypatch, None)
     (found,) = (finding for finding in doctor.machine() if finding.name == "GPU")
-    assert found.found.startswith("Card 9000, ")
-    assert found.found.endswith(": triton, aten, deer, scan-backward, reference run there")
+    assert found.result.startswith("Card 9000, ")
+    assert found.result.endswith(": triton, aten, deer, scan-backward, reference run there")
     assert not found.mend
     Card(monkeypatch, "triton is not part of this installation")
     (found,) = (finding for finding in doctor.machine() if finding.name == "GPU")
-    assert "triton" not in found.found
+    assert "triton" not in found.result
     assert found.mend == "no generated kernels there: triton is not part of this installation"
 
 
@@ -284,8 +284,8 @@ def test_doctor_says_why_zig_is_not_used(monkeypatch, first):
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
     found = doctor.zig(Compiler(("gcc",), "13") if first == "gcc" else "no C compiler")
     if first == "gcc":
-        assert "not used: gcc comes first" in found.found
-        assert "shares torch's pool" in found.found
+        assert "not used: gcc comes first" in found.result
+        assert "shares torch's pool" in found.result
     else:
         assert found.mend
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from elman.cli._reporting import divided, engine_rows, in_a_cell
+from elman.cli._reporting import divide_settings, engine_rows, format_cell
 from elman.train.tasks.text.config import TextConfig
 
 
@@ -23,11 +23,11 @@ from elman.train.tasks.text.config import TextConfig
     ],
 )
 def test_values_of_a_table(value, text):
-    assert in_a_cell(value) == text
+    assert format_cell(value) == text
 
 
 def test_settings_are_divided_by_their_defaults():
-    changed, usual = divided(replace(TextConfig(), hidden=64))
+    changed, usual = divide_settings(replace(TextConfig(), hidden=64))
     assert changed["hidden"] == 64
     assert "lr" in usual
     assert not changed.keys() & usual.keys()

@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from elman.train.loop.loop import Wish
+from elman.train.loop.loop import StopRequest
 
 SMALL = (
     *("--hidden=8", "--embedding=4", "--layers=1", "--batch=4", "--bptt=8", "--steps=6"),
@@ -68,7 +68,7 @@ def test_train_on_words(elman, without_charts, tmp_path, data):
 def test_interrupted_run_is_listed_and_resumed(elman, without_charts, tmp_path, data, monkeypatch):
     """Ctrl-C exits with 130; the run is listed with its step; `elman resume` completes it."""
     steps = itertools.count(1)
-    monkeypatch.setattr(Wish, "__bool__", lambda self: next(steps) == 4)
+    monkeypatch.setattr(StopRequest, "__bool__", lambda self: next(steps) == 4)
     out = f"--out={tmp_path / 'runs'}"
     code, said, _ = elman("train", f"--data={data}", out, *SMALL, "--log-every=1")
     assert code >= 128

@@ -18,7 +18,7 @@ from elman.cli.app import build_app
 from elman.engines.c.ops import SPELL
 from elman.errors import InputError, RunError
 from elman.export import to_c
-from elman.interchange.c.step import tiled
+from elman.interchange.c.step import tile_matrix
 from elman.interchange.weights.state_dict import load_weights, read_state_dict
 from helpers import forced
 from library_sizes import DIMS
@@ -378,7 +378,7 @@ def test_every_operation_has_a_function(tmp_path):
 def test_tiles():
     """Rows side by side, and what a vector may read behind them."""
     W = torch.arange(70.0 * 3).reshape(70, 3)
-    tiles = tiled(W)
+    tiles = tile_matrix(W)
     assert len(tiles) == 70 * 3 + 16
     assert torch.equal(tiles[:192].reshape(3, 64), W[:64].T)
     assert torch.equal(tiles[192:210].reshape(3, 6), W[64:].T)

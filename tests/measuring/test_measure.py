@@ -42,8 +42,9 @@ CELLS = [
 
 @pytest.fixture(autouse=True)
 def peak(monkeypatch):
-    """Known, and not measured; one thread, so that other tests' do not matter."""
+    """Known, not measured; one thread, so that other tests do not matter; a sample is a call."""
     monkeypatch.setattr(measure_module, "_peak", lambda threads: 100.0)
+    monkeypatch.setattr("elman.measuring.timing.SAMPLE_S", 0.0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

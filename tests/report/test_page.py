@@ -13,12 +13,10 @@ from elman.errors import RunError
 from elman.report import (
     Level,
     Pairs,
-    Pictures,
     RunPage,
     Scale,
     write_report,
 )
-from elman.report.charts import GAP, row_of_images
 
 CURVES = {
     "step": [1, 2, 3],
@@ -154,30 +152,17 @@ def test_plots_of_any_name(tmp_path, name):
     assert f"{html.escape(shown)} 3.456" in text
 
 
-PICTURES = Pictures("a <turn>", 2, 3, bytes(range(24)), bytes(24))
-
-
 def test_predictions_beside_their_targets(tmp_path):
-    """Curves, points and images are drawn inside the page; titles are escaped."""
-    shown = (Pairs("curves", [1, 2], [1, 3], True), Pairs("points", [1], [2], False), PICTURES)
+    """Curves and points are drawn inside the page; titles are escaped."""
+    shown = (Pairs("a <turn>", [1, 2], [1, 3], True), Pairs("points", [1], [2], False))
     text = write_report(tmp_path / "report.html", made(shown=shown)).read_text(encoding="utf-8")
     tags = Tags()
     tags.feed(text)
 
     assert tags.open == []
-    assert tags.seen.count("svg") == 9
+    assert tags.seen.count("svg") == 8
     assert "a &lt;turn&gt;" in text
-    assert all(target.startswith(("#", "data:image/png;base64,")) for target in tags.refers)
-    assert any(target.startswith("data:") for target in tags.refers)
-
-
-def test_rows_of_images():
-    """Side by side, a white gap to the right of each and below."""
-    row = row_of_images(PICTURES, PICTURES.true)
-    assert row.shape == (2 + GAP, 4 * (3 + GAP))
-    assert row[:2, :3].tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert (row[2:] == 255).all()
-    assert row[:2, 5:8].tolist() == [[6, 7, 8], [9, 10, 11]]
+    assert all(target.startswith("#") for target in tags.refers)
 
 
 @pytest.mark.parametrize("over_time", [True, False])

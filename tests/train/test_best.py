@@ -78,8 +78,8 @@ def test_a_resumed_run_knows_it(short, train, resume, finds, interrupt_at, lost)
     folder = train(short).folder
     before = best_of(folder.checkpoints)
     assert before.step == 10
-    for path in reversed(checkpoint.listed(folder.checkpoints)) if lost else ():
-        if len(checkpoint.listed(folder.checkpoints)) > 1:
+    for path in reversed(checkpoint.list_checkpoints(folder.checkpoints)) if lost else ():
+        if len(checkpoint.list_checkpoints(folder.checkpoints)) > 1:
             shutil.rmtree(path)
     finds(*[1.0] * lost, 2.0)
     result = resume(folder.path).result

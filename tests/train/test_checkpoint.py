@@ -38,7 +38,7 @@ def test_round_trip_keeps_the_last_two(tmp_path):
     for step in (0, 3, 10, 9):
         save(tmp_path, made(step))
 
-    assert [path.name for path in checkpoint.listed(tmp_path)] == [
+    assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == [
         "step-000000009",
         "step-000000010",
     ]
@@ -104,7 +104,7 @@ def test_full_disk_leaves_what_was(tmp_path, monkeypatch, call):
     with suppress(OSError):
         save(tmp_path, made(2))
         assert left[0] >= 0, "the error was swallowed"
-    done = checkpoint.listed(tmp_path)[-1].name.endswith("2")
+    done = checkpoint.list_checkpoints(tmp_path)[-1].name.endswith("2")
 
     loaded, complaints = load_latest(tmp_path)
     assert same(loaded, made(2 if done else 1))

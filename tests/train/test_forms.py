@@ -143,7 +143,7 @@ def test_best_weights_that_are_forged(folder, resume, console):
         if "score" in facts:
             tensors[WEIGHT] = tensors[WEIGHT][1:].clone()
 
-    path = checkpoint.written(folder / "checkpoints", "best", best_of_first_step(folder))
+    path = checkpoint.write_checkpoint(folder / "checkpoints", "best", best_of_first_step(folder))
     assert path.exists()
     forge(folder, change)
     assert resume(folder).complete
@@ -153,7 +153,7 @@ def test_best_weights_that_are_forged(folder, resume, console):
 def best_of_first_step(folder):
     """A checkpoint of the best weights, of a step that has been."""
     shutil.rmtree(next((folder / "checkpoints").glob("best-*")))
-    point = checkpoint.newest(folder / "checkpoints")[0]
+    point = checkpoint.read_newest(folder / "checkpoints")[0]
     tensors = {name: value for name, value in point.tensors.items() if name.startswith("model.")}
     return dataclasses.replace(point, tensors=tensors, facts={"loss": 0.1, "score": 0.9})
 

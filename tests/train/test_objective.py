@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from elman.train.loop.objective import ACCURACY, CLASSES, R2, SQUARES, judged
+from elman.train.loop.objective import ACCURACY, CLASSES, R2, SQUARES, evaluate
 
 
 def cut(tensor: torch.Tensor, places: list[int]) -> list[torch.Tensor]:
@@ -32,7 +32,7 @@ def test_r2_of_any_batches(shape, places, offset, seed):
     outputs = targets + torch.randn(shape, generator=draw)
     for axes in ((0, 1), (0,)):
         right, said = (targets, outputs) if len(axes) == 2 else (targets[:, 0], outputs[:, 0])
-        found = judged(SQUARES, zip(cut(said, places), cut(right, places), strict=True))
+        found = evaluate(SQUARES, zip(cut(said, places), cut(right, places), strict=True))
         y, error = right.double(), (said.double() - right.double()).square()
         around = (y - y.mean(axes, keepdim=True)).square().sum()
         assert found.loss == pytest.approx(float(error.mean()), rel=1e-5)
@@ -43,7 +43,7 @@ def test_r2_of_any_batches(shape, places, offset, seed):
 def test_r2_of_constant_targets_is_unknown(value):
     """Nothing varies, so nothing is explained."""
     targets = torch.full((5, 2), value)
-    found = judged(SQUARES, [(targets + 1, targets), (targets, targets)])
+    found = evaluate(SQUARES, [(targets + 1, targets), (targets, targets)])
     assert found.score is None
     assert found.loss == pytest.approx(0.5)
     assert R2.text(found.score) == "R² unknown"
@@ -52,9 +52,9 @@ def test_r2_of_constant_targets_is_unknown(value):
 def test_perfect_and_mean_predictions():
     """R² is 1 and 0."""
     targets = torch.randn(50, 3)
-    assert judged(SQUARES, [(targets, targets)]).score == 1
+    assert evaluate(SQUARES, [(targets, targets)]).score == 1
     mean = targets.mean(0).expand_as(targets)
-    assert judged(SQUARES, [(mean, targets)]).score == pytest.approx(0, abs=1e-6)
+    assert evaluate(SQUARES, [(mean, targets)]).score == pytest.approx(0, abs=1e-6)
 
 
 @given(places=st.lists(st.integers(0, 99), max_size=4), seed=st.integers(0, 99))
@@ -63,7 +63,7 @@ def test_accuracy_of_any_batches(places, seed):
     draw = torch.Generator().manual_seed(seed)
     logits = torch.randn(7, 3, 5, generator=draw)
     targets = torch.randint(5, (7, 3), generator=draw)
-    found = judged(CLASSES, zip(cut(logits, places), cut(targets, places), strict=True))
+    found = evaluate(CLASSES, zip(cut(logits, places), cut(targets, places), strict=True))
     assert found.score == int((logits.argmax(-1) == targets).sum()) / 21
     whole = float(cross_entropy(logits.flatten(0, 1), targets.flatten()))
     assert found.loss == pytest.approx(whole, rel=1e-5)
@@ -73,4 +73,4 @@ def test_accuracy_of_any_batches(places, seed):
 def test_diverged_predictions_have_a_score():
     """NaN stays NaN, and is no error."""
     targets = torch.randn(4, 1)
-    assert math.isnan(judged(SQUARES, [(targets * math.nan, targets)]).score)
+    assert math.isnan(evaluate(SQUARES, [(targets * math.nan, targets)]).score)

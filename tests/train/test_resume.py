@@ -12,9 +12,8 @@ import pytest
 import elman
 from elman.errors import RunError
 from elman.train.run import checkpoint
+from elman.train.run.folder import RunFolder
 from runs import assert_equal_runs
-from scripts import begin, finished
-from workers import ELMAN
 
 
 @pytest.mark.parametrize("cell, engine", [("gru", "auto"), ("rnn", "aten"), ("lstm", "aten")])
@@ -73,22 +72,26 @@ def test_sgd_resumes(small_config, train, resume, interrupt_at, options):
     assert adamw.result["valid_loss"] != whole.result["valid_loss"]
 
 
-@pytest.mark.parametrize("change", ["emptied", "falsified"])
-def test_resumes_without_the_tuning_cache(small_config, train, interrupt_at, empty_cache, change):
-    """The recorded choices count, not what a cache says now: a new process knows nothing else."""
+def test_resumes_without_the_tuning_cache(
+    small_config, train, resume, interrupt_at, nothing_known, monkeypatch
+):
+    """The recorded choices count, not what a cache says now: neither none, nor a false one."""
     config = dataclasses.replace(small_config, engine="auto")
     whole = train(config)
     interrupt_at(6)
-    stopped = train(config)
-    for path in [path for path in empty_cache.rglob("*") if path.is_file()]:
-        if change == "emptied":
-            path.unlink()
-        elif path.suffix == ".json":
-            path.write_text(path.read_text().replace('"c"', '"aten"'))
-
-    finished(begin(*ELMAN, "--no-compare", f"--resume={stopped.folder.path}"))
-
-    assert_equal_runs(stopped.folder, whole.folder)
+    stopped = train(config).folder.path
+    choices = sorted((nothing_known / "tuning").glob("*.json"))
+    falsified = [path.read_text().replace('"c"', '"aten"') for path in choices]
+    for texts in ([], falsified):
+        for path in choices:
+            path.unlink(missing_ok=True)
+        for path, text in zip(choices, texts, strict=False):
+            path.write_text(text)
+        for owner in ("kernels._kernels", "decisions._decided"):  # as in a new process
+            monkeypatch.setattr(f"elman.tuning.{owner}", {})
+        copy = RunFolder(shutil.copytree(stopped, stopped.with_name(f"copy-{len(texts)}")))
+        assert resume(copy.path).complete
+        assert_equal_runs(copy, whole.folder)
 
 
 def test_same_seed_same_run_and_other_seed_other_run(small_config, train):
@@ -144,7 +147,7 @@ def test_damaged_checkpoint_gives_way_to_an_older_one(
     whole = train(small_config)
     interrupt_at(11)
     stopped = train(small_config)
-    newest = checkpoint.listed(stopped.folder.checkpoints)[-1] / checkpoint.TENSORS
+    newest = checkpoint.list_checkpoints(stopped.folder.checkpoints)[-1] / checkpoint.TENSORS
     newest.write_bytes(newest.read_bytes()[:-10])
 
     resumed = resume(stopped.folder.path)

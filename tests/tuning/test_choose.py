@@ -78,18 +78,8 @@ class BrokenEngine(OwnBackwardEngine):
 
 def test_buckets():
     """Size buckets are (2^(k-1), 2^k]."""
-    assert [bucket(n) for n in (1, 2, 3, 4, 5, 8, 9, 1000, 1024, 1025)] == [
-        0,
-        1,
-        2,
-        2,
-        3,
-        3,
-        4,
-        10,
-        10,
-        11,
-    ]
+    sizes = (1, 2, 3, 4, 5, 8, 9, 1000, 1024, 1025)
+    assert [bucket(size) for size in sizes] == [0, 1, 2, 2, 3, 3, 4, 10, 10, 11]
 
 
 def test_winner_is_measured_and_remembered(job, monkeypatch, empty_cache):

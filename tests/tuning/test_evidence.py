@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elman.tuning.contest import Evidence, _clear
+from elman.tuning.contest import Evidence, _is_clear
 
 ORDER = ["c:units", "c:batch", "aten"]
 
@@ -109,11 +109,11 @@ def test_several_processes(processes, choice, sure):
 def test_a_clear_winner_ends_a_contest():
     """By the quiet samples of this process; ties, few samples and those under load do not."""
     clear = {"units": [(1.0, QUIET)] * 4, "batch": [(1.2, QUIET)] * 4}
-    assert _clear(evidence(clear), ORDER[:2])
-    assert not _clear(evidence(clear, {}), ORDER[:2]), "benchmarked by another process"
-    assert not _clear(evidence({**clear, "batch": [(1.01, QUIET)] * 4}), ORDER[:2])
-    assert not _clear(evidence({**clear, "batch": [(1.2, QUIET)] * 2}), ORDER[:2])
-    assert not _clear(evidence({**clear, "batch": [(1.2, LOADED)] * 4}), ORDER[:2])
+    assert _is_clear(evidence(clear), ORDER[:2])
+    assert not _is_clear(evidence(clear, {}), ORDER[:2]), "benchmarked by another process"
+    assert not _is_clear(evidence({**clear, "batch": [(1.01, QUIET)] * 4}), ORDER[:2])
+    assert not _is_clear(evidence({**clear, "batch": [(1.2, QUIET)] * 2}), ORDER[:2])
+    assert not _is_clear(evidence({**clear, "batch": [(1.2, LOADED)] * 4}), ORDER[:2])
 
 
 def test_the_quietest_samples_are_kept():
@@ -140,11 +140,11 @@ SAMPLES = st.lists(
 def test_it_comes_back_from_disk(samples, tries):
     found = Evidence(samples, tries)
     text = json.dumps(found.to_json())
-    assert Evidence.of_json(json.loads(text), ORDER) == found
+    assert Evidence.from_json(json.loads(text), ORDER) == found
     if any(samples.values()):
         used = [who for who in ORDER if samples.get(who)]
         others = [who for who in ORDER if who not in used[:1]]
-        assert Evidence.of_json(json.loads(text), others) == Evidence(), "of other candidates"
+        assert Evidence.from_json(json.loads(text), others) == Evidence(), "of other candidates"
 
 
 JSON = st.recursive(
@@ -156,5 +156,5 @@ JSON = st.recursive(
 
 @given(st.one_of(st.none(), st.fixed_dictionaries({"samples": JSON, "tries": JSON}), JSON))
 def test_nothing_that_is_stored_can_hurt(value):
-    found = Evidence.of_json(value, ORDER)
+    found = Evidence.from_json(value, ORDER)
     assert found.best(ORDER) in ORDER

@@ -21,7 +21,7 @@ from elman.tuning.request import Request
 from elman.tuning.rounding import unsteady
 from elman.tuning.ties import near_ties
 from elman.tuning.trial import make_trial
-from elman.tuning.verification import verified
+from elman.tuning.verification import compile_verified
 from helpers import OwnBackwardEngine, OwnBackwardKernel, Sizes, job_of, need, random_case, stand_in
 
 SIZES = Sizes(4, 2, 3, 5)
@@ -131,12 +131,12 @@ def test_marks_are_kept_by_library(nothing_known, monkeypatch):
     job = job_of(random_case(cells.mgu, SIZES))
     need("c", job)
     compared = []
-    real = verification._wrong
-    monkeypatch.setattr(verification, "_wrong", lambda *a: compared.append(a) or real(*a))
+    real = verification._find_error
+    monkeypatch.setattr(verification, "_find_error", lambda *a: compared.append(a) or real(*a))
 
     def another_process():
-        verification._right.clear()
-        verified(job, "c", "one")
+        verification._verified.clear()
+        compile_verified(job, "c", "one")
 
     another_process()
     another_process()
@@ -177,7 +177,7 @@ def test_thresholds_refuse_nothing(own, H, nothing_known, monkeypatch):
             return make_trial(job, T, B, seed + more, ends)
 
         monkeypatch.setattr(verification, "make_trial", seeded)
-        assert verification._wrong(job, kernel_of(job, "c")) is None
+        assert verification._find_error(job, kernel_of(job, "c")) is None
 
 
 def test_near_ties_are_found():
@@ -286,8 +286,8 @@ _LOSING = [rounding, cancelling, chaotic, undecided, exploding]
 def test_what_float32_loses_refuses_nothing(own, nothing_known):
     job = job_of(random_case(own, Sizes(4, 2, 40, 40)))
     need("c", job)
-    verification._right.clear()
-    verified(job, "c")
+    verification._verified.clear()
+    compile_verified(job, "c")
 
 
 def test_cotangents_are_rounded():

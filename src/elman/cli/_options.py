@@ -1,10 +1,9 @@
-"""Arguments and options that several commands have, and how they are read."""
+"""Arguments and options of several commands, and their parsers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -27,45 +26,27 @@ Dims = Annotated[
 ]
 Engine = Annotated[str, typer.Option(help="auto, or the name of an engine.")]
 Training = Annotated[bool, typer.Option(help="With the backward pass.")]
+TapeOption = Annotated[
+    Literal["save", "auto", "recompute"],
+    typer.Option(help="How much the forward keeps for the backward."),
+]
+DTypeOption = Annotated[
+    Literal["float32", "float64", "bfloat16"],
+    typer.Option(help="Type of inputs, states and weights."),
+]
+# ROCm's GPUs have torch's name, cuda.
+DeviceOption = Annotated[Literal["cpu", "cuda"], typer.Option(help="Device to run on.")]
 
 
-class Tape(StrEnum):
-    """How much the forward keeps for the backward."""
-
-    SAVE = "save"
-    AUTO = "auto"
-    RECOMPUTE = "recompute"
-
-
-class DType(StrEnum):
-    """Type of inputs, states and weights."""
-
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    BFLOAT16 = "bfloat16"
-
-
-class Device(StrEnum):
-    """Where a cell is to run; ROCm's GPUs go by torch's name of them, cuda."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-TapeOption = Annotated[Tape, typer.Option(help="How much the forward keeps for the backward.")]
-DTypeOption = Annotated[DType, typer.Option(help="Type of inputs, states and weights.")]
-DeviceOption = Annotated[Device, typer.Option(help="Device to run on.")]
-
-
-def measurable(device: Device) -> str:
+def check_device(device: str) -> str:
     """The name of a device on which kernels can be timed. Raises BadParameter: it is not here."""
-    if device is Device.CUDA and not torch.cuda.is_available():
+    if device == "cuda" and not torch.cuda.is_available():
         raise typer.BadParameter("torch can use no GPU here", param_hint="--device")
-    return str(device)
+    return device
 
 
-def named(context: typer.Context) -> list[str]:
-    """List the options that the user gave."""
+def set_options(context: typer.Context) -> list[str]:
+    """Names of the options set by the user."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return [n for n, source in sources.items() if source is not None and source.name != "DEFAULT"]
 
@@ -75,23 +56,23 @@ def option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def sizes(given: Iterable[str]) -> dict[str, int]:
+def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
     """Read ``P=32``, and several as ``H=128,I=64``."""
-    found: dict[str, int] = {}
-    for text in (part for whole in given for part in whole.split(",")):
+    sizes: dict[str, int] = {}
+    for text in (part for text_list in texts for part in text_list.split(",")):
         name, equals, size = text.partition("=")
         if not (equals and name.isidentifier() and size.isdigit()):
             raise typer.BadParameter(f"{text!r} is not of the form P=32", param_hint="--dim")
-        found[name] = int(size)
-    return found
+        sizes[name] = int(size)
+    return sizes
 
 
-def sized(
+def resolve_sizes(
     cell: Cell, hidden: int, inputs: int | None, dim: list[str] | None
 ) -> tuple[int, int, dict[str, int]]:
-    """Sizes of a cell's first input and first state, and of its dims that are given by name; those
-    of input and state may be among these, and ``--hidden`` and ``--inputs`` say less then."""
-    dims = sizes(dim or [])
+    """Resolve the sizes of a cell's first input and first state, and of its other dims. Sizes given
+    by ``--dim`` take precedence over ``--hidden`` and ``--inputs``."""
+    dims = parse_sizes(dim or [])
 
     def of(entries: Iterable[Any], otherwise: int) -> int:
         first = next(iter(entries), None)

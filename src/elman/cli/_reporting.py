@@ -1,4 +1,4 @@
-"""From a run folder to its report: what `train` knows, in the terms of `report`."""
+"""Reports of run folders: converts records of `train` to pages of `report`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elman.report import Level, Pairs, RunPage, Scale, write_report
 from elman.train.loop.config import Config
 from elman.train.loop.display import clock
 from elman.train.loop.metrics import COLUMNS
-from elman.train.run.outcome import in_words, speed_in_words
+from elman.train.run.outcome import describe_baseline, describe_speed
 from elman.train.run.record import Compared, Record, Skipped, Summary, summarise
 
 TILES = 4
@@ -25,18 +25,18 @@ def report_run(record: Record) -> Path:
     there is no configuration to tell what ran, or the disk takes no page."""
     if record.config is None:
         raise RunError(
-            "there is nothing to report", path=record.folder.path, found=damage_in_words(record)
+            "there is nothing to report", path=record.folder.path, found=describe_damage(record)
         )
     return write_report(record.folder.report, page_of(record, record.config))
 
 
 def page_of(record: Record, config: Config) -> RunPage:
-    """Collect what the report of a run tells; what is damaged is named, and the rest is shown."""
+    """Collect the contents of a run's report; damaged files are named, and the rest is shown."""
     summary, facts, result = summarise(record, config), record.facts, record.result
     speed = result.speed if result else Skipped("there is no result yet")
     baseline, words = summary.baseline, summary.words
     columns = {name: [getattr(row, name) for row in record.rows] for name in COLUMNS}
-    settings, defaults = divided(config)
+    settings, defaults = divide_settings(config)
     content = {k: v for k, v in facts.content.items() if k != "machine"} if facts else {}
     tables = {
         "Held-out data": result.table if result else {},
@@ -51,8 +51,8 @@ def page_of(record: Record, config: Config) -> RunPage:
         notes=(
             f"run {summary.name}",
             f"{summary.model}, engine {summary.engine}",
-            speed_in_words(speed, config.cell, summary.words),
-            *([damage_in_words(record)] if record.damages else ()),
+            describe_speed(speed, config.cell, summary.words),
+            *([describe_damage(record)] if record.damages else ()),
         ),
         curves=columns,
         baseline=baseline and Level(baseline.name, baseline.loss, baseline.score),
@@ -63,8 +63,8 @@ def page_of(record: Record, config: Config) -> RunPage:
         ),
         speeds=asdict(speed.items_per_s) if isinstance(speed, Compared) else {},
         sample=result.sample if result else "",
-        tables={name: written(table) for name, table in tables.items()},
-        folded={"Settings": written(defaults)},
+        tables={name: format_table(table) for name, table in tables.items()},
+        folded={"Settings": format_table(defaults)},
         engine_headers=ENGINE_HEADERS,
         engines=engines,
         next_steps=next_steps(record, config),
@@ -72,9 +72,9 @@ def page_of(record: Record, config: Config) -> RunPage:
     )
 
 
-def damage_in_words(record: Record) -> str:
-    """Write what is wrong with a run's files on one line."""
-    return "damaged: " + "; ".join(f"{name}: {why}" for name, why in record.damages.items())
+def describe_damage(record: Record) -> str:
+    """Describe the damages of a run's files on one line."""
+    return "damaged: " + "; ".join(f"{name}: {reason}" for name, reason in record.damages.items())
 
 
 def title(summary: Summary, config: Config) -> str:
@@ -94,7 +94,7 @@ def headlines(
 ) -> tuple[tuple[str, str], ...]:
     """Write four numbers and what they are: loss, score, speed, time."""
     words, tiles = summary.words, []
-    beside = f"; {in_words(summary.baseline, words)}" if summary.baseline else ""
+    beside = f"; {describe_baseline(summary.baseline, words)}" if summary.baseline else ""
     loss = score = None
     if summary.valid_loss is not None:
         loss = (f"{summary.valid_loss:{words.form}}", f"{words.loss} in validation")
@@ -120,21 +120,21 @@ def headlines(
     return tuple(tiles[:TILES])
 
 
-def divided(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of a run that differ from their defaults, and those that do not."""
+def divide_settings(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide the settings of a run: those that differ from their defaults, and the others."""
     usual = {entry.name: entry.default for entry in fields(config)}
     settings = config.to_json()
     changed = {k: v for k, v in settings.items() if k not in usual or v != usual[k]}
     return changed, {k: v for k, v in settings.items() if k not in changed}
 
 
-def written(table: Mapping[str, Any]) -> dict[str, str]:
-    """Values of a table as a reader writes them."""
-    return {name.replace("_", " "): in_a_cell(value) for name, value in table.items()}
+def format_table(table: Mapping[str, Any]) -> dict[str, str]:
+    """Format the names and values of a table."""
+    return {name.replace("_", " "): format_cell(value) for name, value in table.items()}
 
 
-def in_a_cell(value: Any) -> str:
-    """A value as text: four digits, thousands apart, no brackets."""
+def format_cell(value: Any) -> str:
+    """Format a value: four digits, thousands apart, no brackets."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, int):
@@ -143,9 +143,9 @@ def in_a_cell(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, Mapping):
         parts = {k: v for k, v in value.items() if v is not None}
-        return ", ".join(f"{str(k).replace('_', ' ')} {in_a_cell(v)}" for k, v in parts.items())
+        return ", ".join(f"{str(k).replace('_', ' ')} {format_cell(v)}" for k, v in parts.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(in_a_cell, value))
+        return ", ".join(map(format_cell, value))
     return printable(str(value))
 
 
@@ -156,7 +156,7 @@ def engine_rows(choices: Any, *path: str) -> tuple[tuple[str, ...], ...]:
     if not isinstance(choices, Mapping):
         return ()
     if isinstance(choices.get("engine"), str):
-        facts = (in_a_cell(choices.get(name) or "") for name in ("engine", "schedule", "isa"))
+        facts = (format_cell(choices.get(name) or "") for name in ("engine", "schedule", "isa"))
         layer, *bucket = map(printable, path or ("",))
         return ((layer, ", ".join(bucket), *facts),)
     return tuple(
@@ -165,7 +165,7 @@ def engine_rows(choices: Any, *path: str) -> tuple[tuple[str, ...], ...]:
 
 
 def next_steps(record: Record, config: Config) -> tuple[str, ...]:
-    """Commands to go on with."""
+    """Suggested next commands."""
     folder = record.folder.path
     if record.result is None:
         return (f"elman resume {folder}",)

@@ -1,4 +1,4 @@
-"""Text on a terminal, or where one would be; signals that end a command without a traceback."""
+"""Text on a terminal or in a pipe; signals that end a command without a traceback."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def wide_console(width: int = PIPED_WIDTH) -> Console:
     return console if console.is_terminal else Console(width=width)
 
 
-def wanted_width(console: Console, table: Table) -> int:
+def full_width(console: Console, table: Table) -> int:
     """Columns that a table takes if no cell is broken into lines."""
     return console.measure(table, options=console.options.update(width=10_000)).maximum
 
@@ -60,23 +60,23 @@ class SignalExit(SystemExit):
 
 
 def raise_exit(number: int, frame: FrameType | None) -> NoReturn:
-    """End what is under way, and with it the command."""
+    """Signal handler that ends the command."""
     raise SignalExit(number)
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Make SIGINT and SIGTERM raise `SignalExit` in the block (on the main thread, and unless
     another handler is set)."""
     before = {number: signal.getsignal(number) for number in LINES if on_main_thread()}
     free = (signal.SIG_DFL, signal.default_int_handler, end_at_once)
-    taken = {number: handler for number, handler in before.items() if handler in free}
-    for number in taken:
+    replaced = {number: handler for number, handler in before.items() if handler in free}
+    for number in replaced:
         signal.signal(number, raise_exit)
     try:
         yield
     finally:
-        for number, handler in taken.items():
+        for number, handler in replaced.items():
             signal.signal(number, handler)
 
 

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from elman.cli._terminal import SignalExit, ended_by_signals, print_all
+from elman.cli._terminal import SignalExit, exit_on_signals, print_all
 from elman.errors import ElmanError, diagnostic, on_command_line
 from elman.escaping import printable
 from elman.extras import missing_package
@@ -44,7 +44,7 @@ def run(build: Callable[[], typer.Typer], arguments: Sequence[str], program: str
     print_all()
     try:
         app = build()
-        with ended_by_signals(), on_command_line():
+        with exit_on_signals(), on_command_line():
             app(list(arguments), prog_name=program)
     except SignalExit as ended:
         Console(stderr=True).print(ended.line, markup=False)
@@ -55,15 +55,17 @@ def run(build: Callable[[], typer.Typer], arguments: Sequence[str], program: str
         if error.name is None or error.name.partition(".")[0] == "elman":
             raise
         words = [word for word in arguments if not word.startswith("-")]
-        found = missing_package(error, " ".join((program, *words[:1])))
+        missing = missing_package(error, " ".join((program, *words[:1])))
         details = [("name", error.name)]
-        complain(str(found or diagnostic("this command needs a package", details, "elman doctor")))
+        complain(
+            str(missing or diagnostic("this command needs a package", details, "elman doctor"))
+        )
     except (MemoryError, RuntimeError) as error:
         if not of_memory(error):
             raise
-        found = [("said", str(error).partition("\n")[0])]
+        details = [("said", str(error).partition("\n")[0])]
         hint = "fewer samples at once, shorter sequences or a smaller model"
-        complain(diagnostic("there is not enough memory", found, hint))
+        complain(diagnostic("there is not enough memory", details, hint))
 
 
 def run_command(command: Callable[..., Any], program: str) -> None:
@@ -88,19 +90,19 @@ def complain(text: str) -> None:
     raise SystemExit(1)
 
 
-def build_app(wanted: str) -> typer.Typer:
+def build_app(command_name: str) -> typer.Typer:
     """Build the application with the wanted command in full and the others by name."""
     app = typer.Typer(
         help=ABOUT, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
     )
     app.callback()(root)
     for name, help_line in commands().items():
-        command = load(name) if name == wanted else placeholder
-        epilog = examples(name) if name == wanted else None
+        command = load(name) if name == command_name else placeholder
+        epilog = examples(name) if name == command_name else None
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, epilog=epilog)
         else:
-            help_text = None if name == wanted else help_line
+            help_text = None if name == command_name else help_line
             app.command(name, help=help_text, epilog=epilog)(command)
     return app
 

@@ -11,13 +11,12 @@ from elman.cell_files import find_cell
 from elman.cli._options import (
     CellName,
     Dims,
-    DType,
     DTypeOption,
     Engine,
     Hidden,
     Inputs,
     Training,
-    sized,
+    resolve_sizes,
 )
 from elman.cli._terminal import say
 from elman.measuring.process import MeasureRequest, measure_in_process
@@ -35,7 +34,7 @@ def bench(
     hidden: Hidden = 128,
     inputs: Inputs = None,
     dim: Dims = None,
-    dtype: DTypeOption = DType.FLOAT32,
+    dtype: DTypeOption = "float32",
     engine: Engine = "auto",
     training: Training = True,
     threads: Annotated[
@@ -51,7 +50,7 @@ def bench(
     """
     request = MeasureRequest(
         cell,
-        *sized(find_cell(cell), hidden, inputs, dim),
-        *(steps, batch, str(dtype), training, engine, seconds, threads),
+        *resolve_sizes(find_cell(cell), hidden, inputs, dim),
+        *(steps, batch, dtype, training, engine, seconds, threads),
     )
     say(Console(), str(measure_in_process(request)))

@@ -50,13 +50,13 @@ OPTIONAL = {  # package -> what it is for, the extra that brings it
 
 @dataclass(frozen=True)
 class Finding:
-    """One row: what was looked for, what was found, how to mend it (empty: nothing to mend).
+    """One row: name, result, and how to mend it (empty: nothing to mend).
 
     ``broken``: nothing works without it.
     """
 
     name: str
-    found: str
+    result: str
     mend: str = ""
     broken: bool = False
 
@@ -73,7 +73,7 @@ def doctor() -> None:
     table.title_justify = "left"
     for finding in findings:
         colour = "red" if finding.broken else "yellow" if finding.mend else "green"
-        texts = [plain(finding.found), plain(finding.mend)][: 2 if wanting else 1]
+        texts = [plain(finding.result), plain(finding.mend)][: 2 if wanting else 1]
         table.add_row(f"[{colour}]{finding.name}[/]", *texts)
     console.print(table)
     console.print(engines())
@@ -96,63 +96,65 @@ def machine() -> Iterator[Finding]:
         yield Finding("GPU", "none that torch can use")
 
 
-def graphics(wanted: Job) -> Finding:
+def graphics(gpu_job: Job) -> Finding:
     """The GPU, and the engines that run a small GRU there by their own word."""
-    found = f"{torch.cuda.get_device_name()}, {torch.version.cuda or 'hip'}"
-    refusals = {name: refusal(name, wanted) for name in registry.names()}
+    device_name = f"{torch.cuda.get_device_name()}, {torch.version.cuda or 'hip'}"
+    refusals = {name: refusal(name, gpu_job) for name in registry.names()}
     able = [name for name, reason in refusals.items() if reason is None]
     compiled = refusals["triton"]
     mend = "" if compiled is None else f"no generated kernels there: {compiled}"
-    return Finding("GPU", f"{found}: {', '.join(able)} run there", mend)
+    return Finding("GPU", f"{device_name}: {', '.join(able)} run there", mend)
 
 
 def compilation() -> Iterator[Finding]:
     """Compiler, instruction set, thread pool."""
-    found = find_compiler()
-    if isinstance(found, Compiler):
-        yield Finding("compiler", f"{' '.join(found.command)}: {found.version}")
+    compiler = find_compiler()
+    if isinstance(compiler, Compiler):
+        yield Finding("compiler", f"{' '.join(compiler.command)}: {compiler.version}")
     else:
-        how = "apt install gcc (xcode-select --install), or " + install_line("compiler")
-        asked = next((name for name in ("ELMAN_CC", "CC") if os.environ.get(name)), "")
-        how = f"unset {asked}, or set it to a compiler; or {how}" if asked else how
-        yield Finding("compiler", f"{found.partition(': install')[0]}; aten and reference run", how)
-    yield zig(found)
+        advice = "apt install gcc (xcode-select --install), or " + install_line("compiler")
+        variable = next((name for name in ("ELMAN_CC", "CC") if os.environ.get(name)), "")
+        advice = f"unset {variable}, or set it to a compiler; or {advice}" if variable else advice
+        yield Finding(
+            "compiler", f"{compiler.partition(': install')[0]}; aten and reference run", advice
+        )
+    yield zig(compiler)
     try:
         isa = detect()
-        asked = ", as ELMAN_ISA says" if os.environ.get("ELMAN_ISA") else ""
+        variable = ", as ELMAN_ISA says" if os.environ.get("ELMAN_ISA") else ""
         lanes = f"{isa.lanes('float32')} float32 per vector, {isa.registers} registers"
-        yield Finding("vector ISA", f"{isa.name}: {lanes}{asked}")
+        yield Finding("vector ISA", f"{isa.name}: {lanes}{variable}")
     except ElmanError as error:
         yield Finding("vector ISA", str(error), "unset ELMAN_ISA")
     threads = pool()
     if threads.parallel:
         yield Finding("thread pool", f"{threads.library}, {workers()} threads, shared with torch")
     else:
-        where = f"{threads.library} lacks GOMP_parallel" if threads.library else "none was found"
+        library = f"{threads.library} lacks GOMP_parallel" if threads.library else "none was found"
         yield Finding(
             "thread pool",
-            f"{where}: kernels run on one thread",
+            f"{library}: kernels run on one thread",
             "install torch from its own wheels: they bring an OpenMP library",
         )
 
 
-def zig(found: Compiler | str) -> Finding:
+def zig(compiler: Compiler | str) -> Finding:
     """Whether ziglang's compiler is used, and why; it links no OpenMP, so it shares the pool."""
-    here = importlib.util.find_spec("ziglang") is not None
-    if isinstance(found, Compiler) and "ziglang" in found.command:
+    installed_here = importlib.util.find_spec("ziglang") is not None
+    if isinstance(compiler, Compiler) and "ziglang" in compiler.command:
         return Finding("ziglang", "used; its kernels share torch's pool like any other's")
-    if not here:
-        mend = "" if isinstance(found, Compiler) else install_line("compiler")
+    if not installed_here:
+        mend = "" if isinstance(compiler, Compiler) else install_line("compiler")
         return Finding("ziglang", "not installed", mend)
-    if isinstance(found, Compiler):
+    if isinstance(compiler, Compiler):
         command = f"ELMAN_CC='{sys.executable} -m ziglang cc'"
-        text = f"installed, not used: {found.command[0]} comes first; {command} prefers it"
+        text = f"installed, not used: {compiler.command[0]} comes first; {command} prefers it"
         return Finding("ziglang", f"{text} (it shares torch's pool, too)")
     return Finding("ziglang", "installed, but it does not run", "pip install -U ziglang")
 
 
 def caches() -> Iterator[Finding]:
-    """Where kernels and choices are kept, and how much there is."""
+    """Location, size and permissions of the caches."""
     try:
         folder = cache_folder()
     except RuntimeError:
@@ -161,9 +163,9 @@ def caches() -> Iterator[Finding]:
     usable = private_folder(folder / "kernels") and os.access(folder / "kernels", os.W_OK)
     count, size = contents(folder / "kernels", "*.so")
     _, parts = contents(folder / "kernels", "*.o")
-    choices, more = contents(folder / "tuning", "*.json")
-    kept = f"{count} kernels of {(size + parts) / 2**20:.1f} MiB (at most {limit_text()})"
-    text = f"{folder}: {kept}, {choices} choices of {more / 2**20:.1f} MiB"
+    choices, choices_bytes = contents(folder / "tuning", "*.json")
+    kernels = f"{count} kernels of {(size + parts) / 2**20:.1f} MiB (at most {limit_text()})"
+    text = f"{folder}: {kernels}, {choices} choices of {choices_bytes / 2**20:.1f} MiB"
     try:
         limit_bytes()
     except ElmanError as error:
@@ -192,15 +194,15 @@ def contents(folder: Path, pattern: str) -> tuple[int, int]:
 def computation() -> Iterator[Finding]:
     """Whether a GRU can be trained here, and on which engine."""
     try:
-        found: Choice = choose(job("cpu"), STEPS, BATCH)
-        make_trial(job("cpu"), STEPS, BATCH).run(found.kernel)
+        choice: Choice = choose(job("cpu"), STEPS, BATCH)
+        make_trial(job("cpu"), STEPS, BATCH).run(choice.kernel)
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        yield Finding("a small GRU", what, "please report this, with the output above", True)
+        text = f"{type(error).__name__}: {error}"
+        yield Finding("a small GRU", text, "please report this, with the output above", True)
         return
-    wrong = [f"{name}: {reason}" for name, reason in found.refusals.items() if "agree" in reason]
+    wrong = [f"{name}: {reason}" for name, reason in choice.refusals.items() if "agree" in reason]
     mend = "; ".join(wrong)
-    yield Finding("a small GRU", f"trains on engine {found.engine}, {found.why}", mend)
+    yield Finding("a small GRU", f"trains on engine {choice.engine}, {choice.why}", mend)
 
 
 def job(device: str) -> Job:
@@ -210,7 +212,7 @@ def job(device: str) -> Job:
 
 
 def engines() -> Table:
-    """What each engine says to a small GRU in float32, per device."""
+    """Table of the engines' answers to a small GRU in float32, per device."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     table = Table("engine", *devices, title="engines", title_justify="left")
     for name in registry.names():
@@ -219,7 +221,7 @@ def engines() -> Table:
 
 
 def answer(name: str, device: str) -> str:
-    """An engine's own words: why not, or that a kernel was made."""
+    """Answer of an engine: its refusal, or the facts of its kernel."""
     reason = refusal(name, job(device))
     if reason is not None:
         return f"no: {reason}"
@@ -238,8 +240,8 @@ def packages() -> Table:
         if importlib.util.find_spec(name) is None:
             table.add_row(f"[red]{name}[/]", plain(install_line(TRAIN)), "training, this command")
     for name, (use, extra) in OPTIONAL.items():
-        here = importlib.util.find_spec(name) is not None
-        version = installed(name) if here else install_line(extra)
+        present = importlib.util.find_spec(name) is not None
+        version = installed(name) if present else install_line(extra)
         table.add_row(name, plain(version), use)
     return table
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from elman.cell_files import find_cell
-from elman.cli._options import Dims, Hidden, Inputs, Tape, TapeOption, sized
+from elman.cli._options import Dims, Hidden, Inputs, TapeOption, resolve_sizes
 from elman.cli._terminal import say
 from elman.drawing import draw as drawn
 from elman.drawing import draw_ops
@@ -33,7 +33,7 @@ def draw(
     hidden: Hidden = 128,
     inputs: Inputs = None,
     dim: Dims = None,
-    tape: TapeOption = Tape.AUTO,
+    tape: TapeOption = "auto",
     compact: Annotated[
         bool, typer.Option("--compact", help="Draw the forward alone, with narrow gaps.")
     ] = False,
@@ -52,13 +52,13 @@ def draw(
         raise typer.BadParameter("elman draw CELL FILE.svg, or elman draw --ops FILE.svg")
     try:
         if ops is not None:
-            made = draw_ops(ops)
+            drawing = draw_ops(ops)
         else:
-            found = find_cell(cell or "")
-            input_size, hidden_size, dims = sized(found, hidden, inputs, dim)
-            plan = PlanOptions(tape.value)
-            made = drawn(
-                found,
+            formula = find_cell(cell or "")
+            input_size, hidden_size, dims = resolve_sizes(formula, hidden, inputs, dim)
+            plan = PlanOptions(tape)
+            drawing = drawn(
+                formula,
                 path,
                 hidden_size=hidden_size,
                 input_size=input_size,
@@ -69,4 +69,4 @@ def draw(
             )
     except OSError as error:
         raise RunError("cannot write the picture", error=error) from error
-    say(Console(), str(made.path))
+    say(Console(), str(drawing.path))

@@ -9,19 +9,16 @@ import typer
 from elman.cell_files import find_cell
 from elman.cli._options import (
     CellName,
-    Device,
     DeviceOption,
     Dims,
-    DType,
     DTypeOption,
     Engine,
     Hidden,
     Inputs,
-    Tape,
     TapeOption,
     Training,
-    measurable,
-    sized,
+    check_device,
+    resolve_sizes,
 )
 from elman.cli._terminal import say, wide_console
 from elman.explaining import WHY
@@ -42,9 +39,9 @@ def explain(
     steps: Annotated[int, typer.Option(help="Steps of a sequence, T.")] = 100,
     batch: Annotated[int, typer.Option(help="Samples of a batch, B.")] = 16,
     dim: Dims = None,
-    dtype: DTypeOption = DType.FLOAT32,
-    device: DeviceOption = Device.CPU,
-    tape: TapeOption = Tape.AUTO,
+    dtype: DTypeOption = "float32",
+    device: DeviceOption = "cpu",
+    tape: TapeOption = "auto",
     without: Annotated[
         list[str] | None,
         typer.Option(help=f"Optimization to leave out: {', '.join(OPTIMIZATIONS)}."),
@@ -58,7 +55,7 @@ def explain(
         str | None,
         typer.Option(help="Show one stage alone: graph, step, backward, program, engines or cost."),
     ] = None,
-    every: Annotated[
+    all_stages: Annotated[
         bool, typer.Option("--all", help="Show every stage, from the formula to the memory.")
     ] = False,
 ) -> None:
@@ -67,32 +64,32 @@ def explain(
     With --all: every stage, from the formula to the engine that runs it.
     """
     console = wide_console()
-    what = find_cell(cell)
-    input_size, hidden_size, dims = sized(what, hidden, inputs, dim)
+    formula = find_cell(cell)
+    input_size, hidden_size, dims = resolve_sizes(formula, hidden, inputs, dim)
     waiting = Waiting()
-    found = explained(
-        what,
+    explanation = explained(
+        formula,
         hidden_size=hidden_size,
         input_size=input_size,
         steps=steps,
         batch=batch,
-        dtype=str(dtype),
-        device=measurable(device) if measure else str(device),
-        plan=PlanOptions(tape.value, without or ()),
+        dtype=dtype,
+        device=check_device(device) if measure else device,
+        plan=PlanOptions(tape, without or ()),
         engine=engine,
         training=training,
         measure=measure,
         **dims,
     )
-    if stage is not None and stage not in found.stages:
-        raise typer.BadParameter(f"there are {', '.join(found.stages)}", param_hint="--stage")
+    if stage is not None and stage not in explanation.stages:
+        raise typer.BadParameter(f"there are {', '.join(explanation.stages)}", param_hint="--stage")
     if stage is not None:
-        say(console, found.stages[stage])
-    elif every:
-        say(console, str(found))
+        say(console, explanation.stages[stage])
+    elif all_stages:
+        say(console, str(explanation))
     else:
-        engines = found.stages["engines"]
+        engines = explanation.stages["engines"]
         busy = waiting_in_words(waiting.share()) if WHY["benchmarked"] in engines else ""
         warning = f"busy    {busy}\n" if busy else ""
-        say(console, f"{found.title}\n{found.summary}\n{warning}\n{engines}\n")
+        say(console, f"{explanation.title}\n{explanation.summary}\n{warning}\n{engines}\n")
         say(console, "--all shows formula, backward, program and costs, too")

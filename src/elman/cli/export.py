@@ -9,7 +9,16 @@ import typer
 from rich.console import Console
 
 from elman.cell_files import find_cell
-from elman.cli._options import CellOfRun, Dims, Hidden, Inputs, Trust, named, option, sized
+from elman.cli._options import (
+    CellOfRun,
+    Dims,
+    Hidden,
+    Inputs,
+    Trust,
+    option,
+    resolve_sizes,
+    set_options,
+)
 from elman.cli._terminal import plain
 from elman.errors import InputError, RunError
 from elman.export import to_c, to_onnx
@@ -67,30 +76,30 @@ def export(
     """
     if c is None and onnx is None:
         raise typer.BadParameter("say what is written, and where: --c DIR, or --onnx FILE")
-    chosen: Weights = "last" if last else "best"
+    which: Weights = "last" if last else "best"
     if _names_a_run(cell):
-        if given := [*filter(SHAPING.__contains__, named(context))]:
-            text = f"a run folder has them: leave {' '.join(map(option, given))} out"
+        if superfluous := [*filter(SHAPING.__contains__, set_options(context))]:
+            text = f"a run folder has them: leave {' '.join(map(option, superfluous))} out"
             raise typer.BadParameter(text)
-        module = _layers_of(load(Path(cell), weights=chosen, cell=file, trust=trust))
+        module = _layers_of(load(Path(cell), weights=which, cell=file, trust=trust))
     elif file or trust:
         raise typer.BadParameter("--cell and --trust are for run folders, and this is none")
     else:
         options: dict[str, Any] = {"num_layers": layers, "heads": heads, "residual": residual}
-        found = find_cell(cell)
-        size, height, dims = sized(found, hidden, inputs, dim)
+        formula = find_cell(cell)
+        size, height, dims = resolve_sizes(formula, hidden, inputs, dim)
         if cell in BUILT_IN:  # which have no other dims
-            found.bind(size, height, **dims)
+            formula.bind(size, height, **dims)
             module: Any = _LAYERS[BUILT_IN[cell]](size, height, **options)
         else:
-            module = Recurrent(found, size, height, **{**options, **dims})
+            module = Recurrent(formula, size, height, **{**options, **dims})
     if weights is not None:
         of_run = weights.is_dir()
-        tensors = weights_of(RunFolder(weights), chosen).tensors if of_run else None
+        tensors = weights_of(RunFolder(weights), which).tensors if of_run else None
         load_weights(module, tensors or read_state_dict(weights), weights)
     try:
-        lines = [] if c is None else _as_c(module, c, name)
-        lines += [] if onnx is None else _as_onnx(module, onnx)
+        lines = [] if c is None else _write_c(module, c, name)
+        lines += [] if onnx is None else _write_onnx(module, onnx)
     except OSError as error:
         raise RunError("cannot write there", error=error) from error
     for line in lines:
@@ -114,23 +123,23 @@ def _layers_of(run: Trained) -> Any:
     return layers
 
 
-def _as_c(module: Any, folder: Path, name: str) -> list[str]:
+def _write_c(module: Any, folder: Path, name: str) -> list[str]:
     """Write C; what was written."""
-    made = to_c(module, folder, name)
-    shapes = ", ".join(f"{what} [{size}]" for what, size in made.inputs.items())
+    project = to_c(module, folder, name)
+    shapes = ", ".join(f"{input_name} [{size}]" for input_name, size in project.inputs.items())
     return [
-        f"{made.folder}: {name}_step takes {shapes} and gives y [{made.output}]; "
-        f"{made.weights:,} weights, {made.state:,} numbers of state",
-        f"make -C {made.folder} check",
+        f"{project.folder}: {name}_step takes {shapes} and gives y [{project.output}]; "
+        f"{project.weights:,} weights, {project.state:,} numbers of state",
+        f"make -C {project.folder} check",
     ]
 
 
-def _as_onnx(module: Any, path: Path) -> list[str]:
+def _write_onnx(module: Any, path: Path) -> list[str]:
     """Write ONNX; what was written."""
-    made = to_onnx(module, path)
+    model = to_onnx(module, path)
 
     def shapes_text(slots: dict[str, tuple[int | str, ...]]) -> str:
         return ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in slots.items())
 
-    operators = f"{made.path}: {', '.join(made.operators)}"
-    return [operators, f"takes {shapes_text(made.inputs)}", f"gives {shapes_text(made.outputs)}"]
+    operators = f"{model.path}: {', '.join(model.operators)}"
+    return [operators, f"takes {shapes_text(model.inputs)}", f"gives {shapes_text(model.outputs)}"]

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from elman.cli._reporting import damage_in_words, report_run
-from elman.cli._terminal import plain, wanted_width, wide_console
+from elman.cli._reporting import describe_damage, report_run
+from elman.cli._terminal import full_width, plain, wide_console
 from elman.errors import RunError
 from elman.train.run.folder import RunFolder, list_runs, open_run
 from elman.train.run.record import Record, Summary, differences, read_record, summarise
@@ -27,32 +27,32 @@ def runs(
 ) -> None:
     """List run folders, or compare some of them and show where they differ."""
     console = wide_console(200)
-    found = [read_record(folder) for folder in opened(folders, out)]
-    if not found:
+    records = [read_record(folder) for folder in open_runs(folders, out)]
+    if not records:
         console.print(plain(f"no runs in {out}; elman train makes one"))
         return
-    summaries = [summarise(record, record.config) for record in found if record.config is not None]
+    summaries = [summarise(record, record.config) for record in records if record.config]
     if summaries:
-        console.print(fitting(console, summaries))
+        console.print(fit_table(console, summaries))
     for summary in summaries:
         if summary.busy:
             console.print(plain(f"{summary.name}: {summary.busy}"), soft_wrap=True)
     if folders and len(summaries) > 1:
         console.print(table_of_differences(summaries))
-    for record in found:
+    for record in records:
         if record.damages:
-            console.print(plain(f"{record.name}: {damage_in_words(record)}"), soft_wrap=True)
-    for record in found if report else ():
+            console.print(plain(f"{record.name}: {describe_damage(record)}"), soft_wrap=True)
+    for record in records if report else ():
         if record.config is not None:
-            console.print(plain(reported(record)), soft_wrap=True)
+            console.print(plain(write_run_report(record)), soft_wrap=True)
 
 
-def opened(folders: list[Path] | None, out: Path) -> list[RunFolder]:
+def open_runs(folders: list[Path] | None, out: Path) -> list[RunFolder]:
     """Return the run folders that are named, or else all below one."""
     return [open_run(path) for path in folders] if folders else list_runs(out)
 
 
-def reported(record: Record) -> str:
+def write_run_report(record: Record) -> str:
     """Write a run's report, and say where it is or why there is none."""
     try:
         return f"report: {report_run(record)}"
@@ -60,12 +60,12 @@ def reported(record: Record) -> str:
         return f"{record.name}: {' '.join(str(error).split())}"
 
 
-def fitting(console: Console, summaries: list[Summary]) -> Table:
+def fit_table(console: Console, summaries: list[Summary]) -> Table:
     """The table with as many columns as the console has room for."""
     columns = list(COLUMNS)
     table = table_of(summaries, columns)
     for name in DROPPED_FIRST:
-        if wanted_width(console, table) <= console.width:
+        if full_width(console, table) <= console.width:
             break
         columns.remove(name)
         table = table_of(summaries, columns)
@@ -105,7 +105,7 @@ DROPPED_FIRST = ("baseline", "score", "engine", "steps", "speed", "model")
 
 
 def baseline_of(summary: Summary) -> str:
-    """Write what a run has to beat, as its task tells it."""
+    """Format the baseline of a run."""
     if summary.baseline is None:
         return "-"
     words = summary.words

@@ -40,12 +40,12 @@ def sample(
     trust: Trust = False,
 ) -> None:
     """Let a trained language model continue a prompt."""
-    found = load(run, weights="last" if last else "best", cell=cell, trust=trust)
-    if not isinstance(found, TrainedText):
+    trained = load(run, weights="last" if last else "best", cell=cell, trust=trust)
+    if not isinstance(trained, TrainedText):
         title = "only models of the task text write"
-        raise InputError(title, f'elman.load("{run}")', path=run, task=found.config.TASK)
-    text = found.sample(length, prompt=prompt, temperature=temperature, seed=seed)
-    shown = "" if prompt.isspace() else prompt
-    between = " " if shown and found.config.level == "words" else ""
-    for line in f"{shown}{between}{text}".split("\n"):
+        raise InputError(title, f'elman.load("{run}")', path=run, task=trained.config.TASK)
+    text = trained.sample(length, prompt=prompt, temperature=temperature, seed=seed)
+    visible = "" if prompt.isspace() else prompt
+    between = " " if visible and trained.config.level == "words" else ""
+    for line in f"{visible}{between}{text}".split("\n"):
         Console().print(plain(line), soft_wrap=True)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
-from elman.cli._options import TRUST, named, option
+from elman.cli._options import TRUST, option, set_options
 from elman.cli._reporting import report_run
 from elman.cli._terminal import plain
 from elman.errors import InputError
@@ -60,7 +60,7 @@ def parameters(task: Task) -> Iterator[inspect.Parameter]:
     described = [
         (f.name, hints[f.name], f.default, f.metadata["about"]) for f in fields(task.config)
     ]
-    described += [(name, *rest) for name, rest in COMMON.items()]
+    described += [(name, *details) for name, details in COMMON.items()]
     for name, hint, default, about in described:
         if name in task.positional:
             annotation = Annotated[hint, typer.Argument(help=about)]
@@ -84,23 +84,23 @@ def command(task: Task, about: str) -> Callable[..., None]:
                 common["resume"],
                 console,
                 comparing=common["compare"],
-                cell=values["cell"] if "cell" in named(context) else None,
+                cell=values["cell"] if "cell" in set_options(context) else None,
                 trust=common["trust"],
             )
         else:
-            config = task.config.of({n: values[n] for n in named(context) if n in values})
-            say_first(console, "reading the data and building the model …")
+            config = task.config.of({n: values[n] for n in set_options(context) if n in values})
+            announce(console, "reading the data and building the model …")
             outcome = run.start(config, common["out"], console, comparing=common["compare"])
         finish(outcome, console)
 
-    found = list(parameters(task))
+    options = list(parameters(task))
     train.__doc__ = about
-    train.__dict__["__signature__"] = inspect.Signature(found)
-    train.__annotations__ = {parameter.name: parameter.annotation for parameter in found}
+    train.__dict__["__signature__"] = inspect.Signature(options)
+    train.__annotations__ = {parameter.name: parameter.annotation for parameter in options}
     return train
 
 
-def say_first(console: Console, text: str) -> None:
+def announce(console: Console, text: str) -> None:
     """Print a line on a terminal, from the first process of a run, before what may take long."""
     if console.is_terminal and os.environ.get("RANK", "0") == "0":
         console.print(plain(text))
@@ -108,17 +108,17 @@ def say_first(console: Console, text: str) -> None:
 
 def refuse_others(context: typer.Context) -> None:
     """Raise if options beside --resume would change the run's own configuration."""
-    if given := [name for name in named(context) if name not in FREE]:
+    if rejected := [name for name in set_options(context) if name not in FREE]:
         hint = f"elman resume {context.params['resume']}"
         raise InputError(
-            "a resumed run keeps its own configuration", hint, given=" ".join(map(option, given))
+            "a resumed run keeps its own configuration", hint, given=" ".join(map(option, rejected))
         )
 
 
 def refuse_early(context: typer.Context) -> None:
     """Raise if options stand before the task they are meant for."""
-    if given := named(context):
-        words = " ".join(map(option, given))
+    if misplaced := set_options(context):
+        words = " ".join(map(option, misplaced))
         hint = f"elman train {context.invoked_subcommand} {words} …"
         raise InputError("options stand behind the task", hint, given=words)
 

@@ -11,17 +11,15 @@ from elman import compiler
 from elman.cell_files import find_cell
 from elman.cli._options import (
     CellName,
-    Device,
     DeviceOption,
     Dims,
-    DType,
     DTypeOption,
     Engine,
     Hidden,
     Inputs,
     Training,
-    measurable,
-    sized,
+    check_device,
+    resolve_sizes,
 )
 from elman.cli._terminal import plain, wide_console
 from elman.engines.base import Job
@@ -53,8 +51,8 @@ def tune(
     hidden: Hidden = 128,
     inputs: Inputs = None,
     dim: Dims = None,
-    dtype: DTypeOption = DType.FLOAT32,
-    device: DeviceOption = Device.CPU,
+    dtype: DTypeOption = "float32",
+    device: DeviceOption = "cpu",
     engine: Engine = "auto",
     training: Training = True,
     layers: Annotated[
@@ -76,20 +74,20 @@ def tune(
     console = wide_console()
     if layers > 1 and inputs not in (None, hidden):
         raise typer.BadParameter("of a stack it is --hidden", param_hint="--inputs")
-    found = find_cell(cell)
-    input_size, hidden_size, own = sized(found, hidden, inputs, dim)
-    dims, where = found.bind(input_size, hidden_size, **own), measurable(device)
+    formula = find_cell(cell)
+    input_size, hidden_size, further_dims = resolve_sizes(formula, hidden, inputs, dim)
+    dims, place = formula.bind(input_size, hidden_size, **further_dims), check_device(device)
     waiting = Waiting()
     for text in shape or ["100,16"]:
         steps, batch = shape_of(text)
         members: list[tuple[Job, Choice]] = []
-        for first, wants in calls(found, training).items():
-            spec = Spec(tuple(sorted(dims.items())), str(dtype), where, wants, training)
-            job = compiler.job(found, spec)
+        for first, wants in calls(formula, training).items():
+            spec = Spec(tuple(sorted(dims.items())), dtype, place, wants, training)
+            job = compiler.job(formula, spec)
             choice = choose(job, steps, batch, engine, again=again)
             members.append((job, choice))
-            why = WHY[choice.why] + AGAIN * (choice.why == "remembered")
-            title = f"{found.name} T={steps} B={batch}{first}: {why}"
+            origin = WHY[choice.why] + AGAIN * (choice.why == "remembered")
+            title = f"{formula.name} T={steps} B={batch}{first}: {origin}"
             console.print(table_of(title, choice))
             if not choice.sure:
                 console.print(f"[yellow]not sure yet[/]: {UNSURE}")
@@ -113,8 +111,8 @@ def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:
 def stack_table(members: list[tuple[Job, Choice]], steps: int, batch: int) -> Table:
     """Table of times of a stack's training step: layers at once, and one after another."""
     jobs, choices = [job for job, _ in members], [choice for _, choice in members]
-    own = (len(jobs[0].graph.states),) * len(jobs), (len(jobs[0].graph.weights),) * len(jobs)
-    choice = choose_together(jobs, choices, steps, batch, Arrangement(*own, False, 0))
+    counts = (len(jobs[0].graph.states),) * len(jobs), (len(jobs[0].graph.weights),) * len(jobs)
+    choice = choose_together(jobs, choices, steps, batch, Arrangement(*counts, False, 0))
     title = f"{len(jobs)} layers of {jobs[0].name} T={steps} B={batch}"
     table = Table("schedule", "a training step", "", title=plain(title), title_justify="left")
     if choice is None or not choice.medians_s:
@@ -143,14 +141,14 @@ def table_of(title: str, choice: Choice) -> Table:
     table.add_column("time of a step", justify="right")
     table.add_column("slowdown", justify="right")
     table.add_column("status")
-    chosen = label((choice.engine, choice.schedule))
+    running = label((choice.engine, choice.schedule))
     medians = dict(sorted(choice.medians_s.items(), key=lambda item: item[1]))
     best = min(medians.values(), default=None)
-    for name in dict.fromkeys([*medians, chosen]):
+    for name in dict.fromkeys([*medians, running]):
         seconds = medians.get(name)
         slowdown = f"{seconds / best:.2f}x" if seconds and best else ""
         time = f"{seconds * 1e6:.3g} µs" if seconds else "not benchmarked"
-        table.add_row(plain(name), time, slowdown, "runs" if name == chosen else "")
+        table.add_row(plain(name), time, slowdown, "runs" if name == running else "")
     for name, reason in choice.refusals.items():
         table.add_row(plain(name), "", "", plain(f"cannot run: {reason}"))
     return table

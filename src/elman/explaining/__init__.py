@@ -1,4 +1,4 @@
-"""Every stage of a cell or a module as text: formula, steps, program, and who runs it."""
+"""Every stage of a cell or a module as text: formula, steps, program and engines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,21 @@ from elman.autodiff.structure import structure
 from elman.checks import check_choice, check_flag, check_size, shown
 from elman.errors import InputError
 from elman.escaping import xml_text
-from elman.explaining.costs import Kept, all_kept, around, cost, flops, peak, size_text, step_bytes
+from elman.explaining.costs import (
+    TapeCost,
+    cost,
+    flops,
+    peak,
+    size_text,
+    step_bytes,
+    surrounding_bytes,
+    tape_costs,
+)
 from elman.explaining.layers import (
     WHY,
     Candidate,
     Layer,
-    Picked,
+    LayerChoice,
     candidates_of,
     choice_of,
     engine_texts,
@@ -46,9 +55,9 @@ class Explanation:
         title: the cell's name and description.
         stages: name -> text: ``graph`` (as written), ``step`` (canonical), ``backward``,
             ``program``, ``engines``, ``cost``.
-        engines: everyone who could run a layer, with timing or refusal.
-        tape_bytes: what the forward of one call keeps for its backward, all layers together; None
-            where engines run that do not say (torch's own, or autograd).
+        engines: all candidates of each layer, with time or refusal.
+        tape_bytes: kept by the forward of one call for its backward, summed over layers; None
+            for engines that do not tell (torch's own, or autograd).
         flops: floating point operations of the matrix products of one call, forward and backward,
             each product once: the work of the formula, which shares of a peak are taken from; None
             where torch's own layers run.
@@ -74,8 +83,8 @@ class Explanation:
     summary: str = ""
 
     def __str__(self) -> str:
-        texts = [f"{_TITLES[name]}\n{_indented(text)}" for name, text in self.stages.items()]
-        head = "\n".join(filter(None, [self.title, _indented(self.summary)]))
+        texts = [f"{_TITLES[name]}\n{_indent(text)}" for name, text in self.stages.items()]
+        head = "\n".join(filter(None, [self.title, _indent(self.summary)]))
         return "\n\n".join([head, *texts])
 
     def _repr_html_(self) -> str:
@@ -138,11 +147,13 @@ def explain(
         if plan.checkpoint == "auto":
             hint = "elman.explain(elman.Recurrent(cell, I, H, plan=plan), x)"
             raise InputError("a memory budget is a module's, for all of its layers", hint)
-        kept = plan.checkpoint or 0 if training else 0
+        checkpoint = plan.checkpoint or 0 if training else 0
         spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, plan.compiled)
         rules = compiler.training_rules(what) if training else ()
-        asked = Layer(what.name, what, spec, steps, batch, engine, checkpoint=kept, rules=rules)
-        layers: Sequence[Layer] = [asked]
+        layer = Layer(
+            what.name, what, spec, steps, batch, engine, checkpoint=checkpoint, rules=rules
+        )
+        layers: Sequence[Layer] = [layer]
     elif isinstance(what, Sequence) and what and all(isinstance(layer, Layer) for layer in what):
         layers = what
     else:
@@ -151,58 +162,61 @@ def explain(
             "elman.explain(model.rnn, x); elman.accelerate(model) makes torch's layers elman's",
             value=shown(what),
         )
-    return _explained(layers, measure)
+    return _explain_layers(layers, measure)
 
 
-def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
-    chosen = [(layer, choice_of(layer, measure)) for layer in layers]
-    programs = {layer.name: program_of(layer, choice) for layer, choice in chosen}
+def _explain_layers(layers: Sequence[Layer], measure: bool) -> Explanation:
+    choices = [(layer, choice_of(layer, measure)) for layer in layers]
+    programs = {layer.name: program_of(layer, choice) for layer, choice in choices}
     cells = {layer.cell: layer for layer in reversed(layers)}
     unlike = [cells[cell] for cell in dict.fromkeys([layer.cell for layer in layers])]
     hints = {layer.cell: _hints(layer) for layer in unlike}
-    names = {cell: program_names(programs[cells[cell].name], own) for cell, own in hints.items()}
+    names = {cell: program_names(programs[cells[cell].name], hint) for cell, hint in hints.items()}
     engines = tuple(
-        candidate for layer, choice in chosen for candidate in candidates_of(layer, choice)
+        candidate for layer, choice in choices for candidate in candidates_of(layer, choice)
     )
     stages = {
-        "graph": _of_each(unlike, _formula),
-        "step": _of_each(
+        "graph": _per_cell(unlike, _formula),
+        "step": _per_cell(
             unlike,
             lambda layer: (
                 f"{_recurrence(layer.pair.source)}\n{show_step(layer.pair.step, names[layer.cell])}"
             ),
         ),
-        "backward": _of_each(unlike, lambda layer: show_backward(layer.pair, names[layer.cell])),
+        "backward": _per_cell(unlike, lambda layer: show_backward(layer.pair, names[layer.cell])),
         "program": "\n".join(
-            [*_unused(chosen), _programs(programs, [hints[layer.cell] for layer in layers])]
+            [
+                *_foreign_engines(choices),
+                _programs(programs, [hints[layer.cell] for layer in layers]),
+            ]
         ),
-        "engines": "\n".join(engine_texts(chosen, measure)),
-        "cost": cost(layers, programs, [choice for _, choice in chosen]),
+        "engines": "\n".join(engine_texts(choices, measure)),
+        "cost": cost(layers, programs, [choice for _, choice in choices]),
     }
-    kept = all_kept(chosen)
+    tapes = tape_costs(choices)
     work = None
     if not any(layer.elsewhere for layer in layers):
         work = flops(layers, programs)
-    step = None if kept is None else peak(layers, kept) + around(chosen, programs)
+    step = None if tapes is None else peak(layers, tapes) + surrounding_bytes(choices, programs)
     return Explanation(
         "; ".join(_title(layer.cell) for layer in unlike),
         stages,
         engines,
-        None if kept is None else sum(one.forward for one in kept),
+        None if tapes is None else sum(tape.forward for tape in tapes),
         work and work.formula,
         programs,
-        None if kept is None else peak(layers, kept),
+        None if tapes is None else peak(layers, tapes),
         step,
         work and work.executed,
-        "\n".join([*summary_of(chosen), _memory(kept, step)]),
+        "\n".join([*summary_of(choices), _memory(tapes, step)]),
     )
 
 
-def _memory(kept: Sequence[Kept] | None, step: int | None) -> str:
+def _memory(tapes: Sequence[TapeCost] | None, step: int | None) -> str:
     """The line of memory in a summary."""
-    if kept is None or step is None:
+    if tapes is None or step is None:
         return "memory  unknown: the engine does not tell what it keeps"
-    saved = size_text(sum(one.forward for one in kept))
+    saved = size_text(sum(tape.forward for tape in tapes))
     return f"memory  {saved} saved for the backward, {size_text(step)} at most in a training step"
 
 
@@ -215,7 +229,7 @@ def _hints(layer: Layer) -> dict[Any, str]:
     return step_names(layer.graph, layer.pair.step, layer.cell.output_names)
 
 
-def _of_each(layers: Sequence[Layer], text: Callable[[Layer], str]) -> str:
+def _per_cell(layers: Sequence[Layer], text: Callable[[Layer], str]) -> str:
     """A text of the first layer of each cell; with the layer's name if there are several."""
     if len(layers) == 1:
         return text(layers[0])
@@ -224,18 +238,19 @@ def _of_each(layers: Sequence[Layer], text: Callable[[Layer], str]) -> str:
 
 def _formula(layer: Layer) -> str:
     cell, graph = layer.cell, layer.graph
-    written = graph if layer.rules else expected(cell.graph)
+    graph_shown = graph if layer.rules else expected(cell.graph)
     static = [entry.name for entry in cell.static]
     outputs = cell.output_names and (*cell.output_names, *(state.name for state in cell.states))
-    lines = [show_graph(written, static, cell.constants, outputs)]
-    held = graph.states[len(cell.states) :]
-    if held:
-        lines.append(f"once per sequence: {', '.join(leaf.name for leaf in held)}")
+    lines = [show_graph(graph_shown, static, cell.constants, outputs)]
+    sequence_states = graph.states[len(cell.states) :]
+    if sequence_states:
+        lines.append(f"once per sequence: {', '.join(leaf.name for leaf in sequence_states)}")
     return "\n".join([*lines, *([f"source: {cell.source}"] if cell.source else [])])
 
 
 def _recurrence(step: Step) -> str:
-    """How the states depend on those of the step before: what decides about all steps at once."""
+    """Structure of the dependence of states on the previous step, which decides on parallel-in-time
+    methods."""
     several = Counter(leaf.name for leaf in step.states)
     names = [
         f"{leaf.name}.{leaf.row}" if several[leaf.name] > 1 else leaf.name for leaf in step.states
@@ -243,9 +258,9 @@ def _recurrence(step: Step) -> str:
     return f"recurrence: {structure(step).show(tuple(names))}"
 
 
-def _unused(chosen: Sequence[tuple[Layer, Picked]]) -> Iterable[str]:
-    """Say where another engine computes the formula without this program."""
-    for layer, choice in chosen:
+def _foreign_engines(choices: Sequence[tuple[Layer, LayerChoice]]) -> Iterable[str]:
+    """Lines on layers whose engine does not follow the program."""
+    for layer, choice in choices:
         runs = choice.engine if isinstance(choice, Choice) else ""
         runs = "torch's own layer" if layer.elsewhere is not None else runs and f"engine {runs}"
         has_program = isinstance(choice, Choice) and hasattr(choice.kernel, "program")
@@ -257,13 +272,13 @@ def _programs(programs: Mapping[str, Program], hints: Sequence[Mapping[Any, str]
     """The programs of all layers, those that differ in no more than a size shown once."""
     lines: list[str] = []
     before = ""
-    for (name, of), own in zip(programs.items(), hints, strict=True):
-        head, _, rest = show_program(of, own).partition("\n")
+    for (name, program), names in zip(programs.items(), hints, strict=True):
+        head, _, body = show_program(program, names).partition("\n")
         lines.append(f"{name}: {head}")
-        lines.append("  the same" if rest == before else rest)
-        before = rest
+        lines.append("  the same" if body == before else body)
+        before = body
     return "\n".join(lines)
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"  {line}" if line else "" for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""What a layer costs: the memory of a training step, and its work."""
+"""Costs of a layer: the memory of a training step, and its work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from elman.explaining.layers import Layer, Picked, choice_of, program_of
+from elman.explaining.layers import Layer, LayerChoice, choice_of, program_of
 from elman.plan.build import output_is_state, program
 from elman.plan.checkpoint import Sizes
 from elman.plan.cost import (
@@ -29,50 +29,52 @@ def step_bytes(layers: Sequence[Layer], measure: bool = True) -> int | None:
         layers: as they would run.
         measure: whether engines are timed where the choice is not known yet.
     """
-    chosen = [(layer, choice_of(layer, measure)) for layer in layers]
-    kept = all_kept(chosen)
-    if kept is None:
+    choices = [(layer, choice_of(layer, measure)) for layer in layers]
+    tapes = tape_costs(choices)
+    if tapes is None:
         return None
-    programs = {layer.name: program_of(layer, choice) for layer, choice in chosen}
-    return peak(layers, kept) + around(chosen, programs)
+    programs = {layer.name: program_of(layer, choice) for layer, choice in choices}
+    return peak(layers, tapes) + surrounding_bytes(choices, programs)
 
 
-class Kept(NamedTuple):
-    """What one call of a layer keeps for its backward (bytes).
+class TapeCost(NamedTuple):
+    """Bytes that one call of a layer keeps for its backward.
 
     Attributes:
-        forward: of what the forward keeps.
-        span: of what the backward computes again at a time.
-        whole: of everything, without ``checkpoint=``.
+        forward: kept by the forward.
+        span: recomputed at a time by the backward.
+        unbounded: kept without ``checkpoint=``.
     """
 
     forward: int
     span: int
-    whole: int
+    unbounded: int
 
 
-def all_kept(chosen: Sequence[tuple[Layer, Picked]]) -> list[Kept] | None:
-    """What each layer keeps; None if that of one is not known."""
-    kept = [kept_by(layer, choice) for layer, choice in chosen]
-    known = [one for one in kept if one is not None]
-    return known if len(known) == len(kept) else None
+def tape_costs(choices: Sequence[tuple[Layer, LayerChoice]]) -> list[TapeCost] | None:
+    """Tape costs of all layers; None if one is unknown."""
+    tapes = [tape_cost(layer, choice) for layer, choice in choices]
+    complete = [tape for tape in tapes if tape is not None]
+    return complete if len(complete) == len(tapes) else None
 
 
-def kept_by(layer: Layer, choice: Picked) -> Kept | None:
-    """Where that is known."""
+def tape_cost(layer: Layer, choice: LayerChoice) -> TapeCost | None:
+    """Tape cost of a layer; None if its engine does not tell."""
     if not layer.spec.training:
-        return Kept(0, 0, 0)
+        return TapeCost(0, 0, 0)
     sizes = _sizes(layer, choice)
     if sizes is None:
         return None
-    whole = sizes.whole(layer.steps)
+    unbounded = sizes.whole(layer.steps)
     if not layer.checkpoint:
-        return Kept(whole, 0, whole)
-    return Kept(sizes.kept(layer.steps, layer.checkpoint), sizes.whole(layer.at_once), whole)
+        return TapeCost(unbounded, 0, unbounded)
+    return TapeCost(
+        sizes.kept(layer.steps, layer.checkpoint), sizes.whole(layer.at_once), unbounded
+    )
 
 
-def _sizes(layer: Layer, choice: Picked) -> Sizes | None:
-    """Bytes that a step keeps."""
+def _sizes(layer: Layer, choice: LayerChoice) -> Sizes | None:
+    """Bytes per step that a layer keeps: states, and the tape."""
     if isinstance(choice, Choice):
         state, first = (choice.kernel.tape_bytes(steps, layer.batch) for steps in (0, 1))
         return None if state is None or first is None else Sizes(state, first - state)
@@ -83,25 +85,26 @@ def _sizes(layer: Layer, choice: Picked) -> Sizes | None:
     return Sizes(state, layer.batch * tape_bytes(of) + state)
 
 
-def peak(layers: Sequence[Layer], kept: Sequence[Kept]) -> int:
-    """The most at once: what is kept, and a span of the layers that run together."""
+def peak(layers: Sequence[Layer], tapes: Sequence[TapeCost]) -> int:
+    """Peak bytes: all tapes, and one span of the layers that run together."""
     groups: dict[int, int] = {}
-    for layer, one in zip(layers, kept, strict=True):
-        groups[layer.group] = groups.get(layer.group, 0) + one.span
-    return sum(one.forward for one in kept) + max(groups.values())
+    for layer, tape in zip(layers, tapes, strict=True):
+        groups[layer.group] = groups.get(layer.group, 0) + tape.span
+    return sum(tape.forward for tape in tapes) + max(groups.values())
 
 
-def around(chosen: Sequence[tuple[Layer, Picked]], programs: Mapping[str, Program]) -> int:
-    """Outputs, gradients and workspace of a training step (bytes), as far as they are there at
-    once.
+def surrounding_bytes(
+    choices: Sequence[tuple[Layer, LayerChoice]], programs: Mapping[str, Program]
+) -> int:
+    """Bytes of outputs, gradients and workspace that exist at once in a training step.
 
     An output that is a state is part of the states, unless these are not kept, or the outputs of
     two directions are joined; between layers, a gradient of a layer's output ends with its layer.
     """
-    layers = [layer for layer, _ in chosen]
+    layers = [layer for layer, _ in choices]
     spaces = {
         choice.kernel: choice.kernel.workspace_bytes(layer.at_once, layer.batch)
-        for layer, choice in chosen
+        for layer, choice in choices
         if isinstance(choice, Choice)
     }
     outputs = weights = 0
@@ -127,7 +130,7 @@ class Flops(NamedTuple):
 
     Attributes:
         formula: each product once.
-        executed: with those that are computed again.
+        executed: including recomputed products.
     """
 
     formula: int
@@ -135,7 +138,7 @@ class Flops(NamedTuple):
 
 
 def flops(layers: Sequence[Layer], programs: Mapping[str, Program]) -> Flops:
-    """Of all layers.
+    """Count the operations of all layers.
 
     Args:
         layers: as they would run.
@@ -147,50 +150,50 @@ def flops(layers: Sequence[Layer], programs: Mapping[str, Program]) -> Flops:
         sweeps = forward_work(of).products + backward_work(of).products
         once = sweeps - repeated_products(of)
         formula += rows * once
-        executed += rows * (once + _again(layer, of))
+        executed += rows * (once + _recomputed(layer, of))
     return Flops(formula, executed)
 
 
-def _again(layer: Layer, of: Program) -> int:
-    """Operations in products, per step and sample, of what was computed before: by the program, and
-    by the second forward of ``checkpoint=``."""
+def _recomputed(layer: Layer, of: Program) -> int:
+    """Operations in recomputed products, per step and sample: by the program, and by the second
+    forward of ``checkpoint=``."""
     spans = layer.checkpoint and layer.spec.training
     return repeated_products(of) + (forward_work(of).products if spans else 0)
 
 
 def cost(
-    layers: Sequence[Layer], programs: Mapping[str, Program], choices: Sequence[Picked]
+    layers: Sequence[Layer], programs: Mapping[str, Program], choices: Sequence[LayerChoice]
 ) -> str:
-    """What each layer keeps and does, as text."""
+    """Memory and work of each layer as text."""
     lines: list[str] = []
     for layer, choice in zip(layers, choices, strict=True):
         if layer.elsewhere is not None:
             lines.append(f"{layer.name}: torch's own layer, what it keeps and does is not told")
             continue
-        of, kept = programs[layer.name], kept_by(layer, choice)
-        lines.append(f"{layer.name}: kept for the backward {_kept_text(layer, kept)}")
+        of, tape = programs[layer.name], tape_cost(layer, choice)
+        lines.append(f"{layer.name}: kept for the backward {_tape_text(layer, tape)}")
         for way, work in (("forward", forward_work(of)), ("backward", backward_work(of))):
             lines.append(
                 f"  {way:<8} per step and sample: {work.products:,} FLOP in products, "
                 f"{work.pointwise:,} pointwise"
             )
-        again = _again(layer, of)
-        if again:
-            lines.append(f"  computed again, not kept: {again:,} FLOP in products")
+        recomputed = _recomputed(layer, of)
+        if recomputed:
+            lines.append(f"  computed again, not kept: {recomputed:,} FLOP in products")
     return "\n".join(lines)
 
 
-def _kept_text(layer: Layer, kept: Kept | None) -> str:
-    if layer.checkpoint and kept is None:
+def _tape_text(layer: Layer, tape: TapeCost | None) -> str:
+    if layer.checkpoint and tape is None:
         return f"the states of every {layer.checkpoint} steps"
-    if kept is None:
+    if tape is None:
         return "what torch keeps, not told"
     if not layer.checkpoint:
-        return f"{size_text(kept.forward)} per call"
+        return f"{size_text(tape.forward)} per call"
     return (
-        f"{size_text(kept.forward)} per call (the states of every {layer.checkpoint} steps), and "
-        f"{size_text(kept.span)} at a time computed again; "
-        f"{size_text(kept.whole)} without checkpoint"
+        f"{size_text(tape.forward)} per call (the states of every {layer.checkpoint} steps), and "
+        f"{size_text(tape.span)} at a time computed again; "
+        f"{size_text(tape.unbounded)} without checkpoint"
     )
 
 

@@ -1,4 +1,5 @@
-"""What is explained: a layer, who could run it, who does, and where the time of a call goes."""
+"""Explained layers: the engines that can run them, the choice, and where the time of a call
+goes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from elman.tuning.kernels import candidates, label
 from elman.tuning.request import Rule
 from elman.tuning.trial import phases, shares
 
-Picked = Choice | dict[str, str]  # what runs a layer; where nothing was benchmarked, who cannot
+LayerChoice = Choice | dict[str, str]  # or, where nothing was benchmarked, the refusals
 WHY = {  # Choice.why -> where a choice comes from, in words
     "named": "asked for by name",
     "only": "the only one that can",
@@ -42,9 +43,9 @@ class Layer:
         cell: its formula.
         spec: sizes, dtype, device, wanted gradients.
         steps, batch: T and B.
-        engine: what is asked for, a name or ``auto``.
-        elsewhere: why the module leaves the layer to torch's own instead, if it does.
-        choice: what the layer has chosen already, if it has.
+        engine: the requested one, a name or ``auto``.
+        elsewhere: why torch's own layer runs instead, if it does.
+        choice: the one made already, if any.
         checkpoint: steps between two kept states; 0: everything is kept.
         group: number of the layers that run together with it.
         rules: how options change its step; that of a cell that draws random numbers in training.
@@ -74,17 +75,17 @@ class Layer:
 
     @property
     def job(self) -> Job:
-        """What an engine is asked for."""
+        """Job of the layer for an engine."""
         return compiler.job(self.cell, self.spec, self.rules)
 
     @property
     def at_once(self) -> int:
-        """Steps that its engine is given at once."""
+        """Steps per call of its engine."""
         return min(self.steps, self.checkpoint or self.steps)
 
 
-def choice_of(layer: Layer, measure: bool) -> Picked:
-    """What runs a layer; where nothing may be benchmarked, why the others do not."""
+def choice_of(layer: Layer, measure: bool) -> LayerChoice:
+    """Choose the kernel of a layer; where nothing may be benchmarked, the refusals of engines."""
     if layer.elsewhere is not None:
         return {}
     if layer.choice is not None:
@@ -92,18 +93,18 @@ def choice_of(layer: Layer, measure: bool) -> Picked:
     of = layer.job
     if measure and layer.cell.states:
         return choose(of, layer.at_once, layer.batch, layer.engine)
-    return candidates(of, asked(layer), layer.at_once, layer.batch)[1]
+    return candidates(of, engine_names(layer), layer.at_once, layer.batch)[1]
 
 
-def asked(layer: Layer) -> tuple[str, ...]:
+def engine_names(layer: Layer) -> tuple[str, ...]:
     """Names of the engines that a layer may run on."""
     return registry.names() if layer.engine == "auto" else (layer.engine,)
 
 
-def program_of(layer: Layer, choice: Picked) -> Program:
-    """The program of what runs a layer, or what it would be."""
-    known = getattr(choice.kernel, "program", None) if isinstance(choice, Choice) else None
-    return known or program(layer.pair, layer.spec)
+def program_of(layer: Layer, choice: LayerChoice) -> Program:
+    """Program of the kernel that runs a layer; planned anew where the kernel has none."""
+    planned = getattr(choice.kernel, "program", None) if isinstance(choice, Choice) else None
+    return planned or program(layer.pair, layer.spec)
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Candidate:
     chosen: bool
 
 
-def candidates_of(layer: Layer, choice: Picked) -> Iterable[Candidate]:
+def candidates_of(layer: Layer, choice: LayerChoice) -> Iterable[Candidate]:
     """Every engine, timed, able or refused."""
     if layer.elsewhere is not None:
         yield Candidate(layer.name, "torch", None, None, True)
@@ -133,24 +134,25 @@ def candidates_of(layer: Layer, choice: Picked) -> Iterable[Candidate]:
             yield Candidate(layer.name, name, None, layer.elsewhere, False)
         return
     if isinstance(choice, Choice):
-        chosen, refusals = label((choice.engine, choice.schedule)), choice.refusals
+        winner, refusals = label((choice.engine, choice.schedule)), choice.refusals
         times = dict(sorted(choice.medians_s.items(), key=lambda item: item[1]))
-        for name in times or (chosen,):
-            yield Candidate(layer.name, name, times.get(name), None, name == chosen)
-        if chosen not in times and times:
-            yield Candidate(layer.name, chosen, None, None, True)
+        for name in times or (winner,):
+            yield Candidate(layer.name, name, times.get(name), None, name == winner)
+        if winner not in times and times:
+            yield Candidate(layer.name, winner, None, None, True)
     else:
         of = layer.job
-        able, refusals = candidates(of, asked(layer), layer.at_once, layer.batch)
+        able, refusals = candidates(of, engine_names(layer), layer.at_once, layer.batch)
         for candidate in able:
             yield Candidate(layer.name, label(candidate), None, None, False)
     for name, reason in refusals.items():
         yield Candidate(layer.name, name, None, reason, False)
 
 
-def engine_texts(chosen: Sequence[tuple[Layer, Picked]], measure: bool) -> Iterable[str]:
-    """Who runs the layers and, if something may be measured, where the time of a call goes."""
-    for layer, choice in chosen:
+def engine_texts(choices: Sequence[tuple[Layer, LayerChoice]], measure: bool) -> Iterable[str]:
+    """Lines on the engine of each layer and, if measuring is allowed, the time of a call by
+    phase."""
+    for layer, choice in choices:
         yield from _engine_lines(layer, choice)
         if measure and isinstance(choice, Choice):
             yield from _phase_lines(layer, choice)
@@ -158,39 +160,39 @@ def engine_texts(chosen: Sequence[tuple[Layer, Picked]], measure: bool) -> Itera
 
 def _phase_lines(layer: Layer, choice: Choice) -> Iterable[str]:
     of = layer.job
-    taken = phases(of, choice.engine, choice.schedule, layer.steps, layer.batch)
-    if taken:
-        found = shares(taken)
-        waiting = found.pop(WAITING)
+    times = phases(of, choice.engine, choice.schedule, layer.steps, layer.batch)
+    if times:
+        parts = shares(times)
+        waiting = parts.pop(WAITING)
         yield f"  where the time of a call goes (besides, threads wait {waiting:.0%} of the time):"
-        yield from (f"    {share:5.1%}  {name}" for name, share in found.items())
+        yield from (f"    {share:5.1%}  {name}" for name, share in parts.items())
 
 
-def _engine_lines(layer: Layer, choice: Picked) -> Iterable[str]:
+def _engine_lines(layer: Layer, choice: LayerChoice) -> Iterable[str]:
     spec = layer.spec
-    where = f"{spec.dtype} on {spec.device}, T = {layer.steps}, B = {layer.batch}"
+    sizes = f"{spec.dtype} on {spec.device}, T = {layer.steps}, B = {layer.batch}"
     if layer.elsewhere is not None:
-        yield f"{layer.name} ({where}): torch's own layer, because of {layer.elsewhere}"
+        yield f"{layer.name} ({sizes}): torch's own layer, because of {layer.elsewhere}"
         return
     if isinstance(choice, Choice):
-        why = WHY[choice.why]
+        origin = WHY[choice.why]
         unsure = "" if choice.sure else "; not sure yet: the next process goes on benchmarking"
-        yield f"{layer.name} ({where}): engine {choice.engine}, {why}{unsure}"
+        yield f"{layer.name} ({sizes}): engine {choice.engine}, {origin}{unsure}"
         yield from (f"  {line}" for line in _kernel_lines(layer, choice))
     else:
-        yield f"{layer.name} ({where}): nothing was benchmarked"
+        yield f"{layer.name} ({sizes}): nothing was benchmarked"
     candidates = list(candidates_of(layer, choice))
-    best = min((one.seconds for one in candidates if one.seconds), default=None)
-    for one in candidates:
-        if one.refusal is not None:
-            yield f"  {one.name:<12} no: {one.refusal}"
-        elif one.seconds is not None and best is not None:
-            mark = "  <- runs" if one.chosen else ""
-            slower = one.seconds / best
+    best = min((candidate.seconds for candidate in candidates if candidate.seconds), default=None)
+    for candidate in candidates:
+        if candidate.refusal is not None:
+            yield f"  {candidate.name:<12} no: {candidate.refusal}"
+        elif candidate.seconds is not None and best is not None:
+            mark = "  <- runs" if candidate.chosen else ""
+            slower = candidate.seconds / best
             words = "fastest" if slower == 1 else f"{slower:.3g} times slower"
-            yield f"  {one.name:<12} {time_text(one.seconds):>8} a step  {words}{mark}"
+            yield f"  {candidate.name:<12} {time_text(candidate.seconds):>8} a step  {words}{mark}"
         elif not isinstance(choice, Choice):
-            yield f"  {one.name:<12} can run"
+            yield f"  {candidate.name:<12} can run"
 
 
 def _kernel_lines(layer: Layer, choice: Choice) -> Iterable[str]:
@@ -223,28 +225,28 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
-def summary_of(chosen: Sequence[tuple[Layer, Picked]]) -> Iterable[str]:
+def summary_of(choices: Sequence[tuple[Layer, LayerChoice]]) -> Iterable[str]:
     """Two lines: which engine runs the layers, and how long a call takes beside torch's layer."""
     names = [
         f"{layer.name} on {choice.engine}" if isinstance(choice, Choice)
         else f"{layer.name} on torch's own layer" if layer.elsewhere is not None
         else f"{layer.name} not chosen yet"
-        for layer, choice in chosen
+        for layer, choice in choices
     ]  # fmt: skip
     yield f"engine  {', '.join(names)}"
-    ours = seconds = torchs = 0.0
-    for layer, choice in chosen:
+    step_s = seconds = torchs = 0.0
+    for layer, choice in choices:
         timed = choice.medians_s if isinstance(choice, Choice) else {}
         name = label((choice.engine, choice.schedule)) if isinstance(choice, Choice) else ""
         if name not in timed:
             yield "time    not measured"
             return
-        ours += timed[name]
+        step_s += timed[name]
         seconds += layer.steps * timed[name]
         torchs += timed.get("aten", math.nan)
-    layer = chosen[0][0]
+    layer = choices[0][0]
     kind = "a training step" if layer.spec.training else "a call"
     beside = (
-        "" if math.isnan(torchs) else f", {torchs / ours:.3g} times as fast as torch.nn's layer"
+        "" if math.isnan(torchs) else f", {torchs / step_s:.3g} times as fast as torch.nn's layer"
     )
     yield f"time    {time_text(seconds)} for {kind} of T = {layer.steps}, B = {layer.batch}{beside}"

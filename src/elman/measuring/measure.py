@@ -107,12 +107,12 @@ class Measured:
         seconds: of a call, ``"elman"`` and ``"loop"``.
         ratio: how many times as fast as the loop, round by round.
         errors: of each result and gradient, relative to the loop in float64.
-        compared: steps over which that was.
-        engine, schedule: what elman runs.
+        compared: steps over which errors were taken.
+        engine, schedule: of elman's kernel.
         waited: share of the time for which threads wanted a core and had none.
         flop: of a call's products.
-        peak_gflops: what the machine can do in float32 on so many threads; None if that is not
-            known, or another dtype is computed.
+        peak_gflops: peak of the machine in float32 on so many threads; None if unknown, or for
+            another dtype.
     """
 
     cell: str
@@ -139,7 +139,7 @@ class Measured:
 
     @property
     def share_of_peak(self) -> float | None:
-        """Of what the machine can do."""
+        """GFLOP/s as a share of the machine's peak."""
         return None if self.peak_gflops is None else self.gflops / self.peak_gflops
 
     def __str__(self) -> str:
@@ -180,7 +180,7 @@ class Measured:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Measured:
-        """What `to_json` gave."""
+        """The inverse of `to_json`."""
         seconds = {name: Quartiles(**times) for name, times in fields["seconds"].items()}
         return cls(**{**fields, "seconds": seconds, "ratio": Quartiles(**fields["ratio"])})
 
@@ -237,8 +237,8 @@ def measure(
         torch.manual_seed(0)
         net = Recurrent(cell, size, hidden_size, engine=engine, **more)
         pairing = Pairing(net.to(getattr(torch, dtype)).eval(), steps, batch, training)
-    errors, compared = _agreed(pairing, dtype)
-    times, waited = _timed(pairing, seconds)
+    errors, compared = _check_agreement(pairing, dtype)
+    times, waited = _time(pairing, seconds)
     ran = next(iter(next(iter(choices(net).values())).values()))
     threads = torch.get_num_threads()
     return Measured(
@@ -272,8 +272,8 @@ def _check(cell: Any, steps: Any, batch: Any, dtype: Any) -> None:
         raise InputError(f"torch computes in no dtype {dtype!r}: float32, float64 or bfloat16")
 
 
-def _timed(pairing: Pairing, seconds: float) -> tuple[dict[str, list[float]], float]:
-    """Seconds of each, round by round, and the share of the time without a core."""
+def _time(pairing: Pairing, seconds: float) -> tuple[dict[str, list[float]], float]:
+    """Time both in alternating rounds; also the share of the time without a core."""
     waiting = Waiting()
     times = time_side_by_side({ELMAN: pairing.fused, LOOP: pairing.loop}, seconds, ROUNDS)
     return {name: samples.steady for name, samples in times.items()}, waiting.share()
@@ -289,9 +289,10 @@ def _products(pairing: Pairing, dtype: str) -> int:
     return forward_work(planned).products + backward_work(planned).products
 
 
-def _agreed(pairing: Pairing, dtype: str) -> tuple[dict[str, float], int]:
-    """The relative error of each result, and over how many steps: over a few where a formula
-    amplifies rounding, or has thresholds. Raises VerifyError: elman computes something else."""
+def _check_agreement(pairing: Pairing, dtype: str) -> tuple[dict[str, float], int]:
+    """Compare with the loop in float64: the relative error of each result, and the number of steps:
+    few where a formula amplifies rounding, or has thresholds. Raises VerifyError: elman computes
+    something else."""
     steps = len(pairing.dy[0])
     for compared in dict.fromkeys((steps, min(SHORT, steps))):
         part = pairing.first(compared)
@@ -304,7 +305,7 @@ def _agreed(pairing: Pairing, dtype: str) -> tuple[dict[str, float], int]:
 
 
 def _error(got: Tensor, want: Tensor) -> float:
-    """The root of the mean square of what is off, relative to that of what is wanted."""
+    """Relative root mean square error."""
     off = float(vector_norm(got.double() - want.double()))
     return off / max(float(vector_norm(want.double())), 1e-30)
 

@@ -19,7 +19,7 @@ Outcome = tuple[list[Tensor], list[Tensor]]  # outputs, last states
 
 
 class Pairing:
-    """Random inputs of a module of one layer, and cotangents; who computes it.
+    """A module of one layer and its plain loop, on the same random inputs and cotangents.
 
     Args:
         net: in evaluation mode.
@@ -35,40 +35,40 @@ class Pairing:
         weight = next(iter(net.state_dict().values()), torch.empty(0))
         self.dtype, rate = weight.dtype, (steps, batch)
 
-        def drawn(lead: tuple[int, ...], shape: Any) -> Tensor:
+        def draw(lead: tuple[int, ...], shape: Any) -> Tensor:
             return torch.randn(*lead, *shape_size(shape, self.dims)).to(self.dtype)
 
-        self.inputs = {entry.name: drawn(rate, entry.shape) for entry in self.cell.inputs}
-        self.static = {entry.name: drawn((batch,), entry.shape) for entry in self.cell.static}
+        self.inputs = {entry.name: draw(rate, entry.shape) for entry in self.cell.inputs}
+        self.static = {entry.name: draw((batch,), entry.shape) for entry in self.cell.static}
         self.begins = {
             entry.name: torch.zeros(batch, *shape_size(entry.shape, self.dims), dtype=self.dtype)
             + getattr(net, f"initial_{entry.name}", torch.zeros(1))[0].to(self.dtype)
             for entry in self.cell.states
         }
-        self.dy = [drawn(rate, entry.shape) for entry in self.graph.outputs]
+        self.dy = [draw(rate, entry.shape) for entry in self.graph.outputs]
 
     @property
     def weights(self) -> Named:
-        """By name, those that are trained first among equals: all of the layer's."""
+        """Weights of the layer by name."""
         return {entry.name: getattr(self.net, f"{entry.name}_l0") for entry in self.cell.weights}
 
     def fused(self) -> Any:
-        """What is timed of elman."""
+        """Run elman's kernel, forward and backward."""
         return self._run(self._by_elman, self.inputs, self.static, self.weights)
 
     def loop(self) -> Any:
-        """What is timed of the loop."""
+        """Run the loop, forward and backward."""
         return self._run(self._by_loop, self.inputs, self.static, self.weights)
 
     def results(self, run: Callable[[], Any]) -> Named:
-        """What comes out, by name."""
+        """Run, and name the results."""
         outputs, last, gradients = run()
         output = _side_by_side(outputs)
         ends = {f"last {entry.name}": v for entry, v in zip(self.cell.states, last, strict=True)}
         return {"output": output.detach(), **{k: v.detach() for k, v in ends.items()}, **gradients}
 
     def double(self) -> Named:
-        """What the loop computes in float64 of the same numbers."""
+        """Results of the loop in float64 for the same numbers."""
         values = [
             {name: value.detach().double() for name, value in tensors.items()}
             for tensors in (self.inputs, self.static, self.weights)
@@ -78,7 +78,7 @@ class Pairing:
         return self.results(lambda: self._run(self._by_loop, *values))
 
     def first(self, steps: int) -> Pairing:
-        """The same over no more than the first steps."""
+        """A copy over the first steps only."""
         short = object.__new__(Pairing)
         vars(short).update(vars(self))
         short.inputs = {name: value[:steps] for name, value in self.inputs.items()}
@@ -111,8 +111,8 @@ class Pairing:
         return [*out] if isinstance(out, tuple) else [out], [end[0] for end in ends]
 
     def _by_loop(self, inputs: Named, static: Named, weights: Named) -> Outcome:
-        some = next(iter(inputs.values()))
-        steps, dtype = len(some), some.dtype
+        first = next(iter(inputs.values()))
+        steps, dtype = len(first), first.dtype
         fixed = [value.expand(steps, *value.shape) for value in static.values()]
         states = tuple(value.to(dtype) for value in self.begins.values())
         call = Call((*inputs.values(), *fixed), states, tuple(weights.values()))

@@ -23,7 +23,7 @@ DROPPED = (
     "ELMAN_ENGINE",
     "ELMAN_FORCE_ENGINE",
     "ELMAN_POISON",
-)  # they would change who runs, or how fast
+)  # they would change the engine or its speed
 
 
 class ProcessError(ElmanError):
@@ -32,7 +32,7 @@ class ProcessError(ElmanError):
 
 @dataclass(frozen=True)
 class Program:
-    """What a process runs.
+    """A program for a fresh interpreter.
 
     Attributes:
         words: arguments of the interpreter.
@@ -89,7 +89,7 @@ LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class MeasureRequest:
-    """What is measured; the rest as :func:`elman.measure` takes it.
+    """Arguments of a measurement; the rest as :func:`elman.measure` takes it.
 
     Attributes:
         cell: a name of ``elman.cells``, or file.py:cell.
@@ -111,7 +111,7 @@ class MeasureRequest:
 
 
 def measure_in_process(request: MeasureRequest) -> Measured:
-    """Measure in a fresh process. Raises RunError: what the process said that failed."""
+    """Measure in a fresh process. Raises RunError: the process failed, with its message."""
     words = ("-m", "elman.measuring.process")
     program = Program(words, threads=request.threads, text=json.dumps(asdict(request)))
     try:

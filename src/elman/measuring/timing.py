@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
+from elman.tuning.contest import without_collection
+
 SAMPLE_S = 1e-2  # one sample lasts at least about so long: shorter calls are repeated within it
 MOST_ROUNDS = 400
 WARM_UP = 3
@@ -61,8 +63,8 @@ def time_side_by_side(
 ) -> dict[str, Samples]:
     """Time each callable once per round; every second round runs in the opposite order.
 
-    A sample of several calls begins with one that is timed by itself, as a first call. Who ends a
-    round begins the next one: that call follows its own and is no first one.
+    A sample of several calls begins with one that is timed by itself, as a first call. The last of
+    a round begins the next one: that call follows its own and is not a first call.
 
     Args:
         runs: what to time; each must wait for its device.
@@ -78,14 +80,12 @@ def time_side_by_side(
     calls = {name: _calls_per_sample(run) for name, run in runs.items()}
     samples = {name: Samples([], []) for name in runs}
     order = list(runs.items())
-    before = order[-1][0]  # who ran last
-    collecting = gc.isenabled()
+    before = order[-1][0]  # the callable that ran last
     gc.collect()
-    gc.disable()
-    try:
+    with without_collection():
         end = time.perf_counter() + seconds
-        for done in range(MOST_ROUNDS):
-            if done >= rounds and time.perf_counter() >= end:
+        for number in range(MOST_ROUNDS):
+            if number >= rounds and time.perf_counter() >= end:
                 break
             for name, run in order:
                 if far:
@@ -100,14 +100,11 @@ def time_side_by_side(
                     samples[name].steady.append(_sample(run, calls[name]) if several else first)
                 before = name
             order.reverse()
-    finally:
-        if collecting:
-            gc.enable()
     return samples
 
 
 def ratios(samples: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Quartiles]:
-    """How many times the baseline's time each other one would fit in, round by round."""
+    """Ratios of the baseline's time to each other one's, round by round."""
     base = samples[baseline]
     return {
         name: quartiles([reference / time for reference, time in zip(base, times, strict=True)])

@@ -47,7 +47,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Level:
-    """What a plot has as a dashed line: a name and its values, where they are known."""
+    """A dashed line of a plot: its name and values, where they are known."""
 
     name: str
     loss: float
@@ -56,7 +56,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Scale:
-    """How values of a plot are called and written.
+    """Labels and number format of a plot's values.
 
     Attributes:
         title: of the plot.
@@ -82,36 +82,43 @@ def draw_charts(
     """Draw all plots there are data for.
 
     Args:
-        items: what is counted, for the axes.
-        loss, score: what is measured.
+        items: name of the counted items, for the axes.
+        loss, score: labels and formats of both.
     """
     charts = []
-    curves = {name: [bounded(value) for value in values] for name, values in curves.items()}
+    curves = {name: [bound(value) for value in values] for name, values in curves.items()}
     if curves.get("step"):
         charts.append(
-            Chart(loss.title, drawn(lambda axes: draw_loss(axes, curves, baseline, items, loss)))
+            Chart(
+                loss.title, render_svg(lambda axes: draw_loss(axes, curves, baseline, items, loss))
+            )
         )
     if any(value is not None for value in curves.get("valid_score", ())):
         charts.append(
-            Chart(score.title, drawn(lambda axes: draw_score(axes, curves, baseline, items, score)))
+            Chart(
+                score.title,
+                render_svg(lambda axes: draw_score(axes, curves, baseline, items, score)),
+            )
         )
     if speeds:
         charts.append(
             Chart(
                 "Speed compared with torch.nn, interleaved rounds",
-                drawn(lambda axes: draw_speeds(axes, speeds, items)),
+                render_svg(lambda axes: draw_speeds(axes, speeds, items)),
             )
         )
     if curves.get("step"):
         charts += [
-            Chart("Speed of training steps", drawn(lambda axes: draw_pace(axes, curves, items))),
-            Chart("Learning rate", drawn(lambda axes: draw_rate(axes, curves))),
-            Chart("Norm of the gradient", drawn(lambda axes: draw_norm(axes, curves))),
+            Chart(
+                "Speed of training steps", render_svg(lambda axes: draw_pace(axes, curves, items))
+            ),
+            Chart("Learning rate", render_svg(lambda axes: draw_rate(axes, curves))),
+            Chart("Norm of the gradient", render_svg(lambda axes: draw_norm(axes, curves))),
         ]
     return charts
 
 
-def drawn(draw: Callable[[Axes], None], height: float = 3.0) -> str:
+def render_svg(draw: Callable[[Axes], None], height: float = 3.0) -> str:
     """Run a drawing function on fresh axes (height in inches) and return the SVG element."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.6, height), layout="constrained")
@@ -139,11 +146,11 @@ class _Between(LogFormatter):
         return f"{x:g}" if super().__call__(x, pos) else ""
 
 
-HINT = "hint:"  # what a point says when pointed at; travels through matplotlib as its address
+HINT = "hint:"  # prefix of a point's hover text, which matplotlib carries as its URL
 
 
 def hints(axes: Axes, x: Sequence[float], y: Sequence[float | None], texts: Sequence[str]) -> None:
-    """Let points say a text each when a pointer is over them; those that are not known say none."""
+    """Give points a hover text each; unknown points have none."""
     points = [
         (a, b, text) for a, b, text in zip(x, y, texts) if b is not None and not math.isnan(b)
     ]
@@ -154,7 +161,7 @@ def hints(axes: Axes, x: Sequence[float], y: Sequence[float | None], texts: Sequ
 
 
 def with_hints(svg: str) -> str:
-    """Turn addresses that are texts into titles, which browsers show."""
+    """Turn URLs that are hover texts into titles, which browsers show."""
     pattern = rf'<a xlink:href="{HINT}([^"]*)"[^>]*>(.*?)</a>'
     return re.sub(pattern, r'<g class="hint"><title>\1</title>\2</g>', svg, flags=re.DOTALL)
 
@@ -163,21 +170,21 @@ def draw_loss(axes: Axes, curves: Curves, baseline: Level | None, items: str, lo
     """Draw training and validation loss, and the baseline's; logarithmic if the training's falls
     below a tenth, as perplexities do, or its end would lie flat on the axis."""
     axes.plot(curves["items"], curves["train_loss"], color=BLUE, lw=0.8, label="training")
-    if valid := known(curves, "valid_loss"):
+    if valid := points(curves, "valid_loss"):
         axes.plot(*zip(*valid, strict=True), "o-", color=RED, ms=4, label="validation")
     if baseline is not None and abs(baseline.loss) <= BEYOND:
         label = f"{in_ascii(baseline.name)} {baseline.loss:{loss.form}}"
         axes.axhline(baseline.loss, color=GREY, ls="--", label=label)
     axes.set(xlabel=f"{items} trained on", ylabel=loss.axis)
-    counted(axes)
-    found = [value for value in curves["train_loss"] if value is not None and value == value]
-    if found and 0 < 10 * min(found) < max(found):
+    format_counts(axes)
+    losses = [value for value in curves["train_loss"] if value is not None and value == value]
+    if losses and 0 < 10 * min(losses) < max(losses):
         logarithmic(axes, "y")
-    elif found:
-        later = found[int(BEGINNING * len(found)) :]
+    elif losses:
+        later = losses[int(BEGINNING * len(losses)) :]
         marks = [value for _, value in valid if value == value]
         marks += [baseline.loss] if baseline and abs(baseline.loss) <= BEYOND else []
-        axes.set_ylim(*around([*later, *marks]))
+        axes.set_ylim(*axis_limits([*later, *marks]))
     axes.legend(frameon=False)
 
 
@@ -188,7 +195,7 @@ def at_end(axes: Axes, x: float, place: float, text: str) -> None:
     )
 
 
-def around(values: Sequence[float], limits: tuple[float, float] | None = None) -> list[float]:
+def axis_limits(values: Sequence[float], limits: tuple[float, float] | None = None) -> list[float]:
     """Ends of an axis that holds all values with a margin, within limits."""
     low, high = min(values), max(values)
     margin = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
@@ -196,7 +203,7 @@ def around(values: Sequence[float], limits: tuple[float, float] | None = None) -
     return [max(ends[0], limits[0]), min(ends[1], limits[1])] if limits else ends
 
 
-def counted(axes: Axes) -> None:
+def format_counts(axes: Axes) -> None:
     """Write the numbers of the horizontal axis as 500, 20k or 1.5M."""
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
 
@@ -213,7 +220,7 @@ def draw_score(
     axes: Axes, curves: Curves, baseline: Level | None, items: str, score: Scale
 ) -> None:
     """Draw the score in validation, and the baseline's."""
-    valid = known(curves, "valid_score")
+    valid = points(curves, "valid_score")
     axes.plot(*zip(*valid, strict=True), "o-", color=RED, ms=4, label="validation")
     if baseline is not None and baseline.score is not None and abs(baseline.score) <= BEYOND:
         label = f"{in_ascii(baseline.name)} {baseline.score:{score.form}}"
@@ -223,14 +230,14 @@ def draw_score(
     if baseline is not None and baseline.score is not None and abs(baseline.score) <= BEYOND:
         values.append(baseline.score)
     if values:
-        axes.set_ylim(*around(values, score.limits))
+        axes.set_ylim(*axis_limits(values, score.limits))
     if score.form.endswith("%"):
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    counted(axes)
+    format_counts(axes)
     axes.legend(frameon=False)
 
 
-def bounded(value: float | None) -> float | None:
+def bound(value: float | None) -> float | None:
     """Leave a gap where a value is beyond what axes can hold; None stays None."""
     return value if value is None or abs(value) <= BEYOND else math.nan
 
@@ -240,7 +247,7 @@ def in_ascii(text: str) -> str:
     return text.encode("unicode_escape").decode()
 
 
-def known(curves: Curves, name: str) -> list[tuple[float, float]]:
+def points(curves: Curves, name: str) -> list[tuple[float, float]]:
     """Return the points of a column that is not filled in every row."""
     pairs = zip(curves["items"], curves[name], strict=True)
     return [(items, value) for items, value in pairs if value is not None]
@@ -260,14 +267,14 @@ def draw_rate(axes: Axes, curves: Curves) -> None:
     """Draw the learning rate over the run."""
     axes.plot(curves["step"], curves["lr"], color=BLUE)
     axes.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
-    counted(axes)
+    format_counts(axes)
 
 
 def draw_norm(axes: Axes, curves: Curves) -> None:
     """Draw the gradient's norm over the run."""
     axes.plot(curves["step"], curves["grad_norm"], color=BLUE, lw=0.8)
     axes.set(xlabel="step", ylabel="norm before clipping")
-    counted(axes)
+    format_counts(axes)
     if any(norm > 0 for norm in curves["grad_norm"]):
         logarithmic(axes, "y")
 
@@ -284,10 +291,7 @@ def draw_speeds(axes: Axes, speeds: Mapping[str, Quartiles], items: str) -> None
     axes.set(xlabel=f"{items}/s (median, quartiles)")
     axes.margins(x=0.18)
     axes.set_xlim(left=0)
-    counted(axes)
-
-
-GAP = 2  # pixels between images
+    format_counts(axes)
 
 
 @dataclass(frozen=True)
@@ -305,55 +309,15 @@ class Pairs:
     over_time: bool
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """True images and predicted ones.
-
-    Attributes:
-        title: of the plot.
-        height, width: of each image.
-        true, predicted: grey values of all images, a byte each.
-    """
-
-    title: str
-    height: int
-    width: int
-    true: bytes
-    predicted: bytes
-
-
-def draw_shown(shown: Pairs | Pictures) -> Chart:
+def draw_predictions(pairs: Pairs) -> Chart:
     """Draw predictions beside their targets."""
-    if isinstance(shown, Pictures):
-        rows = [row_of_images(shown, pixels) for pixels in (shown.true, shown.predicted)]
-        height = 0.6 + 6.4 * 2 * rows[0].shape[0] / rows[0].shape[1]
-        return Chart(shown.title, drawn(lambda axes: draw_images(axes, rows), min(height, 12.0)))
-    draw = draw_curves if shown.over_time else draw_points
-    return Chart(shown.title, drawn(lambda axes: draw(axes, shown)))
-
-
-def row_of_images(shown: Pictures, pixels: bytes) -> np.ndarray:
-    """Put images side by side, uint8 [height + GAP, N·(width + GAP)]; gaps are white."""
-    images = np.frombuffer(pixels, np.uint8).reshape(-1, shown.height, shown.width)
-    framed = np.pad(images, ((0, 0), (0, GAP), (0, GAP)), constant_values=255)
-    return np.concatenate(list(framed), axis=1)
-
-
-def draw_images(axes: Axes, rows: list[np.ndarray]) -> None:
-    """Draw a row of true images above one of the predicted."""
-    whole = np.concatenate(rows)
-    axes.imshow(whole, cmap="gray", vmin=0, vmax=255, interpolation="none")
-    middle = (len(rows[0]) - GAP) / 2
-    axes.set_yticks([middle, middle + len(rows[0])], ["true", "predicted"])
-    axes.set_xticks([])
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
+    draw = draw_curves if pairs.over_time else draw_points
+    return Chart(pairs.title, render_svg(lambda axes: draw(axes, pairs)))
 
 
 def drawable(values: Sequence[float]) -> np.ndarray:
     """Return values with gaps where axes could not hold them."""
-    return np.array([bounded(value) for value in values], dtype=float)
+    return np.array([bound(value) for value in values], dtype=float)
 
 
 def draw_curves(axes: Axes, pairs: Pairs) -> None:

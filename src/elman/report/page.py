@@ -19,11 +19,10 @@ from elman.report.charts import (
     Curves,
     Level,
     Pairs,
-    Pictures,
     Quartiles,
     Scale,
     draw_charts,
-    draw_shown,
+    draw_predictions,
 )
 
 PAGES = Environment(
@@ -34,14 +33,13 @@ PAGES = Environment(
     lstrip_blocks=True,
 )
 SORTING = (files("elman.report") / "templates" / "sorting.js").read_text(encoding="utf-8")
-# What a page may do: run this one script, look as it says, and show pictures that it contains.
+# What a page may do: run this one script, and look as it says.
 # Texts of a run that somebody has sent are escaped; should one slip through, it runs nothing.
 POLICY = "; ".join(
     (
         "default-src 'none'",
         f"script-src 'sha256-{b64encode(sha256(SORTING.encode()).digest()).decode()}'",
         "style-src 'unsafe-inline'",  # plots have a style at each line
-        "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
     )
@@ -51,7 +49,7 @@ PAGES.globals |= {"script": Markup(SORTING), "policy": POLICY}
 
 @dataclass(frozen=True)
 class RunPage:
-    """What the page of a run tells.
+    """Contents of a run's page.
 
     Attributes:
         name: the title: what was trained, and how well.
@@ -59,14 +57,14 @@ class RunPage:
         notes: lines of text below the title.
         curves: columns of metrics.csv, and `valid_score`.
         baseline: a line in the plots of loss and score.
-        items: what is counted.
-        loss, score: what is measured.
+        items: name of the counted items.
+        loss, score: labels and formats of both.
         speeds: items/s by name, measured interleaved.
         sample: generated text; empty if there is none.
         shown: predictions beside their targets.
         tables: by title, names and values.
         folded: by the same titles, further names and values that a click unfolds.
-        engine_headers, engines: a table of the recurrent layers and what runs them.
+        engine_headers, engines: a table of the recurrent layers and their engines.
         next_steps: commands to go on with.
     """
 
@@ -85,14 +83,16 @@ class RunPage:
     engine_headers: tuple[str, ...] = ()
     engines: tuple[tuple[str, ...], ...] = ()
     next_steps: tuple[str, ...] = ()
-    shown: tuple[Pairs | Pictures, ...] = ()
+    shown: tuple[Pairs, ...] = ()
 
 
 def write_report(path: Path, page: RunPage) -> Path:
     """Write a page to a file. Raises RunError: the disk does not take it."""
     charts = draw_charts(page.curves, page.baseline, page.speeds, page.items, page.loss, page.score)
-    shown = [draw_shown(part) for part in page.shown]
-    return write_page(path, PAGES.get_template("run.html"), page=page, charts=charts, shown=shown)
+    drawings = [draw_predictions(part) for part in page.shown]
+    return write_page(
+        path, PAGES.get_template("run.html"), page=page, charts=charts, shown=drawings
+    )
 
 
 def write_page(path: Path, template: Template, **values: Any) -> Path:

@@ -1,4 +1,4 @@
-"""Whether two engines computed the same: a guard against wrong kernels, not a judge of rounding."""
+"""Agreement of two engines: a guard against wrong kernels, not a judge of rounding."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def disagreement(
     steps: int,
     rounded: Sequence[Results] = (),
     sums: Collection[str] = (),
-    left_out: Collection[str] = (),
+    ignored: Collection[str] = (),
 ) -> str | None:
-    """None if all values agree, else which one is off, and by how much.
+    """Compare results: None if all agree, else the name of the first that does not, and its error.
 
     NaN and infinities agree with their like alone, in the same places and of the same sign.
 
@@ -43,18 +43,18 @@ def disagreement(
         rounded: what ``want`` is in ``dtype``: what rounding costs there, it may cost others.
         sums: names of results that are sums over all rows, as a weight's gradient: an infinite
             factor may come before or after the sum, so an infinity may be where ``want`` has NaN.
-        left_out: names of results that are not compared.
+        ignored: names of results that are not compared.
     """
     if dtype == "float32" and any(value.is_cuda for value in got.values()):
         dtype = _ROUNDED_AS.get(precision(), dtype)
     values = _VALUES.get(dtype, _VALUES["float32"]) * math.sqrt(steps)
     gradients = _GRADIENTS.get(dtype, _GRADIENTS["float32"])
-    for name in (got.keys() & want.keys()).difference(left_out):
+    for name in (got.keys() & want.keys()).difference(ignored):
         if got[name].shape != want[name].shape:
             return f"{name} has shape {list(got[name].shape)}, not {list(want[name].shape)}"
-        a, b = _thinned(got[name]), _thinned(want[name])
-        near = [_thinned(other[name]) for other in rounded]
-        kind, kinds = _kind(a), torch.stack([_kind(value) for value in (b, *near)])
+        a, b = _subsample(got[name]), _subsample(want[name])
+        near = [_subsample(result[name]) for result in rounded]
+        kind, kinds = _classify(a), torch.stack([_classify(value) for value in (b, *near)])
         alike = (kind == kinds).any(0)
         if name in sums:
             alike |= ((kinds == _NAN) & ~a.isfinite()).any(0)
@@ -82,7 +82,7 @@ def lost_in_rounding(want: Results, rounded: Sequence[Results]) -> frozenset[str
     """
     names: list[str] = []
     for name in want.keys() & rounded[0].keys():
-        b, near = _thinned(want[name]), [_thinned(other[name]) for other in rounded]
+        b, near = _subsample(want[name]), [_subsample(result[name]) for result in rounded]
         finite = torch.stack([value.isfinite() for value in (b, *near)]).all(0)
         near = [value[finite] for value in near]
         if finite.any():
@@ -94,18 +94,18 @@ def lost_in_rounding(want: Results, rounded: Sequence[Results]) -> frozenset[str
 
 def finite(results: Results) -> bool:
     """Whether every result is, as far as it would be compared."""
-    return all(bool(_thinned(value).isfinite().all()) for value in results.values())
+    return all(bool(_subsample(value).isfinite().all()) for value in results.values())
 
 
-def _kind(value: Tensor) -> Tensor:
-    """Of each element: finite, NaN, or the sign of an infinity."""
+def _classify(value: Tensor) -> Tensor:
+    """Classify each element: finite, NaN, or the sign of an infinity."""
     odd = value.nan_to_num(_NAN, posinf=1.0, neginf=-1.0)
     return torch.where(value.isfinite(), _FINITE, odd)
 
 
 def _loss(want: Tensor, rounded: Sequence[Tensor], gradient: bool) -> tuple[float, float]:
-    """What rounding costs a result, and the result's size."""
-    lost = max((_distance(other, want, gradient) for other in rounded), default=0.0)
+    """Largest error of a result by rounding, and the result's size."""
+    lost = max((_distance(result, want, gradient) for result in rounded), default=0.0)
     return lost, _rms(want) if gradient else float(want.abs().max())
 
 
@@ -117,11 +117,11 @@ def _rms(value: Tensor) -> float:
     return float(value.square().mean().sqrt()) if value.numel() else 0.0
 
 
-def _thinned(value: Tensor) -> Tensor:
+def _subsample(value: Tensor) -> Tensor:
     """At most so many elements, in float64: all, or short spans of a large one."""
     flat = value.detach().reshape(-1)
-    every = -(-flat.numel() // _COMPARED)
-    if every > 1:
-        whole = flat.numel() // _SPAN * _SPAN
-        flat = flat[:whole].view(-1, _SPAN)[:: every | 1].reshape(-1)  # in no step with rows
+    stride = -(-flat.numel() // _COMPARED)
+    if stride > 1:
+        length = flat.numel() // _SPAN * _SPAN
+        flat = flat[:length].view(-1, _SPAN)[:: stride | 1].reshape(-1)  # in no step with rows
     return flat.double()

@@ -13,20 +13,20 @@ from elman.engines.forks import own_threads
 from elman.engines.registry import names as engine_names
 from elman.errors import DisagreementError, ElmanError, EngineError, warn_once
 from elman.passes.digest import digest
-from elman.tuning.contest import Evidence, cut, timed
-from elman.tuning.decisions import Key, decided
+from elman.tuning.contest import Evidence, time_candidates, trial_size
+from elman.tuning.decisions import Key, collect_evidence
 from elman.tuning.facts import machine_facts
 from elman.tuning.kernels import EngineSchedule, candidates, kernel_of, label
 from elman.tuning.request import bucket
 from elman.tuning.trial import make_trial
-from elman.tuning.verification import verified
+from elman.tuning.verification import compile_verified
 
 _CAUTIOUS = ("aten",)  # to be chosen it must have been benchmarked on a quiet machine
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What runs, and why.
+    """The kernel that runs a job, and why.
 
     Attributes:
         engine, schedule: names; the schedule is ``""`` where the engine has only one.
@@ -51,7 +51,7 @@ class Choice:
 def choose(
     job: Job, steps: int, batch: int, engine: str = "auto", *, again: bool = False
 ) -> Choice:
-    """Choose who runs a job.
+    """Choose the engine and the schedule of a job.
 
     A named engine runs or raises. ``auto`` benchmarks those that can run — on random data of the
     given sizes, forward and backward — and remembers the samples on disk, for later processes
@@ -76,10 +76,10 @@ def choose(
     if named and not able:
         raise EngineError(f"engine {engine} cannot run {job.name}: {refusals[engine]}")
     if torch.are_deterministic_algorithms_enabled() or len(able) < 2:
-        why = "named" if named else "deterministic" if len(able) > 1 else "only"
-        return _first(job, able, why, refusals, named)
+        origin = "named" if named else "deterministic" if len(able) > 1 else "only"
+        return _choose_first(job, able, origin, refusals, named)
     order = {label(candidate): candidate for candidate in able}
-    evidence, failed = decided(
+    evidence, failed = collect_evidence(
         _key(job, steps, batch, able),
         list(order),
         lambda evidence: _benchmark(job, steps, batch, order, evidence),
@@ -87,71 +87,75 @@ def choose(
         again,
     )
     refusals |= failed or {}
-    left = [who for who in order if who not in refusals]
-    while left:
-        best = evidence.best(left, _CAUTIOUS)
+    remaining = [tag for tag in order if tag not in refusals]
+    while remaining:
+        best = evidence.best(remaining, _CAUTIOUS)
         name, schedule = order[best]
         try:
-            kernel = verified(job, name, schedule)
+            kernel = compile_verified(job, name, schedule)
         except ElmanError as error:
-            refusals[best] = reason_of(error)
-            left.remove(best)
+            refusals[best] = refusal_reason(error)
+            remaining.remove(best)
             continue
-        times = {who: evidence.time(who) * batch for who in left if who in evidence.samples}
-        why, sure = "remembered" if failed is None else "benchmarked", evidence.sure(left, best)
-        return Choice(name, schedule, kernel, why, times, refusals, sure)
-    return _first(job, able if named else [], "only", refusals, named)
+        times = {tag: evidence.time(tag) * batch for tag in remaining if tag in evidence.samples}
+        sure = evidence.sure(remaining, best)
+        origin = "remembered" if failed is None else "benchmarked"
+        return Choice(name, schedule, kernel, origin, times, refusals, sure)
+    return _choose_first(job, able if named else [], "only", refusals, named)
 
 
 def _benchmark(
     job: Job, steps: int, batch: int, order: Mapping[str, EngineSchedule], evidence: Evidence
 ) -> dict[str, str]:
-    """Time the candidates on random data; why some cannot be."""
-    T, B, long = cut(job, steps, batch)
+    """Time the candidates on random data; returns the reasons of those that cannot run."""
+    T, B, long = trial_size(job, steps, batch)
     refusals: dict[str, str] = {}
     runs: dict[str, Callable[[], object]] = {}
     with own_threads():
         trial = make_trial(job, T, B)
-    for who, candidate in order.items():
+    for name, candidate in order.items():
         try:
             kernel = kernel_of(job, *candidate)
         except ElmanError as error:
-            refusals[who] = reason_of(error)
+            refusals[name] = refusal_reason(error)
         else:
-            runs[who] = partial(trial.run, kernel)
+            runs[name] = partial(trial.run, kernel)
     with own_threads():
-        late = timed(runs, evidence, T * B, {name for name, _ in order.values()}, long)
+        late = time_candidates(runs, evidence, T * B, {name for name, _ in order.values()}, long)
     return refusals | late
 
 
-def reason_of(error: ElmanError) -> str:
+def refusal_reason(error: ElmanError) -> str:
     """An error as the reason of a refusal."""
     return error.reason if isinstance(error, DisagreementError) else str(error)
 
 
-def _first(
-    job: Job, able: list[EngineSchedule], why: str, refusals: dict[str, str], named: bool
+def _choose_first(
+    job: Job, able: list[EngineSchedule], origin: str, refusals: dict[str, str], named: bool
 ) -> Choice:
-    """The first candidate that is right; where there is none, the oracle, or if an engine was named
-    what is wrong with it."""
+    """Choose the first candidate that agrees with the oracle; without one, the oracle itself.
+    Raises ElmanError: an engine was named, and it fails or disagrees."""
     for name, schedule in able:
         try:
-            return Choice(name, schedule, verified(job, name, schedule), why, {}, refusals)
+            return Choice(
+                name, schedule, compile_verified(job, name, schedule), origin, {}, refusals
+            )
         except ElmanError as error:
             if named:
                 raise
-            refusals[label((name, schedule))] = reason_of(error)
-    text = f"{job.name} runs step by step on engine reference, which is slow: {_told(refusals)}"
+            refusals[label((name, schedule))] = refusal_reason(error)
+    reasons = _summarise_refusals(refusals)
+    text = f"{job.name} runs step by step on engine reference, which is slow: {reasons}"
     warn_once(text, f"reference {job.name} {job.spec.dtype} {job.spec.device}")
     return Choice("reference", "", kernel_of(job, "reference"), "only", {}, refusals)
 
 
-def _told(refusals: Mapping[str, str]) -> str:
-    """Why no other engine runs, once per engine: what failed before what was ruled out."""
-    failed = [who for who in refusals if ":" in who]
+def _summarise_refusals(refusals: Mapping[str, str]) -> str:
+    """Summarise why no engine runs, once per engine: failures before exclusions."""
+    failed = [name for name in refusals if ":" in name]
     reasons: dict[str, str] = {}
-    for who in (*failed, *refusals):
-        reasons.setdefault(who.partition(":")[0], refusals[who])
+    for name in (*failed, *refusals):
+        reasons.setdefault(name.partition(":")[0], refusals[name])
     return "; ".join(f"{engine}: {reason}" for engine, reason in reasons.items())
 
 

@@ -1,4 +1,4 @@
-"""Candidates timed interleaved, so that drift of the machine hits all alike; who is the fastest.
+"""Interleaved timing of candidates, so that drift of the machine hits all alike, and its evidence.
 
 Samples are added up over processes until the choice is sure. The order in which candidates are
 given is the forecast's, and it holds until measurements say otherwise.
@@ -36,8 +36,8 @@ _TRIES = 10  # processes that have benchmarked: more of them will not know bette
 Sample = tuple[float, float, int]  # s per step and sample; share without a core; which process
 
 
-def fair(seconds: float, waited: float) -> float:
-    """What a sample would have taken with all cores: its time less the share that was waited."""
+def loaded_time(seconds: float, waited: float) -> float:
+    """Estimate the time of a sample on free cores: its time less the share spent waiting."""
     return seconds * max(0.1, 1.0 - waited)
 
 
@@ -53,39 +53,39 @@ class Evidence:
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     tries: int = 0
 
-    def add(self, who: str, seconds: float, waited: float) -> None:
-        """Take in one sample; of each process the quietest are kept."""
-        samples = self.samples.setdefault(who, [])
+    def add(self, name: str, seconds: float, waited: float) -> None:
+        """Add one sample; of each process the quietest are kept."""
+        samples = self.samples.setdefault(name, [])
         samples.append((seconds, waited, self.tries))
-        mine = [sample for sample in samples if sample[2] == self.tries]
-        if len(mine) > _KEPT:
-            samples.remove(max(mine, key=lambda sample: sample[1]))
+        of_process = [sample for sample in samples if sample[2] == self.tries]
+        if len(of_process) > _KEPT:
+            samples.remove(max(of_process, key=lambda sample: sample[1]))
 
-    def quiet(self, who: str) -> dict[int, list[float]]:
+    def quiet(self, name: str) -> dict[int, list[float]]:
         """Times sampled while nobody else wanted the cores, by process."""
         by_process: dict[int, list[float]] = {}
-        for seconds, waited, process in self.samples.get(who, ()):
+        for seconds, waited, process in self.samples.get(name, ()):
             if waited <= QUIET:
                 by_process.setdefault(process, []).append(seconds)
         return by_process
 
-    def time(self, who: str) -> float:
+    def time(self, name: str) -> float:
         """The best guess (s per step and sample): quiet samples, else those under load less what
         was waited; infinite if there is none.
 
         The best process counts: all that a machine does unseen makes a process slow, none fast.
         """
-        quiet = self.quiet(who)
+        quiet = self.quiet(name)
         if quiet:
             return min(median(times) for times in quiet.values())
-        loaded = [fair(seconds, waited) for seconds, waited, _ in self.samples.get(who, ())]
+        loaded = [loaded_time(seconds, waited) for seconds, waited, _ in self.samples.get(name, ())]
         return median(loaded) if loaded else math.inf
 
-    def _settled(self, a: str, b: str) -> int:
-        return min(sum(map(len, self.quiet(who).values())) for who in (a, b))
+    def _quiet_samples(self, a: str, b: str) -> int:
+        return min(sum(map(len, self.quiet(name).values())) for name in (a, b))
 
     def _processes(self, a: str, b: str) -> int:
-        """How many processes have quiet samples of both."""
+        """Number of processes with quiet samples of both."""
         return len(self.quiet(a).keys() & self.quiet(b).keys())
 
     def best(self, order: Sequence[str], cautious: Collection[str] = ()) -> str:
@@ -95,14 +95,14 @@ class Evidence:
             order: candidates, best forecast first.
             cautious: those that win by quiet samples of two processes alone: torch's own layers.
         """
-        leader, *others = order
-        for other in others:
-            settled = self._settled(other, leader)
-            needed = TIE if settled >= FEW else _SOME if settled else _NONE
-            if other in cautious and self._processes(other, leader) < 2:
+        leader, *rivals = order
+        for rival in rivals:
+            count = self._quiet_samples(rival, leader)
+            needed = TIE if count >= FEW else _SOME if count else _NONE
+            if rival in cautious and self._processes(rival, leader) < 2:
                 continue
-            if self.time(other) * needed < self.time(leader) < math.inf:
-                leader = other
+            if self.time(rival) * needed < self.time(leader) < math.inf:
+                leader = rival
         return leader
 
     def sure(self, order: Sequence[str], best: str) -> bool:
@@ -112,38 +112,38 @@ class Evidence:
         if self.best(order) != best:  # caution alone keeps another one from being chosen
             return False
 
-        def settled(other: str) -> bool:
-            count = self._settled(other, best)
+        def is_decided(rival: str) -> bool:
+            count = self._quiet_samples(rival, best)
             limit = _CLEAR if count else _FAR if self.quiet(best) else math.inf
-            slower = self.time(best) < math.inf and self.time(other) > limit * self.time(best)
-            return count >= FEW or (slower and self.time(other) < math.inf)
+            slower = self.time(best) < math.inf and self.time(rival) > limit * self.time(best)
+            return count >= FEW or (slower and self.time(rival) < math.inf)
 
-        return all(settled(other) for other in order if other != best)
+        return all(is_decided(rival) for rival in order if rival != best)
 
-    def settled(self, order: Sequence[str], cautious: Collection[str] = ()) -> bool:
+    def is_sure(self, order: Sequence[str], cautious: Collection[str] = ()) -> bool:
         """Whether the choice is sure; see :meth:`best`."""
         return self.sure(order, self.best(order, cautious))
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored."""
-        samples = {who: [list(sample) for sample in taken] for who, taken in self.samples.items()}
+        """The samples as JSON."""
+        samples = {name: [list(sample) for sample in rows] for name, rows in self.samples.items()}
         return {"samples": samples, "tries": self.tries}
 
     @staticmethod
-    def of_json(value: dict[str, Any] | None, known: Collection[str]) -> Evidence:
-        """What was stored, if it can be true: finite times of candidates of now."""
+    def from_json(value: dict[str, Any] | None, candidates: Collection[str]) -> Evidence:
+        """Read stored samples; none if they are implausible or of other candidates."""
         try:
             assert value is not None
             samples = {
-                who: [(float(seconds), float(waited), int(at)) for seconds, waited, at in taken]
-                for who, taken in value["samples"].items()
+                name: [(float(seconds), float(waited), int(at)) for seconds, waited, at in rows]
+                for name, rows in value["samples"].items()
             }
             evidence = Evidence(samples, int(value["tries"]))
         except (AssertionError, AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return Evidence()
-        times = [sample for taken in samples.values() for sample in taken]
+        times = [sample for rows in samples.values() for sample in rows]
         plausible = all(0.0 < s < 3600.0 and 0.0 <= waited <= 1e6 for s, waited, _ in times)
-        return evidence if plausible and samples.keys() <= set(known) else Evidence()
+        return evidence if plausible and samples.keys() <= set(candidates) else Evidence()
 
 
 BUDGET_S = 0.2  # (s) for timing all candidates of one size bucket, compiling aside
@@ -159,22 +159,23 @@ Run = Callable[[], object]
 Runs = Mapping[str, Run]
 
 
-def cut(job: Job, steps: int, batch: int) -> tuple[int, int, bool]:
-    """T and B of the calls that are timed, the same in every process; whether they are long."""
+def trial_size(job: Job, steps: int, batch: int) -> tuple[int, int, bool]:
+    """T and B of the calls that are timed, the same in every process, and whether such a call takes
+    a large part of the budget."""
     shapes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
     weights = sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
-    read = 12.0 * weights / _BYTES_PER_S
+    read_s = 12.0 * weights / _BYTES_PER_S
 
-    def step(samples: int) -> float:
-        return max(flops(job) * samples / _FLOPS_PER_S, read, _STEP_S)
+    def step_s(samples: int) -> float:
+        return max(flops(job) * samples / _FLOPS_PER_S, read_s, _STEP_S)
 
-    few = max(min(steps, _LEAST_STEPS), min(steps, int(_CALL_S / step(batch))))
-    while batch >= 2 * _LEAST_BATCH and few * step(batch) > _CALL_S:
+    T = max(min(steps, _LEAST_STEPS), min(steps, int(_CALL_S / step_s(batch))))
+    while batch >= 2 * _LEAST_BATCH and T * step_s(batch) > _CALL_S:
         batch //= 2
-    return few, batch, few * step(batch) > BUDGET_S / 4
+    return T, batch, T * step_s(batch) > BUDGET_S / 4
 
 
-def timed(
+def time_candidates(
     runs: Runs, evidence: Evidence, per: float, engines: Collection[str], long: bool = False
 ) -> dict[str, str]:
     """Time candidates once per round until the winner is clear or the budget is used up.
@@ -192,43 +193,43 @@ def timed(
             twice before it is timed, since first calls of a process start slowly.
 
     Returns:
-        why some could not be timed.
+        Reasons why some could not be timed.
     """
     evidence.tries += 1
     refusals: dict[str, str] = {}
     live: dict[str, Run] = {}
     best = math.inf
     with ExitStack() as stack:
-        for name in engines:
-            stack.enter_context(registry.find(name).undisturbed())
-        stack.enter_context(_uncollected())
-        for who, run in _least_known(runs, evidence):
+        for engine in engines:
+            stack.enter_context(registry.find(engine).undisturbed())
+        stack.enter_context(without_collection())
+        for name, run in _least_sampled_first(runs, evidence):
             try:
                 limit = max(_GIVEN_UP_S, _GIVEN_UP_RATIO * min(best, _GIVEN_UP_S))
-                bounded = partial(_bounded, run, limit)
+                bounded = partial(_run_bounded, run, limit)
                 sample = _sample(bounded)
                 if not long and sample[0] < limit:
                     sample = min(sample, _sample(bounded))
             except (ElmanError, RuntimeError) as error:
-                refusals[who] = f"failed: {error}"
+                refusals[name] = f"failed: {error}"
                 continue
             given_up = sample[0] >= limit
-            if long or given_up or fair(*sample) > _PRUNE_RATIO**2 * best:
-                evidence.add(who, sample[0] / per, sample[1])
+            if long or given_up or loaded_time(*sample) > _PRUNE_RATIO**2 * best:
+                evidence.add(name, sample[0] / per, sample[1])
             else:
-                live[who] = run
+                live[name] = run
             if long and best < math.inf:
                 break
             if not given_up:
-                best = min(best, fair(*sample))
+                best = min(best, loaded_time(*sample))
         if live and len(runs) > 1:
-            _rounds(live, evidence, per)
+            _time_rounds(live, evidence, per)
     return refusals
 
 
 @contextmanager
-def _uncollected() -> Generator[None]:
-    """No collection of garbage inside: one takes longer than many calls, and hits one candidate."""
+def without_collection() -> Generator[None]:
+    """Disable garbage collection: one takes longer than many calls, and hits one candidate."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -238,46 +239,48 @@ def _uncollected() -> Generator[None]:
             gc.enable()
 
 
-def _bounded(run: Run, limit: float) -> None:
-    """A call that is given up if it takes so long: its time is then known to be no less (s)."""
+def _run_bounded(run: Run, limit: float) -> None:
+    """Run a call, but give up after ``limit`` (s): its time is then at least that."""
     with deadline.within(limit), suppress(deadline.DeadlineError):
         run()
 
 
-def _least_known(runs: Runs, evidence: Evidence) -> list[tuple[str, Run]]:
-    """The forecast's first, then those with the fewest samples."""
-    every = list(runs.items())
-    return every[:1] + sorted(every[1:], key=lambda one: len(evidence.samples.get(one[0], ())))
+def _least_sampled_first(runs: Runs, evidence: Evidence) -> list[tuple[str, Run]]:
+    """Sort candidates: the forecast's first, then those with the fewest samples."""
+    candidates = list(runs.items())
+    return candidates[:1] + sorted(
+        candidates[1:], key=lambda entry: len(evidence.samples.get(entry[0], ()))
+    )
 
 
-def _rounds(live: dict[str, Run], evidence: Evidence, per: float) -> None:
-    begun, quiet_s = time.perf_counter(), 0.0
-    for done in range(1, _ROUNDS + 1):
-        for who, run in live.items():
+def _time_rounds(live: dict[str, Run], evidence: Evidence, per: float) -> None:
+    start, quiet_s = time.perf_counter(), 0.0
+    for number in range(1, _ROUNDS + 1):
+        for name, run in live.items():
             seconds, waited = _sample(run)
-            evidence.add(who, max(seconds, 1e-9) / per, waited)
+            evidence.add(name, max(seconds, 1e-9) / per, waited)
             quiet_s += seconds if waited <= QUIET else 0.0
-        best = min(evidence.time(who) for who in live)
-        limit = best * (_PRUNE_RATIO if done >= FEW else _PRUNE_RATIO**2)
-        live = {who: run for who, run in live.items() if evidence.time(who) <= limit}
-        patience = time.perf_counter() - begun > _PATIENCE * BUDGET_S
-        if patience or quiet_s >= BUDGET_S or (done > FEW and _clear(evidence, list(live))):
+        best = min(evidence.time(name) for name in live)
+        limit = best * (_PRUNE_RATIO if number >= FEW else _PRUNE_RATIO**2)
+        live = {name: run for name, run in live.items() if evidence.time(name) <= limit}
+        patience = time.perf_counter() - start > _PATIENCE * BUDGET_S
+        if patience or quiet_s >= BUDGET_S or (number > FEW and _is_clear(evidence, list(live))):
             return
 
 
-def _clear(evidence: Evidence, live: list[str]) -> bool:
+def _is_clear(evidence: Evidence, live: list[str]) -> bool:
     """Whether the slow quarter of the best one's samples beats the fast quarter of all others', in
     this process."""
-    quiet = {who: sorted(evidence.quiet(who).get(evidence.tries, ())) for who in live}
-    best, *others = sorted(live, key=evidence.time)
+    quiet = {name: sorted(evidence.quiet(name).get(evidence.tries, ())) for name in live}
+    best, *rivals = sorted(live, key=evidence.time)
     times = quiet[best]
-    if not others or len(times) < FEW:
-        return not others
-    for other in others:
-        theirs = quiet[other]
-        if len(theirs) < FEW or evidence.time(other) <= TIE * evidence.time(best):
+    if not rivals or len(times) < FEW:
+        return not rivals
+    for rival in rivals:
+        rival_times = quiet[rival]
+        if len(rival_times) < FEW or evidence.time(rival) <= TIE * evidence.time(best):
             return False
-        if theirs[len(theirs) // 4] <= times[(3 * len(times)) // 4]:
+        if rival_times[len(rival_times) // 4] <= times[(3 * len(times)) // 4]:
             return False
     return True
 

@@ -1,5 +1,5 @@
-"""What is known about a choice: from this process, else from disk, else benchmarked now; in a
-distributed run once for all processes.
+"""Evidence for a choice: of this process, else from disk, else benchmarked now; in a distributed
+run once for all processes.
 
 On disk there is one small JSON file per key, written atomically, so that no lock is needed: a
 reader sees an old one or a new one. Whatever cannot be read, parsed or believed counts as not
@@ -44,8 +44,8 @@ def _path(key: Key) -> Path:
 
 
 def _usable(folder: Path) -> bool:
-    """Whether records can be kept in a folder; what others could have written is not used, which is
-    said once."""
+    """Whether records can be kept in a folder. Warns once if others can write to it: their records
+    are not used."""
     if private_folder(folder):
         return True
     with contextlib.suppress(OSError):
@@ -90,7 +90,7 @@ _after: ContextVar[bool] = ContextVar("gradients are sent after the backward", d
 
 
 def once_for_all(key: Key, work: Callable[[], Any]) -> Any:
-    """Do work on the first process of a run that asks for it; the others get what it found.
+    """Do work on the first process of a run that asks for it; the others get its result.
 
     Without a process group, or with one process, this is ``work()``.
 
@@ -103,16 +103,16 @@ def once_for_all(key: Key, work: Callable[[], Any]) -> Any:
         return work()
     common = {name: value for name, value in key.items() if name not in _OWN}
     digest = hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:32]
-    claim, place, mine = f"elman/{digest}/who", f"elman/{digest}/found", uuid.uuid4().hex
-    if store.compare_set(claim, "", mine).decode() == mine:
-        found = None
+    claim, place, token = f"elman/{digest}/who", f"elman/{digest}/found", uuid.uuid4().hex
+    if store.compare_set(claim, "", token).decode() == token:
+        result = None
         try:
-            found = work()
+            result = work()
         finally:  # also if it failed: then the others work by themselves
-            store.set(place, json.dumps(found))
-        return found
-    found = _awaited(store, place)
-    return work() if found is None else found
+            store.set(place, json.dumps(result))
+        return result
+    result = _await_result(store, place)
+    return work() if result is None else result
 
 
 def workers() -> int:
@@ -124,7 +124,7 @@ def workers() -> int:
 
 @contextmanager
 def sending_after_backward() -> Iterator[None]:
-    """Calls whose gradients nobody sends before the backward has ended."""
+    """Context of calls whose gradients are not sent before the backward has ended."""
     before = _after.set(True)
     try:
         yield
@@ -138,7 +138,7 @@ def receivers() -> int:
 
 
 def interconnect() -> Interconnect:
-    """What connects the processes, roughly: by the kind of the process group."""
+    """Estimate the network between the processes, from the kind of the process group."""
     return INTERCONNECTS["nvlink" if dist.get_backend() == "nccl" else "ethernet"]
 
 
@@ -149,8 +149,8 @@ def _store() -> Any:
     return default_store()
 
 
-def _awaited(store: Any, place: str) -> Any:
-    """What another process found; None if it could not, or does not answer."""
+def _await_result(store: Any, place: str) -> Any:
+    """Wait for another process's result; None if it failed, or does not answer."""
     end = time.monotonic() + WAIT_S
     while not store.check([place]):
         if time.monotonic() > end:
@@ -164,43 +164,43 @@ def _awaited(store: Any, place: str) -> Any:
 _decided: dict[str, Evidence] = {}  # by folder and key: one process decides once
 
 
-def decided(
+def collect_evidence(
     key: Key,
     order: Sequence[str],
     benchmark: Callable[[Evidence], dict[str, str]],
     cautious: Collection[str] = (),
     again: bool = False,
 ) -> tuple[Evidence, dict[str, str] | None]:
-    """Find what is known about candidates; benchmark on if that makes no sure choice.
+    """Collect the evidence about candidates; benchmark if it makes no sure choice.
 
     A process that has decided does not ask again, so that a run does not change engines on its way.
 
     Args:
         key: what the choice depends on.
         order: candidates, best forecast first.
-        benchmark: adds samples; returns why some candidates could not be made.
+        benchmark: adds samples; returns why some candidates could not be compiled.
         cautious: as of :meth:`Evidence.best`.
         again: benchmark anew, whatever is known.
 
     Returns:
-        the evidence; what ``benchmark`` returned, None if it was not called.
+        The evidence, and the result of ``benchmark``; None if it was not called.
     """
-    place = json.dumps([_folder(), key], sort_keys=True)
-    known = None if again else _decided.get(place)
+    key_text = json.dumps([_folder(), key], sort_keys=True)
+    earlier = None if again else _decided.get(key_text)
 
-    def look() -> dict[str, Any]:
-        if known is not None:
-            return {"evidence": known.to_json(), "failed": None}
-        evidence = Evidence.of_json(None if again else recall(key), order)
-        failed = None if evidence.settled(order, cautious) else benchmark(evidence)
+    def gather() -> dict[str, Any]:
+        if earlier is not None:
+            return {"evidence": earlier.to_json(), "failed": None}
+        evidence = Evidence.from_json(None if again else recall(key), order)
+        failed = None if evidence.is_sure(order, cautious) else benchmark(evidence)
         if failed is not None and not failed:  # what failed to build may succeed the next time
             remember(key, evidence.to_json())
         return {"evidence": evidence.to_json(), "failed": failed}
 
-    found = look() if again else once_for_all(key, look)
-    evidence, failed = Evidence.of_json(found["evidence"], order), found["failed"]
+    stored = gather() if again else once_for_all(key, gather)
+    evidence, failed = Evidence.from_json(stored["evidence"], order), stored["failed"]
     if not failed:
-        _decided[place] = evidence
+        _decided[key_text] = evidence
     return evidence, failed
 
 

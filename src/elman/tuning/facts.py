@@ -1,4 +1,4 @@
-"""What a measurement depends on beside the job: machine, library versions, threads."""
+"""Facts that measurements depend on besides the job: machine, library versions, threads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def named_in(cpuinfo: str) -> str:
 
 
 def cores() -> int:
-    """How many CPUs this process may use."""
+    """Number of CPUs available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

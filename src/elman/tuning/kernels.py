@@ -1,4 +1,4 @@
-"""Who can run a job, and the kernels that do: each made once, while it is among the latest."""
+"""Engines that can run a job, and a cache of their kernels."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def first_engine(job: Job, able: Callable[[Engine], bool]) -> str | None:
 
 
 def refusal(name: str, job: Job) -> str | None:
-    """None if an engine can run a job, else the reason why not."""
+    """The reason why an engine cannot run a job; None if it can."""
     engine = engine_for(name, job)
     return engine if isinstance(engine, str) else None
 
 
 def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
-    """The kernel of one engine and schedule: one that is kept, else a new one. Raises EngineError:
+    """Get a kernel of one engine and schedule from the cache, or compile it. Raises EngineError:
     the engine cannot run the job; the text says why."""
     key = (job, name, schedule)
     kernel = _kernels.get(key)
@@ -82,9 +82,9 @@ def release() -> None:
 def candidates(
     job: Job, names: tuple[str, ...], steps: int, batch: int
 ) -> tuple[list[EngineSchedule], dict[str, str]]:
-    """Who can run a job, best guess first, and why the others cannot.
+    """Engines and schedules that can run a job, best forecast first, and why the others cannot.
 
-    Of several, those that have no chance are left out, with the reason.
+    Of several engines, those that have no chance are left out, with the reason.
     """
     able: list[EngineSchedule] = []
     refusals: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a call asks for, as far as the choice of a kernel depends on it."""
+"""Requests: the properties of a call on which the choice of its kernel depends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _AUTO, _ENGINE = "auto", "engine="
 
 
 class Rule(Protocol):
-    """How an option of a call changes a cell's step. Hashable: rules of equal effect are equal."""
+    """A rewrite of a cell's step by an option of a call. Hashable; equal rules have equal
+    effects."""
 
     @property
     def name(self) -> str:
-        """For records: one word."""
+        """One word for records."""
         ...
 
     def rewrite(self, graph: Graph) -> Graph:
@@ -65,47 +66,49 @@ class Request(NamedTuple):
 
     @property
     def buckets(self) -> tuple[int, int]:
-        """Those of T and B."""
+        """Size buckets of T and B."""
         return self.steps, self.batch
 
-    def wanted(self, names: Sequence[str]) -> frozenset[str]:
-        """The names of those that get a gradient, of all inputs and weights in declared order."""
+    def gradients(self, names: Sequence[str]) -> frozenset[str]:
+        """Names that get a gradient, of all inputs and weights in declared order."""
         last = len(names) - 1
         return frozenset(name for k, name in enumerate(names) if self.wants >> (last - k) & 1)
 
     def spec(
         self, dims: tuple[tuple[str, int], ...], names: Sequence[str], options: PlanOptions
     ) -> Spec:
-        """For what a kernel is made that serves such calls."""
+        """Spec of a kernel that serves such calls."""
         dtype = str(self.dtype).removeprefix(_TORCH)
-        return Spec(dims, dtype, self.device, self.wanted(names), self.training, options)
+        return Spec(dims, dtype, self.device, self.gradients(names), self.training, options)
 
     def show(self, names: Sequence[str]) -> str:
-        """As text, for records: ``float32 cpu T<=64 B<=32 train x W R b``; after ``cpu`` it has
+        """Format for records: ``float32 cpu T<=64 B<=32 train x W R b``; after ``cpu`` it has
         ``engine=c`` where that engine was asked for by name, and the names of rules."""
         sizes = f"T<={1 << self.steps} B<={1 << self.batch}"
-        mode = f"train {' '.join(sorted(self.wanted(names)))}".strip() if self.training else "eval"
+        mode = "eval"
+        if self.training:
+            mode = f"train {' '.join(sorted(self.gradients(names)))}".strip()
         used = "" if self.engine == _AUTO else f" {_ENGINE}{self.engine}"
         used += "".join(f" +{rule.name}" for rule in self.rules)
         return f"{str(self.dtype).removeprefix(_TORCH)} {self.device}{used} {sizes} {mode}"
 
     @staticmethod
     def parse(text: str, names: Sequence[str], rules: Mapping[str, Rule]) -> Request:
-        """What :meth:`show` has shown.
+        """The inverse of :meth:`show`.
 
         Args:
-            text: what was shown.
+            text: of :meth:`show`.
             names: of the inputs and weights, in declared order.
-            rules: those that there are, by name.
+            rules: all known rules, by name.
 
         Raises:
             ValueError: it names something else.
         """
-        dtype, device, *rest = text.split()
-        named = [word.removeprefix(_ENGINE) for word in rest[:1] if word.startswith(_ENGINE)]
-        rest = rest[len(named) :]
-        used = [word[1:] for word in rest if word.startswith("+")]
-        steps, batch, mode, *wants = rest[len(used) :]
+        dtype, device, *words = text.split()
+        named = [word.removeprefix(_ENGINE) for word in words[:1] if word.startswith(_ENGINE)]
+        words = words[len(named) :]
+        used = [word[1:] for word in words if word.startswith("+")]
+        steps, batch, mode, *wants = words[len(used) :]
         if mode not in ("train", "eval") or not {*wants} <= {*names} or not {*used} <= {*rules}:
             raise ValueError("no such request")
         bits = 0
@@ -127,7 +130,7 @@ class StackRequest(NamedTuple):
     """A kind of call of several layers, or of both directions of one.
 
     Attributes:
-        members: what is asked of each, in order.
+        members: one request each, in order.
     """
 
     members: tuple[Request, ...]
@@ -139,23 +142,23 @@ class StackRequest(NamedTuple):
 
     @property
     def buckets(self) -> tuple[int, int]:
-        """Those of T and B."""
+        """Size buckets of T and B."""
         return self.members[0].buckets
 
 
-Asked = TypeVar("Asked", Request, StackRequest)
-Found = TypeVar("Found")
+AnyRequest = TypeVar("AnyRequest", Request, StackRequest)
+Value = TypeVar("Value")
 
 
-def nearest(benchmarked: Mapping[Asked, Found], asked: Asked) -> Found | None:
-    """What was found for the most similar T and B, once enough buckets have been benchmarked.
+def nearest(benchmarked: Mapping[AnyRequest, Value], target: AnyRequest) -> Value | None:
+    """Look up the result of the most similar T and B, once enough buckets have been benchmarked.
 
     Args:
-        benchmarked: what was found, for requests of any kind.
-        asked: what is wanted now.
+        benchmarked: results by request, of any kind.
+        target: the request to serve.
     """
-    kind, (steps, batch) = asked.kind, asked.buckets
-    similar = {other.buckets: what for other, what in benchmarked.items() if other.kind == kind}
+    kind, (steps, batch) = target.kind, target.buckets
+    similar = {r.buckets: value for r, value in benchmarked.items() if r.kind == kind}
     if len(similar) < MOST_BUCKETS:
         return None
     return similar[min(similar, key=lambda at: abs(at[0] - steps) + abs(at[1] - batch))]

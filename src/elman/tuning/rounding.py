@@ -1,5 +1,5 @@
-"""What a dtype may lose: the oracle in float64, every value and every cotangent off by as much as
-rounding may."""
+"""The effect of a dtype's rounding: the oracle in float64 with a random rounding error in every
+value and every cotangent."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def unsteady(job: Job, seed: int = 0) -> Kernel:
 
 
 def rounding_errors(dtype: str, seed: int = 0) -> Change:
-    """What lets each result of an op be off by one random rounding error of a dtype, and each
-    product of a cotangent and a derivative by one of its own. ``seed`` is of the errors.
+    """A change of the oracle: a random rounding error of a dtype in each result of an op, and in
+    each product of a cotangent and a derivative. ``seed`` is of the errors.
     """
     numbers = torch.finfo(getattr(torch, dtype))
     eps, least = numbers.eps, numbers.eps * numbers.tiny  # the least is subnormal
@@ -67,7 +67,7 @@ def rounding_errors(dtype: str, seed: int = 0) -> Change:
     def error(of: Tensor) -> Tensor:
         return torch.from_numpy(source.uniform(-eps, eps, tuple(of.shape))).to(of)
 
-    def rounded(node: Node, compute: Callable[..., Tensor], args: list[Tensor]) -> Tensor:
+    def perturb(node: Node, compute: Callable[..., Tensor], args: list[Tensor]) -> Tensor:
         if node.op in _EXACT or OPS[node.op].kind == "move":
             return compute(*args)
         if node.op not in _PASSED_BACK:
@@ -76,4 +76,4 @@ def rounding_errors(dtype: str, seed: int = 0) -> Change:
         last = torch.from_numpy(source.integers(-1, 2, tuple(value.shape))).to(value) * least
         return value * (1.0 + error(value)) + torch.where(value == 0, 0.0, last)
 
-    return rounded
+    return perturb

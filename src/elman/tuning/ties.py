@@ -1,4 +1,4 @@
-"""Which samples come so near to a threshold that rounding decides on which side they are."""
+"""Samples so near to a threshold that rounding decides on which side they are."""
 
 from __future__ import annotations
 
@@ -61,8 +61,7 @@ def _largest(size: Tensor) -> Tensor:
 
 
 def _gap(kink: Node, values: dict[Node, Tensor], dims: dict[str, int]) -> tuple[Tensor, Tensor]:
-    """What decides at a threshold, and the size of the numbers that it is a difference of, unit by
-    unit."""
+    """The difference that decides at a threshold, and the size of its operands, unit by unit."""
     if kink.op in _LARGEST:
         return _lead(units_of(_ARRAYS, kink, tuple(values[arg] for arg in kink.args), dims))
     parts = [
@@ -80,7 +79,7 @@ def _gap(kink: Node, values: dict[Node, Tensor], dims: dict[str, int]) -> tuple[
 
 
 def _lead(units: Tensor) -> tuple[Tensor, Tensor]:
-    """By how much the largest of the last axis leads, and how large the numbers are."""
+    """The lead of the largest number of the last axis, and the size of the numbers."""
     first = units.topk(min(2, units.shape[-1]), -1).values
     return first[..., 0] - first[..., -1], first.abs().amax(-1)
 

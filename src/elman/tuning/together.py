@@ -1,4 +1,4 @@
-"""Whether several kernels are faster at once than one after another, on this machine."""
+"""The choice whether several kernels run at once or one after another, on this machine."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from elman.passes.digest import digest
 from elman.tuning.agreement import disagreement
 from elman.tuning.allreduce import Interconnect, step_s
 from elman.tuning.choose import Choice
-from elman.tuning.contest import Evidence, timed
-from elman.tuning.decisions import Key, decided, interconnect, recall, receivers, remember
+from elman.tuning.contest import Evidence, time_candidates
+from elman.tuning.decisions import Key, collect_evidence, interconnect, recall, receivers, remember
 from elman.tuning.facts import machine_facts, verifying_facts
 from elman.tuning.request import bucket
-from elman.tuning.trial import apart, make_trial, synchronize
+from elman.tuning.trial import isolated, make_trial, synchronize
 
 APART, AT_ONCE = "apart", "together"
 _LEAST = 48  # steps that are timed: with fewer, a layer hardly gets behind another
@@ -43,36 +43,38 @@ def choose_together(
 
     Args:
         jobs: one per kernel, as :class:`Together` takes them.
-        choices: what each would run on by itself.
+        choices: of each layer by itself.
         steps: T.
         batch: B.
         arrangement: of the jobs.
         pinned: the schedule that an earlier process used, to be used again.
 
     Returns:
-        The choice, its schedule ``apart`` or ``together``; None where autograd must see through
+        The choice, its schedule ``isolated`` or ``together``; None where autograd must see through
         some kernels and not through others.
     """
     kinds = {choice.kernel.differentiable for choice in choices}
     if len(kinds) > 1:
         return None
-    own = [choice.kernel for choice in choices]
-    alone = Together(own, arrangement)
+    members = [choice.kernel for choice in choices]
+    sequential = Together(members, arrangement)
     engine = choices[0].engine
-    of_one = {choice.engine for choice in choices} == {engine}
+    same_engine = {choice.engine for choice in choices} == {engine}
     offered = (
-        registry.find(engine).together(jobs, own, steps, batch, arrangement) if of_one else None
+        registry.find(engine).together(jobs, members, steps, batch, arrangement)
+        if same_engine
+        else None
     )
     if offered is None:
-        return Choice(engine, APART, alone, "only")
-    made, share = offered
-    kernels = {AT_ONCE: made, APART: alone}
-    few = min(steps, _LEAST)
+        return Choice(engine, APART, sequential, "only")
+    joint, share = offered
+    kernels = {AT_ONCE: joint, APART: sequential}
+    timed_steps = min(steps, _LEAST)
     with own_threads():
-        run = _Step(jobs, few, batch, arrangement)
-        off = _off(run, jobs, kernels, few)
-    if off is not None:
-        return Choice(engine, APART, alone, "benchmarked", {}, {AT_ONCE: off})
+        run = _Step(jobs, timed_steps, batch, arrangement)
+        refusal = _disagreement(run, jobs, kernels, timed_steps)
+    if refusal is not None:
+        return Choice(engine, APART, sequential, "benchmarked", {}, {AT_ONCE: refusal})
     forecast = (AT_ONCE, APART) if share < _SURE else (APART, AT_ONCE)
     if pinned in kernels:
         return Choice(engine, pinned, kernels[pinned], "pinned")
@@ -80,19 +82,21 @@ def choose_together(
         return Choice(engine, forecast[0], kernels[forecast[0]], "deterministic")
 
     def benchmark(evidence: Evidence) -> dict[str, str]:
-        calls = {who: partial(run, kernels[who]) for who in forecast}
+        calls = {name: partial(run, kernels[name]) for name in forecast}
         with own_threads():
-            return timed(calls, evidence, few * batch, {engine})
+            return time_candidates(calls, evidence, timed_steps * batch, {engine})
 
-    evidence, failed = decided(_key(jobs, choices, steps, batch, arrangement), forecast, benchmark)
+    evidence, failed = collect_evidence(
+        _key(jobs, choices, steps, batch, arrangement), forecast, benchmark
+    )
     best = evidence.best(forecast)
-    times = {who: evidence.time(who) * batch for who in evidence.samples}
+    times = {name: evidence.time(name) * batch for name in evidence.samples}
     sure = evidence.sure(forecast, best)
-    why = "remembered" if failed is None else "benchmarked"
-    return Choice(engine, best, kernels[best], why, times, failed or {}, sure)
+    origin = "remembered" if failed is None else "benchmarked"
+    return Choice(engine, best, kernels[best], origin, times, failed or {}, sure)
 
 
-def released(choice: Choice, jobs: Sequence[Job], steps: int) -> bool:
+def sends_by_layer(choice: Choice, jobs: Sequence[Job], steps: int) -> bool:
     """Whether each layer of a stack is to be a node of autograd, whose gradients are there, to be
     sent to the other workers, while the backward of the layers below runs.
 
@@ -120,7 +124,7 @@ def with_workers(
     benchmarked: what runs apart sends each layer's gradients as soon as they are there.
 
     Args:
-        choice, jobs, steps: as of :func:`released`.
+        choice, jobs, steps: as of :func:`sends_by_layer`.
         group: how many workers.
         link: what connects them.
     """
@@ -158,9 +162,11 @@ def _key(
     }
 
 
-def _off(run: _Step, jobs: Sequence[Job], kernels: dict[str, Together], steps: int) -> str | None:
-    """Why what runs at once is not to be used, if so; asked once per program, as in
-    ``verification``."""
+def _disagreement(
+    run: _Step, jobs: Sequence[Job], kernels: dict[str, Together], steps: int
+) -> str | None:
+    """Compare the kernels at once with one after another: None if they agree, else the reason. Once
+    per program, as in ``verification``."""
     programs = [kernel.fingerprint() for kernel in kernels[APART].kernels]
     mark = {"verified": programs, "as": AT_ONCE, "beside": kernels[APART].arrangement.directions}
     mark |= verifying_facts()
@@ -196,7 +202,7 @@ class _Step:
 
     def __call__(self, kernel: Together) -> dict[str, Tensor]:
         """All results by name."""
-        with apart(self._device), torch.no_grad():
+        with isolated(self._device), torch.no_grad():
             result = kernel.forward(self._call)
             named = {"output": result.output}
             named |= {f"last {k}": end for k, end in enumerate(result.last)}

@@ -1,5 +1,5 @@
-"""One training step of a kernel on random data, apart from everything of the user's; and where its
-time goes, by a kernel with a clock in it.
+"""One training step of a kernel on random data, isolated from the user's tensors and modes; and the
+time of its phases, by a kernel with a clock.
 
 Touches no global random state, no user tensor, and none of the modes the user may be in.
 """
@@ -36,17 +36,17 @@ def flops(job: Job) -> float:
     return 6.0 * sum(rows * columns for rows, columns in (s for s in sizes if len(s) == 2)) + 1.0
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
 @contextmanager
-def apart(device: str) -> Iterator[None]:
-    """No autocast, and none of the user's hooks on saved tensors (checkpointing, offloading)."""
+def isolated(device: str) -> Iterator[None]:
+    """Disable autocast and the user's hooks on saved tensors (checkpointing, offloading)."""
     with ExitStack() as stack:
         stack.enter_context(torch.autocast(device, enabled=False))
         if saved_tensors_are_hooked():
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_identity, _identity))
         yield
 
 
@@ -65,15 +65,15 @@ class Trial:
 
     def double(self) -> Trial:
         """The same numbers in float64."""
-        return self._each(lambda value: value.double(), lambda value: value.double())
+        return self._map(lambda value: value.double(), lambda value: value.double())
 
     def positive(self) -> Trial:
         """The same numbers without their signs, for formulas that are defined there alone."""
-        return self._each(lambda value: value.abs(), lambda value: value)
+        return self._map(lambda value: value.abs(), lambda value: value)
 
-    def samples(self, kept: Tensor) -> Trial:
-        """The samples that ``kept`` [B] marks."""
-        (index,) = kept.nonzero(as_tuple=True)
+    def samples(self, mask: Tensor) -> Trial:
+        """The samples that ``mask`` [B] marks."""
+        (index,) = mask.nonzero(as_tuple=True)
         inputs, states, weights, *_ = self.call
         d_output, d_last = self.cotangents
         assert d_output is not None, "made by make_trial"
@@ -90,7 +90,7 @@ class Trial:
             ),
         )
 
-    def _each(self, change: Maker, change_d: Maker) -> Trial:
+    def _map(self, change: Maker, change_d: Maker) -> Trial:
         call = self.call.with_tensors(tuple(map(change, self.call.tensors)))
         d_output, *d_last = (
             d if d is None else change_d(d) for d in (self.cotangents.output, *self.cotangents.last)
@@ -99,8 +99,8 @@ class Trial:
 
     def run(self, kernel: Kernel) -> dict[str, Tensor]:
         """Forward, and backward if the job is for training; all results by name."""
-        run = self._differentiated if kernel.differentiable else self._called
-        with apart(self.job.spec.device), nothing_said():
+        run = self._run_autograd if kernel.differentiable else self._run_kernel
+        with isolated(self.job.spec.device), nothing_said():
             result, gradients = run(kernel)
         synchronize(self.job.spec.device)
         graph = self.job.graph
@@ -114,7 +114,7 @@ class Trial:
                     named[f"gradient of {leaf.name}"] = grad
         return named
 
-    def _called(self, kernel: Kernel) -> tuple[Result, tuple[Tensor | None, ...]]:
+    def _run_kernel(self, kernel: Kernel) -> tuple[Result, tuple[Tensor | None, ...]]:
         with torch.no_grad():
             result = kernel.forward(self.call)
             if not self.job.spec.training:
@@ -122,7 +122,7 @@ class Trial:
             gradients = kernel.backward(self.call, result.saved, self.cotangents, False)
         return result, gradients.tensors
 
-    def _differentiated(self, kernel: Kernel) -> tuple[Result, tuple[Tensor | None, ...]]:
+    def _run_autograd(self, kernel: Kernel) -> tuple[Result, tuple[Tensor | None, ...]]:
         training, graph = self.job.spec.training, self.job.graph
         wants = self.job.spec.wants | frozenset(leaf.name for leaf in graph.states)
         needs = [training and leaf.name in wants for leaf in graph.leaves]
@@ -136,7 +136,7 @@ class Trial:
 
 
 def synchronize(device: str) -> None:
-    """Wait for what a device has been given."""
+    """Wait until a device has finished its work."""
     torch.get_device_module(device).synchronize()
 
 
@@ -155,17 +155,17 @@ def make_trial(job: Job, steps: int, batch: int, seed: int = 0, ends: bool = Fal
     dtype: torch.dtype = getattr(torch, job.spec.dtype)
     source = np.random.default_rng(seed)  # torch's own would refuse inside a vmap
 
-    def drawn(shape: tuple[int, ...], draw: Callable[[int], Any], size: float = 1.0) -> Tensor:
+    def scaled(shape: tuple[int, ...], draw: Callable[[int], Any], size: float = 1.0) -> Tensor:
         count = math.prod(shape)
-        few = torch.from_numpy(draw(min(count, _DRAWN)).astype(np.float32)).mul_(size)
-        whole = few if count <= _DRAWN else few.repeat(-(-count // _DRAWN))[:count]
-        return whole.view(shape).to(device, dtype)
+        values = torch.from_numpy(draw(min(count, _DRAWN)).astype(np.float32)).mul_(size)
+        repeated = values if count <= _DRAWN else values.repeat(-(-count // _DRAWN))[:count]
+        return repeated.view(shape).to(device, dtype)
 
     def uniform(shape: tuple[int, ...], bound: float) -> Tensor:
-        return drawn(shape, lambda count: source.uniform(-1, 1, count), bound)
+        return scaled(shape, lambda count: source.uniform(-1, 1, count), bound)
 
     def normal(shape: tuple[int, ...]) -> Tensor:
-        return drawn(shape, source.standard_normal)
+        return scaled(shape, source.standard_normal)
 
     graph = job.graph
     hidden = max(1, *shape_size(graph.states[0].shape, sizes)) if graph.states[0].shape else 1
@@ -188,8 +188,8 @@ _ENOUGH_S = 0.3  # no call begins after so long
 
 
 def phases(job: Job, engine: str, schedule: str, steps: int, batch: int) -> Mapping[str, float]:
-    """Seconds of a call by phase, all threads together: of the call that others disturbed least.
-    Nothing where the engine has no clock.
+    """Measure the seconds of a call by phase, summed over threads: of the fastest of several calls.
+    Empty where the engine has no clock.
 
     Args:
         job: what is computed; forward and, in training, backward.
@@ -198,25 +198,25 @@ def phases(job: Job, engine: str, schedule: str, steps: int, batch: int) -> Mapp
         steps: T.
         batch: B.
     """
-    found = registry.find(engine)
-    with found.undisturbed():
-        kernel = found.timed(job, schedule)
+    runner = registry.find(engine)
+    with runner.undisturbed():
+        kernel = runner.timed(job, schedule)
         if kernel is None:
             return {}
         trial = make_trial(job, steps, batch)
         trial.run(kernel)
         kernel.phases()
-        taken: list[Mapping[str, float]] = []
+        samples: list[Mapping[str, float]] = []
         end = time.perf_counter() + _ENOUGH_S
-        while not taken or (len(taken) < _CALLS and time.perf_counter() < end):
+        while not samples or (len(samples) < _CALLS and time.perf_counter() < end):
             trial.run(kernel)
-            taken.append(kernel.phases())
-    return min(taken, key=lambda phases: sum(phases.values()))
+            samples.append(kernel.phases())
+    return min(samples, key=lambda phases: sum(phases.values()))
 
 
-def shares(taken: Mapping[str, float]) -> dict[str, float]:
-    """Each phase as a share of the time in which threads compute, and :data:`WAITING` as one of all
+def shares(times: Mapping[str, float]) -> dict[str, float]:
+    """Shares of the phases in the time in which threads compute, and of :data:`WAITING` in all
     their time."""
-    total = sum(taken.values())
-    busy = total - taken.get(WAITING, 0.0)
-    return {name: seconds / (total if name == WAITING else busy) for name, seconds in taken.items()}
+    total = sum(times.values())
+    busy = total - times.get(WAITING, 0.0)
+    return {name: s / (total if name == WAITING else busy) for name, s in times.items()}

@@ -1,4 +1,4 @@
-"""No kernel runs before it has agreed with the oracle: once per program, remembered on disk.
+"""Verification of kernels against the oracle before they run, once per program, remembered on disk.
 
 A program is compared on a few steps of random numbers, as it is and cut as finely as it can be
 (:meth:`Kernel.stressed`), outputs, last states and every gradient. Samples that come so near to a
@@ -30,11 +30,11 @@ _LARGE = 3e7  # of one step of one sample: compared once, as it is, in its own d
 _SEEDS = 4  # trials drawn until one has samples that stay away from thresholds
 _ERRORS = 4  # draws of rounding errors: of one number a single draw may be small by chance
 _TRUSTED = ("aten", "reference")  # torch's own layers, and the oracle itself
-_right: WeakKeyDictionary[Kernel, bool] = WeakKeyDictionary()  # kernels found right before
+_verified: WeakKeyDictionary[Kernel, bool] = WeakKeyDictionary()  # kernels found right before
 
 
-def verified(job: Job, name: str, schedule: str = "") -> Kernel:
-    """The kernel of one engine and schedule, after it has agreed with the oracle. Raises
+def compile_verified(job: Job, name: str, schedule: str = "") -> Kernel:
+    """Compile a kernel of one engine and schedule, and verify it against the oracle. Raises
     EngineError: the engine cannot run the job; the text says why; DisagreementError: the kernel
     computes something else than the oracle."""
     kernel = kernel_of(job, name, schedule)
@@ -43,33 +43,33 @@ def verified(job: Job, name: str, schedule: str = "") -> Kernel:
     return kernel
 
 
-def verify(job: Job, kernel: Kernel, who: str) -> None:
+def verify(job: Job, kernel: Kernel, name: str) -> None:
     """Compare a kernel with the oracle, unless its program was found right before.
 
     Args:
         job: what it is to compute.
-        kernel: what is compared; a program without a fingerprint is compared once per process.
-        who: its name, for the message and the mark on disk.
+        kernel: the one to compare; a program without a fingerprint is compared once per process.
+        name: its name, for the message and the mark on disk.
 
     Raises:
         DisagreementError: it computes something else.
     """
-    if kernel in _right:
+    if kernel in _verified:
         return
     program = kernel.fingerprint()
-    mark = {"verified": program, "as": who, **verifying_facts()}
+    mark = {"verified": program, "as": name, **verifying_facts()}
     if program is None or recall(mark) != {"agrees": True}:
         with own_threads():
-            reason = _wrong(job, kernel)
+            reason = _find_error(job, kernel)
         if reason is not None:
-            raise DisagreementError(who, job.name, reason)
+            raise DisagreementError(name, job.name, reason)
         if program is not None:
             remember(mark, {"agrees": True})
-    _right[kernel] = True
+    _verified[kernel] = True
 
 
-def _wrong(job: Job, kernel: Kernel) -> str | None:
-    """What a kernel gets wrong, if anything."""
+def _find_error(job: Job, kernel: Kernel) -> str | None:
+    """Find the first disagreement of a kernel with the oracle, or an error it raises."""
     oracle, work = kernel_of(job, "reference"), flops(job)
     steps = max(2, min(_STEPS, int(_FLOPS / work)))
     batch = max(1, min(_BATCH, int(_FLOPS / (steps * work))))
@@ -77,10 +77,10 @@ def _wrong(job: Job, kernel: Kernel) -> str | None:
     if work > _LARGE:
         sizes, ways = sizes[:1], ways[:1]
     for T, B, ends in sizes:
-        trial, want = _settled(job, oracle, T, B, ends)
-        for each in ways:
+        trial, want = _make_defined_trial(job, oracle, T, B, ends)
+        for way in ways:
             try:
-                reason = _off(each, oracle, trial, want)
+                reason = _explain_difference(way, oracle, trial, want)
             except (ElmanError, RuntimeError) as error:
                 reason = f"failed: {error}"
             if reason is not None:
@@ -88,25 +88,27 @@ def _wrong(job: Job, kernel: Kernel) -> str | None:
     return None
 
 
-def _settled(
+def _make_defined_trial(
     job: Job, oracle: Kernel, T: int, B: int, ends: bool
 ) -> tuple[Trial, dict[str, Tensor]]:
-    """A trial on which the formula is defined, if there is one, and what the oracle makes of it."""
+    """Draw a trial on which the formula is defined, if there is one, and run the oracle on it."""
 
-    def tried(trial: Trial) -> dict[str, Tensor]:
+    def run_oracle(trial: Trial) -> dict[str, Tensor]:
         return (trial if flops(job) > _LARGE else trial.double()).run(oracle)
 
     plain = make_trial(job, T, B, ends=ends)
-    results = tried(plain)
+    results = run_oracle(plain)
     if finite(results):
         return plain, results
     positive = plain.positive()
-    other = tried(positive)
-    return (positive, other) if finite(other) else (plain, results)
+    positive_results = run_oracle(positive)
+    return (positive, positive_results) if finite(positive_results) else (plain, results)
 
 
-def _off(kernel: Kernel, oracle: Kernel, trial: Trial, want: dict[str, Tensor]) -> str | None:
-    """What is off, if it is more than rounding and thresholds explain."""
+def _explain_difference(
+    kernel: Kernel, oracle: Kernel, trial: Trial, want: dict[str, Tensor]
+) -> str | None:
+    """The difference of a kernel and the oracle that neither rounding nor thresholds explain."""
     dtype, steps = trial.job.spec.dtype, trial.call.sizes[0]
     sums = {f"gradient of {leaf.name}" for leaf in trial.job.graph.weights}
     got = trial.run(kernel)
@@ -116,7 +118,7 @@ def _off(kernel: Kernel, oracle: Kernel, trial: Trial, want: dict[str, Tensor]) 
     rounded = trial.run(oracle)
     if disagreement(got, rounded, dtype, steps, sums=sums) is None:
         return None  # where the formula itself rounds: (x + M) - M
-    calm = _calm(trial)
+    calm = _away_from_ties(trial)
     steps = calm.call.sizes[0]
     want, rounded, got = calm.double().run(oracle), calm.run(oracle), calm.run(kernel)
     if disagreement(got, rounded, dtype, steps, sums=sums) is None:
@@ -128,21 +130,21 @@ def _off(kernel: Kernel, oracle: Kernel, trial: Trial, want: dict[str, Tensor]) 
         return reason
     # what several steps lose in rounding, one step has to show
     ends = any(d is not None for d in trial.cotangents.last)
-    one = make_trial(trial.job, 1, trial.call.sizes[1], ends=ends)
-    return _off(kernel, oracle, one, one.double().run(oracle))
+    single_step = make_trial(trial.job, 1, trial.call.sizes[1], ends=ends)
+    return _explain_difference(kernel, oracle, single_step, single_step.double().run(oracle))
 
 
-def _calm(trial: Trial) -> Trial:
-    """Those samples of a trial, or of another one, that stay away from thresholds; of one step if
-    there are none of several, and all if there are none at all."""
+def _away_from_ties(trial: Trial) -> Trial:
+    """Select the samples of a trial, or of another one, that stay away from thresholds; of one step
+    if there are none of several steps, and all samples if there are none at all."""
     job = trial.job
     if not has_ties(job.graph):
         return trial
     steps, batch, _ = trial.call.sizes
     ends = any(d is not None for d in trial.cotangents.last)
     for T, seed in product((steps, 1), range(_SEEDS)):
-        other = trial if (T, seed) == (steps, 0) else make_trial(job, T, batch, seed, ends)
-        kept = ~near_ties(other.double())
-        if kept.any():
-            return other.samples(kept)
+        candidate = trial if (T, seed) == (steps, 0) else make_trial(job, T, batch, seed, ends)
+        mask = ~near_ties(candidate.double())
+        if mask.any():
+            return candidate.samples(mask)
     return trial

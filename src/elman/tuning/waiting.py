@@ -1,4 +1,4 @@
-"""How long this process's threads wanted a core and had none: what another program took."""
+"""Time for which threads of this process were runnable and had no core: the load of others."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Waiting:
         self._before, self._began = _threads() or {}, time.perf_counter()
 
     def share(self) -> float:
-        """Of the time for which threads wanted a core, the part in which they had none; 0 where the
-        system does not say, or threads hardly wanted one: then others computed, or have ended."""
+        """Share of the time that threads were runnable in which they had no core; 0 where the
+        system does not tell, or threads were hardly ever runnable."""
         ran = waited = 0
         for thread, (after_ran, after_waited) in (_threads() or {}).items():
             before_ran, before_waited = self._before.get(thread, (0, 0))
             ran, waited = ran + after_ran - before_ran, waited + after_waited - before_waited
-        wanted = ran + waited
-        if wanted * 1e-9 <= _HARDLY * (time.perf_counter() - self._began):
+        runnable = ran + waited
+        if runnable * 1e-9 <= _HARDLY * (time.perf_counter() - self._began):
             return 0.0
-        return min(1.0, max(0.0, waited / wanted))
+        return min(1.0, max(0.0, waited / runnable))
 
 
 def waiting_in_words(share: float) -> str:
-    """What has to be known of times that were taken with such a share; "" if nothing has."""
+    """Warning about times that were measured with such a share; "" if it is small."""
     if share <= BUSY:
         return ""
     return (
@@ -53,8 +53,8 @@ def waiting_in_words(share: float) -> str:
 
 
 def _threads() -> dict[str, tuple[int, int]] | None:
-    """How long each thread of this process has had a core and waited for one (ns)."""
-    found: dict[str, tuple[int, int]] = {}
+    """Read the running and the waiting time of each thread of this process (ns)."""
+    times: dict[str, tuple[int, int]] = {}
     try:
         threads = os.listdir(_THREADS)
     except OSError:
@@ -62,9 +62,9 @@ def _threads() -> dict[str, tuple[int, int]] | None:
     for thread in threads:
         try:
             ran, waited = (_THREADS / thread / "schedstat").read_bytes().split()[:2]
-            found[thread] = int(ran), int(waited)
+            times[thread] = int(ran), int(waited)
         except FileNotFoundError:  # it has ended
             continue
         except (OSError, ValueError):
             return None
-    return found
+    return times

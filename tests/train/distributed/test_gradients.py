@@ -15,10 +15,10 @@ from elman.train.distributed.gradients import (
     Workers,
     average_gradients,
     average_models,
-    divided_as,
+    divide_as,
+    gather_whole,
     parts,
     shard,
-    whole,
 )
 from elman.train.loop import stepper
 from elman.train.loop.config import Config
@@ -120,7 +120,7 @@ def test_gradients_are_gathered_on_shared_cores(monkeypatch, every, gathers):
     """Unless processes train apart; never by a process alone."""
     fabric, config = Fabric(accelerator="cpu", devices=1), Config(sync_every=every)
     assert not make_stepper(fabric, Scaled(), config, SQUARES).gathers
-    monkeypatch.setattr(stepper, "at_once", lambda fabric: True)
+    monkeypatch.setattr(stepper, "averages_after_backward", lambda fabric: True)
     assert make_stepper(fabric, Scaled(), config, SQUARES).gathers == gathers
 
 
@@ -173,8 +173,8 @@ def test_a_divided_model(mesh, tie):
     moments = optimizer.state_dict()["state"][0]["exp_avg"]
     assert type(moments).__name__ == "DTensor"
     for ours, theirs in zip(divided.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(whole(ours), theirs)
-        torch.testing.assert_close(whole(ours.grad), theirs.grad)
+        torch.testing.assert_close(gather_whole(ours), theirs)
+        torch.testing.assert_close(gather_whole(ours.grad), theirs.grad)
     with torch.no_grad():
         torch.testing.assert_close(divided(ids)[0], plain(ids)[0])
 
@@ -183,12 +183,12 @@ def test_whole_and_divided(mesh):
     """A tensor is divided as one of its shape is, and put together again; others are left."""
     layer = shard(nn.Linear(3, 4), mesh)
     value = torch.arange(12.0).reshape(4, 3)
-    held = divided_as(value, layer.weight)
+    held = divide_as(value, layer.weight)
     assert type(held).__name__ == "DTensor"
-    assert torch.equal(whole(held), value)
-    assert divided_as(value, layer.bias) is value
-    assert divided_as(value, torch.zeros(4, 3)) is value
-    assert whole(value) is value
+    assert torch.equal(gather_whole(held), value)
+    assert divide_as(value, layer.bias) is value
+    assert divide_as(value, torch.zeros(4, 3)) is value
+    assert gather_whole(value) is value
 
 
 def test_what_cannot_be_divided(mesh):

@@ -13,7 +13,13 @@ from lightning_fabric import Fabric
 
 from elman.errors import InputError, RunError
 from elman.train.distributed import launch as launching
-from elman.train.distributed.launch import agreed, check_place, joining, noticing_loss, placed
+from elman.train.distributed.launch import (
+    check_place,
+    check_rendezvous,
+    detect_lost_process,
+    vote,
+    with_processes,
+)
 from elman.train.loop.config import Config
 from elman.train.run.folder import create_run
 from elman.train.tasks.text.config import TextConfig
@@ -153,14 +159,14 @@ def test_machines_whose_names_lead_to_themselves(address, nodes):
     """Gloo takes their addresses; it has to be told the interface."""
     named = nodes > 1 and address != "10.77.0.2"
     wanted = r"GLOO_SOCKET_IFNAME=" if named else r"start all 2 within --timeout 5 s"
-    with pytest.raises(RunError, match=wanted), joining(2, 5.0, nodes):
+    with pytest.raises(RunError, match=wanted), check_rendezvous(2, 5.0, nodes):
         raise RuntimeError(f"Gloo connectFullMesh failed: refused, remote=[{address}]:39824$1")
 
 
 def test_what_processes_agree_on(monkeypatch):
     """Several wishes are one message; each is anybody's; alone nothing is sent."""
     alone = Fabric(accelerator="cpu", devices=1)
-    assert agreed(alone, True, False) == [True, False]
+    assert vote(alone, True, False) == [True, False]
     sent = []
 
     def all_reduce(votes):  # another process wishes the second thing
@@ -174,8 +180,32 @@ def test_what_processes_agree_on(monkeypatch):
 
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    assert agreed(Two(), True, False, False) == [True, True, False]
+    assert vote(Two(), True, False, False) == [True, True, False]
     assert len(sent) == 1
+
+
+def test_configurations_that_differ(monkeypatch):
+    """The first fact that is not the same everywhere is named, with both values."""
+    answers = [{"lr": "0.1", "seed": "0"}, {"lr": "0.1", "seed": "1"}, {"lr": "0.2", "seed": "0"}]
+
+    class Three:
+        """One of three processes."""
+
+        world_size = 3
+
+    def all_gather_object(into, mine):
+        assert mine == answers[0]
+        into[:] = answers
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", all_gather_object)
+    told = r"the processes differ in lr\n  process 0 0.1\n  process 2 0.2"
+    with pytest.raises(RunError, match=told):
+        launching.check_same_everywhere(Three(), {"lr": 0.1, "seed": 0})
+    answers[2]["lr"] = "0.1"
+    with pytest.raises(RunError, match=r"differ in seed\n  process 0 0\n  process 1 1"):
+        launching.check_same_everywhere(Three(), {"lr": 0.1, "seed": 0})
+    answers[1]["seed"] = "0"
+    launching.check_same_everywhere(Three(), {"lr": 0.1, "seed": 0})
 
 
 @pytest.mark.parametrize(
@@ -200,10 +230,10 @@ def test_other_errors_pass():
     lost = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:5] Read error\nmore")
     with (
         pytest.raises(RunError, match=r"said  \[/pytorch.*Read error\n  hint  elman resume"),
-        noticing_loss("elman resume FOLDER"),
+        detect_lost_process("elman resume FOLDER"),
     ):
         raise lost
-    with pytest.raises(RuntimeError, match="out of memory"), noticing_loss(""):
+    with pytest.raises(RuntimeError, match="out of memory"), detect_lost_process(""):
         raise RuntimeError("out of memory")
 
 
@@ -219,6 +249,6 @@ def test_other_processes_than_asked_for(monkeypatch, asked, told):
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.setenv(name, "2")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "any")
-    assert placed(TextConfig()).devices == 2
+    assert with_processes(TextConfig()).devices == 2
     with pytest.raises(InputError, match=told):
-        placed(TextConfig(**asked))
+        with_processes(TextConfig(**asked))

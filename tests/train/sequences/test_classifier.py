@@ -151,7 +151,7 @@ def test_images(train, tmp_path):
 def test_speakers(config):
     """One held out; or as classes, the recordings of each as equal sequences."""
     data = prepare_series(dataclasses.replace(config, unseen="soft"))
-    assert (set(data.held.groups), len(data.held)) == ({"soft"}, 45)
+    assert (set(data.test.groups), len(data.test)) == ({"soft"}, 45)
     data = prepare_series(dataclasses.replace(config, by="group", join=100))
     assert data.facts()["steps"] == [100, 100]
     assert data.spec.classes == ["loud", "soft"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from elman.errors import RunError
 from elman.train.tasks.sequences.config import SeriesConfig
 from elman.train.tasks.sequences.data import lay_out
-from elman.train.tasks.sequences.model import PERMUTATION_SEED, permuted
+from elman.train.tasks.sequences.model import PERMUTATION_SEED, permute
 from elman.train.tasks.sequences.source import Half, Source
 
 
@@ -120,8 +120,8 @@ def test_permuted_pixels():
     """One order for both halves and all runs, and it is a permutation."""
     values = np.arange(24).reshape(2, 12, 1)
     order = np.random.default_rng(PERMUTATION_SEED).permutation(12)
-    assert np.array_equal(permuted(values), values[:, order])
-    assert sorted(permuted(values)[0, :, 0]) == list(range(12))
+    assert np.array_equal(permute(values), values[:, order])
+    assert sorted(permute(values)[0, :, 0]) == list(range(12))
 
 
 def test_halves_that_do_not_fit():

@@ -10,7 +10,7 @@ import pytest
 
 from elman.errors import InputError, MissingPackageError, RunError
 from elman.train.tasks.sequences.finding import find_images, find_series
-from elman.train.tasks.sequences.source import Half, Source, by_group, holding_out, joined
+from elman.train.tasks.sequences.source import Half, Source, by_group, hold_out, join_sequences
 
 
 def write(folder, **files):
@@ -95,12 +95,12 @@ def test_recordings_are_cut_and_speakers_named(tmp_path):
     assert [piece[:, 0].tolist() for piece in source.train.values] == [[0, 1, 2], [3, 4, 5, 6]]
     assert (source.test.labels, source.test.groups) == (["7", "2"], ["bob", "ann"])
 
-    unseen = holding_out(source, "ann")
+    unseen = hold_out(source, "ann")
     assert (len(unseen.train), len(unseen.test)) == (2, 2)
     assert set(unseen.test.groups) == {"ann"}
     assert set(unseen.train.labels) == {"7"}
     with pytest.raises(RunError, match=r"no group 'eve' to hold out(.|\n)*ann, bob"):
-        holding_out(source, "eve")
+        hold_out(source, "eve")
 
 
 def numbered(*lengths):
@@ -113,7 +113,7 @@ def numbered(*lengths):
 
 def test_joined():
     """Each class end to end in its order, cut into equal sequences; its rest is dropped."""
-    source = joined(Source("x", "wave", numbered(3, 4, 5, 2), numbered(2, 2, 2, 3)), 4)
+    source = join_sequences(Source("x", "wave", numbered(3, 4, 5, 2), numbered(2, 2, 2, 3)), 4)
     train = {
         tuple(v[:, 0].tolist()): label for v, label in zip(source.train.values, source.train.labels)
     }
@@ -121,7 +121,7 @@ def test_joined():
     assert (source.train.labels, source.test.labels) == (["0", "0", "1"], ["0", "1"])
     assert source.kind == "wave"
     with pytest.raises(RunError, match=r"too short(.|\n)*class.*0(.|\n)*4 steps(.|\n)*--join 4"):
-        joined(Source("x", "wave", numbered(3, 4, 5, 2), numbered(2, 2, 2, 3)), 5)
+        join_sequences(Source("x", "wave", numbered(3, 4, 5, 2), numbered(2, 2, 2, 3)), 5)
 
 
 def test_by_group():

@@ -18,7 +18,7 @@ def test_round_trip(known, text):
     ids = vocabulary.encode(text)
 
     assert ids.dtype == np.int32
-    want = "".join(c if c in vocabulary.known else CHARACTERS.unknown for c in text)
+    want = "".join(c if c in vocabulary.tokens else CHARACTERS.unknown for c in text)
     assert vocabulary.decode(ids) == want
     assert not len(ids) or ids.max() < len(vocabulary)
 
@@ -27,13 +27,13 @@ def test_rare_characters_are_unknown():
     """A character seen once is left out; the others are sorted."""
     vocabulary = fit_vocabulary("abba bc")
 
-    assert vocabulary.known == ["a", "b"]
+    assert vocabulary.tokens == ["a", "b"]
     assert len(vocabulary) == 3
 
 
 def test_all_rare_keeps_all():
     """Where every character is rare, all are known."""
-    assert fit_vocabulary("xyz").known == ["x", "y", "z"]
+    assert fit_vocabulary("xyz").tokens == ["x", "y", "z"]
 
 
 @given(st.lists(st.lists(st.sampled_from(["a", "bc", "däf", "<unk>"])), min_size=1))
@@ -60,14 +60,14 @@ def test_words_round_trip(lines):
 def test_rare_words_are_unknown(text, known):
     """A word seen once is left out, unless the text has a sign for such words already."""
     vocabulary = fit_vocabulary(text, WORDS)
-    assert {*vocabulary.known} == known
+    assert {*vocabulary.tokens} == known
     assert len(vocabulary) == len(known) + 1
 
 
 @pytest.mark.parametrize("level, text", [(CHARACTERS, "aaabbcc"), (WORDS, "a a a <unk> b b c c")])
 def test_the_most_frequent_are_known(level, text):
     """So many numbers, of which 0 is one; of equally frequent tokens the first ones."""
-    assert fit_vocabulary(text, level, most=3).known == ["a", "b"]
+    assert fit_vocabulary(text, level, most=3).tokens == ["a", "b"]
     assert len(fit_vocabulary(text, level, most=100)) == 4
 
 

@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 
 from elman.errors import MissingPackageError, RunError
 from elman.train.loop.metrics import read_metrics
-from elman.train.loop.objective import CLASSES, cross_entropy, judged
+from elman.train.loop.objective import CLASSES, cross_entropy, evaluate
 from elman.train.loop.stepper import make_stepper
 from elman.train.loop.task import predictions
 from elman.train.run.record import read_record
@@ -75,13 +75,13 @@ def test_the_whole_test_text_is_predicted(words):
     data = prepare(replace(words, bptt=4))
     model = build_model(words, data.spec).eval()
     with torch.no_grad():
-        pairs = list(predictions(model, data.tested()))
+        pairs = list(predictions(model, data.test_batches()))
     predicted = sum(targets.numel() for _, targets in pairs)
     count = len(data.vocabulary.encode(data.corpus.test))
     assert count - 64 < predicted < count
-    assert "test" not in data.vocabulary.known
+    assert "test" not in data.vocabulary.tokens
     (Path(words.data) / "x.test.txt").unlink()
-    assert not [*prepare(words).tested()]
+    assert not [*prepare(words).test_batches()]
 
 
 def test_the_loss_inside_the_model_is_the_objectives(words):
@@ -215,7 +215,7 @@ def test_texts_by_name(monkeypatch):
 def test_a_sample_is_words(words, train):
     """With spaces and lines, without the sign for unknown words."""
     sample = train(words).result["sample"]
-    known = {*prepare(words).vocabulary.known, ""}
+    known = {*prepare(words).vocabulary.tokens, ""}
     assert {word for line in sample.splitlines() for word in line.split(" ")} <= known
     assert "<eos>" not in sample
     assert "<unk>" not in sample
@@ -242,14 +242,14 @@ def test_validation_has_few_logits_at_once(words, parts, monkeypatch):
     data = prepare(words)
     model = build_model(words, data.spec).eval()
     assert data.test is not None
-    for stream, walk in ((data.valid, data.held_out), (data.test, data.tested)):
+    for stream, walk in ((data.valid, data.held_out), (data.test, data.test_batches)):
         found, few = [], 3 * len(stream.ids) * len(data.vocabulary)
         for most in (1 << 22, few):
             monkeypatch.setattr("elman.train.tasks.text.data.MOST_LOGITS", most)
             sizes = [batch.targets.numel() for batch in walk()]
             assert max(sizes) * len(data.vocabulary) <= most
             with torch.no_grad():
-                found.append((judged(CLASSES, predictions(model, walk())), sum(sizes)))
+                found.append((evaluate(CLASSES, predictions(model, walk())), sum(sizes)))
         (whole, count), (cut, same) = found
         assert same == count > max(sizes)
         assert cut.loss == pytest.approx(whole.loss, rel=1e-6)

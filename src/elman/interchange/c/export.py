@@ -29,7 +29,7 @@ _PLAIN = PlanOptions(without=frozenset({"hoisting"}))  # one step knows no batch
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """A project that was written.
 
     Attributes:
         folder: where.
@@ -78,13 +78,13 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
     folder = check_path("folder", folder, 'elman.export.to_c(net, "gru_c")')
     runners, weights = _layers(module, name)
     layers: list[LayerText] = []
-    for index, (runner, own) in enumerate(zip(runners, weights, strict=True)):
+    for index, (runner, layer_weights) in enumerate(zip(runners, weights, strict=True)):
         spec = Spec(runner.dims, "float32", "cpu", frozenset(), False, _PLAIN)
         cell = runner.cell
         graph = expected(cell.graph)
         job = Job(cell.name, graph, compiler.paired(graph), spec)
         _check_ops(job.pair.step.walk(), cell.name)
-        layers.append(LayerText(f"{name}_l{index}", job, own))
+        layers.append(LayerText(f"{name}_l{index}", job, layer_weights))
     project = Project(name, layers, bool(module.residual), module, runners[-1].cell.output_names)
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in project.files().items():
@@ -95,12 +95,12 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         project.inputs,
         project.outputs[-1],
         sum(len(values) for values in project.arrays().values()),
-        sum(size for own in project.members() for _, size in own),
+        sum(size for fields in project.members() for _, size in fields),
     )
 
 
 def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
-    """Who runs each layer, and its weights. Raises InputError for what cannot be exported."""
+    """Runners and weights of the layers. Raises InputError for what cannot be exported."""
     if not isinstance(module, SequenceModule):
         raise InputError(
             f"to_c takes a recurrent module, not {type(module).__name__}",
@@ -112,18 +112,18 @@ def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
     if bool(getattr(module, "bidirectional", False)):
         raise InputError("a bidirectional module has no single step: it needs the whole sequence")
     weights = module._settled_weights()
-    for own, names in zip(weights, module.parts.names, strict=True):
-        for weight, what in zip(own, names):
+    for layer_weights, names in zip(weights, module.parts.names, strict=True):
+        for weight, parameter in zip(layer_weights, names):
             if not bool(torch.isfinite(weight).all()):
-                raise InputError(f"{what} is not finite everywhere: C has no text for that")
+                raise InputError(f"{parameter} is not finite everywhere: C has no text for that")
     return list(module.runners.values()), weights
 
 
 def _check_ops(nodes: Iterable[Node], cell: str) -> None:
     """Raise InputError for an operation whose function is in no text."""
     text = file("functions.h") + own_file("mathematics.h") + own_file("portable.h")
-    known = set(re.findall(r"(?:V |LANES_OF\()(v_\w+)", text))
+    functions = set(re.findall(r"(?:V |LANES_OF\()(v_\w+)", text))
     for value in nodes:
         called = set(re.findall(r"v_\w+", SPELL.get(value.op, "")))
-        if not called <= known:
+        if not called <= functions:
             raise InputError(f"{cell} uses {value.op}, which exported C does not have yet")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from elman.engines.c.shared import file
 from elman.escaping import c_comment, c_names
-from elman.interchange.c.step import MOST_LANES, LayerText, tiled
+from elman.interchange.c.step import MOST_LANES, LayerText, tile_matrix
 from elman.ir.types import shape_size
 from elman.plan.build import output_is_state
 
@@ -25,12 +25,12 @@ volatile while asm bool catch class compl const_cast constexpr delete explicit e
 mutable namespace new not operator or private protected public template this throw true try typeid
 typename using virtual wchar_t and xor typeof
 """  # of C and of C++, which reads the header too
-_TAKEN = {"state", "y", "steps", "row", "T", *_KEYWORDS.split()}  # what functions have themselves
-_CAPITALS = ("H", "Y")  # what the header says of itself: NAME_H, NAME_Y
+_TAKEN = {"state", "y", "steps", "row", "T", *_KEYWORDS.split()}  # names that the functions use
+_CAPITALS = ("H", "Y")  # suffixes that the header defines: NAME_H, NAME_Y
 
 
 def shared_texts() -> list[str]:
-    """All C that is the same in every project."""
+    """C texts that all projects share."""
     engine = [file(f"{name}.h") for name in ("functions", "reductions", "groups")]
     return [own_file("portable.h"), own_file("mathematics.h"), *engine]
 
@@ -73,10 +73,10 @@ class Project:
     ) -> None:
         self.name, self.layers, self.residual, self.module = name, layers, residual, module
         signature = module.parts.signature
-        every = (*signature.inputs, *signature.static)
+        entries = (*signature.inputs, *signature.static)
         macros = set(re.findall(r"#\s*define\s+(\w+)", "".join(shared_texts())))
-        self.names = c_names([own for own, _ in every], _TAKEN | macros, _CAPITALS)
-        widths = [math.prod(sizes) for _, sizes in every]
+        self.names = c_names([entry for entry, _ in entries], _TAKEN | macros, _CAPITALS)
+        widths = [math.prod(sizes) for _, sizes in entries]
         self.inputs = dict(zip(self.names, widths, strict=True))
         self.takes = signature.takes
         self.learned: list[tuple[Tensor, ...]] = []  # [n] of each state of each layer, or none
@@ -86,28 +86,28 @@ class Project:
         self.outputs = [layer.layout.output_width for layer in layers]
         values = layers[-1].job.graph.outputs
         widths = [math.prod(shape_size(v.shape, layers[-1].job.spec.sizes)) for v in values]
-        parts = [f"{c_comment(own)} [{width}]" for own, width in zip(outputs, widths)]
+        parts = [f"{c_comment(output)} [{width}]" for output, width in zip(outputs, widths)]
         self.y = f"y [{self.outputs[-1]}]" + bool(parts) * f": {', '.join(parts)}"
 
     def arrays(self) -> dict[str, Tensor]:
         """The constant arrays, by name."""
-        found: dict[str, Tensor] = {}
+        arrays: dict[str, Tensor] = {}
         for layer in self.layers:
-            found |= {name: tiled(W) for name, W in layer.matrices.values()}
+            arrays |= {name: tile_matrix(W) for name, W in layer.matrices.values()}
             vectors = layer.vectors()
             if len(vectors):
-                found[f"{layer.name}_vec"] = vectors
+                arrays[f"{layer.name}_vec"] = vectors
         for layer, values in zip(self.layers, self.learned):
             for k, value in enumerate(values):
-                found[f"{layer.name}_i{k}"] = value.detach().reshape(-1)
-        return found
+                arrays[f"{layer.name}_i{k}"] = value.detach().reshape(-1)
+        return arrays
 
     def members(self) -> list[list[tuple[str, int]]]:
-        """Of each layer, the members of the caller's struct: name and numbers."""
-        found: list[list[tuple[str, int]]] = []
+        """Members of the caller's struct, per layer: name and size."""
+        members: list[list[tuple[str, int]]] = []
         for index, layer in enumerate(self.layers):
             widths = layer.layout.state_widths
-            own = [
+            fields = [
                 (f"l{index}_h{k}", width if k in layer.layout.held else 2 * width)
                 for k, width in enumerate(widths)
             ]
@@ -117,11 +117,11 @@ class Project:
                 "sums": layer.sums_size,
                 "sc": layer.scalars,
             }
-            own += [(f"l{index}_{part}", size) for part, size in sizes.items() if size]
+            fields += [(f"l{index}_{part}", size) for part, size in sizes.items() if size]
             if index + 1 < len(self.layers):
-                own.append((f"l{index}_y", self.outputs[index]))
-            found.append(own)
-        return found
+                fields.append((f"l{index}_y", self.outputs[index]))
+            members.append(fields)
+        return members
 
     def files(self) -> dict[str, str]:
         """Text by file name."""
@@ -130,7 +130,7 @@ class Project:
             f"{self.name}.h": self._header(),
             f"{self.name}.c": self._code(),
             f"{self.name}_weights.h": f"/* Weights of {self.name}. */\n{weights}",
-            f"{self.name}_check.c": check(self.name, self.names, self.static, self.module, _array),
+            f"{self.name}_check.c": check_program(self.name, self.names, self.static, self.module),
             "Makefile": _MAKEFILE.replace("NAME", self.name),
         }
 
@@ -141,11 +141,11 @@ class Project:
         name, upper = self.name, self.name.upper()
         sizes = [f"#define {upper}_{n.upper()} {size}" for n, size in self.inputs.items()]
         members: list[str] = []
-        for layer, own in zip(self.layers, self.members(), strict=True):
+        for layer, layer_members in zip(self.layers, self.members(), strict=True):
             states = list(dict.fromkeys(str(s.data[0]) for s in layer.job.pair.step.states))
             about = c_comment(f"{layer.job.name}: {', '.join(states)}")
             members.append(f"    /* {about}, those that change twice */")
-            members += [f"    float {member}[{size}];" for member, size in own]
+            members += [f"    float {member}[{size}];" for member, size in layer_members]
         shapes = ", ".join(f"{n} [{size}]" for n, size in self.inputs.items())
         return f"""/* {name}, written by elman: C99, float32, no library, no allocation. */
 #ifndef {upper}_H
@@ -180,10 +180,10 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
 """
 
     def _layer(self, index: int, layer: LayerText) -> str:
-        own = {member.partition("_")[2] for member, _ in self.members()[index]}
+        names = {member.partition("_")[2] for member, _ in self.members()[index]}
         count = len(layer.layout.state_widths)
-        taken = range(len(self.takes[index]))
-        inputs = ", ".join(f"const T *in{k}" for k in taken)
+        input_numbers = range(len(self.takes[index]))
+        inputs = ", ".join(f"const T *in{k}" for k in input_numbers)
         lines = []
         for k, width in enumerate(layer.layout.state_widths):
             at = f"state->l{index}_h{k}"
@@ -193,12 +193,12 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             lines.append(f"const T *const h{k} = {at} + (state->turn ? {width} : 0);")
             lines.append(f"T *const n{k} = {at} + (state->turn ? 0 : {width});")
         for part in ("chunk", "scratch", "sums", "sc"):
-            if part in own:
+            if part in names:
                 lines.append(f"T *const {part} = state->l{index}_{part};")
         if len(layer.vectors()):
             lines.append(f"const T *const vec = {layer.name}_vec;")
-        unused = [*(f"h{k}" for k in range(count)), *(f"in{k}" for k in taken)]
-        lines.append(" ".join(f"(void){what};" for what in unused))
+        unused = [*(f"h{k}" for k in range(count)), *(f"in{k}" for k in input_numbers)]
+        lines.append(" ".join(f"(void){variable};" for variable in unused))
         lines += layer.lines
         if output_is_state(layer.job.pair):
             width, last = self.outputs[index], "h0" if 0 in layer.layout.held else "n0"
@@ -214,19 +214,19 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
         for index, layer in enumerate(self.layers):
             last = index + 1 == len(self.layers)
             out = "y" if last else f"state->l{index}_y"
-            given = [below, *(self.names[k] for k in self.takes[index][1:])]
-            steps.append(f"{layer.name}(state, {', '.join(given)}, {out});")
+            arguments = [below, *(self.names[k] for k in self.takes[index][1:])]
+            steps.append(f"{layer.name}(state, {', '.join(arguments)}, {out});")
             if self.residual and index:  # of first outputs, which have one size in all layers
                 width = self.module.output_size
                 steps.append(f"for (long u = 0; u < {width}; u++) {out}[u] += {below}[u];")
             below = out
-        begun = [
+        initialisation = [
             f"for (long u = 0; u < {width}; u++) state->l{index}_h{k}[u] = "
             + (f"{layer.name}_i{k}[u];" if self.learned else "0;")
             for index, layer in enumerate(self.layers)
             for k, width in enumerate(layer.layout.state_widths)
         ]
-        moved = ", ".join(
+        row_pointers = ", ".join(
             n if n in self.static else f"{n} + row * {size}" for n, size in self.inputs.items()
         )
         parts = [
@@ -244,13 +244,13 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             *(self._layer(index, layer) for index, layer in enumerate(self.layers)),
             f"long {name}_bytes(void) {{ return (long)sizeof({name}_state); }}",
             f"void {name}_init({name}_state *state) {{",
-            *("    " + line for line in [*begun, "state->turn = 0;"]),
+            *("    " + line for line in [*initialisation, "state->turn = 0;"]),
             "}",
             f"void {name}_step({name}_state *state, {self._parameters()}, float *y) {{",
             *("    " + line for line in [*steps, "state->turn = !state->turn;"]),
             "}",
             f"void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps) {{",
-            f"    for (long row = 0; row < steps; row++) {name}_step(state, {moved},"
+            f"    for (long row = 0; row < steps; row++) {name}_step(state, {row_pointers},"
             f" y + row * {self.outputs[-1]});",
             "}",
             "",
@@ -261,12 +261,11 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
 _STEPS = 16
 
 
-def check(
+def check_program(
     name: str,
     names: Sequence[str],
     static: Collection[str],
     module: Any,
-    array: Callable[[str, Tensor], str],
 ) -> str:
     """The text of a C program that compares what was exported with its module.
 
@@ -275,22 +274,21 @@ def check(
         names: of the inputs.
         static: those with one value per sequence.
         module: what was exported.
-        array: name and values to the text of a C array.
     """
-    inputs, out = _expected(names, static, module)
-    arrays = "".join(array(f"given_{n}", v.reshape(-1)) for n, v in inputs.items())
-    given = ", ".join(f"given_{n}" for n in inputs)
+    inputs, out = _expected_results(names, static, module)
+    arrays = "".join(_array(f"given_{n}", v.reshape(-1)) for n, v in inputs.items())
+    arguments = ", ".join(f"given_{n}" for n in inputs)
     return f"""/* Compare {name} with what the module computed when it was exported. */
 #include <stdio.h>
 #include "{name}.h"
-{arrays}{array("expected", out.reshape(-1))}
+{arrays}{_array("expected", out.reshape(-1))}
 static {name}_state memory;
 static float y[{out.numel()}];
 
 int main(void) {{
     double worst = 0, largest = 1e-30;
     {name}_init(&memory);
-    {name}_run(&memory, {given}, y, {_STEPS});
+    {name}_run(&memory, {arguments}, y, {_STEPS});
     for (long i = 0; i < {out.numel()}; i++) {{
         double off = (double)y[i] - (double)expected[i], size = (double)expected[i];
         if (off < 0) off = -off;
@@ -304,27 +302,27 @@ int main(void) {{
 """
 
 
-def _expected(
+def _expected_results(
     names: Sequence[str], static: Collection[str], module: Any
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Random inputs [T, 1, n], and what the module makes of them, in float64."""
+    """Random inputs [T, 1, n] and the module's outputs for them, computed in float64."""
     source = torch.Generator().manual_seed(0)
     steps = _STEPS
     signature = module.parts.signature
-    given_as = [((steps,), shape) for _, shape in signature.inputs]
-    given_as += [((), shape) for _, shape in signature.static]
+    shapes = [((steps,), shape) for _, shape in signature.inputs]
+    shapes += [((), shape) for _, shape in signature.static]
     inputs = {
         name: torch.randn(*lead, 1, *shape, generator=source, dtype=torch.float32)
-        for name, (lead, shape) in zip(names, given_as, strict=True)
+        for name, (lead, shape) in zip(names, shapes, strict=True)
     }
     exact = copy.deepcopy(module).double().cpu().eval()
     exact.engine, exact.batch_first = "reference", False
-    given = [value.double() for name, value in inputs.items() if name not in static]
+    step_inputs = [value.double() for name, value in inputs.items() if name not in static]
     once = [value.double() for name, value in inputs.items() if name in static]
     several = len(static) > 1
-    more: dict[str, Any] = {"static": tuple(once) if several else once[0]} if static else {}
+    options: dict[str, Any] = {"static": tuple(once) if several else once[0]} if static else {}
     with torch.no_grad():
-        out = exact(tuple(given) if len(given) > 1 else given[0], **more)[0]
+        out = exact(tuple(step_inputs) if len(step_inputs) > 1 else step_inputs[0], **options)[0]
     outputs = out if isinstance(out, tuple) else (out,)
     return inputs, torch.cat([value.reshape(steps, -1) for value in outputs], 1)
 

@@ -154,20 +154,20 @@ class LayerText:
         return self._known[value]
 
     def vectors(self) -> Tensor:
-        """What loops read of weight rate, vectors and scalars, one behind another."""
+        """Vectors and scalars of weight rate that the loops read, concatenated."""
         segments = [segment for phase in self._phases for segment in phase.segments]
         columns = [access for segment in segments for access in accesses(segment)]
-        read = {column.offset for column in columns if column.region.space is Space.VECTOR}
+        offsets = {column.offset for column in columns if column.region.space is Space.VECTOR}
         parts: list[Tensor] = []
         for value, start in self._lowered.memory.offsets.items():
-            if start in read:
+            if start in offsets:
                 numbers = self._value(value).reshape(-1)
                 width = self.layout.padded(value.shape[0][0]) if value.shape else self.layout.lanes
                 parts.append(torch.nn.functional.pad(numbers, (0, width - len(numbers))))
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
 
-def tiled(W: Tensor) -> Tensor:
+def tile_matrix(W: Tensor) -> Tensor:
     """A matrix [N, K] as ``product`` reads it: tiles of rows, each [K][rows]; numbers that a vector
     may read, and nobody uses, follow."""
     parts = [W[n : n + TILE].T.reshape(-1) for n in range(0, len(W), TILE)]

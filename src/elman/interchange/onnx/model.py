@@ -14,11 +14,11 @@ from elman.checks import check_flag, check_path
 from elman.errors import InputError
 from elman.extras import require
 from elman.frontend.cell import Cell
-from elman.interchange.onnx.ops import KINDS, operated
-from elman.interchange.onnx.step import Spelled, scanned, step_of
-from elman.interchange.onnx.writer import INT64, Slot, Writer, written
-from elman.interchange.weights.arrays import Kind, kind_of, numbers, unchanged
-from elman.interchange.weights.layouts import save_layer
+from elman.interchange.onnx.ops import KINDS, emit_operator
+from elman.interchange.onnx.step import ValueNames, emit_scan, step_of
+from elman.interchange.onnx.writer import INT64, Slot, Writer, write_model
+from elman.interchange.weights.arrays import Kind, kind_of, to_numpy, without_changes
+from elman.interchange.weights.layouts import layer_to_arrays
 from elman.ir.fingerprint import fingerprint
 from elman.ir.types import shape_size
 from elman.nn.modules.sequence import SequenceModule
@@ -28,7 +28,7 @@ T, B, STATES = "T", "B", "1 or B"  # names of sizes that a call decides
 
 @dataclass(frozen=True)
 class OnnxModel:
-    """What was written.
+    """A model that was written.
 
     Attributes:
         path: of the file.
@@ -93,7 +93,7 @@ def to_onnx(
     model = _Model(module, check_flag("lengths", lengths), check_flag("scan", scan))
     with torch.no_grad():
         model.build()
-    written(model.w, path, module.parts.signature.cell)
+    write_model(model.w, path, module.parts.signature.cell)
     inputs, outputs = (
         {slot.name: slot.shape for slot in side} for side in (model.w.inputs, model.w.outputs)
     )
@@ -101,7 +101,7 @@ def to_onnx(
 
 
 class _Model:
-    """One module on its way."""
+    """Builder of the graph of one module."""
 
     def __init__(self, module: Any, lengths: bool, scan: bool) -> None:
         self.module, self.w = module, Writer(require("onnx", "to_onnx"))
@@ -110,7 +110,7 @@ class _Model:
         self.form, self.takes = module.parts.signature.form, module.parts.signature.takes
         cells = [cell for cell, *_ in module._formulas()]
         self.kinds = [None if scan else _operator(cell) for cell in cells]
-        self.two = 1 + bool(module.bidirectional)
+        self.directions = 1 + bool(module.bidirectional)
         self.operators: list[str] = []
         self.starts: list[str] = []  # of each tensor of states, the initial one
         self.ends: list[list[str]] = []  # and its last value, of each layer and direction
@@ -120,46 +120,49 @@ class _Model:
         signature, runners = self.module.parts.signature, self.module.runners
         lead, w = ([B, T] if self.module.batch_first else [T, B]), self.w
         named = [(w.name(name), shape) for name, shape in signature.inputs]
-        inputs = [self._opened(name, lead, shape) for name, shape in named]
-        static = [self._static(name, shape) for name, shape in signature.static]
+        inputs = [self._add_input(name, lead, shape) for name, shape in named]
+        static = [self._add_static_input(name, shape) for name, shape in signature.static]
         self.shape = w.emit("Shape", inputs[0], start=0, end=2)
         self.batch = w.emit("Slice", self.shape, w.integers(1), w.integers(2))
         if self.lengths is not None:
-            self.within = self._within(self.lengths)
+            self.within = self._add_mask(self.lengths)
         learned = self.module._initial() or [None] * len(signature.states)
         self.starts = [
-            self._start(name, shape, value)
+            self._add_state(name, shape, value)
             for (name, shape), value in zip(signature.states, learned, strict=True)
         ]
         self.ends = [[] for _ in self.starts]
-        count = len(runners) // self.two
-        layers = [[*runners.items()][self.two * k : self.two * (k + 1)] for k in range(count)]
+        count = len(runners) // self.directions
+        layers = [
+            [*runners.items()][self.directions * k : self.directions * (k + 1)]
+            for k in range(count)
+        ]
         outs = inputs[:1]
         for number, layer in enumerate(layers):
             below, last = outs[0], number + 1 == count
             outs = self._layer(number, layer, [below, *inputs[1:], *static], last)
             if self.module.residual and number:
                 outs[0] = w.emit("Add", outs[0], below)
-        self._handed(outs, lead)
+        self._add_outputs(outs, lead)
         for (name, shape), ends in zip(signature.states, self.ends, strict=True):
-            whole = ends[0] if len(ends) == 1 else w.emit("Concat", *ends, axis=0)
-            self._output(f"{name}_n", whole, (signature.lead, B), shape)
+            states = ends[0] if len(ends) == 1 else w.emit("Concat", *ends, axis=0)
+            self._add_output(f"{name}_n", states, (signature.lead, B), shape)
 
-    def _opened(self, name: str, lead: list[str], shape: tuple[int, ...]) -> str:
-        """An input as [T, B, n]."""
+    def _add_input(self, name: str, lead: list[str], shape: tuple[int, ...]) -> str:
+        """Add an input and bring it into the layout [T, B, n]."""
         w = self.w
         w.inputs.append(Slot(name, (*lead, *shape)))
         if self.module.batch_first:
             name = w.emit("Transpose", name, perm=[1, 0, *range(2, 2 + len(shape))])
         return name if shape else w.emit("Unsqueeze", name, w.integers(-1))
 
-    def _static(self, name: str, shape: tuple[int, ...]) -> str:
+    def _add_static_input(self, name: str, shape: tuple[int, ...]) -> str:
         name = self.w.name(name)
         self.w.inputs.append(Slot(name, (B, *shape)))
         return name if shape else self.w.emit("Unsqueeze", name, self.w.integers(-1))
 
-    def _within(self, lengths: str) -> str:
-        """[T, B, 1]: whether a step is one of its sequence's."""
+    def _add_mask(self, lengths: str) -> str:
+        """Add the input of lengths; a mask [T, B, 1] of the steps within each sequence."""
         w = self.w
         w.inputs.append(Slot(lengths, (B,), INT64))
         count = w.emit("Gather", self.shape, w.integer(0))
@@ -167,13 +170,13 @@ class _Model:
         before = w.emit("Less", w.emit("Unsqueeze", steps, w.integers(1)), lengths)
         return w.emit("Unsqueeze", before, w.integers(-1))
 
-    def _start(self, name: str, shape: tuple[int, ...], learned: Any) -> str:
-        """Initial states [layers·directions, B, n], or [1, B, n] of one: an input whose value by
-        default is zeros, or what is learned [layers·directions, n]."""
+    def _add_state(self, name: str, shape: tuple[int, ...], learned: Any) -> str:
+        """Add initial states [layers·directions, B, n], or [1, B, n] of one, as an input; the
+        default is zeros, or the learned states [layers·directions, n]."""
         w, lead = self.w, self.module.parts.signature.lead
         default = np.zeros((lead, 1, *shape))
         if learned is not None:
-            default += numbers(learned).reshape(default.shape)
+            default += to_numpy(learned).reshape(default.shape)
         name = w.array(f"{name}_0", default)
         w.inputs.append(Slot(name, (lead, STATES, *shape)))
         if not shape:
@@ -184,17 +187,17 @@ class _Model:
     def _layer(
         self, number: int, layer: list[tuple[str, Any]], inputs: list[str], last: bool
     ) -> list[str]:
-        """All outputs of a layer, its directions side by side."""
-        w, at, kind = self.w, self.two * number, self.kinds[number]
+        """Emit a layer; its outputs, directions concatenated."""
+        w, at, kind = self.w, self.directions * number, self.kinds[number]
         if kind is not None:
-            each = [self.form.places(index) for index in range(at, at + self.two)]
-            own = [self._given(places) for places in zip(*each)]
-            arrays, suffix = save_layer(self.module, "onnx", number, kind), f"l{number}"
-            made = operated(w, kind, inputs[0], own, arrays, suffix, self.lengths)
-            for places, value in zip(zip(*each), made.last, strict=True):
-                self._took(places, value)
+            places_of = [self.form.places(index) for index in range(at, at + self.directions)]
+            initial = [self._initial_states(places) for places in zip(*places_of)]
+            arrays, suffix = layer_to_arrays(self.module, "onnx", number, kind), f"l{number}"
+            outputs = emit_operator(w, kind, inputs[0], initial, arrays, suffix, self.lengths)
+            for places, value in zip(zip(*places_of), outputs.last, strict=True):
+                self._record_last_states(places, value)
             self.operators.append(KINDS[kind.name])
-            return [made.out]
+            return [outputs.out]
         outs = [
             self._scan(at + end, suffix, runner, inputs, last)
             for end, (suffix, runner) in enumerate(layer)
@@ -207,71 +210,75 @@ class _Model:
     ) -> list[str]:
         w, cell = self.w, runner.cell
         graph, places = step_of(cell.graph), self.form.places(index)
-        before = Spelled(w, dict(runner.dims), self.shape, 2, cell.name)
+        outer = ValueNames(w, dict(runner.dims), self.shape, 2, cell.name)
         names = [inputs[k] for k in self.takes[index]]
         ranks = [2] * len(cell.inputs) + [1] * len(cell.static)
         for leaf, name, rank in zip(graph.inputs, names, ranks, strict=True):
-            before.put(leaf, name, rank)
+            outer.bind(leaf, name, rank)
         for leaf, weight in zip(graph.weights, self.module._settled_weights()[index], strict=True):
             value = weight.detach().cpu().float().numpy()
             name = w.array(f"{leaf.name}_{suffix}", value if leaf.shape else value.reshape(1))
-            before.put(leaf, name, 0)
-        own = [w.emit("Squeeze", self._given([place]), w.integers(0)) for place in places]
+            outer.bind(leaf, name, 0)
+        initial = [
+            w.emit("Squeeze", self._initial_states([place]), w.integers(0)) for place in places
+        ]
         count = len(graph.outputs) if last else 1
-        made = scanned(before, graph, own, count, suffix.endswith("_reverse"), self.within)
-        for (k, _), value in zip(places, made.last, strict=True):
+        scan = emit_scan(outer, graph, initial, count, suffix.endswith("_reverse"), self.within)
+        for (k, _), value in zip(places, scan.last, strict=True):
             self.ends[k].append(w.emit("Unsqueeze", value, w.integers(0)))
-        return made.outputs
+        return scan.outputs
 
-    def _given(self, places: Sequence[tuple[int, int]]) -> str:
-        """The initial states [directions, B, n] that lie there, one after another."""
+    def _initial_states(self, places: Sequence[tuple[int, int]]) -> str:
+        """Initial states [directions, B, n] at some places of the states' layout."""
         w = self.w
         if not self.form.alike:
-            each = [self.starts[k] for k, _ in places]
-            return each[0] if len(each) == 1 else w.emit("Concat", *each, axis=0)
+            starts = [self.starts[k] for k, _ in places]
+            return starts[0] if len(starts) == 1 else w.emit("Concat", *starts, axis=0)
         k, first = places[0]
         if len(places) == len(self.module.runners):
             return self.starts[k]
         stop = first + len(places)
         return w.emit("Slice", self.starts[k], w.integers(first), w.integers(stop), w.integers(0))
 
-    def _took(self, places: Sequence[tuple[int, int]], value: str) -> None:
-        """Last states [directions, B, n] of what lies there."""
+    def _record_last_states(self, places: Sequence[tuple[int, int]], value: str) -> None:
+        """Record the last states [directions, B, n] at some places of the states' layout."""
         w = self.w
         if self.form.alike or len(places) == 1:
             self.ends[places[0][0]].append(value)
             return
         for at, (k, _) in enumerate(places):
-            own = w.emit("Slice", value, w.integers(at), w.integers(at + 1), w.integers(0))
-            self.ends[k].append(own)
+            part = w.emit("Slice", value, w.integers(at), w.integers(at + 1), w.integers(0))
+            self.ends[k].append(part)
 
-    def _handed(self, outs: list[str], lead: list[str]) -> None:
-        """The outputs of the last layer, as the module lays them out."""
+    def _add_outputs(self, outs: list[str], lead: list[str]) -> None:
+        """Add the outputs of the last layer, in the module's layout."""
         last = self.module.stack.runners[-1]
         for name, value in zip(outs, last.cell.graph.outputs, strict=True):
-            shape = _sizes(value, dict(last.dims), self.two)
+            shape = _sizes(value, dict(last.dims), self.directions)
             if not shape:
                 name = self.w.emit("Squeeze", name, self.w.integers(-1))
             if self.module.batch_first:
                 name = self.w.emit("Transpose", name, perm=[1, 0, *range(2, 2 + len(shape))])
-            self._output("out", name, tuple(lead), shape)
+            self._add_output("out", name, tuple(lead), shape)
 
-    def _output(
+    def _add_output(
         self, name: str, value: str, lead: tuple[int | str, ...], shape: tuple[int, ...]
     ) -> None:
         if not shape and lead[0] not in (T, B):
             value = self.w.emit("Squeeze", value, self.w.integers(-1))
-        (name,) = self.w.several("Identity", [value], [self.w.name(name)])
+        (name,) = self.w.emit_node("Identity", [value], [self.w.name(name)])
         self.w.outputs.append(Slot(name, (*lead, *shape)))
 
 
 def _operator(cell: Cell) -> Kind | None:
-    """The recurrence of ONNX's that a cell is in a forward, if it is one."""
-    same = fingerprint(step_of(cell.graph)) == fingerprint(step_of(unchanged(cell).graph))
-    return kind_of(cell) if same else None
+    """Find the ONNX operator that computes the forward of a cell; None if there is none."""
+    unaffected = fingerprint(step_of(cell.graph)) == fingerprint(
+        step_of(without_changes(cell).graph)
+    )
+    return kind_of(cell) if unaffected else None
 
 
 def _sizes(value: Any, dims: dict[str, int], directions: int) -> tuple[int, ...]:
     """Sizes of an output of the last layer; a scalar has an axis in two directions only."""
-    own = shape_size(value.shape, dims)
-    return (directions * (own[0] if own else 1),) if own or directions == 2 else ()
+    shape = shape_size(value.shape, dims)
+    return (directions * (shape[0] if shape else 1),) if shape or directions == 2 else ()

@@ -24,22 +24,22 @@ def _lin(w: Writer, node: Node, args: Sequence[str]) -> str:
     return total
 
 
-def _number(w: Writer, truth: str) -> str:
+def _to_float(w: Writer, truth: str) -> str:
     """1 where true, else 0; an index as a number."""
     return w.emit("Cast", truth, to=FLOAT)
 
 
-def _compared(kind: str) -> Spelling:
-    return lambda w, node, args: _number(w, w.emit(kind, *args))
+def _comparison(kind: str) -> Spelling:
+    return lambda w, node, args: _to_float(w, w.emit(kind, *args))
 
 
-def _differs(w: Writer, a: str, b: str) -> str:
+def _not_equal(w: Writer, a: str, b: str) -> str:
     return w.emit("Not", w.emit("Equal", a, b))
 
 
 def _where(w: Writer, node: Node, args: Sequence[str]) -> str:
     condition, yes, no = args
-    return w.emit("Where", _differs(w, condition, w.constant(0.0)), yes, no)
+    return w.emit("Where", _not_equal(w, condition, w.constant(0.0)), yes, no)
 
 
 def _expm1(w: Writer, node: Node, args: Sequence[str]) -> str:
@@ -49,15 +49,15 @@ def _expm1(w: Writer, node: Node, args: Sequence[str]) -> str:
 
 
 def _remainder(w: Writer, node: Node, args: Sequence[str]) -> str:
-    """Of the divisor's sign; Mod's is the dividend's."""
+    """Remainder with the divisor's sign; Mod has the dividend's."""
     a, b = args
-    rest, zero = w.emit("Mod", a, b, fmod=1), w.constant(0.0)
-    other = w.emit("Xor", w.emit("Less", rest, zero), w.emit("Less", b, zero))
-    wrong = w.emit("And", _differs(w, rest, zero), other)
-    return w.emit("Where", wrong, w.emit("Add", rest, b), rest)
+    modulo, zero = w.emit("Mod", a, b, fmod=1), w.constant(0.0)
+    signs_differ = w.emit("Xor", w.emit("Less", modulo, zero), w.emit("Less", b, zero))
+    wrong = w.emit("And", _not_equal(w, modulo, zero), signs_differ)
+    return w.emit("Where", wrong, w.emit("Add", modulo, b), modulo)
 
 
-def _reduced(kind: str) -> Spelling:
+def _reduction(kind: str) -> Spelling:
     """Over the last axis, which stays for a scalar; args: all units, or those of each group."""
     return lambda w, node, args: w.emit(kind, args[0], w.integers(-1), keepdims=int(not node.shape))
 
@@ -65,11 +65,11 @@ def _reduced(kind: str) -> Spelling:
 def _var(w: Writer, node: Node, args: Sequence[str]) -> str:
     mean = w.emit("ReduceMean", args[0], w.integers(-1), keepdims=1)
     off = w.emit("Sub", args[0], mean)
-    return _reduced("ReduceMean")(w, node, [w.emit("Mul", off, off)])
+    return _reduction("ReduceMean")(w, node, [w.emit("Mul", off, off)])
 
 
 def _argmax(w: Writer, node: Node, args: Sequence[str]) -> str:
-    return _number(w, w.emit("ArgMax", args[0], axis=-1, keepdims=int(not node.shape)))
+    return _to_float(w, w.emit("ArgMax", args[0], axis=-1, keepdims=int(not node.shape)))
 
 
 def _cumsum(w: Writer, node: Node, args: Sequence[str]) -> str:
@@ -88,20 +88,20 @@ SPELL: dict[str, Spelling] = {
     "minimum": operator("Min"),
     "maximum": operator("Max"),
     "where": _where,
-    "lt": _compared("Less"),
-    "le": _compared("LessOrEqual"),
-    "gt": _compared("Greater"),
-    "ge": _compared("GreaterOrEqual"),
-    "eq": _compared("Equal"),
-    "ne": lambda w, node, args: _number(w, _differs(w, *args)),
+    "lt": _comparison("Less"),
+    "le": _comparison("LessOrEqual"),
+    "gt": _comparison("Greater"),
+    "ge": _comparison("GreaterOrEqual"),
+    "eq": _comparison("Equal"),
+    "ne": lambda w, node, args: _to_float(w, _not_equal(w, *args)),
     "stop": operator("Identity"),
-    "sum": _reduced("ReduceSum"),
-    "mean": _reduced("ReduceMean"),
+    "sum": _reduction("ReduceSum"),
+    "mean": _reduction("ReduceMean"),
     "var": _var,
-    "amax": _reduced("ReduceMax"),
+    "amax": _reduction("ReduceMax"),
     "argmax": _argmax,
     "spread": lambda w, node, args: args[0],  # args: as wide as all groups
-    "one_hot": _compared("Equal"),  # args: that, and the numbers of units
+    "one_hot": _comparison("Equal"),  # args: that, and the numbers of units
     "cumsum": _cumsum,
     "transpose": lambda w, node, args: w.emit("Transpose", args[0], perm=[1, 0]),
 }
@@ -123,7 +123,7 @@ _MISSING = ""  # an input that is left out
 
 
 class Layer(NamedTuple):
-    """What a layer gives.
+    """Output and last states of a layer.
 
     Attributes:
         out: [T, B, H · directions].
@@ -134,7 +134,7 @@ class Layer(NamedTuple):
     last: tuple[str, ...]
 
 
-def operated(
+def emit_operator(
     w: Writer,
     kind: Kind,
     x: str,
@@ -143,7 +143,7 @@ def operated(
     suffix: str,
     lengths: str | None = None,
 ) -> Layer:
-    """A layer, all its directions, by its operator.
+    """Emit a layer, all its directions, as one operator.
 
     Args:
         w: of the graph.
@@ -168,9 +168,9 @@ def operated(
         attributes["activations"] = ["Relu"] * directions
     if "P" in names:
         inputs.append(names["P"])
-    made = [*(w.name(KINDS[kind.name]) for _ in (x, *states))]
-    w.several(KINDS[kind.name], inputs, made, **attributes)
+    outputs = [*(w.name(KINDS[kind.name]) for _ in (x, *states))]
+    w.emit_node(KINDS[kind.name], inputs, outputs, **attributes)
     if directions == 1:
-        return Layer(w.emit("Squeeze", made[0], w.integers(1)), tuple(made[1:]))
-    both = w.emit("Transpose", made[0], perm=[0, 2, 1, 3])  # [T, B, directions, H]
-    return Layer(w.emit("Reshape", both, w.integers(0, 0, -1)), tuple(made[1:]))
+        return Layer(w.emit("Squeeze", outputs[0], w.integers(1)), tuple(outputs[1:]))
+    directions_last = w.emit("Transpose", outputs[0], perm=[0, 2, 1, 3])  # [T, B, directions, H]
+    return Layer(w.emit("Reshape", directions_last, w.integers(0, 0, -1)), tuple(outputs[1:]))

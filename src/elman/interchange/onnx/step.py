@@ -23,7 +23,7 @@ def step_of(graph: Graph) -> Graph:
     return graph.rebuilt(lambda old, args: args[0] if old.op in STAND_INS else with_args(old, args))
 
 
-class Spelled:
+class ValueNames:
     """Values of a step by their names in a graph. Before its own axes a value has as many others as
     its rank says: none if it is of weights alone, [B] in a loop or if it is static, else [T, B].
 
@@ -41,37 +41,37 @@ class Spelled:
         self.writer, self.dims, self.shape, self.rank, self.cell = writer, dims, shape, rank, cell
         self.names: dict[Node, str] = {}
         self.ranks: dict[Node, int] = {}
-        self._turned: dict[Node, str] = {}
+        self._transposed: dict[Node, str] = {}
 
-    def put(self, value: Node, name: str, rank: int) -> None:
-        """Tell the name of a value that is there, and how many leading axes it has."""
+    def bind(self, value: Node, name: str, rank: int) -> None:
+        """Set the name of a value, and how many leading axes it has."""
         self.names[value], self.ranks[value] = name, rank
 
-    def give(self, roots: Sequence[Node]) -> None:
-        """Spell values and all that they need."""
-        for value in walk(roots, stop=lambda found: found in self.names):
+    def emit_values(self, roots: Sequence[Node]) -> None:
+        """Emit the nodes of values and of all that they are computed from."""
+        for value in walk(roots, stop=lambda node: node in self.names):
             if value not in self.names:
                 rank = max((self.ranks[arg] for arg in value.args), default=0)
-                self.put(value, self._spelled(value, rank), rank)
+                self.bind(value, self._emit_value(value, rank), rank)
 
-    def _spelled(self, value: Node, rank: int) -> str:
+    def _emit_value(self, value: Node, rank: int) -> str:
         w, args = self.writer, [self.names[arg] for arg in value.args]
         if value.op == "const":
             return w.constant(value.number)
         if value.op == "count":
             return w.constant(float(dim_size(value.data, self.dims)))
         if value.op == "split":
-            return self._part(value)
+            return self._slice(value)
         if value.op == "concat":
             axis = 0 if len(value.shape) == 2 else -1
-            return self._joined(value.args, rank, axis)
+            return self._concatenate(value.args, rank, axis)
         if value.op == "matmul":
-            return w.emit("MatMul", args[1], self.turned(value.args[0]))
+            return w.emit("MatMul", args[1], self.transposed(value.args[0]))
         kind = OPS[value.op].kind
         if kind == "reduce":
-            args = [self._grouped(value, rank)]
+            args = [self._group_units(value, rank)]
         if kind == "spread":
-            args = self._spread(value, rank)
+            args = self._spread_groups(value, rank)
         if value.op not in SPELL:
             raise InputError(
                 f"{self.cell} uses {value.op}, which ONNX has no text for: "
@@ -81,30 +81,30 @@ class Spelled:
         name = SPELL[value.op](w, value, args)
         scalars = value.args and not any(arg.shape for arg in value.args)
         if value.shape and scalars and kind == "pointwise":
-            return self.wide(name, value, rank)
+            return self.expand(name, value, rank)
         return name
 
-    def wide(self, name: str, value: Node, rank: int) -> str:
-        """A value repeated to the whole of its shape and of its leading axes."""
+    def expand(self, name: str, value: Node, rank: int) -> str:
+        """Expand a value to its full shape and leading axes."""
         w, size = self.writer, units_of(value, self.dims)
-        own = w.integers(*size)
+        sizes = w.integers(*size)
         if not rank:
-            return w.emit("Expand", name, own)
+            return w.emit("Expand", name, sizes)
         lead = self.shape
         if rank < self.rank:
             lead = w.emit("Slice", lead, w.integers(self.rank - rank), w.integers(self.rank))
-        return w.emit("Expand", name, w.emit("Concat", lead, own, axis=0))
+        return w.emit("Expand", name, w.emit("Concat", lead, sizes, axis=0))
 
-    def turned(self, matrix: Node) -> str:
-        """The transpose of a matrix of weights."""
+    def transposed(self, matrix: Node) -> str:
+        """Emit the transpose of a matrix of weights, once."""
         if matrix.op == "transpose":
             return self.names[matrix.args[0]]
-        if matrix not in self._turned:
+        if matrix not in self._transposed:
             at = self.writer.root
-            self._turned[matrix] = at.emit("Transpose", self.names[matrix], perm=[1, 0])
-        return self._turned[matrix]
+            self._transposed[matrix] = at.emit("Transpose", self.names[matrix], perm=[1, 0])
+        return self._transposed[matrix]
 
-    def _part(self, value: Node) -> str:
+    def _slice(self, value: Node) -> str:
         w, (start, stop) = self.writer, (int(str(d)) for d in value.data)
         (source,) = value.args
         dim = source.shape[0]
@@ -113,35 +113,36 @@ class Spelled:
         bounds = [w.integers(number) for number in (first, last, axis)]
         return w.emit("Slice", self.names[source], *bounds)
 
-    def _grouped(self, value: Node, rank: int) -> str:
-        """All units that a reduction reads on the last axis; of each group, if it has some."""
-        units = self._joined(value.args, rank, -1)
+    def _group_units(self, value: Node, rank: int) -> str:
+        """Concatenate the units that a reduction reads on the last axis; with groups, [groups,
+        units]."""
+        units = self._concatenate(value.args, rank, -1)
         if not value.shape:
             return units
         groups = dim_size(value.shape[0], self.dims)
         return self.writer.emit("Reshape", units, self.writer.integers(*[0] * rank, groups, -1))
 
-    def _spread(self, value: Node, rank: int) -> list[str]:
-        """A number per group, or one for all, at each unit; and for what asks, the units' numbers:
-        in their group, or of all."""
+    def _spread_groups(self, value: Node, rank: int) -> list[str]:
+        """Spread a number per group, or one for all, over the units; for ``one_hot`` with the index
+        of each unit, in its group or among all."""
         w, (source,) = self.writer, value.args
         (size,), (groups,) = units_of(value, self.dims), units_of(source, self.dims)
         width = size // groups
-        each = w.emit("Unsqueeze", self.names[source], w.integers(-1))
-        each = w.emit("Expand", each, w.integers(*[1] * rank, groups, width))
-        wide = w.emit("Reshape", each, w.integers(*[0] * rank, size))
+        expanded = w.emit("Unsqueeze", self.names[source], w.integers(-1))
+        expanded = w.emit("Expand", expanded, w.integers(*[1] * rank, groups, width))
+        wide = w.emit("Reshape", expanded, w.integers(*[0] * rank, size))
         if value.op == "spread":
             return [wide]
         units = np.arange(size) + dim_size(value.data, self.dims)
         return [wide, w.array("units", (units % width if source.shape else units).astype(float))]
 
-    def _joined(self, parts: Sequence[Node], rank: int, axis: int) -> str:
-        """All units of several values, or all rows of several matrices, on one axis."""
+    def _concatenate(self, parts: Sequence[Node], rank: int, axis: int) -> str:
+        """Concatenate the units of several values, or the rows of several matrices."""
         names: list[str] = []
         for part in parts:
             name = self.names[part]
             if self.ranks[part] < rank and len(parts) > 1:
-                name = self.wide(name, part, rank)
+                name = self.expand(name, part, rank)
             names.append(name)
         return names[0] if len(names) == 1 else self.writer.emit("Concat", *names, axis=axis)
 
@@ -151,8 +152,8 @@ def units_of(value: Node, dims: Mapping[str, int]) -> list[int]:
     return [dim_size(dim, dims) for dim in value.shape] or [1]
 
 
-class Scanned(NamedTuple):
-    """What a layer gives.
+class Scan(NamedTuple):
+    """Outputs and last states of a layer.
 
     Attributes:
         outputs: [T, B, n] each.
@@ -163,30 +164,30 @@ class Scanned(NamedTuple):
     last: list[str]
 
 
-def scanned(
-    before: Spelled,
+def emit_scan(
+    before: ValueNames,
     graph: Graph,
     states: Sequence[str],
     outputs: int,
     reverse: bool,
     within: str | None = None,
-) -> Scanned:
-    """A layer in one direction.
+) -> Scan:
+    """Emit a layer in one direction as a ``Scan``.
 
     Args:
         before: of the graph outside of the loop, with the names of all inputs and weights.
         graph: of :func:`step_of`.
         states: initial ones [B, n].
-        outputs: how many of the outputs are handed out.
+        outputs: how many of the outputs the layer returns.
         reverse: whether it runs from the last step to the first.
         within [T, B, 1]: whether a step is one of its sequence's; None: all are. Behind its end a
             sequence keeps its states, and its outputs are zero.
     """
-    handed = graph.outputs[:outputs]
-    roots = [*graph.next_states, *handed]
+    results = graph.outputs[:outputs]
+    roots = [*graph.next_states, *results]
     loop = list(walk(roots, stop=lambda value: value.rate < Rate.STATE))
     edge = [value for value in loop if value.rate < Rate.STATE]
-    before.give(edge)
+    before.emit_values(edge)
     w = before.writer
     body = Writer(w.onnx, w)
     dims = before.dims
@@ -197,43 +198,43 @@ def scanned(
     body.inputs += [Slot(n, ("B", *size)) for n, size in zip(starts, sizes, strict=True)]
     body.inputs += [Slot(n, ("B", *units_of(v, dims))) for n, v in zip(rows, moving, strict=True)]
     shape = body.emit("Shape", starts[0], start=0, end=1)
-    inside = Spelled(body, dims, shape, 1, before.cell)
-    inside._turned = before._turned
+    inside = ValueNames(body, dims, shape, 1, before.cell)
+    inside._transposed = before._transposed
     for value in before.names:
-        inside.put(value, before.names[value], before.ranks[value])
+        inside.bind(value, before.names[value], before.ranks[value])
     for name, leaf in zip([*starts, *rows], [*graph.states, *moving], strict=True):
-        inside.put(leaf, name, 1)
-    inside.give(roots)
+        inside.bind(leaf, name, 1)
+    inside.emit_values(roots)
     for value in roots:
         name = inside.names[value]
-        whole = inside.ranks[value] == 1 and value.rate == Rate.STATE
-        made = body.emit("Identity", name) if whole else inside.wide(name, value, 1)
-        body.outputs.append(Slot(made, ("B", *units_of(value, dims))))
+        complete = inside.ranks[value] == 1 and value.rate == Rate.STATE
+        output = body.emit("Identity", name) if complete else inside.expand(name, value, 1)
+        body.outputs.append(Slot(output, ("B", *units_of(value, dims))))
     scans = [before.names[value] for value in moving]
     if within is not None:
-        _held(body, starts, len(handed))
+        _mask_states(body, starts, len(results))
         scans.append(within)
     names = [w.name(f"Scan_{leaf.name}") for leaf in graph.states]
-    names += [w.name("Scan_out") for _ in handed]
+    names += [w.name("Scan_out") for _ in results]
     way = int(reverse)
-    w.several(
+    w.emit_node(
         "Scan",
         [*states, *scans],
         names,
         body=body,
         num_scan_inputs=len(scans),
         scan_input_directions=[way] * len(scans),
-        scan_output_directions=[way] * len(handed),
+        scan_output_directions=[way] * len(results),
     )
     count = len(graph.states)
-    return Scanned(names[count:], names[:count])
+    return Scan(names[count:], names[:count])
 
 
-def _held(body: Writer, starts: Sequence[str], handed: int) -> None:
-    """Keep states, and make outputs zero, where a further input of the body is false."""
+def _mask_states(body: Writer, starts: Sequence[str], count: int) -> None:
+    """Keep states and zero outputs where a further input of the body, the mask, is false."""
     within = body.name("within")
     body.inputs.append(Slot(within, ("B", 1), BOOL))
-    others = [*starts, *[body.constant(0.0)] * handed]
-    made, body.outputs = body.outputs, []
-    for (name, shape, _), other in zip(made, others, strict=True):
-        body.outputs.append(Slot(body.emit("Where", within, name, other), shape))
+    defaults = [*starts, *[body.constant(0.0)] * count]
+    unmasked, body.outputs = body.outputs, []
+    for (name, shape, _), default in zip(unmasked, defaults, strict=True):
+        body.outputs.append(Slot(body.emit("Where", within, name, default), shape))

@@ -55,20 +55,20 @@ class Writer:
         """The outermost graph."""
         return self if self.outer is None else self.outer.root
 
-    def name(self, wanted: str) -> str:
-        """A name that nothing else has."""
-        names, wanted = self.root._names, printable(wanted, "")
-        count = names[wanted] = names.get(wanted, -1) + 1
-        return self.name(f"{wanted}_{count}") if count else wanted
+    def name(self, base: str) -> str:
+        """Make a unique name."""
+        names, base = self.root._names, printable(base, "")
+        count = names[base] = names.get(base, -1) + 1
+        return self.name(f"{base}_{count}") if count else base
 
     def emit(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Add a node of one output; its name."""
-        return self.several(kind, inputs, (self.name(kind),), **attributes)[0]
+        return self.emit_node(kind, inputs, (self.name(kind),), **attributes)[0]
 
-    def several(
+    def emit_node(
         self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
     ) -> tuple[str, ...]:
-        """Add a node of several outputs, whose names are given; an attribute may be a body."""
+        """Add a node with named outputs; an attribute may be a body."""
         name = outputs[0]
         values = {k: v.graph(name) if isinstance(v, Writer) else v for k, v in attributes.items()}
         node = self.onnx.helper.make_node(kind, inputs, outputs, name=f"{kind}_{name}", **values)
@@ -76,7 +76,7 @@ class Writer:
         return tuple(outputs)
 
     def graph(self, name: str) -> Any:
-        """What was collected, as ONNX's graph."""
+        """Build the ``onnx`` graph."""
         onnx = self.onnx
         inputs, outputs = (
             [onnx.helper.make_tensor_value_info(s.name, s.kind, s.shape) for s in slots]
@@ -86,10 +86,10 @@ class Writer:
         return onnx.helper.make_graph(self.nodes, name, inputs, outputs, arrays)
 
     def array(self, name: str, value: Any) -> str:
-        """Add an initializer: float32, or int64 as it comes."""
+        """Add an initializer: int64 if it holds integers, else float32."""
         name, value = self.name(name), np.asarray(value)
-        whole = np.issubdtype(value.dtype, np.integer)
-        self.root.arrays[name] = np.ascontiguousarray(value, np.int64 if whole else np.float32)
+        integral = np.issubdtype(value.dtype, np.integer)
+        self.root.arrays[name] = np.ascontiguousarray(value, np.int64 if integral else np.float32)
         return name
 
     def constant(self, value: float) -> str:
@@ -105,13 +105,13 @@ class Writer:
         return self._constant("index", np.array(value, np.int64))
 
     def _constant(self, name: str, value: np.ndarray[Any, Any]) -> str:
-        key, known = (name, value.tobytes()), self.root._constants
-        if key not in known:
-            known[key] = self.array(name, value)
-        return known[key]
+        key, constants = (name, value.tobytes()), self.root._constants
+        if key not in constants:
+            constants[key] = self.array(name, value)
+        return constants[key]
 
 
-def written(writer: Writer, path: str | Path, title: str) -> None:
+def write_model(writer: Writer, path: str | Path, title: str) -> None:
     """Write the graph, checked, to a file."""
     onnx = writer.onnx
     model = onnx.helper.make_model(

@@ -1,5 +1,5 @@
-"""The gates of a cell as arrays, in and out of a module; and arrays out of what users hand in,
-checked: one that is missing, unknown or of another shape is told by its name.
+"""The gates of a cell as arrays, in and out of a module; and checks of the arrays that users pass:
+an error names the array that is missing, unknown or of another shape.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Gates(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Which of the usual recurrences a cell is.
+    """The common recurrence that a cell computes.
 
     Attributes:
         name: of GATES.
@@ -70,8 +70,8 @@ class Kind(NamedTuple):
 
 @cache
 def _kinds() -> dict[str, Kind]:
-    """By fingerprint of the formula; not before it is asked for: formulas are traced for it."""
-    own = {
+    """Kinds by fingerprint of the formula, built lazily: formulas are traced for it."""
+    kinds = {
         cells.rnn: Kind("rnn"),
         cells.rnn.with_options(activation=relu): Kind("rnn", True),
         cells.gru_before: Kind("gru_before"),
@@ -79,22 +79,22 @@ def _kinds() -> dict[str, Kind]:
         cells.lstm_peephole: Kind("lstm_peephole"),
     }
     for (mode, _), cell in FORMULAS.items():
-        own[cell] = Kind(mode.partition("_")[0].lower(), mode == "RNN_RELU")
-    return {cell.fingerprint: kind for cell, kind in own.items()}
+        kinds[cell] = Kind(mode.partition("_")[0].lower(), mode == "RNN_RELU")
+    return {cell.fingerprint: kind for cell, kind in kinds.items()}
 
 
 def kind_of(cell: Cell) -> Kind | None:
-    """Which of the usual recurrences a cell is, by its formula, however its states are changed;
-    None if it is none of them, or has several heads."""
-    return _kinds().get(unchanged(cell).fingerprint)
+    """Find the common recurrence of a cell by its formula, ignoring changes of its states; None if
+    it is another one, or has several heads."""
+    return _kinds().get(without_changes(cell).fingerprint)
 
 
-def unchanged(cell: Cell) -> Cell:
+def without_changes(cell: Cell) -> Cell:
     """The formula itself, whose states are read and written as it says."""
     return replace(cell, changes=()) if cell.changes else cell
 
 
-def known_kind(module: Any) -> Kind:
+def require_kind(module: Any) -> Kind:
     """The kind of a module's cell. Raises InputError: it is not a recurrent module, or not of a
     kind that other libraries have."""
     if not isinstance(module, SequenceModule):
@@ -122,39 +122,41 @@ def known_kind(module: Any) -> Kind:
     return kind
 
 
-def names_of(cell: Cell) -> list[str]:
+def weight_names(cell: Cell) -> list[str]:
     """Names of a cell's weights, in declared order."""
     return [entry.name for entry in cell.weights]
 
 
-def gathered(cell: Cell, weights: Sequence[torch.Tensor]) -> Gates:
-    """The weights of a cell by role, as numpy arrays that share nothing with them."""
-    found = {name: numbers(weight) for name, weight in zip(names_of(cell), weights, strict=True)}
-    candidate = found.pop(CANDIDATE, None)
+def gather_weights(cell: Cell, weights: Sequence[torch.Tensor]) -> Gates:
+    """Gather the weights of a cell by role, as numpy arrays that share nothing with them."""
+    arrays = {
+        name: to_numpy(weight) for name, weight in zip(weight_names(cell), weights, strict=True)
+    }
+    candidate = arrays.pop(CANDIDATE, None)
     if candidate is not None:
-        found["R"] = np.concatenate([found["R"], candidate])
-    return Gates(**{ROLES[name]: value for name, value in found.items()})
+        arrays["R"] = np.concatenate([arrays["R"], candidate])
+    return Gates(**{ROLES[name]: value for name, value in arrays.items()})
 
 
-def scattered(cell: Cell, gates: Gates) -> list[Array]:
-    """The inverse of :func:`gathered`: an array per weight of the cell, in declared order.
+def scatter_weights(cell: Cell, gates: Gates) -> list[Array]:
+    """The inverse of :func:`gather_weights`: an array per weight of the cell, in declared order.
 
     A cell with one bias gets the sum of both; one with two, of which one is missing, zeros.
 
     Raises:
         InputError: there are biases that are not zero, and the cell has none.
     """
-    names, parts = names_of(cell), gates._asdict()
+    names, parts = weight_names(cell), gates._asdict()
     biases = [ROLES[name] for name in names if ROLES.get(name) in ("b", "d")]
-    given = [value for value in (gates.b, gates.d) if value is not None]
-    if not biases and any(value.any() for value in given):
+    biases_given = [value for value in (gates.b, gates.d) if value is not None]
+    if not biases and any(value.any() for value in biases_given):
         raise InputError(
             "the arrays have biases that are not zero, and the module has none",
             "make the module with bias=True",
         )
     zeros = np.zeros(len(gates.W), gates.W.dtype)
     if len(biases) == 1:
-        parts["b"] = sum(given[1:], given[0]) if given else zeros
+        parts["b"] = sum(biases_given[1:], biases_given[0]) if biases_given else zeros
     else:
         parts |= {role: zeros if parts[role] is None else parts[role] for role in "bd"}
     if CANDIDATE in names:
@@ -165,16 +167,16 @@ def scattered(cell: Cell, gates: Gates) -> list[Array]:
     return [parts[ROLES.get(name, name)] for name in names]
 
 
-def reordered(values: Array, source: str, target: str) -> Array:
-    """Rows of gates in another order: ``source`` and ``target`` name the same gates."""
+def reorder_gates(values: Array, source: str, target: str) -> Array:
+    """Reorder the rows of gates: ``source`` and ``target`` name the same gates."""
     if source == target:
         return values
     blocks = dict(zip(source, np.split(values, len(source))))
     return np.concatenate([blocks[gate] for gate in target])
 
 
-def numbers(weight: torch.Tensor) -> Array:
-    """A tensor as an array that shares nothing with it; half precision widened."""
+def to_numpy(weight: torch.Tensor) -> Array:
+    """Convert a tensor to an array that shares no memory with it; half precision is widened."""
     value = weight.detach().cpu()
     if value.dtype in (torch.bfloat16, torch.float16):
         value = value.float()
@@ -200,67 +202,72 @@ class Layer(NamedTuple):
     directions: int
 
 
-def present(part: Gates) -> Iterator[tuple[str, Array]]:
-    """The arrays of a layer that there are, by role."""
+def present_arrays(part: Gates) -> Iterator[tuple[str, Array]]:
+    """The arrays of a layer that are not None, by role."""
     return ((role, value) for role, value in part._asdict().items() if value is not None)
 
 
-def wrong(expected: str, got: Any) -> InputError:
-    """What is to be raised where something else was given."""
+def layout_error(expected: str, got: Any) -> InputError:
+    """Build the error for arrays of another form."""
     return InputError(f"this layout is {expected}, not {type(got).__name__}")
 
 
-def array(value: Any, name: str, shape: tuple[int, ...] | None) -> Array:
-    """A value as an array of numbers. Raises InputError: it is none; ShapeError: it has not this
-    shape."""
+def as_array(value: Any, name: str, shape: tuple[int, ...] | None) -> Array:
+    """Convert a value to an array of numbers. Raises InputError: it is none; ShapeError: it has not
+    this shape."""
     try:
-        found = numbers(value) if isinstance(value, torch.Tensor) else np.asarray(value)
-        found = found if found.dtype == np.float64 else found.astype(np.float32)
+        result = to_numpy(value) if isinstance(value, torch.Tensor) else np.asarray(value)
+        result = result if result.dtype == np.float64 else result.astype(np.float32)
     except (TypeError, ValueError):
         raise InputError(f"{name} is not an array of numbers: {type(value).__name__}") from None
-    if shape is not None and found.shape != shape:
-        raise ShapeError(f"{name} is {[*found.shape]}, not {[*shape]}")
-    return found
+    if shape is not None and result.shape != shape:
+        raise ShapeError(f"{name} is {[*result.shape]}, not {[*shape]}")
+    return result
 
 
-def taken(
-    left: dict[str, Any], name: str, shape: tuple[int, ...], where: str = "", needed: bool = True
+def take_array(
+    remaining: dict[str, Any],
+    name: str,
+    shape: tuple[int, ...],
+    context: str = "",
+    required: bool = True,
 ) -> Array | None:
     """Take an array out of a dict; None if it is not there and not needed. Raises InputError,
     ShapeError: it is needed, or does not fit."""
-    value = left.pop(name, None)
+    value = remaining.pop(name, None)
     if value is not None:
-        return array(value, name + where, shape)
-    if needed:
-        others = ", ".join(map(str, left)) or "nothing"
-        raise InputError(f"{name}{where} is missing; there is {others}")
+        return as_array(value, name + context, shape)
+    if required:
+        names = ", ".join(map(str, remaining)) or "nothing"
+        raise InputError(f"{name}{context} is missing; there is {names}")
     return None
 
 
-def by_role(
-    left: dict[str, Any], names: Mapping[str, str], shapes: Shapes, where: str = ""
+def take_by_role(
+    remaining: dict[str, Any], names: Mapping[str, str], shapes: Shapes, context: str = ""
 ) -> Gates:
     """Take the arrays of a layer; biases and peepholes may be missing."""
-    found = {
-        role: taken(left, name, shapes[role], where, role in "WR") for role, name in names.items()
+    arrays = {
+        role: take_array(remaining, name, shapes[role], context, role in "WR")
+        for role, name in names.items()
     }
-    return Gates(**found)  # type: ignore[arg-type]
+    return Gates(**arrays)  # type: ignore[arg-type]
 
 
-def none_left(left: Mapping[str, Any], where: str = "") -> None:
-    """Raise InputError if arrays are left that nobody took."""
-    names = [str(name) for name, value in left.items() if value is not None]
+def check_none_remains(remaining: Mapping[str, Any], context: str = "") -> None:
+    """Raise InputError if arrays remain that the module has no place for."""
+    names = [str(name) for name, value in remaining.items() if value is not None]
     if names:
-        raise InputError(f"nothing of the module is called {', '.join(names)}{where}")
+        raise InputError(f"nothing of the module is called {', '.join(names)}{context}")
 
 
-def trees(arrays: Any, layers: Sequence[Layer]) -> list[Mapping[str, Any]]:
-    """A dict per layer, of which one alone needs no list. Raises InputError: there are more, or
-    fewer, or something else."""
-    found = [arrays] if isinstance(arrays, Mapping) else arrays
-    if not isinstance(found, (list, tuple)) or not all(isinstance(v, Mapping) for v in found):
-        raise wrong("a dict of arrays for each layer", arrays)
-    if len(found) != len(layers):
+def read_trees(arrays: Any, layers: Sequence[Layer]) -> list[Mapping[str, Any]]:
+    """Check that there is a dict per layer; a single one needs no list. Raises InputError: there
+    are more, or fewer, or something else."""
+    dicts = [arrays] if isinstance(arrays, Mapping) else arrays
+    if not isinstance(dicts, (list, tuple)) or not all(isinstance(v, Mapping) for v in dicts):
+        raise layout_error("a dict of arrays for each layer", arrays)
+    if len(dicts) != len(layers):
         suffixes = ", ".join(layer.suffix for layer in layers)
-        raise InputError(f"there are {len(found)} dicts of arrays, not {len(layers)}: {suffixes}")
-    return list(found)
+        raise InputError(f"there are {len(dicts)} dicts of arrays, not {len(layers)}: {suffixes}")
+    return list(dicts)

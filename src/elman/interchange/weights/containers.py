@@ -1,8 +1,9 @@
-"""How libraries name and nest the arrays of all layers; what does not fit is named in the error.
+"""Names and nesting of the arrays of all layers in libraries; errors name the array that does not
+fit.
 
-The weights of a layer are already the library's: order of gates, biases and direction of matrices
-(:mod:`elman.interchange.weights.layouts`). Here they only get names. Flax's trees have gates one by
-one (linen), or joined (most cells of nnx).
+Order of gates, biases and direction of matrices are converted before
+(:mod:`elman.interchange.weights.layouts`); a container only assigns names. Flax's trees have gates
+one by one (linen), or joined (most cells of nnx).
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from elman.interchange.weights.arrays import (
     Kind,
     Layer,
     Shapes,
-    array,
-    by_role,
-    none_left,
-    present,
-    taken,
-    trees,
-    wrong,
+    as_array,
+    check_none_remains,
+    layout_error,
+    present_arrays,
+    read_trees,
+    take_array,
+    take_by_role,
 )
 
 
 class Container(Protocol):
-    """Names and nests."""
+    """The names and the nesting of a library's arrays."""
 
     def write(self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind) -> Any:
         """Name the arrays of all layers and directions."""
@@ -41,8 +42,8 @@ class Container(Protocol):
     def read(
         self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
     ) -> list[Gates]:
-        """Find them again. Raises InputError, ShapeError: an array is missing, unknown, or is not
-        of its shape."""
+        """The inverse of :meth:`write`. Raises InputError, ShapeError: an array is missing,
+        unknown, or of another shape."""
         ...
 
 
@@ -57,20 +58,20 @@ class Named:
         return {
             f"{self.NAMES[role]}_{layer.suffix}": value
             for layer, part in zip(layers, parts, strict=True)
-            for role, value in present(part)
+            for role, value in present_arrays(part)
         }
 
     def read(
         self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
     ) -> list[Gates]:
         if not isinstance(arrays, Mapping):
-            raise wrong("a dict of arrays by name", arrays)
-        left, found = dict(arrays), list[Gates]()
-        for layer, own in zip(layers, shapes, strict=True):
-            names = {role: f"{self.NAMES[role]}_{layer.suffix}" for role in own}
-            found.append(by_role(left, names, own))
-        none_left(left)
-        return found
+            raise layout_error("a dict of arrays by name", arrays)
+        remaining, parts = dict(arrays), list[Gates]()
+        for layer, expected in zip(layers, shapes, strict=True):
+            names = {role: f"{self.NAMES[role]}_{layer.suffix}" for role in expected}
+            parts.append(take_by_role(remaining, names, expected))
+        check_none_remains(remaining)
+        return parts
 
 
 class PerLayer(ABC):
@@ -82,16 +83,16 @@ class PerLayer(ABC):
     def read(
         self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
     ) -> list[Gates]:
-        every = zip(trees(arrays, layers), layers, shapes, strict=True)
-        return [self.gates(dict(tree), layer, own, kind) for tree, layer, own in every]
+        entries = zip(read_trees(arrays, layers), layers, shapes, strict=True)
+        return [self.gates(dict(tree), layer, expected, kind) for tree, layer, expected in entries]
 
     @abstractmethod
     def tree(self, part: Gates, kind: Kind) -> Any:
         """Name the arrays of one layer."""
 
     @abstractmethod
-    def gates(self, tree: dict[str, Any], layer: Layer, own: Shapes, kind: Kind) -> Gates:
-        """Find them again; sizes and switches beside the arrays may be left alone."""
+    def gates(self, tree: dict[str, Any], layer: Layer, expected: Shapes, kind: Kind) -> Gates:
+        """The inverse of :meth:`tree`; entries that are no arrays may be ignored."""
 
 
 class Fields(PerLayer):
@@ -101,13 +102,18 @@ class Fields(PerLayer):
     NAMES: Mapping[str, str] = {"W": "weight_ih", "R": "weight_hh", "b": "bias", "d": "bias_n"}
 
     def tree(self, part: Gates, kind: Kind) -> dict[str, Array]:
-        return {self.NAMES[role]: value for role, value in present(part)}
+        return {self.NAMES[role]: value for role, value in present_arrays(part)}
 
-    def gates(self, tree: dict[str, Any], layer: Layer, own: Shapes, kind: Kind) -> Gates:
-        left = {name: value for name, value in tree.items() if np.ndim(value)}
-        found = by_role(left, {role: self.NAMES[role] for role in own}, own, f" of {layer.suffix}")
-        none_left(left, f" of {layer.suffix}")
-        return found
+    def gates(self, tree: dict[str, Any], layer: Layer, expected: Shapes, kind: Kind) -> Gates:
+        remaining = {name: value for name, value in tree.items() if np.ndim(value)}
+        gates = take_by_role(
+            remaining,
+            {role: self.NAMES[role] for role in expected},
+            expected,
+            f" of {layer.suffix}",
+        )
+        check_none_remains(remaining, f" of {layer.suffix}")
+        return gates
 
 
 class Nodes:
@@ -117,32 +123,36 @@ class Nodes:
     def write(
         self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind
     ) -> list[dict[str, Array]]:
-        two = layers[0].directions
-        return [self._node(parts[k : k + two]) for k in range(0, len(parts), two)]
+        directions = layers[0].directions
+        return [self._node(parts[k : k + directions]) for k in range(0, len(parts), directions)]
 
     def _node(self, parts: Sequence[Gates]) -> dict[str, Array]:
-        found = {"W": np.stack([part.W for part in parts]), "R": np.stack([p.R for p in parts])}
-        both = [np.concatenate([p.b, p.d]) for p in parts if p.b is not None and p.d is not None]
+        node = {"W": np.stack([part.W for part in parts]), "R": np.stack([p.R for p in parts])}
+        biases = [np.concatenate([p.b, p.d]) for p in parts if p.b is not None and p.d is not None]
         peepholes = [part.p for part in parts if part.p is not None]
-        found |= {"B": np.stack(both)} if both else {}
-        return found | ({"P": np.stack(peepholes)} if peepholes else {})
+        node |= {"B": np.stack(biases)} if biases else {}
+        return node | ({"P": np.stack(peepholes)} if peepholes else {})
 
     def read(
         self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
     ) -> list[Gates]:
-        two, found = layers[0].directions, list[Gates]()
-        for index, tree in enumerate(trees(arrays, layers[::two])):
-            rows, own = len(kind.gates) * layers[0].units, shapes[two * index]
-            whole = {role: (two, *shape) for role, shape in {**own, "b": (2 * rows,)}.items()}
-            left, where = dict(tree), f" of node {index}"
-            names = {role: role if role in "WR" else role.upper() for role in own if role != "d"}
-            node = by_role(left, names, whole, where)
-            none_left(left, where)
-            for end in range(two):
+        directions, parts = layers[0].directions, list[Gates]()
+        for index, tree in enumerate(read_trees(arrays, layers[::directions])):
+            rows, expected = len(kind.gates) * layers[0].units, shapes[directions * index]
+            stacked = {
+                role: (directions, *shape) for role, shape in {**expected, "b": (2 * rows,)}.items()
+            }
+            remaining, context = dict(tree), f" of node {index}"
+            names = {
+                role: role if role in "WR" else role.upper() for role in expected if role != "d"
+            }
+            node = take_by_role(remaining, names, stacked, context)
+            check_none_remains(remaining, context)
+            for end in range(directions):
                 B, P = (None if v is None else v[end] for v in (node.b, node.p))
                 cut = (None, None) if B is None else (B[:rows], B[rows:])
-                found.append(Gates(node.W[end], node.R[end], *cut, P))
-        return found
+                parts.append(Gates(node.W[end], node.R[end], *cut, P))
+        return parts
 
 
 class Flat:
@@ -157,22 +167,22 @@ class Flat:
     def read(
         self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
     ) -> list[Gates]:
-        buffer = array(arrays, "the buffer", None)
-        matrices, every = (
-            sum(math.prod(own[role]) for own in shapes for role in roles)
+        buffer = as_array(arrays, "the buffer", None)
+        matrices, total = (
+            sum(math.prod(expected[role]) for expected in shapes for role in roles)
             for roles in ("WR", "WRbd")
         )
-        if buffer.shape not in ((every,), (matrices,)):
+        if buffer.shape not in ((total,), (matrices,)):
             raise ShapeError(
-                f"the buffer is {[*buffer.shape]}, not [{every}], or [{matrices}] without biases"
+                f"the buffer is {[*buffer.shape]}, not [{total}], or [{matrices}] without biases"
             )
-        found: list[dict[str, Array]] = [{} for _ in layers]
-        for roles in self.ORDER if buffer.shape == (every,) else self.ORDER[:1]:
-            for own, part in zip(shapes, found, strict=True):
+        parts: list[dict[str, Array]] = [{} for _ in layers]
+        for roles in self.ORDER if buffer.shape == (total,) else self.ORDER[:1]:
+            for expected, part in zip(shapes, parts, strict=True):
                 for role in roles:
-                    size = math.prod(own[role])
-                    part[role], buffer = buffer[:size].reshape(own[role]), buffer[size:]
-        return [Gates(**part) for part in found]
+                    size = math.prod(expected[role])
+                    part[role], buffer = buffer[:size].reshape(expected[role]), buffer[size:]
+        return [Gates(**part) for part in parts]
 
 
 class Listed:
@@ -180,41 +190,44 @@ class Listed:
     GRU with reset_after [2, G·H]) for each layer and direction, as ``get_weights()`` has them."""
 
     def write(self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind) -> list[Array]:
-        found: list[Array] = []
+        arrays: list[Array] = []
         for W, R, b, d, _ in parts:
-            found += [W, R]
+            arrays += [W, R]
             if b is not None:
-                found.append(b if d is None else np.stack([b, d]))
-        return found
+                arrays.append(b if d is None else np.stack([b, d]))
+        return arrays
 
     def read(
         self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
     ) -> list[Gates]:
-        values = list(_flattened(arrays))
-        each, left = divmod(len(values), len(layers))
-        if left or each not in (2, 3):
+        values = list(_flatten_lists(arrays))
+        per_layer, rest = divmod(len(values), len(layers))
+        if rest or per_layer not in (2, 3):
             raise InputError(
                 f"there are {len(values)} arrays for {len(layers)} layers and directions, which "
                 "have kernel, recurrent_kernel and maybe bias each"
             )
-        found: list[Gates] = []
-        for index, (layer, own) in enumerate(zip(layers, shapes, strict=True)):
-            mine, where = values[each * index : each * (index + 1)], f" of {layer.suffix}"
-            W = array(mine[0], f"kernel{where}", own["W"])
-            R = array(mine[1], f"recurrent_kernel{where}", own["R"])
-            shape = (2, *own["b"]) if "d" in own else own["b"]
-            b = None if each == 2 else array(mine[2], f"bias{where}", shape)
-            both = (b, None) if b is None or "d" not in own else (b[0], b[1])
-            found.append(Gates(W, R, *both))
-        return found
+        parts: list[Gates] = []
+        for index, (layer, expected) in enumerate(zip(layers, shapes, strict=True)):
+            layer_arrays, context = (
+                values[per_layer * index : per_layer * (index + 1)],
+                f" of {layer.suffix}",
+            )
+            W = as_array(layer_arrays[0], f"kernel{context}", expected["W"])
+            R = as_array(layer_arrays[1], f"recurrent_kernel{context}", expected["R"])
+            shape = (2, *expected["b"]) if "d" in expected else expected["b"]
+            b = None if per_layer == 2 else as_array(layer_arrays[2], f"bias{context}", shape)
+            bias_pair = (b, None) if b is None or "d" not in expected else (b[0], b[1])
+            parts.append(Gates(W, R, *bias_pair))
+        return parts
 
 
-def _flattened(arrays: Any) -> Iterator[Any]:
+def _flatten_lists(arrays: Any) -> Iterator[Any]:
     if not isinstance(arrays, (list, tuple)):
-        raise wrong("a list of arrays, as get_weights() has them", arrays)
+        raise layout_error("a list of arrays, as get_weights() has them", arrays)
     for value in arrays:
         if isinstance(value, (list, tuple)):
-            yield from _flattened(value)
+            yield from _flatten_lists(value)
         else:
             yield value
 
@@ -231,7 +244,7 @@ class Trees(PerLayer):
 
     def tree(self, part: Gates, kind: Kind) -> dict[str, Tree]:
         count = len(kind.gates)
-        found: Tree = {}
+        tree: Tree = {}
         for role, matrix in (("W", part.W), ("R", part.R)):
             bias = part.b if BIASED[kind.name] == role else None
             biases: list[Array | None] = [None] * count
@@ -240,26 +253,28 @@ class Trees(PerLayer):
             if role == "R" and part.d is not None:
                 biases[-1] = part.d
             columns = np.split(matrix, count, axis=1)
-            for gate, kernel, own in zip(kind.gates, columns, biases, strict=True):
-                found[_name(role, gate, kind)] = _dense(kernel, own)
-        return {"params": found}
+            for gate, kernel, bias_of_gate in zip(kind.gates, columns, biases, strict=True):
+                tree[_gate_name(role, gate, kind)] = _dense(kernel, bias_of_gate)
+        return {"params": tree}
 
-    def gates(self, tree: dict[str, Any], layer: Layer, own: Shapes, kind: Kind) -> Gates:
+    def gates(self, tree: dict[str, Any], layer: Layer, expected: Shapes, kind: Kind) -> Gates:
         tree = dict(tree.get("params", tree))
         if "if_" in tree:
             tree["if"] = tree.pop("if_")
-        left, units, where = _flat(tree), layer.units, f" of {layer.suffix}"
+        remaining, units, context = _flatten_tree(tree), layer.units, f" of {layer.suffix}"
         matrices: dict[str, Array] = {}
         biases: dict[str, list[Array | None]] = {}
         for role in SIDES:
-            names = [_name(role, gate, kind) for gate in kind.gates]
-            shape = (own[role][0], units)
-            kernels = [taken(left, f"{name}.kernel", shape, where) for name in names]
+            names = [_gate_name(role, gate, kind) for gate in kind.gates]
+            shape = (expected[role][0], units)
+            kernels = [take_array(remaining, f"{name}.kernel", shape, context) for name in names]
             matrices[role] = np.concatenate([k for k in kernels if k is not None], axis=1)
-            biases[role] = [taken(left, f"{n}.bias", (units,), where, False) for n in names]
-        none_left(left, where)
-        candidate = biases["R"][-1] if "d" in own else None
-        return Gates(**matrices, b=_joined(biases[BIASED[kind.name]], units), d=candidate)
+            biases[role] = [
+                take_array(remaining, f"{n}.bias", (units,), context, False) for n in names
+            ]
+        check_none_remains(remaining, context)
+        candidate = biases["R"][-1] if "d" in expected else None
+        return Gates(**matrices, b=_join_biases(biases[BIASED[kind.name]], units), d=candidate)
 
 
 class Joined(PerLayer):
@@ -273,17 +288,17 @@ class Joined(PerLayer):
             for role, matrix in (("W", part.W), ("R", part.R))
         }
 
-    def gates(self, tree: dict[str, Any], layer: Layer, own: Shapes, kind: Kind) -> Gates:
-        left, where = _flat(tree), f" of {layer.suffix}"
+    def gates(self, tree: dict[str, Any], layer: Layer, expected: Shapes, kind: Kind) -> Gates:
+        remaining, context = _flatten_tree(tree), f" of {layer.suffix}"
         names = {role: f"dense_{side}.kernel" for role, side in SIDES.items()}
         names["b"] = f"dense_{SIDES[BIASED[kind.name]]}.bias"
-        found = by_role(left, names, own, where)
-        none_left(left, where)
-        return found
+        gates = take_by_role(remaining, names, expected, context)
+        check_none_remains(remaining, context)
+        return gates
 
 
-def _name(role: str, gate: str, kind: Kind) -> str:
-    """What linen calls a gate's product: ``if``; of the only gate ``i`` or ``h``."""
+def _gate_name(role: str, gate: str, kind: Kind) -> str:
+    """linen's name of a gate's product: ``if``; ``i`` or ``h`` of a single gate."""
     return SIDES[role] + (gate if len(kind.gates) > 1 else "")
 
 
@@ -291,19 +306,19 @@ def _dense(kernel: Array, bias: Array | None) -> dict[str, Array]:
     return {"kernel": kernel} if bias is None else {"kernel": kernel, "bias": bias}
 
 
-def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves by the names on the way to them, joined by dots."""
-    found: dict[str, Any] = {}
+def _flatten_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves of a tree by their path, joined by dots."""
+    leaves: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}.{inner}": leaf for inner, leaf in _flat(value).items()}
+            leaves |= {f"{name}.{inner}": leaf for inner, leaf in _flatten_tree(value).items()}
         else:
-            found[str(name)] = value
-    return found
+            leaves[str(name)] = value
+    return leaves
 
 
-def _joined(biases: Sequence[Array | None], units: int) -> Array | None:
-    """The biases of all gates in one, zeros where one has none; None if none has."""
+def _join_biases(biases: Sequence[Array | None], units: int) -> Array | None:
+    """Concatenate the biases of all gates, zeros where one is None; None if all are."""
     if all(bias is None for bias in biases):
         return None
     return np.concatenate([np.zeros(units, np.float32) if b is None else b for b in biases])

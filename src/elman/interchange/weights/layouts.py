@@ -20,10 +20,10 @@ from elman.interchange.weights.arrays import (
     Gates,
     Kind,
     Layer,
-    gathered,
-    known_kind,
-    reordered,
-    scattered,
+    gather_weights,
+    reorder_gates,
+    require_kind,
+    scatter_weights,
 )
 from elman.interchange.weights.containers import (
     Container,
@@ -43,7 +43,7 @@ Biases = Literal["two", "one", "candidate"]
 
 @dataclass(frozen=True)
 class Layout:
-    """How one library keeps weights.
+    """Weight layout of one library.
 
     Attributes:
         name: of the library or format.
@@ -65,14 +65,15 @@ class Layout:
         """Raise InputError if the library has no such cell."""
         if kind.name in self.biases:
             return
-        others = [name for name, layout in LAYOUTS.items() if kind.name in layout.biases]
+        alternatives = [name for name, layout in LAYOUTS.items() if kind.name in layout.biases]
         raise InputError(
             f"layout {self.name!r} has no {kind.name}: it is for {', '.join(self.biases)}",
-            f"layout={others[0]!r}" if others else "",
+            f"layout={alternatives[0]!r}" if alternatives else "",
         )
 
-    def written(self, gates: Gates, kind: Kind) -> Gates:
-        """The weights of one layer as the library keeps them."""
+    def convert(self, gates: Gates, kind: Kind) -> Gates:
+        """Convert the weights of one layer to the library's layout. Raises InputError: it has no
+        place for one of them."""
         W, R, b, d, p = gates
         if kind.name == "gru" and self.biases["gru"] == "one" and d is not None:
             if d[2 * len(d) // 3 :].any():
@@ -81,21 +82,21 @@ class Layout:
                     "gate, and the module's is not zero",
                     "layout='flax', or 'equinox'",
                 )
-        b, d = _kept(b, d, self.biases[kind.name])
+        b, d = _convert_biases(b, d, self.biases[kind.name])
         target = self.orders.get(kind.name, kind.gates)
-        W, R, b, d = (_turned(value, kind.gates, target) for value in (W, R, b, d))
-        p = None if p is None else reordered(p, PEEPHOLES, self.peepholes)
+        W, R, b, d = (_reorder_rows(value, kind.gates, target) for value in (W, R, b, d))
+        p = None if p is None else reorder_gates(p, PEEPHOLES, self.peepholes)
         assert W is not None, "every layer has matrices"
         assert R is not None, "every layer has matrices"
         return Gates(W.T, R.T, b, d, p) if self.transposed else Gates(W, R, b, d, p)
 
-    def read(self, kept: Gates, kind: Kind) -> Gates:
-        """The inverse of :meth:`written`; biases may be missing."""
-        W, R, b, d, p = kept
+    def restore(self, arrays: Gates, kind: Kind) -> Gates:
+        """The inverse of :meth:`convert`; biases may be missing."""
+        W, R, b, d, p = arrays
         W, R = (W.T, R.T) if self.transposed else (W, R)
         source = self.orders.get(kind.name, kind.gates)
-        W, R, b, d = (_turned(value, source, kind.gates) for value in (W, R, b, d))
-        p = None if p is None else reordered(p, self.peepholes, PEEPHOLES)
+        W, R, b, d = (_reorder_rows(value, source, kind.gates) for value in (W, R, b, d))
+        p = None if p is None else reorder_gates(p, self.peepholes, PEEPHOLES)
         assert W is not None, "checked by the container"
         assert R is not None, "checked by the container"
         if self.biases[kind.name] == "candidate" and d is not None:
@@ -103,7 +104,7 @@ class Layout:
         return Gates(W, R, b, d, p)
 
     def shapes(self, layer: Layer, kind: Kind) -> dict[str, tuple[int, ...]]:
-        """What each array of a layer has to be, by role."""
+        """Shapes of the arrays of a layer, by role."""
         rows = len(kind.gates) * layer.units
         matrices = {"W": (rows, layer.inputs), "R": (rows, layer.units)}
         if self.transposed:
@@ -117,8 +118,10 @@ class Layout:
         return matrices | vectors
 
 
-def _kept(b: Array | None, d: Array | None, form: Biases) -> tuple[Array | None, Array | None]:
-    """Both biases as a library keeps them."""
+def _convert_biases(
+    b: Array | None, d: Array | None, form: Biases
+) -> tuple[Array | None, Array | None]:
+    """Convert both biases to the form of a library."""
     if b is None:
         return None, None
     d = np.zeros_like(b) if d is None else d
@@ -130,9 +133,9 @@ def _kept(b: Array | None, d: Array | None, form: Biases) -> tuple[Array | None,
     return np.concatenate([b[:cut] + d[:cut], b[cut:]]), d[cut:]
 
 
-def _turned(value: Array | None, source: str, target: str) -> Array | None:
-    """Rows of all gates in another order, if there are any."""
-    return None if value is None else reordered(value, source, target)
+def _reorder_rows(value: Array | None, source: str, target: str) -> Array | None:
+    """Reorder the gates of an array; None stays None."""
+    return None if value is None else reorder_gates(value, source, target)
 
 
 _TWO: dict[str, Biases] = dict.fromkeys(("rnn", "gru", "lstm"), "two")
@@ -161,8 +164,8 @@ LAYOUTS: Mapping[str, Layout] = MappingProxyType(
 )
 
 
-def layout_named(name: Any) -> Layout:
-    """The layout of a library. Raises InputError if there is none of the name."""
+def find_layout(name: Any) -> Layout:
+    """Find the layout of a library. Raises InputError if there is none of the name."""
     if isinstance(name, str) and name in LAYOUTS:
         return LAYOUTS[name]
     raise InputError(f"there is no layout {name!r}", 'layout="onnx"', known=", ".join(LAYOUTS))
@@ -206,29 +209,35 @@ def to_arrays(module: Any, layout: str) -> Any:
         >>> [array.shape for array in arrays]
         [(4, 32), (8, 32), (32,)]
     """
-    how, kind = layout_named(layout), known_kind(module)
-    how.check(kind)
-    return _written(module, how, kind, module._formulas()[0][0], slice(None))
+    target, kind = find_layout(layout), require_kind(module)
+    target.check(kind)
+    return _convert_layers(module, target, kind, module._formulas()[0][0], slice(None))
 
 
-def save_layer(module: Any, layout: str, number: int, kind: Kind) -> Any:
-    """What :func:`save` has of one layer.
+def layer_to_arrays(module: Any, layout: str, number: int, kind: Kind) -> Any:
+    """Convert the weights of one layer, as :func:`to_arrays` does.
 
     Args:
-        module, layout: as there; other layers may have other cells.
+        module, layout: as there; layers may have different cells.
         number: of the layer.
         kind: of its cell.
     """
-    how, two = layout_named(layout), 1 + bool(module.bidirectional)
-    own, cell = slice(two * number, two * (number + 1)), module._formulas()[number][0]
-    return _written(module, how, kind, cell, own)[0]
+    target, directions = find_layout(layout), 1 + bool(module.bidirectional)
+    selection, cell = (
+        slice(directions * number, directions * (number + 1)),
+        module._formulas()[number][0],
+    )
+    return _convert_layers(module, target, kind, cell, selection)[0]
 
 
-def _written(module: Any, how: Layout, kind: Kind, cell: Cell, own: slice) -> Any:
-    """The weights of some layers and directions, which have one cell."""
+def _convert_layers(module: Any, target: Layout, kind: Kind, cell: Cell, selection: slice) -> Any:
+    """Convert the weights of some layers and directions with the same cell."""
     with torch.no_grad():
-        parts = [how.written(gathered(cell, each), kind) for each in module._settled_weights()[own]]
-    return how.container.write(parts, _layers(module)[own], kind)
+        parts = [
+            target.convert(gather_weights(cell, weights), kind)
+            for weights in module._settled_weights()[selection]
+        ]
+    return target.container.write(parts, _layers(module)[selection], kind)
 
 
 def from_arrays(module: Any, arrays: Any, layout: str) -> None:
@@ -254,23 +263,23 @@ def from_arrays(module: Any, arrays: Any, layout: str) -> None:
         >>> arrays = elman.weights.to_arrays(elman.GRU(4, 8, 2), "onnx")
         >>> elman.weights.from_arrays(net, arrays, "onnx")
     """
-    how, kind = layout_named(layout), known_kind(module)
-    how.check(kind)
+    source, kind = find_layout(layout), require_kind(module)
+    source.check(kind)
     layers, cell = _layers(module), module._formulas()[0][0]
-    shapes = [how.shapes(layer, kind) for layer in layers]
+    shapes = [source.shapes(layer, kind) for layer in layers]
     try:
-        parts = how.container.read(arrays, layers, shapes, kind)
+        parts = source.container.read(arrays, layers, shapes, kind)
     except (InputError, ShapeError) as error:
-        raise type(error)(_told(error, layout, module)) from None
-    found = [scattered(cell, how.read(part, kind)) for part in parts]
-    targets = [[_parameter(module, name) for name in names] for names in module.parts.names]
+        raise type(error)(_explain_mismatch(error, layout, module)) from None
+    arrays_of_layers = [scatter_weights(cell, source.restore(part, kind)) for part in parts]
+    targets = [[_find_parameter(module, name) for name in names] for names in module.parts.names]
     with torch.no_grad():
-        for own, values in zip(targets, found, strict=True):
-            for parameter, value in zip(own, values, strict=True):
+        for parameters, values in zip(targets, arrays_of_layers, strict=True):
+            for parameter, value in zip(parameters, values, strict=True):
                 parameter.copy_(torch.from_numpy(value.copy()))
 
 
-def _told(error: Exception, layout: str, module: Any) -> str:
+def _explain_mismatch(error: Exception, layout: str, module: Any) -> str:
     return diagnostic(
         str(error),
         [("for", f"{type(module).__name__}({module.extra_repr()}), layout {layout!r}")],
@@ -288,10 +297,10 @@ def _layers(module: Any) -> list[Layer]:
     ]
 
 
-def _parameter(module: Any, name: str) -> nn.Parameter:
-    found = getattr(module, name)
-    if isinstance(found, nn.Parameter):
-        return found
+def _find_parameter(module: Any, name: str) -> nn.Parameter:
+    parameter = getattr(module, name)
+    if isinstance(parameter, nn.Parameter):
+        return parameter
     raise InputError(
         f"{name} is not a parameter: it is computed from others",
         f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r}) first",

@@ -34,44 +34,47 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
         InputError: there is no such module, several of them, of other sizes, or with more layers,
             directions or weights.
     """
-    own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
-    first = next(iter(own))
-    starts = [
+    shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    first = next(iter(shapes))
+    candidates = [
         name.removesuffix(first)
         for name in tensors
         if name.endswith(first) and (name == first or name.removesuffix(first).endswith("."))
     ]
-    whole = [start for start in starts if all(start + name in tensors for name in own)]
-    if not whole:
+    prefixes = [prefix for prefix in candidates if all(prefix + name in tensors for name in shapes)]
+    if not prefixes:
         raise InputError(
             "the weights are not those of this module",
             _AS_TRAINED,
             path=path,
-            wanted=", ".join(own),
-            there=_some(tensors),
+            wanted=", ".join(shapes),
+            there=_abbreviate(tensors),
         )
-    if len(whole) > 1:
+    if len(prefixes) > 1:
         raise InputError(
             "the weights fit several parts of what was saved",
             "save the state_dict of one of them",
             path=path,
-            parts=", ".join(whole),
+            parts=", ".join(prefixes),
         )
-    start = whole[0]
-    wrong = [n for n, shape in own.items() if tuple(tensors[start + n].shape) != shape]
+    prefix = prefixes[0]
+    wrong = [n for n, shape in shapes.items() if tuple(tensors[prefix + n].shape) != shape]
     if wrong:
         name = wrong[0]
         raise InputError(
-            f"{start + name} is {[*tensors[start + name].shape]}, not {[*own[name]]}",
+            f"{prefix + name} is {[*tensors[prefix + name].shape]}, not {[*shapes[name]]}",
             _AS_TRAINED,
             path=path,
         )
-    if left := _besides(tensors, start, own):
+    if extra := _extra_names(tensors, prefix, shapes):
         raise InputError(
-            "there is more than this module has", _more(left), path=path, besides=_some(left)
+            "there is more than this module has",
+            _suggest_options(extra),
+            path=path,
+            besides=_abbreviate(extra),
         )
-    module.load_state_dict({name: tensors[start + name] for name in own})
-    return start
+    module.load_state_dict({name: tensors[prefix + name] for name in shapes})
+    return prefix
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
@@ -95,21 +98,21 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
 
-def _besides(tensors: Iterable[str], start: str, own: Container[str]) -> list[str]:
-    """Names of the same module in what was saved, which ours lacks."""
-    names = (name.removeprefix(start) for name in tensors if name.startswith(start))
-    return [name for name in names if "." not in name and name not in own]
+def _extra_names(tensors: Iterable[str], prefix: str, known_names: Container[str]) -> list[str]:
+    """Names that were saved beside the module's own, which the module lacks."""
+    names = (name.removeprefix(prefix) for name in tensors if name.startswith(prefix))
+    return [name for name in names if "." not in name and name not in known_names]
 
 
-def _more(left: Iterable[str]) -> str:
-    """What to write for a module that has these weights too."""
-    found = [match for name in left if (match := _OF_LAYER.search(name))]
-    if any(match["reverse"] for match in found):
+def _suggest_options(names: Iterable[str]) -> str:
+    """Suggest the options of a module that has these weights too."""
+    matches = [match for name in names if (match := _OF_LAYER.search(name))]
+    if any(match["reverse"] for match in matches):
         return "what is written here has one direction, elman.export.to_onnx(net, …) both"
-    layers = 1 + max((int(match["layer"]) for match in found), default=0)
+    layers = 1 + max((int(match["layer"]) for match in matches), default=0)
     return f"--layers {layers}, if the rest is as it was trained" if layers > 1 else _AS_TRAINED
 
 
-def _some(names: Collection[str]) -> str:
-    shown = list(names)[:8]
-    return ", ".join(shown) + (" …" if len(names) > len(shown) else "")
+def _abbreviate(names: Collection[str]) -> str:
+    first = list(names)[:8]
+    return ", ".join(first) + (" …" if len(names) > len(first) else "")

@@ -22,7 +22,7 @@ from elman.nn.autograd.per_sample import PerSampleKernel
 from elman.plan.spec import Spec
 from elman.tuning.kernels import first_engine
 from elman.tuning.request import Rule
-from elman.tuning.verification import verified
+from elman.tuning.verification import compile_verified
 
 COMPILED = 1  # tangents of tangents are large: compiling them takes minutes, and much memory
 
@@ -91,7 +91,7 @@ class Derived:
             if by_sample:
                 self._kernels[key] = PerSampleKernel(job, engine)
             elif compiled:
-                self._kernels[key] = verified(job, engine)
+                self._kernels[key] = compile_verified(job, engine)
             else:
                 reference = ReferenceKernel(self.graph, dict(self.dims))
                 self._kernels[key] = Checkpointed(reference, MOST, wants)  # all steps at once

@@ -23,7 +23,7 @@ from elman.nn.options.registry import STEP_OPTIONS, rules_of
 from elman.plan.checkpoint import Checkpoint
 from elman.tuning.choose import Choice
 from elman.tuning.request import Request, StackRequest, nearest
-from elman.tuning.together import APART, AT_ONCE, choose_together, released
+from elman.tuning.together import APART, AT_ONCE, choose_together, sends_by_layer
 
 States = tuple[Tensor, ...]
 
@@ -275,7 +275,7 @@ class Group:
         pinned = record["schedule"] if record is not None else near and near.schedule
         arrangement = self.arrangement(tuple(member.rules for member in request.members))
         choice = choose_together(jobs, choices, steps, batch, arrangement, pinned)
-        if choice is not None and not self.directions and released(choice, jobs, steps):
+        if choice is not None and not self.directions and sends_by_layer(choice, jobs, steps):
             choice = None
         self._chosen[request] = choice
         return choice

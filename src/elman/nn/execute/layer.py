@@ -27,7 +27,7 @@ from elman.plan.spec import USUAL, PlanOptions, Spec
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import first_engine, kernel_of
 from elman.tuning.request import Request, Rule, bucket, nearest
-from elman.tuning.verification import verified
+from elman.tuning.verification import compile_verified
 
 BENCHMARKED = ("benchmarked", "remembered")
 Rules = tuple[Rule, ...]
@@ -208,7 +208,7 @@ class Runner:
             name, schedule = str(record["engine"]), str(record["schedule"])
             if request.engine not in ("auto", name):
                 raise ValueError(f"engine {name} was not asked for")
-            kernel = verified(self.job(request), name, schedule)
+            kernel = compile_verified(self.job(request), name, schedule)
         except (EngineError, AttributeError, KeyError, ValueError) as error:
             return f"{request_text}: {error}"
         now = {**kernel.describe(), "engine": name, "schedule": schedule}

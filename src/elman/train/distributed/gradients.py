@@ -77,17 +77,17 @@ class Workers(DDPStrategy):
 
     DistributedDataParallel sends gradients while the backward goes on. Processes of one machine
     that compute on its cores have no core left that could: there it only costs, and all gradients
-    are averaged in one message after the backward (`averaging.average_gradients`).
+    are averaged in one message after the backward (`average_gradients`).
     """
 
     @property
-    def at_once(self) -> bool:
+    def shares_cores(self) -> bool:
         """Whether processes share the cores of one machine."""
         return self.root_device.type == "cpu" and self.num_nodes == 1
 
     def setup_module(self, module: nn.Module) -> Any:
         """Wrap a model where that hides messages; all processes have the first one's weights."""
-        if not self.at_once:
+        if not self.shares_cores:
             return super().setup_module(module)
         with torch.no_grad():
             for value in (*module.parameters(), *module.buffers()):
@@ -95,16 +95,16 @@ class Workers(DDPStrategy):
         return module
 
 
-def at_once(fabric: Fabric) -> bool:
-    """Whether gradients are averaged after the backward, by `averaging.average_gradients`."""
+def averages_after_backward(fabric: Fabric) -> bool:
+    """Whether gradients are averaged after the backward, by `average_gradients`."""
     strategy = fabric.strategy
-    return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.at_once
+    return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.shares_cores
 
 
-def backward_of(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManager[None]:
-    """Where forward and backward of a step run: gradients are sent meanwhile where that hides it,
-    unless they stay in this process, ``alone``."""
-    if at_once(fabric):
+def backward_context(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManager[None]:
+    """Context of a step's forward and backward: gradients are sent during the backward where that
+    hides the messages, unless they stay in this process, ``alone``."""
+    if averages_after_backward(fabric):
         return sending_after_backward()
     if not alone or fabric.world_size == 1:
         return nullcontext()
@@ -126,12 +126,12 @@ def shard(model: nn.Module, mesh: Any) -> Any:
         if parameter.dim() == 0:
             hint = "leave --shard out, or declare it [1]"
             raise InputError(f"{name} is a number, which cannot be divided", hint)
-    own = mesh["data_parallel"]
+    submesh = mesh["data_parallel"]
     for part in parts(model):
-        fully_shard(part, mesh=own)
+        fully_shard(part, mesh=submesh)
         if isinstance(part, LinearCrossEntropyLoss):  # validation asks for it, not for a forward
             register_fsdp_forward_method(part, "logits")
-    return fully_shard(model, mesh=own)
+    return fully_shard(model, mesh=submesh)
 
 
 def parts(model: nn.Module) -> list[nn.Module]:
@@ -139,28 +139,28 @@ def parts(model: nn.Module) -> list[nn.Module]:
     children = list(model.children())
     readers: dict[Tensor, int] = {}
     for child in children:
-        for parameter in child.parameters():
-            readers[parameter] = readers.get(parameter, 0) + 1
+        for weight in child.parameters():
+            readers[weight] = readers.get(weight, 0) + 1
     return [
         child
         for child in children
-        if (held := list(child.parameters())) and all(readers[one] == 1 for one in held)
+        if (weights := list(child.parameters())) and all(readers[weight] == 1 for weight in weights)
     ]
 
 
-def whole(value: Tensor) -> Tensor:
-    """All of a tensor that may be divided; every process must ask."""
-    return value.full_tensor() if _divided(value) else value  # type: ignore[attr-defined]
+def gather_whole(value: Tensor) -> Tensor:
+    """Gather a tensor that may be divided among processes (collective)."""
+    return value.full_tensor() if _is_divided(value) else value  # type: ignore[attr-defined]
 
 
-def divided_as(value: Tensor, pattern: Tensor) -> Tensor:
-    """This process's part of a whole tensor, if another one of its shape is divided.
+def divide_as(value: Tensor, pattern: Tensor) -> Tensor:
+    """Take this process's part of a whole tensor, if a parameter of its shape is divided.
 
     Args:
         value: the same in every process.
         pattern: a parameter.
     """
-    if not _divided(pattern) or value.shape != pattern.shape:
+    if not _is_divided(pattern) or value.shape != pattern.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
 
@@ -169,7 +169,7 @@ def divided_as(value: Tensor, pattern: Tensor) -> Tensor:
     return distribute_tensor(value, mesh, placements, src_data_rank=None)
 
 
-def _divided(value: Tensor) -> bool:
+def _is_divided(value: Tensor) -> bool:
     if type(value) in (Tensor, nn.Parameter) or not dist.is_available():
         return False
     from torch.distributed.tensor import DTensor

@@ -1,4 +1,4 @@
-"""The processes of a run, one per device: how they start, meet, and notice that one is gone.
+"""Processes of a run, one per device: start, rendezvous, and detection of lost processes.
 
 Lightning Fabric starts them, or torchrun, which starts all anew when one is gone or others join.
 The first attempt leaves a mark with the name of torchrun's launch in its run folder; the processes
@@ -36,7 +36,7 @@ from elman.train.run.folder import list_runs
 LOOPBACK = ("127.", "::1]")  # how addresses of this machine itself begin
 
 
-def of_connection(error: RuntimeError) -> bool:
+def is_connection_error(error: RuntimeError) -> bool:
     """Whether an error is of the connection between processes."""
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
@@ -51,15 +51,15 @@ def translate_connection_errors(text: str, hint: str, loopback_hint: str = "") -
     try:
         yield
     except RuntimeError as error:
-        if not of_connection(error):
+        if not is_connection_error(error):
             raise
-        said = str(error).splitlines()[0]
-        if loopback_hint and any(f"[{address}" in said for address in LOOPBACK):
+        first_line = str(error).splitlines()[0]
+        if loopback_hint and any(f"[{address}" in first_line for address in LOOPBACK):
             hint = loopback_hint
-        raise RunError(text, hint, said=said) from error
+        raise RunError(text, hint, said=first_line) from error
 
 
-def joining(workers: int, timeout: float, nodes: int = 1) -> AbstractContextManager[None]:
+def check_rendezvous(workers: int, timeout: float, nodes: int = 1) -> AbstractContextManager[None]:
     """Raise RunError if the processes of a run do not find one another within so many seconds.
 
     Gloo takes the address that a machine's name has there, which may be one that leads no further
@@ -71,7 +71,7 @@ def joining(workers: int, timeout: float, nodes: int = 1) -> AbstractContextMana
     return translate_connection_errors(text, hint, named if nodes > 1 else "")
 
 
-def noticing_loss(hint: str) -> AbstractContextManager[None]:
+def detect_lost_process(hint: str) -> AbstractContextManager[None]:
     """Raise RunError, with what to do then, if another process of a run is gone."""
     return translate_connection_errors("another process of the run is gone", hint)
 
@@ -118,7 +118,7 @@ def meet(timeout: float, out: Path | None = None) -> Attempt:
         return Attempt()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     deadline = time.monotonic() + timeout
-    with joining(world, timeout):
+    with check_rendezvous(world, timeout):
         if rank or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             await_store(deadline)
         shared, _, _ = next(rendezvous("env://", timeout=time_left(deadline)))
@@ -185,7 +185,7 @@ def attempt_store(store: Any, rank: int, world: int, deadline: float) -> Any:
     while (heard := store.add(f"heard of {name}", 0)) < world - 1:
         if time.monotonic() > deadline:
             raise dist.DistStoreError(f"{heard + 1} of {world} processes came")
-        for key in (f"came {other}" for other in range(1, world)):
+        for key in (f"came {number}" for number in range(1, world)):
             if store.check([key]):
                 store.set(f"part of {store.get(key).decode()}", name)
         time.sleep(PAUSE_S)
@@ -200,7 +200,7 @@ def mark(launch: str) -> str:
 Configured = TypeVar("Configured", bound=Config)
 
 
-def placed(config: Configured, *, resumed: bool = False) -> Configured:
+def with_processes(config: Configured, *, resumed: bool = False) -> Configured:
     """Return a configuration with the processes that torchrun has started, if it has.
 
     Args:
@@ -211,16 +211,16 @@ def placed(config: Configured, *, resumed: bool = False) -> Configured:
     """
     if not started_by_torchrun():
         return config
-    world, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    if world % here or (config.workers not in (1, world) and not resumed):
+    world, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if world % local or (config.workers not in (1, world) and not resumed):
         hint = "leave --devices and --nodes out; as many processes on every node"
         raise InputError(
             "torchrun has started other processes than asked for",
             hint,
             asked=f"{config.devices} devices on {config.nodes} nodes",
-            torchrun=f"{here} processes here, {world} in all",
+            torchrun=f"{local} processes here, {world} in all",
         )
-    return replace(config, devices=here, nodes=world // here)
+    return replace(config, devices=local, nodes=world // local)
 
 
 def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
@@ -250,7 +250,7 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
             asked=f"{config.devices} x {config.accelerator}, precision {config.precision}",
             said=str(error).splitlines()[0],
         ) from error
-    with joining(config.workers, config.timeout, config.nodes):
+    with check_rendezvous(config.workers, config.timeout, config.nodes):
         if attempt is not None and attempt.store is not None:
             dist.init_process_group(
                 "nccl" if fabric.device.type == "cuda" else "gloo",
@@ -265,24 +265,24 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
 
 
 def check_place(config: Config) -> None:
-    """Refuse a place among several machines, as the environment tells it, that there is not. Raises
+    """Check rank and port of this machine in the environment. Raises
     InputError: MASTER_PORT is not a port, or NODE_RANK not the number of a machine."""
     if config.nodes == 1:
         return
     for name, highest in (("MASTER_PORT", 65535), ("NODE_RANK", config.nodes - 1)):
-        said = os.environ.get(name, "0")
-        if not said.isdecimal() or int(said) > highest:
+        text_value = os.environ.get(name, "0")
+        if not text_value.isdecimal() or int(text_value) > highest:
             text = f"{name} must be a number from 0 to {highest}"
             raise InputError(
                 text,
                 f"{name}={min(highest, 29500)} elman train …",
-                said=f"{name}={said}",
+                said=f"{name}={text_value}",
                 machines=config.nodes,
             )
 
 
 def strategy(config: Config) -> Strategy | str:
-    """How processes train together: each a model of its own, or all a part of one."""
+    """Choose Fabric's strategy: one process, a copy of the model in each, or shards of one."""
     timeout = timedelta(seconds=config.timeout)
     if config.workers == 1:
         return "auto"
@@ -291,19 +291,18 @@ def strategy(config: Config) -> Strategy | str:
     return Workers(timeout=timeout)
 
 
-def agreed(fabric: Fabric, *wished: bool) -> list[bool]:
-    """Whether any process wishes each of several things; all processes answer alike, by one
-    message."""
+def vote(fabric: Fabric, *flags: bool) -> list[bool]:
+    """Logical OR of several flags over all processes, in one message (collective)."""
     if fabric.world_size == 1:
-        return list(wished)
-    votes = torch.tensor(wished, dtype=torch.float32, device=fabric.device)
+        return list(flags)
+    votes = torch.tensor(flags, dtype=torch.float32, device=fabric.device)
     return [share > 0 for share in mean(votes).tolist()]
 
 
 def rows_of(fabric: Fabric, batch: int) -> slice:
     """Return the rows of the batch that this process trains on."""
-    each = batch // fabric.world_size
-    return slice(fabric.global_rank * each, (fabric.global_rank + 1) * each)
+    size = batch // fabric.world_size
+    return slice(fabric.global_rank * size, (fabric.global_rank + 1) * size)
 
 
 def check_same_everywhere(fabric: Fabric, facts: Mapping[str, Any]) -> None:
@@ -320,7 +319,7 @@ def check_same_everywhere(fabric: Fabric, facts: Mapping[str, Any]) -> None:
     answers: list[dict[str, str]] = [{}] * fabric.world_size
     dist.all_gather_object(answers, {name: str(value) for name, value in facts.items()})
     for name, value in answers[0].items():
-        for rank, theirs in enumerate(answers):
-            if theirs.get(name) != value:
-                details = [("process 0", value), (f"process {rank}", str(theirs.get(name)))]
+        for rank, answer in enumerate(answers):
+            if answer.get(name) != value:
+                details = [("process 0", value), (f"process {rank}", str(answer.get(name)))]
                 raise RunError(diagnostic(f"the processes differ in {name}", details))

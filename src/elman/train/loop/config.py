@@ -1,4 +1,5 @@
-"""What a run is: every choice that its result depends on, stored as JSON in the run folder."""
+"""Configuration of a run: every setting that its result depends on, stored as JSON in its
+folder."""
 
 from __future__ import annotations
 
@@ -10,27 +11,27 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from elman.errors import InputError
 from elman.train.loop.optimizer import OPTIMIZERS, SCHEDULES, STAIRS, find_schedule
-from elman.train.run.stored import DamageError, filled
+from elman.train.run.stored import DamageError, decode
 
-DRAWN = ("zoneout", "recurrent_dropout", "weight_dropout")  # options of recurrent layers
+RANDOM_OPTIONS = ("zoneout", "recurrent_dropout", "weight_dropout")  # options of recurrent layers
 
 
 class Rule(NamedTuple):
-    """What a value has to be, None and text aside: a test, and the words for it."""
+    """A rule for values other than None: a predicate, and its text for messages."""
 
     holds: Callable[[Any], bool]
     text: str
 
 
 def at_least(least: int) -> Rule:
-    """No less than a number."""
+    """Rule for values no less than a number."""
     return Rule(lambda value: value >= least, f"must be at least {least}")
 
 
 def one_of(names: Iterable[str], words: str = "must be one of {}", sign: str = ", ") -> Rule:
-    """One of some names."""
-    known = tuple(names)
-    return Rule(lambda value: value in known, words.format(sign.join(known)))
+    """Rule for values among some names."""
+    names = tuple(names)
+    return Rule(lambda value: value in names, words.format(sign.join(names)))
 
 
 POSITIVE = Rule(lambda value: value > 0, "must be positive")
@@ -45,18 +46,18 @@ NONFINITE = ("stop", "skip")
 
 
 def setting(default: Any, about: str, rule: Rule | None = None) -> Any:
-    """Describe a field: its default, the words of its command-line option, and what it must be."""
+    """Describe a field: its default, the help text of its command-line option, and its rule."""
     return field(default=default, metadata={"about": about, "rule": rule})
 
 
-def other(name: str, default: Any) -> Any:
-    """Describe a field of `Config` whose default is another one for some task."""
+def override(name: str, default: Any) -> Any:
+    """Describe a field of `Config` with another default for some task."""
     return field(default=default, metadata=Config.__dataclass_fields__[name].metadata)
 
 
 @dataclass(frozen=True)
 class Config:
-    """What every run has; `None` means: found at the start, then stored.
+    """Settings common to all tasks; `None` means: determined at the start, then stored.
 
     A task adds its own fields. Each field is an option of `elman train` too, described here once.
     """
@@ -147,7 +148,7 @@ class Config:
             raise InputError(text)
 
     def check_momentum(self) -> None:
-        """Raise InputError if what is said of the momentum makes no sense."""
+        """Raise InputError if the settings of the momentum contradict one another."""
         if self.momentum and self.window is not None:
             raise InputError("momentum and window set the same thing: give one of them")
         if self.window is not None and self.window < self.minibatch:
@@ -156,20 +157,20 @@ class Config:
             raise InputError("nesterov needs a momentum above 0, as in --momentum 0.9 --nesterov")
         for name in ("momentum", "window", "step_size"):
             if getattr(self, name) and self.optimizer != "sgd":
-                said = name.replace("_", "-")
-                hint = f"leave --{said} out, or --optimizer sgd"
+                option = name.replace("_", "-")
+                hint = f"leave --{option} out, or --optimizer sgd"
                 raise InputError(f"{self.optimizer} has no {name.replace('_', ' ')} to set: {hint}")
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
-        """Make a configuration from what is given; a preset among it has other defaults.
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Make a configuration from some settings; a preset among them has other defaults.
 
         A given length (steps, minutes) takes the place of the preset's epochs.
         """
-        preset = dict(cls.PRESETS.get(given.get("preset", ""), {}))
-        if {"steps", "minutes"} & set(given):
+        preset = dict(cls.PRESETS.get(settings.get("preset", ""), {}))
+        if {"steps", "minutes"} & set(settings):
             preset.pop("epochs", None)
-        return cls(**preset | dict(given))
+        return cls(**preset | dict(settings))
 
     @property
     def workers(self) -> int:
@@ -184,13 +185,14 @@ class Config:
 
     @property
     def used_momentum(self) -> float:
-        """As given, or by the window (G. Diamos, "Persistent RNNs", 2016, slides: 1 - minibatch /
-        window)."""
+        """The given momentum, or that of the window (G. Diamos, "Persistent RNNs", 2016, slides: 1
+        - minibatch / window)."""
         return self.momentum if self.window is None else 1 - self.minibatch / self.window
 
     @property
     def peak_lr(self) -> float:
-        """As given, or by the step size (same source: step size * (1 - momentum) * minibatch)."""
+        """The given rate, or that of the step size (same source: step size * (1 - momentum) *
+        minibatch)."""
         if self.step_size is None:
             return self.lr
         return self.step_size * (1 - self.used_momentum) * self.minibatch
@@ -202,7 +204,7 @@ class Config:
 
     @property
     def items_per_step(self) -> int:
-        """How many of what the task counts are in one training step, over all devices."""
+        """Items (of the task) in one training step, over all devices."""
         return self.batch
 
     def to_json(self) -> dict[str, Any]:
@@ -211,12 +213,12 @@ class Config:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """Read what `to_json` gave. Raises DamageError: a field is unknown or of the wrong kind."""
+        """The inverse of `to_json`. Raises DamageError: a field is unknown or of the wrong kind."""
         stored = {name: value for name, value in stored.items() if name != "task"}
         unknown = sorted(set(stored) - {field.name for field in fields(cls)})
         if unknown:
             raise DamageError(f"unknown fields: {', '.join(unknown)}")
-        return filled(cls, stored)
+        return decode(cls, stored)
 
     def absolute(self) -> Self:
         """Spell the paths in full, so that a run can be resumed from any folder."""

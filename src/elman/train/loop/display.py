@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a bar on a terminal, else a plain line now and then."""
+"""Progress of training: a bar on a terminal, else a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PLAIN_EVERY_S = 10.0
 
 @dataclass
 class Display:
-    """Shows how far a run is.
+    """Displays the progress of a run.
 
     Attributes:
         console: where to; quiet in all processes but the first.
-        words: how the task calls what it counts.
+        words: names and units of the task.
     """
 
     console: Console
@@ -35,9 +35,9 @@ class Display:
         """Print a line (or several) beside the bar."""
         self.console.print(Text(printable(text)), soft_wrap=True)
 
-    def start(self, done: int, total: int) -> None:
-        """Begin to show steps `done` … `total`."""
-        self._began, self._spoke = (time.monotonic(), done), time.monotonic()
+    def start(self, step: int, total: int) -> None:
+        """Begin to show steps `step` … `total`."""
+        self._began, self._spoke = (time.monotonic(), step), time.monotonic()
         if not self.console.is_terminal:
             return
         self._bar = Progress(
@@ -48,26 +48,26 @@ class Display:
             TextColumn("left"),
             console=self.console,
         )
-        self._task = self._bar.add_task("", total=total, completed=done)
+        self._task = self._bar.add_task("", total=total, completed=step)
         self._bar.start()
 
-    def update(self, done: int, total: int, train_loss: float, items_per_s: float) -> None:
+    def update(self, step: int, total: int, train_loss: float, items_per_s: float) -> None:
         """Show the state after a step."""
         words = self.words
         text = f"{train_loss:{words.form}} {words.brief}, {items_per_s:,.0f} {words.items}/s"
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, description=text)
+            self._bar.update(self._task, completed=step, description=text)
             return
         now = time.monotonic()
         if now - self._spoke < PLAIN_EVERY_S:
             return
         self._spoke = now
         began, first = self._began
-        left = (now - began) / max(1, done - first) * (total - done)
-        self.say(f"step {done}/{total}: {text}, {clock(left)} left")
+        left_s = (now - began) / max(1, step - first) * (total - step)
+        self.say(f"step {step}/{total}: {text}, {clock(left_s)} left")
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -75,6 +75,6 @@ class Display:
 
 def clock(seconds: float) -> str:
     """Write a duration as hours, minutes and seconds."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"

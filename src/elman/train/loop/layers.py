@@ -8,7 +8,7 @@ from torch import nn
 
 import elman.nn
 from elman.cell_files import find_cell, find_sequence_cell
-from elman.train.loop.config import DRAWN, Config
+from elman.train.loop.config import RANDOM_OPTIONS, Config
 
 BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 
@@ -29,7 +29,7 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
         "engine": config.engine,
         "heads": getattr(config, "heads", 1),
         "residual": config.adds_inputs,
-        **{name: getattr(config, name) for name in DRAWN},
+        **{name: getattr(config, name) for name in RANDOM_OPTIONS},
     }
     if config.cell in BUILT_IN:
         return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, **options)
@@ -43,21 +43,21 @@ def check_cell(config: Config) -> None:
         find_sequence_cell(config.cell)
 
 
-def own_formula(config: Config) -> str:
+def cell_fingerprint(config: Config) -> str:
     """The fingerprint of a cell that is in the user's file, which may change; else nothing. Raises
     RunError: as :func:`find_cell`."""
     return find_cell(config.cell).fingerprint if ":" in config.cell else ""
 
 
-def without_twin(config: Config) -> str | None:
-    """Say why torch.nn has no layers like a run's; None if it has."""
+def refuse_twin(config: Config) -> str | None:
+    """The reason why torch.nn has no layers like a run's; None if it has."""
     if config.cell not in BUILT_IN:
         return f"torch.nn has no cell like {config.cell}"
     if getattr(config, "heads", 1) > 1:
         return "torch.nn has no heads"
     if config.adds_inputs:
         return "torch.nn has no residual layers"
-    for name in DRAWN:
+    for name in RANDOM_OPTIONS:
         if getattr(config, name):
             return f"torch.nn has no {name.replace('_', ' ')}"
     return None

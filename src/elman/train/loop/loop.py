@@ -19,7 +19,7 @@ from typing import Any
 
 import elman.nn
 from elman.errors import RunError
-from elman.train.distributed.launch import agreed
+from elman.train.distributed.launch import vote
 from elman.train.loop.config import Config
 from elman.train.loop.display import Display
 from elman.train.loop.metrics import MetricsFile, Row, Tally
@@ -32,8 +32,8 @@ from elman.train.run.checkpoint import Best, Checkpoint, Failure, Writer
 from elman.train.run.folder import RunFolder
 
 
-class Wish:
-    """Whether somebody asked to stop, and by which signal."""
+class StopRequest:
+    """A request to stop, and the signal that made it; false until there is one."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -43,24 +43,24 @@ class Wish:
 
 
 @contextmanager
-def heeding_interrupts() -> Iterator[Wish]:
-    """Turn SIGINT and SIGTERM into a wish while the block runs (in the main thread only)."""
-    wish = Wish()
+def defer_signals() -> Iterator[StopRequest]:
+    """Turn SIGINT and SIGTERM into a request to stop during the block (in the main thread only)."""
+    request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield wish
+        yield request
         return
 
     def note(number: int, frame: FrameType | None) -> None:
         earlier = before[signal.Signals(number)]
-        if wish and callable(earlier):
+        if request and callable(earlier):
             earlier(number, frame)
-        elif wish:
+        elif request:
             raise KeyboardInterrupt
-        wish.signal = number
+        request.signal = number
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield wish
+        yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -76,14 +76,14 @@ class Loop:
     """One run under way in this process; losses are in the unit of the task.
 
     Attributes:
-        words: how the task calls what it counts.
-        mine: the rows of each batch that this process trains on.
+        words: names and units of the task.
+        rows: the rows of each batch that this process trains on.
         observe: called with every row of the metrics (TensorBoard).
         saved: when the last checkpoint was taken (monotonic clock).
         recorded: the choices in it.
         fell: calls that engine deer had run step by step, in this process so far.
-        best: what did best in validation; None before the first.
-        unsaved: whether the disk did not take it.
+        best: best weights in validation; None before the first.
+        unsaved: whether writing them failed.
     """
 
     config: Config
@@ -93,7 +93,7 @@ class Loop:
     folder: RunFolder
     metrics: MetricsFile
     display: Display
-    mine: slice
+    rows: slice
     observe: Callable[[Row], None]
     writer: Writer
     tally: Tally = field(default_factory=Tally)
@@ -114,8 +114,8 @@ class Loop:
         """Whether this process is the one that writes."""
         return self.stepper.fabric.global_rank == 0
 
-    def run(self, wish: Wish) -> bool:
-        """Train to the last step, or until somebody wishes to stop.
+    def run(self, request: StopRequest) -> bool:
+        """Train to the last step, or until a request to stop.
 
         Returns:
             Whether all steps are done.
@@ -131,7 +131,7 @@ class Loop:
         self.display.start(self.tally.step, self.steps)
         try:
             while self.tally.step < self.steps:
-                if self.step(wish) and self.tally.step < self.steps:
+                if self.step(request) and self.tally.step < self.steps:
                     self.save(must=True)
                     return False
         finally:
@@ -139,8 +139,8 @@ class Loop:
             self.writer.close()
         return True
 
-    def step(self, wish: Wish) -> bool:
-        """Do one training step and what is due after it.
+    def step(self, request: StopRequest) -> bool:
+        """Do one training step, and validation, metrics and checkpoint that are due after it.
 
         Returns:
             Whether all processes stop, because one of them was asked to and all have one model.
@@ -148,16 +148,16 @@ class Loop:
         config, before = self.config, self.tally.step
         lr = learning_rate(before, self.steps, config.peak_lr, config.warmup, config.schedule)
         alone = self.stepper.fabric.world_size == 1
-        wishes = tuple if alone else partial(self.wishes, wish)  # sent with the gradients
+        votes = tuple if alone else partial(self.votes, request)  # sent with the gradients
         began = time.perf_counter()
         loss, norm = self.stepper.train(
-            self.data.batch(before, self.mine), lr, self.alike(before + 1), wishes
+            self.data.batch(before, self.rows), lr, self.in_sync(before + 1), votes
         )
-        taken = time.perf_counter() - began
+        step_s = time.perf_counter() - began
         loss *= self.words.scale
         fell, self.fell = self.fell, self.fallbacks()
         tally = self.tally
-        tally.add(taken, self.fell - fell)
+        tally.add(step_s, self.fell - fell)
         if math.isfinite(loss) and math.isfinite(norm):
             tally.loss += loss
             tally.norm += norm
@@ -165,7 +165,7 @@ class Loop:
             tally.skipped_in_a_row = 0
         else:
             self.skip(loss, norm)
-        mean, speed = self.words.of_mean(loss), config.items_per_step / taken
+        mean, speed = self.words.of_mean(loss), config.items_per_step / step_s
         self.display.update(self.tally.step, self.steps, mean, speed)
         last = self.tally.step == self.steps
         validated = last or self.due(config.validate_every)
@@ -173,22 +173,22 @@ class Loop:
             self.validate()
         if self.tally.count and (validated or self.due(config.log_every)):
             self.log(lr, validated)
-        if not self.alike(self.tally.step):
+        if not self.in_sync(self.tally.step):
             return False
         chose, late, stop = self.stepper.wished
         if validated or alone:  # as of now, which may be a message
-            chose, late, stop = agreed(self.stepper.fabric, *self.wishes(wish))
+            chose, late, stop = vote(self.stepper.fabric, *self.votes(request))
         # What was measured once is used to the end of the run, even if this process is killed now.
         if last or chose or late or self.due(config.checkpoint_every):
             self.save(must=last, wait=chose)
         return stop
 
-    def wishes(self, wish: Wish) -> tuple[bool, bool, bool]:
-        """Whether this process has chosen something new, saved long ago, and was asked to stop."""
+    def votes(self, request: StopRequest) -> tuple[bool, bool, bool]:
+        """This process's votes: new choices of kernels, a late checkpoint, a request to stop."""
         late = time.monotonic() - self.saved > CHECKPOINT_S
-        return self.choices() != self.recorded, late, bool(wish)
+        return self.choices() != self.recorded, late, bool(request)
 
-    def alike(self, step: int) -> bool:
+    def in_sync(self, step: int) -> bool:
         """Whether all processes have the same model after a step."""
         return step % self.config.sync_every == 0 or step == self.steps
 
@@ -202,8 +202,8 @@ class Loop:
         if self.config.on_nonfinite == "skip" and tally.skipped_in_a_row <= MOST_SKIPPED:
             self.display.say(f"step {tally.step} skipped: loss {text}")
             return
-        self.tell(self.writer.settled())
-        saved = checkpoint.listed(self.folder.checkpoints)
+        self.report(self.writer.wait())
+        saved = checkpoint.list_checkpoints(self.folder.checkpoints)
         raise RunError(
             f"training diverged at step {tally.step}",
             "a smaller --lr or --clip, or --on-nonfinite skip",
@@ -211,33 +211,33 @@ class Loop:
             saved=saved[-1].name if saved else "no checkpoint",
         )
 
-    def due(self, every: int | None) -> bool:
-        """Whether something that is done every so many steps is due now."""
-        return every is not None and self.tally.step % every == 0
+    def due(self, interval: int | None) -> bool:
+        """Whether an action with an interval in steps is due."""
+        return interval is not None and self.tally.step % interval == 0
 
     def validate(self) -> None:
         """Measure loss and score on the validation data."""
-        found, words = self.stepper.validate(self.data.held_out()), self.words
-        found = replace(found, loss=words.unit(found.loss))
-        self.tally.valid_loss, self.tally.valid_score = found.loss, found.score
+        score, words = self.stepper.validate(self.data.held_out()), self.words
+        score = replace(score, loss=words.unit(score.loss))
+        self.tally.valid_loss, self.tally.valid_score = score.loss, score.score
         self.fell = self.fallbacks()
-        self.display.say(f"step {self.tally.step}/{self.steps}: validation {words.in_words(found)}")
-        if self.alike(self.tally.step):
-            self.keep(found)
+        self.display.say(f"step {self.tally.step}/{self.steps}: validation {words.describe(score)}")
+        if self.in_sync(self.tally.step):
+            self.keep_best(score)
 
-    def keep(self, found: Score) -> None:
+    def keep_best(self, score: Score) -> None:
         """Keep the weights, in memory and on the disk, if they are the best so far."""
-        better = self.words.better(found, self.best.found if self.best else NOTHING)
-        if agreed(self.stepper.fabric, better)[0]:  # other machines may round otherwise
+        better = self.words.better(score, self.best.score if self.best else NOTHING)
+        if vote(self.stepper.fabric, better)[0]:  # other machines may round otherwise
             weights = snapshot.capture_weights(self.stepper)
-            self.best = Best(self.tally.step, found, weights)
+            self.best = Best(self.tally.step, score, weights)
             self.save_best()
 
     def save_best(self) -> None:
-        """Write what did best beside the training."""
+        """Write the best weights in the background."""
         if self.first and self.best is not None:
             self.unsaved = False
-            self.tell(self.writer.begin(self.best.checkpoint(self.metrics.text), best=True))
+            self.report(self.writer.begin(self.best.checkpoint(self.metrics.text), best=True))
 
     def log(self, lr: float, validated: bool) -> None:
         """Write a row of metrics and begin the next one."""
@@ -279,26 +279,26 @@ class Loop:
             self.save_best()
         facts |= {"tally": asdict(self.tally), "choices": self.recorded}
         point = Checkpoint(self.tally.step, tensors, facts, self.metrics.text)
-        self.tell(self.writer.begin(point))
+        self.report(self.writer.begin(point))
         if not (must or wait):
             return
-        failure = self.writer.settled()
+        failure = self.writer.wait()
         if failure is not None and must:
-            raise self.unwritten(failure) from failure.error
-        self.tell(failure)
+            raise self.write_error(failure) from failure.error
+        self.report(failure)
 
-    def tell(self, failure: Failure | None) -> None:
-        """Say that a checkpoint could not be written."""
+    def report(self, failure: Failure | None) -> None:
+        """Report a checkpoint that could not be written."""
         if failure is not None:
             self.unsaved = self.unsaved or failure.best
-            self.display.say(str(self.unwritten(failure)))
+            self.display.say(str(self.write_error(failure)))
 
-    def unwritten(self, failure: Failure) -> RunError:
-        """Build the error for it."""
+    def write_error(self, failure: Failure) -> RunError:
+        """Build the error for a checkpoint that could not be written."""
         full = failure.error.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = "best weights" if failure.best else "checkpoint"
+        content = "best weights" if failure.best else "checkpoint"
         return RunError(
-            f"the {what} of step {failure.step} could not be written",
+            f"the {content} of step {failure.step} could not be written",
             f"make {'room on the disk' if full else 'the folder writable'}; older checkpoints are "
             "as they were",
             path=self.folder.checkpoints,

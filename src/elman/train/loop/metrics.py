@@ -1,5 +1,5 @@
-"""What a run has come to, in numbers: its sums so far, and metrics.csv, one row now and then, for
-people, plots and comparisons.
+"""Metrics of a run: the sums so far, and metrics.csv, a row every few steps for people, plots and
+comparisons.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from elman.train.run.stored import (
     DamageError,
     Positive,
     Range,
-    filled,
+    decode,
     number,
     read_bytes,
 )
@@ -70,7 +70,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Row:
-    """What is known after a step.
+    """A row of metrics.csv.
 
     Attributes:
         step, items: training steps done, characters (or sequences) trained on.
@@ -144,19 +144,19 @@ def read_metrics(path: Path) -> list[Row]:
     Raises:
         DamageError: if the file, or a line of it, is not what a run writes.
     """
-    held = read_bytes(path)
-    return [] if held is None else parse_metrics(held)
+    content = read_bytes(path)
+    return [] if content is None else parse_metrics(content)
 
 
-def parse_metrics(held: bytes) -> list[Row]:
+def parse_metrics(content: bytes) -> list[Row]:
     """Read the rows of a metrics.csv from its bytes. Raises DamageError: they, or a line of them,
     are not what a run writes."""
-    whole = held[: held.rfind(b"\n") + 1]
+    complete = content[: content.rfind(b"\n") + 1]
     try:
-        lines = csv.reader(io.StringIO(whole.decode("utf-8")), strict=True)
+        lines = csv.reader(io.StringIO(complete.decode("utf-8")), strict=True)
         columns = next(lines, [])
         if absent := [name for name in COLUMNS if name not in columns]:
-            raise DamageError(f"there is no column {absent[0]}" if whole else "it is empty")
+            raise DamageError(f"there is no column {absent[0]}" if complete else "it is empty")
         return [parse_row(columns, texts, lines.line_num) for texts in lines if texts]
     except UnicodeDecodeError as error:
         raise DamageError(f"it is not text: {error.reason} at offset {error.start}") from error
@@ -170,6 +170,6 @@ def parse_row(columns: list[str], texts: list[str], line: int) -> Row:
     if len(texts) != len(columns):
         raise DamageError(f"line {line}: {len(texts)} values in {len(columns)} columns")
     try:
-        return filled(Row, {name: number(text) for name, text in zip(columns, texts)})
+        return decode(Row, {name: number(text) for name, text in zip(columns, texts)})
     except DamageError as error:
         raise DamageError(f"line {line}: {error}") from error

@@ -1,4 +1,4 @@
-"""What training minimises and what a validation counts: the loss of a task, and its score."""
+"""Objectives: the loss that training minimises, and the score of a validation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Measure:
 
     Attributes:
         title: for people, before its value ("accuracy").
-        axis: what a plot has beside it.
+        axis: label of a plot's axis.
         form: how its values are written.
         limits: ends of its axis in a plot; None lets the values decide.
     """
@@ -35,11 +35,11 @@ class Measure:
 
 @dataclass(frozen=True)
 class Objective:
-    """What a model is trained and judged by; targets are of any dtype and shape.
+    """Loss and score of a task; targets are of any dtype and shape.
 
     Attributes:
         loss: mean over all targets of a batch, [], from the model's outputs and the targets.
-        sums: what the score is made of, float64; added over batches.
+        sums: sufficient statistics of the score, float64; added over batches.
         score: from these sums; None where it is not defined.
         inside: whether the model computes the loss itself when it is given the targets: the
             read-out and the loss can be one operation then.
@@ -53,13 +53,13 @@ class Objective:
 
 @dataclass(frozen=True)
 class Score:
-    """What a validation found: the objective's loss, and its score where that is defined."""
+    """Result of a validation: the objective's loss, and its score where that is defined."""
 
     loss: float
     score: float | None
 
 
-def judged(objective: Objective, pairs: Iterable[tuple[Tensor, Tensor]]) -> Score:
+def evaluate(objective: Objective, pairs: Iterable[tuple[Tensor, Tensor]]) -> Score:
     """Return mean loss and score over pairs of a model's outputs and targets."""
     total, count, sums = 0.0, 0, torch.zeros((), dtype=torch.float64)
     for outputs, targets in pairs:
@@ -99,7 +99,7 @@ def moments(outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.stack((ones, errors.square().sum(0), right.sum(0), right.square().sum(0)))
 
 
-def explained(sums: Tensor) -> float | None:
+def r_squared(sums: Tensor) -> float | None:
     """Return R² = 1 - Σ (output - target)² / Σ (target - its mean)², all outputs together.
 
     Args:
@@ -118,4 +118,4 @@ def explained(sums: Tensor) -> float | None:
 ACCURACY = Measure("accuracy", "share predicted right", ".1%", (0, 1))
 R2 = Measure("R²", "R²", ".3f")
 CLASSES = Objective(cross_entropy, hits, share)
-SQUARES = Objective(squared_error, moments, explained)
+SQUARES = Objective(squared_error, moments, r_squared)

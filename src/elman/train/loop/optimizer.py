@@ -1,6 +1,4 @@
-"""The optimizers there are, and the learning rate as a function of the step, so that a checkpoint
-need not hold it.
-"""
+"""Optimizers, and the learning rate as a function of the step, so that no checkpoint holds it."""
 
 from __future__ import annotations
 
@@ -32,8 +30,8 @@ OPTIMIZERS: dict[str, Callable[[Groups, float, float, bool], Optimizer]] = {
 }
 
 
-def remembered(name: str, momentum: float, nesterov: bool) -> dict[str, Any]:
-    """What an optimizer remembers of a parameter [1], by name: tensors of its shape, or numbers."""
+def optimizer_state(name: str, momentum: float, nesterov: bool) -> dict[str, Any]:
+    """State of an optimizer for a parameter [1], by name: tensors of its shape, or numbers."""
     weight = torch.nn.Parameter(torch.ones(1))
     weight.grad = torch.ones(1)
     optimizer = OPTIMIZERS[name]([{"params": [weight]}], 1.0, momentum, nesterov)
@@ -44,18 +42,18 @@ def remembered(name: str, momentum: float, nesterov: bool) -> dict[str, Any]:
 LAST_SHARE = 0.02
 
 
-def cosine(done: float) -> float:
+def cosine(progress: float) -> float:
     """Fall along a half cosine."""
-    return LAST_SHARE + (1 - LAST_SHARE) * 0.5 * (1 + math.cos(math.pi * done))
+    return LAST_SHARE + (1 - LAST_SHARE) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def linear(done: float) -> float:
+def linear(progress: float) -> float:
     """Fall along a line."""
-    return LAST_SHARE + (1 - LAST_SHARE) * (1 - done)
+    return LAST_SHARE + (1 - LAST_SHARE) * (1 - progress)
 
 
-def constant(done: float) -> float:
-    """Stay."""
+def constant(progress: float) -> float:
+    """Constant."""
     return 1.0
 
 
@@ -71,12 +69,13 @@ _STAIRS = re.compile(r"stairs:(\d+)/([1-9]\d*):(\d+(?:\.\d+)?)")
 _ROUNDING = 1e-9  # of a share, times the number of stages
 
 
-def stairs(held: int, stages: int, divisor: float) -> Callable[[float], float]:
-    """Stay for some of so many equal stages, then divide at the beginning of each further one."""
+def stairs(constant_stages: int, stages: int, divisor: float) -> Callable[[float], float]:
+    """Constant for some of so many equal stages, then divided at the beginning of each further
+    one."""
 
-    def share(done: float) -> float:
-        stage = math.floor(done * stages * (1 + _ROUNDING))
-        return divisor ** -max(0, min(stage, stages - 1) + 1 - held)
+    def share(progress: float) -> float:
+        stage = math.floor(progress * stages * (1 + _ROUNDING))
+        return divisor ** -max(0, min(stage, stages - 1) + 1 - constant_stages)
 
     return share
 
@@ -84,8 +83,8 @@ def stairs(held: int, stages: int, divisor: float) -> Callable[[float], float]:
 @cache
 def find_schedule(name: str) -> Callable[[float], float] | None:
     """Find a schedule: a name of SCHEDULES, or stairs:HELD/STAGES:DIVISOR; None for others."""
-    if (found := _STAIRS.fullmatch(name)) and float(found[3]) > 0:
-        return stairs(int(found[1]), int(found[2]), float(found[3]))
+    if (match := _STAIRS.fullmatch(name)) and float(match[3]) > 0:
+        return stairs(int(match[1]), int(match[2]), float(match[3]))
     return SCHEDULES.get(name)
 
 

@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 
 import elman.nn
 from elman.train.loop.config import Config
-from elman.train.loop.layers import without_twin
+from elman.train.loop.layers import refuse_twin
 from elman.train.loop.stepper import Stepper, make_stepper
 from elman.train.loop.task import Data, Task, predictions
 from elman.tuning.waiting import Waiting
@@ -52,7 +52,7 @@ def time_interleaved(
             break
         for run in runs.values():
             run()
-    taken: dict[str, list[float]] = {name: [] for name in runs}
+    durations: dict[str, list[float]] = {name: [] for name in runs}
     end = time.perf_counter() + budget_s
     for count in range(50):
         if count >= 3 and agreed(time.perf_counter() > end):
@@ -60,8 +60,8 @@ def time_interleaved(
         for name, run in runs.items():
             start = time.perf_counter()
             run()
-            taken[name].append(time.perf_counter() - start)
-    return taken
+            durations[name].append(time.perf_counter() - start)
+    return durations
 
 
 def next_step(stepper: Stepper, data: Data, rows: slice, lr: float) -> Callable[[], object]:
@@ -90,15 +90,15 @@ def settle(config: Config, step_s: float, threads: int) -> Config:
         predicted = max(config.LEAST_VALIDATED, min(predicted, round(affordable / 3)))
         validations = max(1, min(validations, round(affordable / predicted)))
 
-    def whole(every: int) -> int:  # until all processes have the same model
-        return max(1, -(-every // config.sync_every)) * config.sync_every
+    def round_up(interval: int) -> int:  # until all processes have the same model
+        return max(1, -(-interval // config.sync_every)) * config.sync_every
 
     return replace(
         config,
         steps=steps,
         threads=threads,
-        validate_every=whole(config.validate_every or -(-steps // validations)),
-        checkpoint_every=whole(config.checkpoint_every or -(-steps // CHECKPOINTS)),
+        validate_every=round_up(config.validate_every or -(-steps // validations)),
+        checkpoint_every=round_up(config.checkpoint_every or -(-steps // CHECKPOINTS)),
         log_every=config.log_every or max(1, steps // LOG_ROWS),
         **{config.VALIDATED: predicted},
     )
@@ -117,17 +117,17 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
         time that threads waited for a core, and by how much the two models' outputs differ; or a
         text under "skipped".
     """
-    if reason := without_twin(config):
+    if reason := refuse_twin(config):
         return {"skipped": reason}
     if stepper.fabric.world_size > 1:
         return {"skipped": "measured on one device only"}
     weights = stepper.plain.state_dict()
-    chosen = elman.nn.choices(stepper.plain)
+    choices = elman.nn.choices(stepper.plain)
     twins = {
         name: twin(stepper.fabric, task, config, data, weights, baseline=baseline)
         for name, baseline in (("elman", False), ("torch", True))
     }
-    elman.nn.pin(twins["elman"].plain, chosen)
+    elman.nn.pin(twins["elman"].plain, choices)
     outputs = [first_outputs(twin, data).double() for twin in twins.values()]
     runs = {
         name: next_step(twin, data, slice(0, config.batch), 0.0) for name, twin in twins.items()
@@ -165,5 +165,5 @@ def twin(
 
 def quartiles(config: Config, seconds: list[float]) -> dict[str, float]:
     """Turn durations of a step into items per second: their quartiles and median."""
-    speeds = [config.items_per_step / taken for taken in seconds]
+    speeds = [config.items_per_step / duration for duration in seconds]
     return dict(zip(("q1", "median", "q3"), statistics.quantiles(speeds, method="inclusive")))

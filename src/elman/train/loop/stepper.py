@@ -12,15 +12,15 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from elman.train.distributed.gradients import (
-    at_once,
     average_gradients,
     average_models,
-    backward_of,
+    averages_after_backward,
+    backward_context,
+    gather_whole,
     mean,
-    whole,
 )
 from elman.train.loop.config import Config
-from elman.train.loop.objective import Objective, Score, judged
+from elman.train.loop.objective import Objective, Score, evaluate
 from elman.train.loop.optimizer import OPTIMIZERS
 from elman.train.loop.task import Batch, predictions
 
@@ -78,18 +78,18 @@ class Stepper:
             group["lr"] = lr
         inputs, targets = self.fabric.to_device((batch.inputs, batch.targets))
         self.optimizer.zero_grad()
-        with backward_of(self.fabric, self.model, self.apart):
+        with backward_context(self.fabric, self.model, self.apart):
             if self.objective.inside:
-                loss, state = self.model(inputs, detached(self.state), targets)
+                loss, state = self.model(inputs, detach_state(self.state), targets)
             else:
-                outputs, state = self.model(inputs, detached(self.state))
+                outputs, state = self.model(inputs, detach_state(self.state))
                 loss = self.objective.loss(outputs, targets)
             wished = wishes()
             self.fabric.backward(loss)
         told_loss, told_norm = self.exchange(loss.detach(), wished)
         if math.isfinite(told_loss) and math.isfinite(told_norm):
             self.optimizer.step()
-            self.state = detached(state)
+            self.state = detach_state(state)
         if self.apart and sync and self.fabric.world_size > 1:
             average_models(self.model, self.optimizer)
         return told_loss, told_norm
@@ -110,7 +110,7 @@ class Stepper:
             self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
         )
         assert norm is not None, "clipping by norm returns the norm"
-        numbers = torch.cat((numbers, whole(norm)[None].to(loss.dtype)))
+        numbers = torch.cat((numbers, gather_whole(norm)[None].to(loss.dtype)))
         if self.fabric.world_size > 1 and not self.gathers:
             mean(numbers)
         told_loss, *votes, told_norm = numbers.tolist()
@@ -121,7 +121,7 @@ class Stepper:
     def validate(self, batches: Iterable[Batch]) -> Score:
         """Return mean loss and score over some batches; the own state stays as it is."""
         self.model.eval()
-        score = judged(self.objective, predictions(self.model, batches))
+        score = evaluate(self.objective, predictions(self.model, batches))
         self.model.train()
         return score
 
@@ -133,20 +133,20 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Ob
     """
     wrapped = fabric.setup_module(model)
     decayed = [p for p in wrapped.parameters() if p.dim() > 1]
-    others = [p for p in wrapped.parameters() if p.dim() <= 1]
+    undecayed = [p for p in wrapped.parameters() if p.dim() <= 1]
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": undecayed, "weight_decay": 0.0},
     ]
     make = OPTIMIZERS[config.optimizer]
     optimizer = make(groups, config.peak_lr, config.used_momentum, config.nesterov)
     stepping = fabric.setup_optimizers(optimizer)
     apart = config.sync_every > 1
-    gathers = at_once(fabric) and not apart
+    gathers = averages_after_backward(fabric) and not apart
     return Stepper(fabric, wrapped, stepping, objective, config.clip, apart, gathers)
 
 
-def detached(state: Any) -> Any:
+def detach_state(state: Any) -> Any:
     """Cut the state off the graph of the step before."""
     if state is None:
         return None

@@ -1,4 +1,4 @@
-"""What a task is to the trainer: words, data in batches, a model, and what a run shows."""
+"""Interface of a task to the trainer: names and units, data in batches, a model, results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from elman.train.loop.objective import Measure, Objective, Score
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model with what one needs to use it.
+    """A trained model with its configuration and specification.
 
     Attributes:
         path: the run folder.
         config: of the run.
         step: training steps that the weights have seen.
         model: in evaluation mode, on the CPU: ``outputs, state = model(inputs, state)``.
-        spec: what the model is built from besides the configuration; of its task.
+        spec: properties of the data that the model is built from, of its task.
     """
 
     path: Path
@@ -35,8 +35,8 @@ class Trained:
     @property
     def layers(self) -> nn.Module:
         """The recurrent layers: ``out, state = layers(x, state)``."""
-        found: Any = self.model
-        return found.layers
+        model: Any = self.model
+        return model.layers
 
     @property
     def weight(self) -> Tensor:
@@ -66,16 +66,16 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Words:
-    """How a task calls what it counts and measures.
+    """Names and units of the items, the loss and the score of a task.
 
     Attributes:
-        items: what a step consumes ("characters").
+        items: consumed by a step ("characters").
         loss: the unit of the loss ("bits per character"); `brief` on a narrow line.
         scale: from the objective's loss to that unit.
         headline: which is shown first, "loss" or "score".
-        score: what is scored in validation.
+        score: of a validation.
         form: how a loss is written.
-        of_mean: from a mean of scaled losses to what is shown, where that is not a multiple of it.
+        of_mean: from a mean of scaled losses to the displayed value, if not proportional.
     """
 
     items: str
@@ -95,25 +95,25 @@ class Words:
         """Write a loss with its unit."""
         return f"{loss:{self.form}} {self.loss}"
 
-    def in_words(self, found: Score) -> str:
-        """Write what a validation found; its loss is in the unit that is told."""
-        return f"{self.with_unit(found.loss)}, {self.score.text(found.score)}"
+    def describe(self, score: Score) -> str:
+        """Format a score; its loss is in the unit of the task."""
+        return f"{self.with_unit(score.loss)}, {self.score.text(score.score)}"
 
-    def better(self, found: Score, other: Score | Baseline) -> bool:
+    def better(self, score: Score, reference: Score | Baseline) -> bool:
         """Whether a model is better than another: by the headline, or by the loss where a score is
         not known. A loss that is not a number is never better."""
-        if self.headline == "score" and found.score is not None and other.score is not None:
-            return math.isfinite(found.loss) and found.score > other.score
-        return found.loss < other.loss
+        if self.headline == "score" and score.score is not None and reference.score is not None:
+            return math.isfinite(score.loss) and score.score > reference.score
+        return score.loss < reference.loss
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model reads at once.
+    """A batch.
 
     Attributes:
         inputs: the model's first argument, a tensor or a tuple of tensors.
-        targets: what the objective compares the outputs with: of classifiers the right classes,
+        targets: for the objective: of classifiers the right classes,
             int64, shaped as the logits without their last axis.
         begins: whether the state carried over from the batch before is dropped.
     """
@@ -128,24 +128,24 @@ def predictions(model: nn.Module, batches: Iterable[Batch]) -> Iterator[tuple[Te
     is."""
     weight, state = next(model.parameters()), None
     for batch in batches:
-        inputs = moved(batch.inputs, weight)
+        inputs = move_inputs(batch.inputs, weight)
         outputs, state = model(inputs, None if batch.begins else state)
         yield outputs, batch.targets.to(weight.device)
 
 
-def moved(inputs: Any, weight: Tensor) -> Any:
+def move_inputs(inputs: Any, weight: Tensor) -> Any:
     """Put a model's inputs where a weight of it is; numbers that are not counts get its dtype."""
     if isinstance(inputs, tuple):
-        return tuple(moved(part, weight) for part in inputs)
+        return tuple(move_inputs(part, weight) for part in inputs)
     return inputs.to(weight.device, weight.dtype if inputs.is_floating_point() else None)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a model has to beat.
+    """Loss and score of a predictor without a network, which a model has to beat.
 
     Attributes:
-        name: what it does.
+        name: of the predictor.
         loss: in the task's unit.
         score: by the task's measure, if known.
     """
@@ -165,24 +165,24 @@ class Data(Protocol):
 
     @property
     def size(self) -> str:
-        """How much there is, in words."""
+        """Size of the data as text."""
         ...
 
     def about(self) -> str:
-        """Say in one line what the data are."""
+        """Describe the data in one line."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What a report tells, JSON-able."""
+        """Facts for the report, JSON-able."""
         ...
 
     @property
     def spec(self) -> Any:
-        """What a model of these data is built from besides the configuration: `Task.spec`."""
+        """Properties of the data that a model is built from: `Task.spec`."""
         ...
 
     def baseline(self) -> Baseline:
-        """What predicts held-out data without a network."""
+        """Evaluate a predictor without a network on the held-out data."""
         ...
 
     def steps(self) -> int | None:
@@ -193,8 +193,8 @@ class Data(Protocol):
         """The same data with the validation part of another configuration."""
         ...
 
-    def batch(self, step: int, mine: slice) -> Batch:
-        """Rows `mine` of the batch of a step: a function of its number, so a resume is exact."""
+    def batch(self, step: int, rows: slice) -> Batch:
+        """The given rows of the batch of a step: a function of its number, so a resume is exact."""
         ...
 
     def held_out(self) -> Iterator[Batch]:
@@ -222,7 +222,7 @@ class Task:
             of the last validation's.
         spec: a dataclass that JSON can hold, which a run folder keeps so that its model can be
             built without the data.
-        trained: what `elman.load` makes of a run of it.
+        trained: type of the result of `elman.load`.
     """
 
     about: str
@@ -238,5 +238,5 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What a user types."""
+        """Name on the command line."""
         return self.config.TASK

@@ -3,8 +3,8 @@
 A checkpoint is a folder that appears complete under its name: `tensors.safetensors`,
 `checkpoint.json` (which holds the hashes of all three) and a copy of `metrics.csv`.
 The last two are kept, so that one whose bytes were damaged later is no lost run. The weights that
-did best in validation lie beside them, in a folder of the same files: what lies there is what a run
-knows of its best, also after a kill.
+did best in validation lie beside them, in a folder of the same files, from which a run reads its
+best, also after a kill.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from elman.errors import RunError, diagnostic
 from elman.extras import require
 from elman.files import read_file, remove_folder, remove_leftovers, write_folder
 from elman.train.loop.objective import Score
-from elman.train.run.stored import Count, DamageError, filled, read_object, typed
+from elman.train.run.stored import Count, DamageError, convert, decode, read_object
 
 WHO = "a file of tensors"
 
@@ -53,7 +53,7 @@ TENSORS, FACTS, METRICS = "tensors.safetensors", "checkpoint.json", "metrics.csv
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything a run needs to go on.
+    """State from which a run continues.
 
     Attributes:
         step: number of training steps done.
@@ -97,12 +97,12 @@ class Writer:
     def begin(self, checkpoint: Checkpoint, best: bool = False) -> Failure | None:
         """Write a checkpoint, or the one that did best in validation, once the one before is
         written; return what became of that one."""
-        earlier = self.settled()
+        earlier = self.wait()
         self._step, self._best = checkpoint.step, best
         self._pending = self._pool.submit(save_best if best else save, self.folder, checkpoint)
         return earlier
 
-    def settled(self) -> Failure | None:
+    def wait(self) -> Failure | None:
         """Wait for the last one, and return what became of it, once."""
         pending, self._pending = self._pending, None
         try:
@@ -120,38 +120,38 @@ class Writer:
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint below `folder` and remove all but the last two. Raises OSError: it cannot
     be written, as on a full disk; the older ones stay."""
-    path = written(folder, NAME, checkpoint)
-    for old in listed(folder)[:-KEPT]:
+    path = write_checkpoint(folder, NAME, checkpoint)
+    for old in list_checkpoints(folder)[:-KEPT]:
         remove_folder(old)
     return path
 
 
-def written(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
+def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint below `folder`, named by its step. Raises OSError: it cannot be
     written."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {TENSORS: encode_tensors(checkpoint.tensors), METRICS: checkpoint.metrics.encode()}
     body = {"format": FORMAT, "step": checkpoint.step, "facts": checkpoint.facts}
-    hashes = {name: sha256(content) for name, content in files.items()} | {"body": hashed(body)}
+    hashes = {name: sha256(content) for name, content in files.items()} | {"body": hash_body(body)}
     files[FACTS] = json.dumps(body | {"sha256": hashes}, indent=1).encode()
     path = folder / f"{name}-{checkpoint.step:09d}"
     write_folder(path, files)
     return path
 
 
-def listed(folder: Path, name: str = NAME) -> list[Path]:
+def list_checkpoints(folder: Path, name: str = NAME) -> list[Path]:
     """List the checkpoints below a folder, oldest first; of the best, a killed process may have
     left two, of which the later did better."""
     return sorted(path for path in folder.glob(f"{name}-*") if path.is_dir())
 
 
 def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Remove what was half written and read the newest checkpoint that is whole: see `newest`."""
+    """Remove half-written checkpoints and read the newest whole one: see `read_newest`."""
     remove_leftovers(folder)
-    return newest(folder)
+    return read_newest(folder)
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+def read_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """Read the newest checkpoint that is whole; another process may be writing one.
 
     Returns:
@@ -162,7 +162,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
         RunError: if there are checkpoints and none is whole.
     """
     complaints: list[str] = []
-    for path in reversed(listed(folder)):
+    for path in reversed(list_checkpoints(folder)):
         try:
             return read(path), complaints
         except RunError as error:
@@ -179,35 +179,35 @@ def read(path: Path) -> Checkpoint:
     try:
         stored = read_object(path / FACTS)
         if stored is None:
-            raise damaged(path, FACTS, "missing")
+            raise damage_error(path, FACTS, "missing")
         hashes = stored.pop("sha256")
         if stored["format"] != FORMAT:
-            raise damaged(path, FACTS, f"format {stored['format']}; this elman reads {FORMAT}")
-        if hashes["body"] != hashed(stored):
-            raise damaged(path, FACTS, "changed")
-        step = typed(Count, stored["step"], "step")
-        facts = typed(dict[str, Any], stored["facts"], "facts")
+            raise damage_error(path, FACTS, f"format {stored['format']}; this elman reads {FORMAT}")
+        if hashes["body"] != hash_body(stored):
+            raise damage_error(path, FACTS, "changed")
+        step = convert(Count, stored["step"], "step")
+        facts = convert(dict[str, Any], stored["facts"], "facts")
         content = {name: read_file(path / name) for name in (TENSORS, METRICS)}
     except DamageError as error:
-        raise damaged(path, FACTS, str(error)) from error
+        raise damage_error(path, FACTS, str(error)) from error
     except OSError as error:
-        raise damaged(path, Path(error.filename or path).name, str(error.strerror)) from error
+        raise damage_error(path, Path(error.filename or path).name, str(error.strerror)) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(path, FACTS, f"cut short or changed ({error})") from error
-    for name, held in content.items():
-        if sha256(held) != hashes.get(name):
-            raise damaged(path, name, f"cut short or changed ({len(held)} bytes)")
+        raise damage_error(path, FACTS, f"cut short or changed ({error})") from error
+    for name, data in content.items():
+        if sha256(data) != hashes.get(name):
+            raise damage_error(path, name, f"cut short or changed ({len(data)} bytes)")
     try:
         return Checkpoint(step, decode_tensors(content[TENSORS]), facts, content[METRICS].decode())
     except UnicodeDecodeError as error:
-        raise damaged(path, METRICS, f"it is not text: {error.reason}") from error
+        raise damage_error(path, METRICS, f"it is not text: {error.reason}") from error
     except ValueError as error:
-        raise damaged(path, TENSORS, str(error)) from error
+        raise damage_error(path, TENSORS, str(error)) from error
 
 
-def damaged(path: Path, name: str, found: str) -> RunError:
+def damage_error(path: Path, name: str, fault: str) -> RunError:
     """Build the error for a checkpoint that cannot be used."""
-    return RunError("a checkpoint is damaged", path=path, file=name, found=found)
+    return RunError("a checkpoint is damaged", path=path, file=name, found=fault)
 
 
 def sha256(content: bytes) -> str:
@@ -215,47 +215,47 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def hashed(body: dict[str, Any]) -> str:
-    """Hash what JSON says, whatever its layout."""
+def hash_body(body: dict[str, Any]) -> str:
+    """Hash a JSON object independently of its layout."""
     return sha256(json.dumps(body, sort_keys=True).encode())
 
 
 @dataclass(frozen=True)
 class Best:
-    """What did best so far.
+    """Best weights so far.
 
     Attributes:
         step: training steps that the weights have seen.
-        found: in validation; the loss in the unit of the task.
+        score: in validation; the loss in the unit of the task.
         weights: of the model, whole, on the CPU, as in a checkpoint.
     """
 
     step: int
-    found: Score
+    score: Score
     weights: dict[str, Tensor]
 
     def checkpoint(self, metrics: str) -> Checkpoint:
-        """As it is stored.
+        """Checkpoint that stores them.
 
         Args:
             metrics: the text of metrics.csv.
         """
-        return Checkpoint(self.step, self.weights, asdict(self.found), metrics)
+        return Checkpoint(self.step, self.weights, asdict(self.score), metrics)
 
 
 def save_best(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write what did best below `folder`, and then remove what did before. Raises OSError: it
+    """Write the best weights below `folder`, then remove the previous ones. Raises OSError: it
     cannot be written, as on a full disk; the one before stays."""
-    path = written(folder, BEST, checkpoint)
-    for old in {*listed(folder, BEST)} - {path}:
+    path = write_checkpoint(folder, BEST, checkpoint)
+    for old in {*list_checkpoints(folder, BEST)} - {path}:
         remove_folder(old)
     return path
 
 
 def read_best(folder: Path) -> Checkpoint | None:
-    """Read what did best; None before the first validation. Another process may be writing a better
-    one. Raises RunError: it is damaged."""
-    while paths := listed(folder, BEST):
+    """Read the best weights; None before the first validation. Another process may be writing a
+    better one. Raises RunError: it is damaged."""
+    while paths := list_checkpoints(folder, BEST):
         try:
             return read(paths[-1])
         except RunError:
@@ -265,11 +265,11 @@ def read_best(folder: Path) -> Checkpoint | None:
 
 
 def best_of(folder: Path) -> Best | None:
-    """Read what a run knows of its best. Raises RunError: it is damaged."""
+    """Read the best weights and their score. Raises RunError: it is damaged."""
     point = read_best(folder)
     if point is None:
         return None
     try:
-        return Best(point.step, filled(Score, point.facts), point.tensors)
+        return Best(point.step, decode(Score, point.facts), point.tensors)
     except DamageError as error:
-        raise damaged(listed(folder, BEST)[-1], "facts", str(error)) from error
+        raise damage_error(list_checkpoints(folder, BEST)[-1], "facts", str(error)) from error

@@ -1,5 +1,5 @@
-"""Run folders: where a run keeps its configuration, checkpoints, metrics and result; and whose code
-one may have run.
+"""Run folders: configuration, checkpoints, metrics and result of a run; and the permission to run
+the code that a folder names.
 
 A run folder is data, and may be anybody's; but its configuration can name a Python file with the
 formula of its cell. That file is run where the call names it or trusts the run, or where the run is
@@ -130,12 +130,12 @@ def list_runs(root: Path) -> list[RunFolder]:
 def is_run(path: Path) -> bool:
     """Whether a run wrote this folder; one that cannot be looked into might be such."""
     try:
-        held = set(os.listdir(path))
+        names = set(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
         return True
-    return "config.json" in held or {"facts.json", "checkpoints"} <= held
+    return "config.json" in names or {"facts.json", "checkpoints"} <= names
 
 
 BEGUN = ("config.json", "facts.json", "model.json")  # written once, when a run begins
@@ -171,7 +171,7 @@ def permit_cell(
         RunError: the cell is in a file of which nobody here has said that it may be run.
         InputError: the call names a cell, and that of the run is in no file.
     """
-    if ":" not in config.cell and config.cell not in {one.name for one in cells.ALL}:
+    if ":" not in config.cell and config.cell not in {formula.name for formula in cells.ALL}:
         raise RunError(
             "the run is damaged", path=folder.path, found=f"config.json: cell: {config.cell!r}"
         )
@@ -185,14 +185,14 @@ def permit_cell(
             text = f"cell names no file: {cell!r}"
             raise InputError(text, spelled('cell="mine.py:mine"', "mine.py:mine"))
         return replace(config, cell=cell)
-    if ":" in config.cell and not trust and (why := _unknown(folder, config.cell)):
+    if ":" in config.cell and not trust and (reason := _reason_unknown(folder, config.cell)):
         name = config.cell.rpartition(":")[2]
         hint = spelled(
             f'cell="FILE.py:{name}", or trust=True if the file may run',
             f"--cell FILE.py:{name}, or --trust if the file may run",
         )
         text = "the cell of the run is in a file, which is not run unasked"
-        raise RunError(text, hint, path=folder.path, cell=config.cell, found=why)
+        raise RunError(text, hint, path=folder.path, cell=config.cell, found=reason)
     return config
 
 
@@ -211,27 +211,28 @@ def check_inner(folder: RunFolder, trust: bool = False) -> None:
             )
 
 
-def _unknown(folder: RunFolder, cell: str) -> str:
-    """Why a run is not known to be this user's, with the cell's file as it is; empty if it is."""
+def _reason_unknown(folder: RunFolder, cell: str) -> str:
+    """The reason why a run, with its cell's file as it is, is not known as this user's; or
+    empty."""
     try:
         path = _record(folder)
         if not private_folder(path.parent):
             return "records of runs lie where others can write"
         content = json.loads(read_file(path, _MOST))
-        known, hash_then = content["cell"], content["sha256"]
+        known_cell, hash_then = content["cell"], content["sha256"]
     except (OSError, RuntimeError, ValueError, KeyError, TypeError):
         return "no record that the run was begun here"
     try:
         hash_now = _hash(_file(cell))
     except OSError as error:
         return f"the file cannot be read: {error.strerror}"
-    if (known, hash_then) != (cell, hash_now):
+    if (known_cell, hash_then) != (cell, hash_now):
         return "the file has changed since the run began"
     return ""
 
 
 def _record(folder: RunFolder) -> Path:
-    """Where the record of a run is, if there is one."""
+    """Path of the record of a run, which may not exist."""
     hashes = [_hash(folder.path / name) for name in BEGUN]
     return cache_folder() / "runs" / f"{hashlib.sha256(' '.join(hashes).encode()).hexdigest()}.json"
 

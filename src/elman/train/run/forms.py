@@ -18,7 +18,7 @@ from elman.errors import RunError
 from elman.nn.modules.sequence import SequenceModule
 from elman.train.loop.config import Config
 from elman.train.loop.metrics import Tally
-from elman.train.loop.optimizer import remembered
+from elman.train.loop.optimizer import optimizer_state
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 KINDS = {"none": range(1), "tensor": range(1, 2), "tuple": range(1, 1000)}  # of a carried state
@@ -31,9 +31,9 @@ class Facts:
 
     Attributes:
         carried: the kind of the carried state, of `KINDS`.
-        optimizer: numbers that the optimizer remembers, by "index.name".
-        tally: what the run has come to.
-        choices: what runs each layer.
+        optimizer: numbers of the optimizer's state, by "index.name".
+        tally: sums of the run so far.
+        choices: kernels of each layer.
     """
 
     carried: str
@@ -47,12 +47,12 @@ class Facts:
             raise ValueError("tally has steps that took no time")
 
 
-def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+def group_tensors(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Sort tensors by the first part of their names."""
     groups: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
-        group, _, rest = name.partition(".")
-        groups.setdefault(group, {})[rest] = value
+        group, _, inner = name.partition(".")
+        groups.setdefault(group, {})[inner] = value
     return groups
 
 
@@ -69,14 +69,14 @@ def check_sizes(config: Config, weights: Mapping[str, Tensor]) -> None:
 def check_weights(weights: Mapping[str, Tensor], model: nn.Module) -> None:
     """Refuse weights that are not exactly those of a model. Raises RunError: one is missing, too
     many, or of another shape or dtype."""
-    wanted = {name: form(value) for name, value in model.state_dict().items()}
-    _check({name: form(value) for name, value in weights.items()}, wanted)
+    expected = {name: form(value) for name, value in model.state_dict().items()}
+    _check({name: form(value) for name, value in weights.items()}, expected)
 
 
 def check_state(
     tensors: Mapping[str, Tensor], facts: Facts, config: Config, model: nn.Module, by: Any
 ) -> None:
-    """Refuse what a run cannot go on with.
+    """Check the state that a run is to continue from.
 
     Args:
         tensors: all of a checkpoint.
@@ -86,7 +86,7 @@ def check_state(
     Raises:
         RunError: one is missing, too many, or of another shape or dtype.
     """
-    groups = grouped(tensors)
+    groups = group_tensors(tensors)
     if unknown := sorted(set(groups) - set(GROUPS)):
         raise misfit(f"{unknown[0]} is no part of a checkpoint")
     check_weights(groups.get("model", {}), model)
@@ -102,42 +102,42 @@ def form(value: Any) -> str:
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
-def misfit(found: str) -> RunError:
-    """Build the error for what belongs to another model."""
-    return RunError("the checkpoint is of another model", found=found)
+def misfit(mismatch: str) -> RunError:
+    """Build the error for a checkpoint of another model."""
+    return RunError("the checkpoint is of another model", found=mismatch)
 
 
-def _check(there: Mapping[str, str], wanted: Mapping[str, str], place: str = "") -> None:
-    """Refuse forms by name that are not those that are wanted."""
-    for name in wanted:
-        if name not in there:
+def _check(actual: Mapping[str, str], expected: Mapping[str, str], place: str = "") -> None:
+    """Compare forms by name with the expected ones."""
+    for name in expected:
+        if name not in actual:
             raise misfit(f"{place}{name} is missing")
-        if there[name] != wanted[name]:
-            raise misfit(f"{place}{name} is {there[name]}, not {wanted[name]}")
-    if extra := sorted(there.keys() - wanted.keys()):
+        if actual[name] != expected[name]:
+            raise misfit(f"{place}{name} is {actual[name]}, not {expected[name]}")
+    if extra := sorted(actual.keys() - expected.keys()):
         raise misfit(f"{place}{extra[0]} is one too many")
 
 
 def _check_memory(values: Mapping[str, Any], optimizer: Any, config: Config) -> None:
-    """Refuse what an optimizer cannot go on with: of a parameter all that it remembers, or nothing
-    if it had no gradient yet."""
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    names = remembered(config.optimizer, config.used_momentum, config.nesterov)
-    there: dict[str, dict[str, str]] = {}
+    """Check the state of an optimizer: complete for a parameter, or absent if it had no gradient
+    yet."""
+    parameters = [value for group in optimizer.param_groups for value in group["params"]]
+    names = optimizer_state(config.optimizer, config.used_momentum, config.nesterov)
+    actual: dict[str, dict[str, str]] = {}
     for key, value in values.items():
         index, _, name = key.partition(".")
-        there.setdefault(index, {})[name] = form(value)
-    for index, forms in there.items():
+        actual.setdefault(index, {})[name] = form(value)
+    for index, forms in actual.items():
         if not index.isascii() or not index.isdigit() or int(index) >= len(parameters):
             raise misfit(f"optimizer.{index} is of no weight")
         weight = parameters[int(index)]
-        alike = {name for name, one in names.items() if isinstance(one, Tensor) and one.dim()}
-        wanted = {name: form(weight if name in alike else one) for name, one in names.items()}
-        _check(forms, wanted, f"optimizer.{index}.")
+        alike = {name for name, value in names.items() if isinstance(value, Tensor) and value.dim()}
+        expected = {name: form(weight if name in alike else value) for name, value in names.items()}
+        _check(forms, expected, f"optimizer.{index}.")
 
 
 def _check_random(states: Mapping[str, Tensor]) -> None:
-    """Refuse what are no states of random numbers, [processes, bytes]."""
+    """Check the states of random number generators, [processes, bytes]."""
     if "cpu" not in states:
         raise misfit("random.cpu is missing")
     size, processes = torch.get_rng_state().numel(), states["cpu"].shape[:1]
@@ -151,18 +151,18 @@ def _check_random(states: Mapping[str, Tensor]) -> None:
 def _check_carried(
     groups: Mapping[str, Mapping[str, Tensor]], kind: str, config: Config, model: nn.Module
 ) -> None:
-    """Refuse what is no state of recurrent layers, [processes, layers, rows, …]."""
+    """Check the carried state of recurrent layers, [processes, layers, rows, …]."""
     parts, processes = groups.get("carried", {}), len(groups["random"]["cpu"])
     if kind not in KINDS or len(parts) not in KINDS[kind]:
         raise misfit(f"{len(parts)} carried states, which are called {kind!r}")
     if config.batch % processes:
         raise misfit(f"{processes} processes, for a batch of {config.batch}")
-    there = [list(value.shape) for _, value in sorted(parts.items())]
+    shapes = [list(value.shape) for _, value in sorted(parts.items())]
     rows = config.batch // processes
-    layers = [one.parts.signature for one in model.modules() if isinstance(one, SequenceModule)]
-    known = [[[processes, one.lead, rows, *size] for _, size in one.states] for one in layers]
-    if parts and there not in known:
-        raise misfit(f"the carried state is {there}, not {known}")
+    layers = [m.parts.signature for m in model.modules() if isinstance(m, SequenceModule)]
+    expected = [[[processes, s.lead, rows, *size] for _, size in s.states] for s in layers]
+    if parts and shapes not in expected:
+        raise misfit(f"the carried state is {shapes}, not {expected}")
     dtypes = {value.dtype for value in model.parameters()}
     dtypes |= {torch.bfloat16, torch.float16} if "mixed" in config.precision else set()
     for name, value in parts.items():

@@ -12,13 +12,13 @@ import torch
 from elman.checks import check_choice, check_path
 from elman.errors import RunError, diagnostic
 from elman.train.loop.config import Config
-from elman.train.loop.layers import own_formula
+from elman.train.loop.layers import cell_fingerprint
 from elman.train.loop.task import Data, Trained
-from elman.train.run.checkpoint import Checkpoint, newest, read_best
+from elman.train.run.checkpoint import Checkpoint, read_best, read_newest
 from elman.train.run.folder import RunFolder, open_run, permit_cell
-from elman.train.run.forms import FLOATS, check_sizes, check_weights, grouped
-from elman.train.run.record import needed, read_record
-from elman.train.run.stored import DamageError, filled
+from elman.train.run.forms import FLOATS, check_sizes, check_weights, group_tensors
+from elman.train.run.record import read_needed, read_record
+from elman.train.run.stored import DamageError, decode
 from elman.train.tasks.registry import task_of
 from elman.version import __version__
 
@@ -81,13 +81,13 @@ def load(
         config = record.require()[0] if record.config is None else record.config
         config = permit_cell(folder, config, cell, trust)
         check_formula(folder, config)
-        return _built(folder, config, weights_of(folder, weights))
+        return _build_trained(folder, config, weights_of(folder, weights))
     except RunError as error:
-        raise _of_newer(folder, error) from error
+        raise _blame_newer_version(folder, error) from error
 
 
 def weights_of(folder: RunFolder, weights: Weights = "best") -> Checkpoint:
-    """What holds the weights of a run, as :func:`load` has them; nothing in the folder is touched.
+    """Read the checkpoint with the weights that :func:`load` takes; nothing is written.
     Raises InputError: there are no such weights; RunError: there is no checkpoint, or the best one
     is damaged."""
     check_choice("weights", weights, get_args(Weights))
@@ -98,7 +98,7 @@ def weights_of(folder: RunFolder, weights: Weights = "best") -> Checkpoint:
         raise RunError(f"{error}\n  hint  {hint}") from error
     if best is not None:
         return best
-    point, _ = newest(folder.checkpoints)
+    point, _ = read_newest(folder.checkpoints)
     if point is None:
         hint = f"elman resume {folder.path}"
         raise RunError("the run has no checkpoint", hint, path=folder.path)
@@ -106,9 +106,9 @@ def weights_of(folder: RunFolder, weights: Weights = "best") -> Checkpoint:
 
 
 def write_spec(folder: RunFolder, data: Data, config: Config) -> None:
-    """Keep what a model is built from, so that it can be without the data, and the fingerprint of a
-    cell of the user's. Raises RunError: the disk does not take it."""
-    folder.write(SPEC, asdict(data.spec) | {FORMULA: own_formula(config)})
+    """Write the specification that a model is built from, and the fingerprint of a user's cell, so
+    that a model can be built without the data. Raises RunError: the disk does not take it."""
+    folder.write(SPEC, asdict(data.spec) | {FORMULA: cell_fingerprint(config)})
 
 
 def check_formula(folder: RunFolder, config: Config) -> None:
@@ -118,7 +118,7 @@ def check_formula(folder: RunFolder, config: Config) -> None:
         then = (folder.read(SPEC) or {}).get(FORMULA)
     except DamageError:  # said where it is needed
         return
-    now = own_formula(config) if then else ""
+    now = cell_fingerprint(config) if then else ""
     if then and then != now:
         raise RunError(
             "the cell of the run has changed",
@@ -128,11 +128,11 @@ def check_formula(folder: RunFolder, config: Config) -> None:
         )
 
 
-def _built(folder: RunFolder, config: Config, point: Checkpoint) -> Trained:
+def _build_trained(folder: RunFolder, config: Config, point: Checkpoint) -> Trained:
     """Build the model of a run and give it the weights of a checkpoint."""
-    task, weights = task_of(config), grouped(point.tensors).get("model", {})
+    task, weights = task_of(config), group_tensors(point.tensors).get("model", {})
     try:
-        spec = filled(task.spec, needed(folder, SPEC))
+        spec = decode(task.spec, read_needed(folder, SPEC))
     except DamageError as error:
         raise RunError(
             "the run is damaged", path=folder.path, found=f"{SPEC}.json: {error}"
@@ -154,10 +154,10 @@ def _built(folder: RunFolder, config: Config, point: Checkpoint) -> Trained:
     return task.trained(folder.path, config, point.step, model.eval(), spec)
 
 
-def _of_newer(folder: RunFolder, error: RunError) -> RunError:
-    """Say that a newer elman wrote what cannot be read, if one did; else the error itself."""
+def _blame_newer_version(folder: RunFolder, error: RunError) -> RunError:
+    """Replace an error by a hint to upgrade, if a newer elman wrote the run."""
     try:
-        wrote = str(needed(folder, "facts")["machine"]["elman"])
+        wrote = str(read_needed(folder, "facts")["machine"]["elman"])
     except (DamageError, LookupError, TypeError):
         return error
     then, now = (re.findall(r"\d+", version) for version in (wrote, __version__))

@@ -1,4 +1,4 @@
-"""What came out of a run: numbers, what the task shows, and the words for them."""
+"""The result of a run: numbers, the task's results, and their text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from elman.train.loop.task import Baseline, Words
 from elman.train.run import snapshot
 from elman.train.run.folder import RunFolder
 from elman.train.run.record import Compared, Skipped
-from elman.train.run.stored import filled, typed
+from elman.train.run.stored import convert, decode
 from elman.train.tasks.registry import task_of
 from elman.tuning.waiting import waiting_in_words
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended in this process.
+    """The end of a run in this process.
 
     Attributes:
         first: whether this process is the one that writes.
@@ -41,7 +41,7 @@ class Outcome:
 def conclude(
     loop: Loop, facts: dict[str, Any], speed: dict[str, Any], began: float, earlier: float
 ) -> Outcome:
-    """Let the task look at its model, write result.json, and say how it went.
+    """Evaluate the trained model by its task, write result.json, and print a summary.
 
     Args:
         began: when this process began (perf_counter).
@@ -50,7 +50,7 @@ def conclude(
     config, tally, model = loop.config, loop.tally, loop.stepper.plain
     if loop.best is not None and loop.best.step != tally.step:
         snapshot.restore_weights(loop.stepper, loop.best.weights)
-        tally.valid_loss, tally.valid_score = loop.best.found.loss, loop.best.found.score
+        tally.valid_loss, tally.valid_score = loop.best.score.loss, loop.best.score.score
     model.eval()
     with torch.no_grad():
         task_facts = task_of(config).conclude(model, loop.data, config)
@@ -73,17 +73,17 @@ def conclude(
     }
     if loop.first:
         loop.folder.write("result", result)
-    loop.display.say(told_at_end(result, config, loop.words))
+    loop.display.say(format_result(result, config, loop.words))
     return Outcome(loop.folder, True, loop.first, signal=None, result=result)
 
 
-def told_at_end(result: dict[str, Any], config: Config, words: Words) -> str:
-    """Write a result for the terminal."""
-    baseline = filled(Baseline, result["baseline"])
-    speed = typed(Skipped | Compared, result["speed"])
-    found = Score(result["valid_loss"], result["valid_score"])
-    better = words.better(found, baseline)
-    verdict = "better" if better else "NOT better"
+def format_result(result: dict[str, Any], config: Config, words: Words) -> str:
+    """Format a result for the terminal."""
+    baseline = decode(Baseline, result["baseline"])
+    speed = convert(Skipped | Compared, result["speed"])
+    score = Score(result["valid_loss"], result["valid_score"])
+    better = words.better(score, baseline)
+    relation = "better" if better else "NOT better"
     share = result["train_seconds"] / result["total_seconds"]
     best, steps, epochs = result["best_step"], result["steps"], getattr(config, "epochs", None)
     walked = f" (epoch {math.ceil(best * epochs / steps)} of {epochs})" if epochs else ""
@@ -94,11 +94,12 @@ def told_at_end(result: dict[str, Any], config: Config, words: Words) -> str:
         *("  | " + line for line in result.get("sample", "").splitlines()),
         *(f"  {name:<{width}}  {value}" for name, value in table.items()),
         "",
-        f"validation: {words.in_words(found)}, {verdict} than the {in_words(baseline, words)}",
+        f"validation: {words.describe(score)}, {relation} than the "
+        f"{describe_baseline(baseline, words)}",
         f"weights:    the best in validation, of step {best} of {steps}{walked}",
         f"training:   {result['items_per_s']:,.0f} {words.items}/s; "
         f"{result['train_seconds']:.0f} s of {result['total_seconds']:.0f} s in all ({share:.0%})",
-        f"speed:      {speed_in_words(speed, config.cell, words)}",
+        f"speed:      {describe_speed(speed, config.cell, words)}",
     ]
     if result.get("skipped"):
         text = f"{result['skipped']} steps were skipped: loss or gradient was not finite"
@@ -106,21 +107,21 @@ def told_at_end(result: dict[str, Any], config: Config, words: Words) -> str:
     return "\n".join(lines)
 
 
-def in_words(baseline: Baseline, words: Words) -> str:
+def describe_baseline(baseline: Baseline, words: Words) -> str:
     """Write a baseline on one line."""
     text = f"{baseline.name}: {words.with_unit(baseline.loss)}"
     return text if baseline.score is None else f"{text}, {words.score.text(baseline.score)}"
 
 
-def speed_in_words(speed: Skipped | Compared, cell: str, words: Words) -> str:
+def describe_speed(speed: Skipped | Compared, cell: str, words: Words) -> str:
     """Write the comparison with torch.nn on one line."""
     if isinstance(speed, Skipped):
         return f"not compared with torch.nn: {speed.skipped}"
-    ours, other = speed.items_per_s.elman, speed.items_per_s.torch
+    fused, baseline = speed.items_per_s.elman, speed.items_per_s.torch
     busy = waiting_in_words(speed.waited)
     return (
-        f"{ours.median:,.0f} {words.items}/s ({ours.q1:,.0f} to {ours.q3:,.0f}) beside "
-        f"torch.nn.{cell.upper()}'s {other.median:,.0f} ({other.q1:,.0f} to "
-        f"{other.q3:,.0f}): {speed.ratio:.2f}x, "
+        f"{fused.median:,.0f} {words.items}/s ({fused.q1:,.0f} to {fused.q3:,.0f}) beside "
+        f"torch.nn.{cell.upper()}'s {baseline.median:,.0f} ({baseline.q1:,.0f} to "
+        f"{baseline.q3:,.0f}): {speed.ratio:.2f}x, "
         f"outputs within {speed.largest_logit_difference:.1e}{busy and f'. {busy}'}"
     )

@@ -12,7 +12,7 @@ from elman.train.loop.config import Config
 from elman.train.loop.metrics import Row, read_metrics
 from elman.train.loop.task import Baseline, Pairs, Words
 from elman.train.run.folder import RunFolder
-from elman.train.run.stored import Count, DamageError, Positive, Share, filled
+from elman.train.run.stored import Count, DamageError, Positive, Share, decode
 from elman.train.tasks.registry import read_config, words_of
 from elman.tuning.waiting import waiting_in_words
 
@@ -21,11 +21,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Facts:
-    """facts.json: what was known when a run began.
+    """facts.json: data and machine at the beginning of a run.
 
     Attributes:
         digest, size: of the data.
-        baseline: what the model has to beat.
+        baseline: which the model has to beat.
         machine: facts about it, by name.
         content: all of the file, with what the task tells of its data.
     """
@@ -52,7 +52,7 @@ class Quartiles:
 
 @dataclass(frozen=True)
 class Both:
-    """Of a model and of its twin on torch.nn."""
+    """Quartiles of a model and of its twin on torch.nn."""
 
     elman: Quartiles
     torch: Quartiles
@@ -74,14 +74,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Why the speed was not compared."""
+    """The reason why the speed was not compared."""
 
     skipped: str
 
 
 @dataclass(frozen=True)
 class Result:
-    """result.json: what came out of a complete run.
+    """result.json: the result of a complete run.
 
     Attributes:
         steps: training steps done.
@@ -134,12 +134,12 @@ class Record:
     def require(self) -> tuple[Config, Facts]:
         """Return what a run needs to go on; metrics.csv it has from its checkpoint. Raises
         RunError: something of it is damaged."""
-        bad = {name: why for name, why in self.damages.items() if name != "metrics.csv"}
+        bad = {name: reason for name, reason in self.damages.items() if name != "metrics.csv"}
         if self.config is not None and self.config.steps is None:
             bad["config.json"] = "steps: expected an integer, got None"
         if bad or self.config is None or self.facts is None:
             details = [("path", str(self.folder.path))]
-            details += [("found", f"{name}: {why}") for name, why in bad.items()]
+            details += [("found", f"{name}: {reason}") for name, reason in bad.items()]
             raise RunError(diagnostic("the run is damaged", details))
         return self.config, self.facts
 
@@ -148,24 +148,24 @@ def read_record(folder: RunFolder) -> Record:
     """Read a run folder; what cannot be read is listed in `damages`, and the rest is there."""
     damages: dict[str, str] = {}
 
-    def part(name: str, read: Callable[[RunFolder], Value]) -> Value | None:
+    def part(name: str, reader: Callable[[RunFolder], Value]) -> Value | None:
         try:
-            return read(folder)
+            return reader(folder)
         except DamageError as damage:
             damages[name] = str(damage)
             return None
 
     return Record(
         folder=folder,
-        config=part("config.json", lambda folder: read_config(needed(folder, "config"))),
-        facts=part("facts.json", lambda folder: with_all(Facts, needed(folder, "facts"))),
-        result=part("result.json", result_of),
+        config=part("config.json", lambda folder: read_config(read_needed(folder, "config"))),
+        facts=part("facts.json", lambda folder: read_whole(Facts, read_needed(folder, "facts"))),
+        result=part("result.json", read_result),
         rows=part("metrics.csv", lambda folder: read_metrics(folder.metrics)) or [],
         damages=damages,
     )
 
 
-def needed(folder: RunFolder, name: str) -> dict[str, Any]:
+def read_needed(folder: RunFolder, name: str) -> dict[str, Any]:
     """Read a file that every run has. Raises DamageError: it is damaged or not there."""
     content = folder.read(name)
     if content is None:
@@ -173,23 +173,23 @@ def needed(folder: RunFolder, name: str) -> dict[str, Any]:
     return content
 
 
-def result_of(folder: RunFolder) -> Result | None:
-    """Read what came out; None if the run is not complete. Raises DamageError: the file is
+def read_result(folder: RunFolder) -> Result | None:
+    """Read the result; None if the run is not complete. Raises DamageError: the file is
     damaged."""
     content = folder.read("result")
-    return None if content is None else with_all(Result, content)
+    return None if content is None else read_whole(Result, content)
 
 
-def with_all(kind: type[Value], content: dict[str, Any]) -> Value:
+def read_whole(kind: type[Value], content: dict[str, Any]) -> Value:
     """Read a file's content, and keep all of it under `content`. Raises DamageError: a field is
     missing, or is not what it should be."""
-    return replace(filled(kind, content), content=content)
+    return replace(decode(kind, content), content=content)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a list of runs shows; None where it is not known (yet). `busy` says what has to be known
-    of the ratio."""
+    """A run's row in a list of runs; None where unknown (yet). `busy` is a warning about the
+    ratio."""
 
     name: str
     config: Config

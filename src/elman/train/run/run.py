@@ -20,18 +20,18 @@ from elman.errors import RunError
 from elman.extras import require
 from elman.train.distributed.launch import (
     Attempt,
-    agreed,
     check_same_everywhere,
+    detect_lost_process,
     launch,
     meet,
-    noticing_loss,
-    placed,
     rows_of,
+    vote,
+    with_processes,
 )
 from elman.train.loop.config import Config
 from elman.train.loop.display import Display
-from elman.train.loop.layers import check_cell, without_twin
-from elman.train.loop.loop import Loop, heeding_interrupts
+from elman.train.loop.layers import check_cell, refuse_twin
+from elman.train.loop.loop import Loop, defer_signals
 from elman.train.loop.metrics import MetricsFile, Row
 from elman.train.loop.pace import compare, next_step, settle, time_interleaved
 from elman.train.loop.stepper import make_stepper
@@ -46,12 +46,12 @@ from elman.train.run.folder import (
     open_run,
     permit_cell,
 )
-from elman.train.run.forms import Facts as Held
-from elman.train.run.forms import check_sizes, check_weights, grouped, misfit
+from elman.train.run.forms import Facts as CheckpointFacts
+from elman.train.run.forms import check_sizes, check_weights, group_tensors, misfit
 from elman.train.run.loading import check_formula, write_spec
-from elman.train.run.outcome import Outcome, conclude, in_words
+from elman.train.run.outcome import Outcome, conclude, describe_baseline
 from elman.train.run.record import read_record
-from elman.train.run.stored import DamageError, filled
+from elman.train.run.stored import DamageError, decode
 from elman.train.tasks.registry import task_of, words_of
 from elman.tuning.facts import cores, processor
 from elman.version import __version__
@@ -80,14 +80,14 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
     if attempt.earlier_run is not None:
         cell = config.absolute().cell if ":" in config.cell else None
         return resume(attempt.earlier_run, console, comparing=comparing, attempt=attempt, cell=cell)
-    config = placed(config)
+    config = with_processes(config)
     check_packages(config)
     check_cell(config)
     fabric = launch(config, attempt)
     task, config = task_of(config), config.absolute()
     words = words_of(config)
     display = Display(console if fabric.global_rank == 0 else Console(quiet=True), words)
-    with noticing_loss("see what the other processes say"):
+    with detect_lost_process("see what the other processes say"):
         data = task.prepare(config)
         check_same_everywhere(fabric, same_facts(config, data))
         display.say(data.about())
@@ -101,7 +101,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
             "baseline": asdict(data.baseline()),
             "machine": machine_facts(),
         }
-        display.say(f"baseline: {in_words(Baseline(**facts['baseline']), words)}")
+        display.say(f"baseline: {describe_baseline(Baseline(**facts['baseline']), words)}")
         path = str(create_run(out, task.name).path) if fabric.global_rank == 0 else ""
         folder = RunFolder(Path(fabric.broadcast(path)))
         loop = assemble(config, fabric, data, folder, display)
@@ -112,7 +112,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
             folder.write("config", config.to_json())
             note_run(folder, config)
             attempt.mark_run(folder.path)
-        return carry_out(loop, data, facts, began, comparing)
+        return train_and_conclude(loop, data, facts, began, comparing)
 
 
 def resume(
@@ -145,7 +145,7 @@ def resume(
         config = permit_cell(folder, config, cell, trust).absolute()
         check_inner(folder, trust)
         check_formula(folder, config)
-    config = placed(config, resumed=True)
+    config = with_processes(config, resumed=True)
     attempt = attempt or meet(config.timeout)
     fabric = launch(config, attempt)
     first, task = fabric.global_rank == 0, task_of(config)
@@ -158,9 +158,9 @@ def resume(
             attempt.mark_run(folder.path)
         point, complaints = load_latest(folder.checkpoints)
         if point is not None:
-            check_sizes(config, grouped(point.tensors).get("model", {}))
+            check_sizes(config, group_tensors(point.tensors).get("model", {}))
         data = task.prepare(config)
-        with noticing_loss("see what the other processes say"):
+        with detect_lost_process("see what the other processes say"):
             check_same_everywhere(fabric, same_facts(config, data))
         if facts.digest != data.digest:
             raise RunError(
@@ -173,8 +173,8 @@ def resume(
         loop = assemble(config, fabric, data, folder, display)
         for complaint in complaints:
             display.say(f"{complaint}\n  so    an older checkpoint is used")
-        take_up(loop, point, facts.machine)
-        return carry_out(loop, data, facts.content, began, comparing)
+        restore_loop(loop, point, facts.machine)
+        return train_and_conclude(loop, data, facts.content, began, comparing)
 
 
 def check_packages(config: Config) -> None:
@@ -186,7 +186,8 @@ def check_packages(config: Config) -> None:
 
 
 def same_facts(config: Config, data: Data) -> dict[str, Any]:
-    """Collect what must be the same in every process, by name: its place is its own."""
+    """Collect the facts that must be the same in every process, by name; the path of the data may
+    differ."""
     shared = {name: value for name, value in config.to_json().items() if name != "data"}
     return shared | {"data": f"{data.size}, digest {data.digest[:12]}"}
 
@@ -201,7 +202,7 @@ def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
         twin = make_stepper(fabric, task.build(config, data.spec), config, task.objective)
         step = next_step(twin, data, rows_of(fabric, config.batch), 0.0)
         budget_s = PACE_SHARE * 60 * config.minutes
-        timing = time_interleaved({"step": step}, budget_s, lambda over: agreed(fabric, over)[0])
+        timing = time_interleaved({"step": step}, budget_s, lambda over: vote(fabric, over)[0])
         step_s = fabric.broadcast(statistics.median(timing["step"]))
     return settle(config, step_s, torch.get_num_threads())
 
@@ -221,15 +222,15 @@ def assemble(
         folder=folder,
         metrics=MetricsFile(folder.metrics),
         display=display,
-        mine=rows_of(fabric, config.batch),
+        rows=rows_of(fabric, config.batch),
         observe=observer(config, folder),
         writer=Writer(folder.checkpoints),
     )
 
 
-def take_up(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> None:
-    """Put a loop where a checkpoint of its run was taken, on a machine of which facts are told.
-    Raises RunError: the checkpoint is not of this run."""
+def restore_loop(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> None:
+    """Restore a loop from a checkpoint of its run. Raises RunError: the checkpoint is not of this
+    run."""
     say = loop.display.say
     if point is None:
         say("no checkpoint yet: the run starts from its first step")
@@ -248,7 +249,7 @@ def take_up(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> None:
     try:
         loop.best = best_of(loop.folder.checkpoints)
         if loop.best is not None:
-            check_weights(grouped(loop.best.weights).get("model", {}), loop.stepper.plain)
+            check_weights(group_tensors(loop.best.weights).get("model", {}), loop.stepper.plain)
     except RunError as error:
         loop.best = None
         say(f"{error}\n  so    the best weights are those of a validation to come")
@@ -258,7 +259,7 @@ def take_up(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> None:
     say(f"resumed at step {point.step} of {loop.steps}")
 
 
-def facts_of(point: Checkpoint, steps: int) -> Held:
+def facts_of(point: Checkpoint, steps: int) -> CheckpointFacts:
     """Read what a checkpoint holds besides tensors.
 
     Args:
@@ -268,7 +269,7 @@ def facts_of(point: Checkpoint, steps: int) -> Held:
         RunError: it is not what a run writes there.
     """
     try:
-        facts = filled(Held, point.facts)
+        facts = decode(CheckpointFacts, point.facts)
     except DamageError as error:
         raise misfit(str(error)) from error
     step = facts.tally.step
@@ -277,29 +278,29 @@ def facts_of(point: Checkpoint, steps: int) -> Held:
     return facts
 
 
-def carry_out(
+def train_and_conclude(
     loop: Loop, data: Data, facts: dict[str, Any], began: float, comparing: bool
 ) -> Outcome:
-    """Train to the end (or until interrupted) and write down what came out."""
+    """Train to the end (or until interrupted) and write the result."""
     earlier = loop.tally.seconds
-    with heeding_interrupts() as wish, noticing_loss(f"elman resume {loop.folder.path}"):
-        complete = loop.run(wish)
+    with defer_signals() as request, detect_lost_process(f"elman resume {loop.folder.path}"):
+        complete = loop.run(request)
     if not complete:
         loop.display.say(
             f"stopped at step {loop.tally.step} of {loop.steps}; to go on:\n"
             f"  elman resume {loop.folder.path}"
         )
-        return Outcome(loop.folder, False, loop.first, signal=wish.signal, result={})
+        return Outcome(loop.folder, False, loop.first, signal=request.signal, result={})
     speed: dict[str, Any] = {"skipped": "not asked for"}
     if comparing:
-        if without_twin(loop.config) is None:
+        if refuse_twin(loop.config) is None:
             loop.display.say("measuring the speed beside torch.nn …")
         speed = compare(loop.stepper, task_of(loop.config), loop.config, data)
     return conclude(loop, facts, speed, began, earlier)
 
 
 def observer(config: Config, folder: RunFolder) -> Callable[[Row], None]:
-    """Return what is called with every row of metrics: TensorBoard's writer, if asked for."""
+    """Return a callback for rows of metrics: TensorBoard's writer, if enabled."""
     if not config.tensorboard:
         return lambda row: None
     from torch.utils.tensorboard import SummaryWriter

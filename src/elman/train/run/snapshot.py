@@ -8,14 +8,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from elman.train.distributed.gradients import divided_as, whole
+from elman.train.distributed.gradients import divide_as, gather_whole
 from elman.train.loop.config import Config
 from elman.train.loop.stepper import Stepper
 from elman.train.run.forms import (
     Facts,
     check_state,
     check_weights,
-    grouped,
+    group_tensors,
     misfit,
 )
 
@@ -34,23 +34,23 @@ def capture(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
     kind = "none" if state is None else "tensor" if isinstance(state, Tensor) else "tuple"
     parts = {"none": [], "tensor": [state], "tuple": state}[kind]
     local = {f"carried.{k}": part for k, part in enumerate(parts)} | random_numbers()
-    tensors |= {name: gathered(stepper.fabric, value) for name, value in local.items()}
-    return copied(tensors), {"carried": kind, "optimizer": numbers}
+    tensors |= {name: gather_processes(stepper.fabric, value) for name, value in local.items()}
+    return copy_tensors(tensors), {"carried": kind, "optimizer": numbers}
 
 
 def capture_weights(stepper: Stepper) -> dict[str, Tensor]:
     """Copy the weights alone; every process must call it."""
     weights = stepper.plain.state_dict()
-    return copied({f"model.{name}": value for name, value in weights.items()})
+    return copy_tensors({f"model.{name}": value for name, value in weights.items()})
 
 
-def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def copy_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copy tensors to the CPU, divided ones whole.
 
     In one order in all processes, which gather together; that of a file that was read is any.
     """
     ordered = sorted(tensors.items())
-    return {name: whole(value.detach()).cpu().clone() for name, value in ordered}
+    return {name: gather_whole(value.detach()).cpu().clone() for name, value in ordered}
 
 
 def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: Facts, config: Config) -> int:
@@ -63,16 +63,16 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: Facts, config: 
         RunError: if the tensors are not those of this model.
     """
     check_state(tensors, facts, config, stepper.plain, stepper.optimizer)
-    groups = grouped(tensors)
+    groups = group_tensors(tensors)
     restore_weights(stepper, tensors)
     remember(stepper.optimizer, groups.get("optimizer", {}) | facts.optimizer)
     rank, device = stepper.fabric.global_rank, stepper.fabric.device
     then, now = len(groups["random"]["cpu"]), stepper.fabric.world_size
     carried = [value for _, value in sorted(groups.get("carried", {}).items())]
-    mine = [rows_of_process(value, rank, now).to(device) for value in carried]
-    stepper.state = None if facts.carried == "none" else tuple(mine)
+    carried_here = [rows_of_process(value, rank, now).to(device) for value in carried]
+    stepper.state = None if facts.carried == "none" else tuple(carried_here)
     if facts.carried == "tensor":
-        (stepper.state,) = mine
+        (stepper.state,) = carried_here
     if then != now:
         return then
     # Copies, because a row of a tensor is not aligned as torch wants a generator's state to be.
@@ -89,21 +89,21 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: Facts, config: 
 def restore_weights(stepper: Stepper, tensors: dict[str, Tensor]) -> None:
     """Put back what `capture_weights` copied. Raises RunError: the tensors are not those of this
     model."""
-    weights = grouped(tensors).get("model", {})
+    weights = group_tensors(tensors).get("model", {})
     check_weights(weights, stepper.plain)
     patterns = stepper.plain.state_dict()
-    parts = {name: divided_as(value, patterns[name]) for name, value in weights.items()}
+    parts = {name: divide_as(value, patterns[name]) for name, value in weights.items()}
     stepper.plain.load_state_dict(parts)
 
 
 def remember(optimizer: Any, values: dict[str, Any]) -> None:
     """Give an optimizer what it knew of each parameter, by "index.name"."""
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for key, value in values.items():
         index, _, name = key.partition(".")
         if isinstance(value, Tensor) and int(index) < len(parameters):
-            value = divided_as(value, parameters[int(index)])
+            value = divide_as(value, parameters[int(index)])
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
@@ -127,7 +127,7 @@ def random_numbers() -> dict[str, Tensor]:
     return states
 
 
-def gathered(fabric: Fabric, value: Tensor) -> Tensor:
+def gather_processes(fabric: Fabric, value: Tensor) -> Tensor:
     """Collect one tensor of every process, [processes, …]."""
     if fabric.world_size == 1:
         return value[None]

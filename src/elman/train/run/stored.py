@@ -1,7 +1,7 @@
-"""Files that others may have touched since they were written: read, and held against their types.
+"""Files that others may have changed since they were written: reading, and decoding by type.
 
-Whatever lies there, what comes out is a value of the declared type, or a `DamageError` that says in
-one line what is wrong.
+The result is always a value of the declared type, or a `DamageError` that names the damage in one
+line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WANTED = {
 
 
 class DamageError(RunError):
-    """What is wrong with a stored file, in one line."""
+    """A damaged file; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Range:
     low: float
     high: float
 
-    def check(self, value: Any, where: str) -> None:
+    def check(self, value: Any, place: str) -> None:
         """Raise DamageError if a number lies outside."""
         if not self.low <= value <= self.high:
             text = f"{reprlib.repr(value)} is not in [{self.low:g}, {self.high:g}]"
-            raise DamageError(at(where, text))
+            raise DamageError(prefix(place, text))
 
 
 Count = Annotated[int, Range(0, 2**53)]
@@ -68,42 +68,42 @@ def read_bytes(path: Path) -> bytes | None:
 def read_object(path: Path) -> dict[str, Any] | None:
     """Read a file with a JSON object; None if there is no file. Raises DamageError: it cannot be
     read, or holds something else."""
-    held = read_bytes(path)
-    if held is None:
+    data = read_bytes(path)
+    if data is None:
         return None
     try:
-        content = json.loads(held)
+        content = json.loads(data)
     except RecursionError as error:
         raise DamageError("its values are nested too deep") from error
     except ValueError as error:  # bytes that are not text, text that is not JSON, endless digits
-        raise DamageError(f"it is not JSON: {error}" if held.strip() else "it is empty") from error
+        raise DamageError(f"it is not JSON: {error}" if data.strip() else "it is empty") from error
     if not isinstance(content, dict):
         raise DamageError(f"expected an object, got {reprlib.repr(content)}")
-    if deep(content):
+    if is_too_deep(content):
         raise DamageError("its values are nested too deep")
     return content
 
 
-def deep(content: Any) -> bool:
+def is_too_deep(content: Any) -> bool:
     """Whether lists and objects stand inside one another more than DEEPEST times."""
     layer = [content]
     for _ in range(DEEPEST):
         layer = [
             part
-            for whole in layer
-            if isinstance(whole, dict | list)
-            for part in (whole.values() if isinstance(whole, dict) else whole)
+            for outer in layer
+            if isinstance(outer, dict | list)
+            for part in (outer.values() if isinstance(outer, dict) else outer)
         ]
     return bool(layer)
 
 
-def typed(hint: Any, value: Any, where: str = "") -> Any:
-    """Return a value of JSON as its type hint has it.
+def convert(hint: Any, value: Any, place: str = "") -> Any:
+    """Convert a value of JSON to the type of a hint.
 
     Args:
         hint: str, int, float, bool, Any, None, `dict[str, T]`, `list[T]`, a dataclass, unions of
             these, or `Annotated[T, Range]`. A whole number may stand for a float.
-        where: names of the fields on the way to the value, for the message.
+        place: names of the fields on the way to the value, for the message.
 
     Raises:
         DamageError: if the value is of another type or out of range.
@@ -112,54 +112,54 @@ def typed(hint: Any, value: Any, where: str = "") -> Any:
     if hint is Any:
         return value
     if origin is Annotated:
-        item = typed(arguments[0], value, where)
-        arguments[1].check(item, where)
+        item = convert(arguments[0], value, place)
+        arguments[1].check(item, place)
         return item
     if origin in (Union, UnionType):
-        return one_of(arguments, value, where)
+        return convert_union(arguments, value, place)
     if is_dataclass(hint) and isinstance(value, dict):
-        return filled(hint, value, where)
+        return decode(hint, value, place)
     if origin is dict and isinstance(value, dict):
         return {
-            name: typed(arguments[1], part, within(where, name)) for name, part in value.items()
+            name: convert(arguments[1], part, join(place, name)) for name, part in value.items()
         }
     if origin is list and isinstance(value, list):
-        return [typed(arguments[0], part, within(where, str(k))) for k, part in enumerate(value)]
+        return [convert(arguments[0], part, join(place, str(k))) for k, part in enumerate(value)]
     if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     if type(value) is not hint:
-        wanted = WANTED.get(dict if is_dataclass(hint) else origin or hint)
-        raise DamageError(at(where, f"expected {wanted}, got {reprlib.repr(value)}"))
+        expected = WANTED.get(dict if is_dataclass(hint) else origin or hint)
+        raise DamageError(prefix(place, f"expected {expected}, got {reprlib.repr(value)}"))
     return value
 
 
-def one_of(options: tuple[Any, ...], value: Any, where: str) -> Any:
-    """Return a value as the first of several hints that it fits; null only where null may be."""
-    rest = [option for option in options if option is not NoneType]
-    if value is None and len(rest) < len(options):
+def convert_union(options: tuple[Any, ...], value: Any, place: str) -> Any:
+    """Convert a value by the first of several hints that fits; null only where null may be."""
+    options_left = [option for option in options if option is not NoneType]
+    if value is None and len(options_left) < len(options):
         return None
-    for option in rest[:-1]:
+    for option in options_left[:-1]:
         try:
-            return typed(option, value, where)
+            return convert(option, value, place)
         except DamageError:
             continue
-    return typed(rest[-1], value, where)
+    return convert(options_left[-1], value, place)
 
 
-def filled(kind: Any, content: dict[str, Any], where: str = "") -> Any:
-    """Make a dataclass from an object; what it has beyond the fields is left out. Raises
+def decode(kind: Any, content: dict[str, Any], place: str = "") -> Any:
+    """Decode an object into a dataclass; unknown fields are ignored. Raises
     DamageError: a field is missing, of another type, or breaks a rule of the dataclass."""
     hints, values = hints_of(kind), {}
     for field in fields(kind):
         if field.name in content:
-            inner = within(where, field.name)
-            values[field.name] = typed(hints[field.name], content[field.name], inner)
+            inner = join(place, field.name)
+            values[field.name] = convert(hints[field.name], content[field.name], inner)
         elif field.default is MISSING and field.default_factory is MISSING:
-            raise DamageError(f"{within(where, field.name)} is missing")
+            raise DamageError(f"{join(place, field.name)} is missing")
     try:
         return kind(**values)
     except ValueError as error:
-        raise DamageError(at(where, str(error))) from error
+        raise DamageError(prefix(place, str(error))) from error
 
 
 @cache
@@ -183,11 +183,11 @@ def number(text: str) -> int | float | None:
         raise DamageError(f"expected a number, got {reprlib.repr(text)}") from error
 
 
-def within(where: str, name: str) -> str:
-    """Name a field of what stands at a place."""
-    return f"{where}.{name}" if where else name
+def join(place: str, name: str) -> str:
+    """Append a field's name to a path of fields."""
+    return f"{place}.{name}" if place else name
 
 
-def at(where: str, text: str) -> str:
-    """Put the place before a text, if there is one."""
-    return f"{where}: {text}" if where else text
+def prefix(place: str, text: str) -> str:
+    """Prefix a message with the path of a field, if there is one."""
+    return f"{place}: {text}" if place else text

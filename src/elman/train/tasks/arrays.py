@@ -1,4 +1,4 @@
-"""The arrays of data sets: read from a `.npz`, whoever wrote it; hashed; standardised."""
+"""Arrays of data sets: reading untrusted `.npz` files, hashing, standardising."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class SequenceSet(ABC):
         config: of the run.
         name: where the data came from, for people.
         digest: hash of all values.
-        spec: what a model of these data is built from besides the configuration; it has `inputs`.
-        fit, held: both halves, whose lengths are their numbers of sequences.
+        spec: properties of the data that a model is built from; it has `inputs`.
+        fit, test: both halves, whose lengths are their numbers of sequences.
         missing: share of values that are missing (they count as their channel's mean).
     """
 
@@ -46,7 +46,7 @@ class SequenceSet(ABC):
     digest: str
     spec: Any
     fit: Any
-    held: Any
+    test: Any
     missing: float = 0.0
 
     @abstractmethod
@@ -59,30 +59,30 @@ class SequenceSet(ABC):
 
     @property
     def size(self) -> str:
-        """How many sequences there are."""
-        return f"{len(self.fit)} + {len(self.held)} sequences"
+        """Numbers of sequences as text."""
+        return f"{len(self.fit)} + {len(self.test)} sequences"
 
     @property
     def rows(self) -> Tensor:
-        """Which held-out sequences are validated on, evenly chosen, [M]."""
-        count = len(self.held)
+        """Indices of the held-out sequences for validation, evenly spaced, [M]."""
+        count = len(self.test)
         most = min(self.config.validation_sequences, count)
         return torch.linspace(0, count - 1, most).round().long()
 
     def about(self) -> str:
-        """Say in one line what the data are."""
+        """Describe the data in one line."""
         text = (
-            f"data: {self.name}: {len(self.fit):,} sequences to learn from, {len(self.held):,} "
+            f"data: {self.name}: {len(self.fit):,} sequences to learn from, {len(self.test):,} "
             f"held out; {self.shape()[0]}"
         )
         return f"{text}; {self.missing:.1%} of the values are missing" if self.missing else text
 
     def facts(self) -> dict[str, Any]:
-        """Return what a report says about the data."""
+        """Facts about the data for the report."""
         return {
             "source": self.name,
             "train_sequences": len(self.fit),
-            "held_out_sequences": len(self.held),
+            "held_out_sequences": len(self.test),
             "validated": len(self.rows),
             "values_per_step": self.spec.inputs,
             **self.shape()[1],
@@ -98,24 +98,24 @@ class SequenceSet(ABC):
         """Return the same data with the validation part of another configuration."""
         return replace(self, config=config)
 
-    def batch(self, step: int, mine: slice) -> Batch:
-        """Return rows `mine` of a step's batch: the next ones of an endless row of shuffled epochs,
-        a function of the step."""
+    def batch(self, step: int, rows: slice) -> Batch:
+        """Return the given rows of a step's batch: the next ones of an endless row of shuffled
+        epochs, a function of the step."""
         count, first = len(self.fit), step * self.config.batch
-        places = torch.arange(first + mine.start, first + mine.stop)
+        places = torch.arange(first + rows.start, first + rows.stop)
         epochs, within = places // count, places % count
-        rows = torch.empty_like(places)
+        sequences = torch.empty_like(places)
         for epoch in epochs.unique():
             inside = epochs == epoch
             source = torch.Generator().manual_seed(1_000_003 * self.config.seed + int(epoch))
-            rows[inside] = torch.randperm(count, generator=source)[within[inside]]
-        return self.cut(self.fit, rows)
+            sequences[inside] = torch.randperm(count, generator=source)[within[inside]]
+        return self.cut(self.fit, sequences)
 
     def held_out(self) -> Iterator[Batch]:
         """Walk through the part that is validated on."""
-        return (self.cut(self.held, rows) for rows in self.rows.split(self.config.batch))
+        return (self.cut(self.test, rows) for rows in self.rows.split(self.config.batch))
 
     def all_held_out(self) -> Iterator[Batch]:
         """Walk through the whole held-out half, in its order."""
-        every = torch.arange(len(self.held))
-        return (self.cut(self.held, rows) for rows in every.split(self.config.batch))
+        indices = torch.arange(len(self.test))
+        return (self.cut(self.test, rows) for rows in indices.split(self.config.batch))

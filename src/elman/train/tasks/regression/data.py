@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from elman.errors import InputError, RunError
-from elman.train.loop.config import other, setting
-from elman.train.loop.objective import SQUARES, judged
+from elman.train.loop.config import override, setting
+from elman.train.loop.objective import SQUARES, evaluate
 from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.arrays import Scaling, digest_of, load_npz, unreadable
 from elman.train.tasks.epochs import EpochConfig, SequenceSet
@@ -28,8 +28,8 @@ class RegressionConfig(EpochConfig):
     data: str | None = setting(
         None, "An .npz with x_train [N, T, I], y_train [N, T, O] or [N, O], x_test and y_test."
     )
-    layers: int = other("layers", 1)
-    hidden: int = other("hidden", 64)
+    layers: int = override("layers", 1)
+    hidden: int = override("hidden", 64)
 
 
 Arrays = tuple[np.ndarray, np.ndarray]  # x [N, T, I], y [N, T, O] or [N, O], float64
@@ -54,12 +54,12 @@ def read_halves(data: str | None) -> tuple[Arrays, Arrays]:
     if not path.exists():
         raise RunError("the data file does not exist", path=path)
     arrays = load_npz(path, HINT)
-    fit, held = (read_half(path, arrays, half) for half in ("train", "test"))
-    for name, ours, theirs in zip("xy", fit, held, strict=True):
-        if (ours.ndim, ours.shape[-1]) != (theirs.ndim, theirs.shape[-1]):
-            shapes = f"{name}_train is {list(ours.shape)}, {name}_test {list(theirs.shape)}"
+    fit, test = (read_half(path, arrays, half) for half in ("train", "test"))
+    for name, a, b in zip("xy", fit, test, strict=True):
+        if (a.ndim, a.shape[-1]) != (b.ndim, b.shape[-1]):
+            shapes = f"{name}_train is {list(a.shape)}, {name}_test {list(b.shape)}"
             raise unreadable(path, shapes, HINT)
-    return fit, held
+    return fit, test
 
 
 def read_half(path: Path, arrays: dict[str, np.ndarray], half: str) -> Arrays:
@@ -121,18 +121,18 @@ class RegressionData(SequenceSet):
 
     def shape(self) -> tuple[str, dict[str, Any]]:
         """Steps and targets, in words and as facts by name."""
-        steps, outputs = [half.x.shape[1] for half in (self.fit, self.held)], self.spec.outputs
+        steps, outputs = [half.x.shape[1] for half in (self.fit, self.test)], self.spec.outputs
         per = "step" if self.spec.per_step else "sequence"
         text = f"{steps[0]} steps of {self.spec.inputs}; a target of {outputs} per {per}"
         return text, {"steps": steps, "values_per_target": outputs, "target_per": per}
 
     def baseline(self) -> Baseline:
         """Predict the mean of the training targets, or repeat the input if that is better."""
-        mean = predicting("mean of the training targets", [(self.held.y * 0, self.held.y)])
-        if self.held.x.shape != self.held.y.shape:
+        mean = score_baseline("mean of the training targets", [(self.test.y * 0, self.test.y)])
+        if self.test.x.shape != self.test.y.shape:
             return mean
-        repeated = self.spec.targets_as.to(self.spec.inputs_as.back(self.held.x.numpy()))
-        again = predicting("repeated input", [(torch.from_numpy(repeated), self.held.y)])
+        repeated = self.spec.targets_as.to(self.spec.inputs_as.back(self.test.x.numpy()))
+        again = score_baseline("repeated input", [(torch.from_numpy(repeated), self.test.y)])
         return min(mean, again, key=lambda baseline: baseline.loss)
 
     def cut(self, half: Half, rows: Tensor) -> Batch:
@@ -141,9 +141,9 @@ class RegressionData(SequenceSet):
         return Batch(x, y.transpose(0, 1) if self.spec.per_step else y, begins=True)
 
 
-def predicting(name: str, pairs: Any) -> Baseline:
-    """Score what is not a network: pairs of predictions and targets [..., O]."""
-    score = judged(SQUARES, pairs)
+def score_baseline(name: str, pairs: Any) -> Baseline:
+    """Score a predictor without a network, by pairs of predictions and targets [..., O]."""
+    score = evaluate(SQUARES, pairs)
     return Baseline(name, score.loss, score.score)
 
 

@@ -20,7 +20,7 @@ from elman.train.tasks.arrays import Scaling
 
 @dataclass(frozen=True)
 class RegressionSpec:
-    """What a model of numbers is built from besides its configuration, and the data's units.
+    """Sizes that a model of numbers is built from, and the units of its data.
 
     Attributes:
         inputs: I, values per step.

@@ -1,4 +1,4 @@
-"""The task `regression`: what the trainer needs to know of it."""
+"""The task `regression`: evaluation, and its entry for the trainer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elman.train.loop.objective import R2, SQUARES, judged
+from elman.train.loop.objective import R2, SQUARES, evaluate
 from elman.train.loop.task import Pairs, Task, Words, predictions
 from elman.train.tasks.regression.data import RegressionConfig, RegressionData, prepare
 from elman.train.tasks.regression.model import RegressionSpec, TrainedRegression, build_model
@@ -22,48 +22,48 @@ def conclude(model: nn.Module, data: RegressionData, config: RegressionConfig) -
     """Predict the whole held-out half: loss and R², the error by output, true beside predicted."""
     spec, batches = data.spec, predictions(model, data.all_held_out())
     parts = [(outputs.float().cpu(), targets.cpu()) for outputs, targets in batches]
-    whole = judged(SQUARES, parts)
+    score = evaluate(SQUARES, parts)
     axis = 1 if spec.per_step else 0  # of the sequences
     outputs, targets = (torch.cat(half, axis) for half in zip(*parts, strict=True))
     true, predicted = (spec.targets_as.back(part.numpy()) for part in (targets, outputs))
     return {
-        "valid_loss": whole.loss,
-        "valid_score": whole.score,
+        "valid_loss": score.loss,
+        "valid_score": score.score,
         "table": by_output(true, predicted, outputs, targets),
-        "shown": [asdict(pairs) for pairs in shown(true, predicted)],
+        "shown": [asdict(pairs) for pairs in select_pairs(true, predicted)],
     }
 
 
 def by_output(
     true: np.ndarray, predicted: np.ndarray, outputs: Tensor, targets: Tensor
 ) -> dict[str, str]:
-    """Tell the error of the first outputs, in the unit of the data."""
+    """Format the errors of the first outputs, in the unit of the data."""
     table = {}
     for k in range(min(OUTPUTS, true.shape[-1])):
         error = float(np.sqrt(np.mean((predicted[..., k] - true[..., k]) ** 2)))
-        score = judged(SQUARES, [(outputs[..., k : k + 1], targets[..., k : k + 1])]).score
+        score = evaluate(SQUARES, [(outputs[..., k : k + 1], targets[..., k : k + 1])]).score
         table[f"output {k}"] = f"{R2.text(score)}, root mean squared error {error:.4g}"
     return table
 
 
-def shown(true: np.ndarray, predicted: np.ndarray) -> list[Pairs]:
+def select_pairs(true: np.ndarray, predicted: np.ndarray) -> list[Pairs]:
     """Take the first output of some sequences of [T, N, O], or some sequences of each of the first
     outputs of [N, O]."""
     if true.ndim == 3:
-        names = {k: f"Held-out sequence {k}, output 0" for k in spaced(true.shape[1], SEQUENCES)}
+        names = {k: f"Held-out sequence {k}, output 0" for k in spread(true.shape[1], SEQUENCES)}
         parts = {k: (slice(STEPS), k, 0) for k in names}
     else:
         first = range(min(SEQUENCES, true.shape[1]))
         names = {k: f"Held-out sequences, output {k}" for k in first}
-        parts = {k: (spaced(len(true), POINTS), k) for k in names}
+        parts = {k: (spread(len(true), POINTS), k) for k in names}
     return [
         Pairs(names[k], true[part].tolist(), predicted[part].tolist(), over_time=true.ndim == 3)
         for k, part in parts.items()
     ]
 
 
-def spaced(count: int, most: int) -> np.ndarray:
-    """Choose at most so many of the numbers below `count`, evenly."""
+def spread(count: int, most: int) -> np.ndarray:
+    """Select at most so many of the numbers below `count`, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
 
 

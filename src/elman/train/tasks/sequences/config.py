@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from elman.train.loop.config import COUNT, NOT_NEGATIVE, one_of, other, setting
+from elman.train.loop.config import COUNT, NOT_NEGATIVE, one_of, override, setting
 from elman.train.tasks.epochs import EpochConfig
 
 
@@ -13,9 +13,9 @@ from elman.train.tasks.epochs import EpochConfig
 class SequenceConfig(EpochConfig):
     """A classifier's run."""
 
-    layers: int = other("layers", 1)
-    hidden: int = other("hidden", 64)
-    dropout: float = other("dropout", 0.1)
+    layers: int = override("layers", 1)
+    hidden: int = override("hidden", 64)
+    dropout: float = override("dropout", 0.1)
     patch: int = setting(1, "Values of each channel that are read in one step.", COUNT)
     heads: int = setting(1, "Groups of units that do not see each other's past.", COUNT)
     residual: bool = setting(False, "Normalise each layer's input and add it to the output.")
@@ -54,11 +54,11 @@ class ImagesConfig(SequenceConfig):
     data: str | None = setting(
         None, "An .npz, or a folder with one; or the name of a Hugging Face data set."
     )
-    layers: int = other("layers", 2)
-    hidden: int = other("hidden", 48)
-    dropout: float = other("dropout", 0.0)
-    batch: int = other("batch", 100)
-    lr: float = other("lr", 5e-3)
+    layers: int = override("layers", 2)
+    hidden: int = override("hidden", 48)
+    dropout: float = override("dropout", 0.0)
+    batch: int = override("batch", 100)
+    lr: float = override("lr", 5e-3)
     residual: bool = setting(True, "Normalise each layer's input and add it to the output.")
-    minutes: float = other("minutes", 15.0)
+    minutes: float = override("minutes", 15.0)
     permute: bool = setting(False, "Read the pixels in one fixed random order.")

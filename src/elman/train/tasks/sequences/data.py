@@ -17,8 +17,8 @@ from elman.train.tasks.arrays import Scaling
 from elman.train.tasks.epochs import SequenceSet
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.sequences.finding import find_images, find_series
-from elman.train.tasks.sequences.model import ClassifierSpec, as_floats, padded, permuted
-from elman.train.tasks.sequences.source import Source, by_group, holding_out, joined
+from elman.train.tasks.sequences.model import ClassifierSpec, as_floats, pad, permute
+from elman.train.tasks.sequences.source import Source, by_group, hold_out, join_sequences
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class SequenceData(SequenceSet):
     def baseline(self) -> Baseline:
         """Predict the frequencies of the training half's classes (one added to each count)."""
         counts = torch.bincount(self.fit.y, minlength=len(self.spec.classes)).double() + 1
-        loss = -(counts / counts.sum()).log()[self.held.y].mean()
-        right = (self.held.y == counts.argmax()).double().mean()
+        loss = -(counts / counts.sum()).log()[self.test.y].mean()
+        right = (self.test.y == counts.argmax()).double().mean()
         return Baseline("largest class", float(loss), float(right))
 
     def cut(self, half: Tensors, rows: Tensor) -> Batch:
@@ -71,11 +71,11 @@ def prepare_series(config: SeriesConfig) -> SequenceData:
     readable."""
     source = find_series(config.data)
     if config.unseen is not None:
-        source = holding_out(source, config.unseen)
+        source = hold_out(source, config.unseen)
     if config.by == "group":
         source = by_group(source)
     if config.join is not None:
-        source = joined(source, config.join)
+        source = join_sequences(source, config.join)
     return lay_out(source, config)
 
 
@@ -85,7 +85,7 @@ def prepare_images(config: ImagesConfig) -> SequenceData:
     source = find_images(config.data)
     if config.permute:
         halves = [
-            replace(half, values=permuted(half.values)) for half in (source.train, source.test)
+            replace(half, values=permute(half.values)) for half in (source.train, source.test)
         ]
         source = Source(f"{source.name}, permuted", source.kind, *halves)
     return lay_out(source, config)
@@ -117,7 +117,7 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
         missing += sum(int(np.isnan(piece).sum()) for piece in half.values)
         count += sum(piece.size for piece in half.values)
         y = torch.tensor([numbers[label] for label in half.labels])
-        x, lengths = padded(spec.scaled(half.values), config.patch)
+        x, lengths = pad(spec.scaled(half.values), config.patch)
         halves.append(Tensors(x, lengths, y, half.groups))
     share = missing / count
     return SequenceData(config, source.name, source.digest, spec, *halves, missing=share)

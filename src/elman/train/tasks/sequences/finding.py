@@ -1,5 +1,5 @@
-"""What a user named as data: a file, a folder, or a name to be fetched: from the UCR/UEA archive
-through aeon, images through Hugging Face datasets.
+"""Locating data: a file, a folder, or a name to download, from the UCR/UEA archive through aeon or
+images through Hugging Face datasets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ import numpy as np
 
 from elman.errors import InputError, RunError
 from elman.extras import require
-from elman.train.tasks.sequences.readers import ENDINGS, flat, labelled, read_npz, read_pair
+from elman.train.tasks.sequences.readers import (
+    ENDINGS,
+    as_half,
+    flatten_images,
+    read_npz,
+    read_pair,
+)
 from elman.train.tasks.sequences.source import Half, Source
 
 IDX = "train-images"  # how a file of the folder begins in which MNIST is published
@@ -23,7 +29,7 @@ def archive_series(name: str) -> Source:
     Raises MissingPackageError: aeon is not installed; RunError: it knows no such name, or has no
     network."""
     load = package("aeon.datasets").load_classification
-    halves = [labelled(*fetched(name, load, name, split=split)) for split in ("train", "test")]
+    halves = [as_half(*fetch(name, load, name, split=split)) for split in ("train", "test")]
     return Source(f"{name} of the UCR/UEA archive", "values", *halves)
 
 
@@ -31,16 +37,16 @@ def hub_images(name: str) -> Source:
     """Fetch an image data set from the Hugging Face hub ("ylecun/mnist", "uoft-cs/cifar10"). Raises
     MissingPackageError: datasets is not installed; RunError: it knows no such name, or has no
     network."""
-    whole = fetched(name, package("datasets").load_dataset, name)
+    dataset = fetch(name, package("datasets").load_dataset, name)
     halves = []
-    for part in (whole["train"], whole["test"]):
+    for part in (dataset["train"], dataset["test"]):
         columns = part.column_names
         image = next((column for column in ("image", "img") if column in columns), "")
         label = next((column for column in ("label", "fine_label") if column in columns), "")
         if not image or not label:
             raise RunError(f"{name} has no images with labels", columns=", ".join(columns))
         pixels = np.stack([np.asarray(picture, np.uint8) for picture in part[image]])
-        halves.append(Half(flat(pixels), [str(number) for number in part[label]]))
+        halves.append(Half(flatten_images(pixels), [str(number) for number in part[label]]))
     return Source(f"{name} of the Hugging Face hub", "pixels", *halves)
 
 
@@ -50,7 +56,7 @@ def package(name: str) -> Any:
     return require(name, "a data set by its name, not of a file or folder,")
 
 
-def fetched(name: str, load: Any, *words: Any, **options: Any) -> Any:
+def fetch(name: str, load: Any, *words: Any, **options: Any) -> Any:
     """Call a loader; whatever goes wrong in it is raised as one error."""
     try:
         return load(*words, **options)
@@ -76,13 +82,13 @@ def find_images(data: str | None) -> Source:
 
 
 def _find(
-    data: str | None, task: str, fetch: Callable[[str], Source], read: Callable[[Path], Source]
+    data: str | None, task: str, fetch: Callable[[str], Source], reader: Callable[[Path], Source]
 ) -> Source:
     if data is None:
         raise InputError(f"the task {task} needs data: elman train {task} FILE_FOLDER_OR_NAME")
     path = Path(data).expanduser()
     if path.exists():
-        return read(path)
+        return reader(path)
     if path.suffix or len(path.parts) > 2 or path.is_absolute():
         raise RunError("the data file or folder does not exist", path=path)
     return fetch(data)
@@ -116,16 +122,16 @@ def _images_of(path: Path) -> Source:
     return _only_npz(path, "an .npz", [])
 
 
-def _only_npz(folder: Path, wanted: str, others: list[str]) -> Source:
+def _only_npz(folder: Path, expected: str, further: list[str]) -> Source:
     """Read the one .npz of a folder."""
     files = sorted(folder.glob("*.npz"))
-    if len(files) == 1 and not others:
+    if len(files) == 1 and not further:
         return read_npz(files[0])
-    names = [*others, *(file.name for file in files)]
+    names = [*further, *(file.name for file in files)]
     raise RunError(
         "the folder does not hold exactly one data set",
         "name one of the files" if names else "",
         path=folder,
         found=", ".join(names[:5]) or "none",
-        wanted=f"one data set: {wanted}",
+        wanted=f"one data set: {expected}",
     )

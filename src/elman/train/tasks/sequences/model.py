@@ -23,7 +23,7 @@ PERMUTATION_SEED = 0  # one order of the pixels for all runs: results can be com
 
 @dataclass(frozen=True)
 class ClassifierSpec:
-    """What a classifier is built from besides its configuration, and how its input is scaled.
+    """Sizes and classes that a classifier is built from, and the scaling of its input.
 
     Attributes:
         inputs: I, values per step.
@@ -83,20 +83,20 @@ class TrainedClassifier(Trained):
             if piece.ndim != 2 or piece.shape[1] != channels or not len(piece):
                 raise InputError(f"sequence {k} must be [T, {channels}], not {[*piece.shape]}")
         if getattr(self.config, "permute", False):
-            pieces = [*permuted(np.stack(pieces))]
-        x, lengths = padded(spec.scaled(pieces), patch)
+            pieces = [*permute(np.stack(pieces))]
+        x, lengths = pad(spec.scaled(pieces), patch)
         x = as_floats(x).transpose(0, 1).contiguous()
         logits, _ = self.model((x.to(self.weight), lengths.to(self.weight.device)))
         return logits.softmax(-1)
 
 
-def permuted(values: Values) -> np.ndarray:
+def permute(values: Values) -> np.ndarray:
     """Put the steps of equally long sequences into one fixed random order."""
-    whole = np.asarray(values)
-    return whole[:, np.random.default_rng(PERMUTATION_SEED).permutation(whole.shape[1])]
+    array = np.asarray(values)
+    return array[:, np.random.default_rng(PERMUTATION_SEED).permutation(array.shape[1])]
 
 
-def padded(values: Values, patch: int) -> tuple[Tensor, Tensor]:
+def pad(values: Values, patch: int) -> tuple[Tensor, Tensor]:
     """Join the values of `patch` steps to one and pad all sequences to the longest.
 
     Returns:
@@ -192,10 +192,10 @@ def build_model(
     """Build the model of a run; with `baseline` the same on torch.nn's recurrent layers."""
     torch.manual_seed(config.seed)
     if config.residual:
-        each = [
+        stack = [
             recurrent(config, config.hidden, 1, baseline=baseline) for _ in range(config.layers)
         ]
-        layers: nn.Module = Residual(spec.inputs, config.hidden, each, config.dropout)
+        layers: nn.Module = Residual(spec.inputs, config.hidden, stack, config.dropout)
     else:
         layers = recurrent(config, spec.inputs, config.layers, baseline=baseline)
     return Classifier(config.hidden, len(spec.classes), layers, config.noise, config.dropout)

@@ -58,7 +58,7 @@ def npz_half(path: Path, arrays: Mapping[str, np.ndarray], half: str) -> Half:
             raise unreadable(path, f"length_{half} does not divide audio_{half}", NPZ_HINT)
         values = np.split(named[1][:, None], np.cumsum(lengths[1])[:-1])
     elif named[1].dtype == np.uint8:
-        values = flat(named[1])
+        values = flatten_images(named[1])
     elif named[1].ndim == 2:
         values = named[1][:, :, None]
     if named[0] == "x" and np.ndim(values) != 3:
@@ -72,7 +72,7 @@ def npz_half(path: Path, arrays: Mapping[str, np.ndarray], half: str) -> Half:
     return Half(values, [str(label) for label in labels[1]], names)
 
 
-def flat(images: np.ndarray) -> np.ndarray:
+def flatten_images(images: np.ndarray) -> np.ndarray:
     """Lay images [N, H, W] or [N, H, W, C] out as sequences of pixels [N, H·W, C]."""
     channels = images.shape[3] if images.ndim == 4 else 1
     return images.reshape(len(images), -1, channels)
@@ -85,8 +85,8 @@ def read_pair(train: Path, test: Path) -> Source:
     """Read both halves of a data set. Raises RunError: with the line, if a table does not keep to
     its format; MissingPackageError: aeon is not installed, which reads .ts."""
     name = train.name.rpartition("_")[0]
-    read = read_ts if train.suffix == ".ts" else read_table
-    return Source(f"{name} in {train.parent}", "values", read(train), read(test))
+    reader = read_ts if train.suffix == ".ts" else read_table
+    return Source(f"{name} in {train.parent}", "values", reader(train), reader(test))
 
 
 def read_ts(path: Path) -> Half:
@@ -95,13 +95,13 @@ def read_ts(path: Path) -> Half:
     if not path.is_file():
         raise RunError("the data file does not exist", path=path)
     try:
-        return labelled(*load(str(path)))
+        return as_half(*load(str(path)))
     except Exception as error:  # whatever a damaged file makes a reader do
         text = str(error).partition("\n")[0]
         raise unreadable(path, f"{type(error).__name__}: {text}") from error
 
 
-def labelled(pieces: Any, labels: Any) -> Half:
+def as_half(pieces: Any, labels: Any) -> Half:
     """Take sequences [I, T] as aeon has them, and their classes."""
     values = [np.asarray(piece, np.float32).T for piece in pieces]
     return Half(values, [str(label) for label in labels])
@@ -122,10 +122,10 @@ def read_table(path: Path) -> Half:
             row = np.array([math.nan if text == "?" else float(text) for text in texts], np.float32)
         except ValueError as error:
             raise unreadable(path, f"line {number}: {error}") from error
-        known = np.flatnonzero(~np.isnan(row))
-        if not len(known):
+        present = np.flatnonzero(~np.isnan(row))
+        if not len(present):
             raise unreadable(path, f"line {number}: a sequence without values")
-        values.append(row[: known[-1] + 1, None])
+        values.append(row[: present[-1] + 1, None])
         labels.append(tidy(label))
     if not values:
         raise unreadable(path, "no sequences in it")

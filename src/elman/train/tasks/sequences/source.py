@@ -53,7 +53,7 @@ class Source:
         return digest_of((piece for half in halves for piece in half.values), repr(words))
 
 
-def holding_out(source: Source, group: str) -> Source:
+def hold_out(source: Source, group: str) -> Source:
     """Divide anew: one group is held out, all others are learned from. Raises RunError: the data
     have no groups, or none of that name."""
     halves = (source.train, source.test)
@@ -61,27 +61,27 @@ def holding_out(source: Source, group: str) -> Source:
     labels = [label for half in halves for label in half.labels]
     groups = [name for half in halves for name in half.groups]
     if group not in groups:
-        known = ", ".join(sorted(set(groups))) or "the data name no groups"
-        raise RunError(f"there is no group {group!r} to hold out", groups=known)
+        names = ", ".join(sorted(set(groups))) or "the data name no groups"
+        raise RunError(f"there is no group {group!r} to hold out", groups=names)
     if set(groups) == {group}:
         raise RunError(f"all sequences are of the group {group!r}: nothing is left to learn from")
 
     def part(inside: bool) -> Half:
-        kept = [k for k, name in enumerate(groups) if (name == group) is inside]
-        return Half([values[k] for k in kept], [labels[k] for k in kept], [groups[k] for k in kept])
+        rows = [k for k, name in enumerate(groups) if (name == group) is inside]
+        return Half([values[k] for k in rows], [labels[k] for k in rows], [groups[k] for k in rows])
 
     return Source(f"{source.name}, {group} unseen", source.kind, part(False), part(True))
 
 
 def by_group(source: Source) -> Source:
-    """Tell groups (speakers) apart, not labels. Raises RunError: the data have no groups."""
+    """Classify groups (speakers) instead of labels. Raises RunError: the data have no groups."""
     halves = [Half(half.values, half.groups) for half in (source.train, source.test)]
     if not all(half.labels for half in halves):
         raise RunError("the data name no groups to tell apart", "--by label", path=source.name)
     return Source(f"{source.name}, by group", source.kind, *halves)
 
 
-def joined(source: Source, steps: int) -> Source:
+def join_sequences(source: Source, steps: int) -> Source:
     """Lay the sequences of each class end to end and cut them into ones of `steps` each.
 
     They stay in their order; what is left of a class at the end is dropped. Groups are, too.
@@ -89,11 +89,11 @@ def joined(source: Source, steps: int) -> Source:
     Raises:
         RunError: if the sequences of a class are too short together.
     """
-    halves = [_joined(source.name, half, steps) for half in (source.train, source.test)]
+    halves = [_join_half(source.name, half, steps) for half in (source.train, source.test)]
     return Source(f"{source.name}, joined to {steps} steps", source.kind, *halves)
 
 
-def _joined(name: str, half: Half, steps: int) -> Half:
+def _join_half(name: str, half: Half, steps: int) -> Half:
     """Join one half."""
     rows: dict[str, list[np.ndarray]] = {}
     for piece, label in zip(half.values, half.labels):

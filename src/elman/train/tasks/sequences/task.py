@@ -1,4 +1,4 @@
-"""The tasks `series` and `images`: what the trainer needs to know of them."""
+"""The tasks `series` and `images`: evaluation, and their entries for the trainer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from elman.train.loop.objective import ACCURACY, CLASSES, judged
+from elman.train.loop.objective import ACCURACY, CLASSES, evaluate
 from elman.train.loop.task import Task, Words, predictions
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.sequences.data import SequenceData, prepare_images, prepare_series
@@ -22,13 +22,13 @@ WORDS = Words("sequences", "nats per sequence", "nats", 1.0, "score", ACCURACY)
 def conclude(model: nn.Module, data: SequenceData, config: SequenceConfig) -> dict[str, Any]:
     """Classify the whole held-out half: loss and accuracy, by class and by group."""
     outputs = [logits.double().cpu() for logits, _ in predictions(model, data.all_held_out())]
-    logits, y = torch.cat(outputs), data.held.y
-    whole, right = judged(CLASSES, [(logits, y)]), (logits.argmax(-1) == y).tolist()
+    logits, y = torch.cat(outputs), data.test.y
+    score, right = evaluate(CLASSES, [(logits, y)]), (logits.argmax(-1) == y).tolist()
     classes = [f"class {name}" for name in data.spec.classes]
-    groups = [f"of {name}" for name in data.held.groups]
+    groups = [f"of {name}" for name in data.test.groups]
     table = by_name(right, [classes[k] for k in y], classes)
     table |= by_name(right, groups, sorted(set(groups)))
-    return {"valid_loss": whole.loss, "valid_score": whole.score, "table": table}
+    return {"valid_loss": score.loss, "valid_score": score.score, "table": table}
 
 
 def by_name(right: Sequence[bool], names: Sequence[str], order: Sequence[str]) -> dict[str, str]:

@@ -114,5 +114,5 @@ class TextConfig(Config):
 
     @property
     def splitting(self) -> Level:
-        """What its tokens are."""
+        """Level of the tokens."""
         return LEVELS[self.level]

@@ -1,4 +1,4 @@
-"""Where the text comes from: the standard library's sources, one file, a folder, parts, or a name.
+"""Sources of text: the standard library's sources, one file, a folder, parts of a data set, a name.
 
 Files whose names say that they are the parts of one data set (`ptb.train.txt`, `ptb.valid.txt`,
 `ptb.test.txt`) are these. Other files are split into training and validation by the hash of their
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from elman.errors import RunError, diagnostic
 from elman.files import read_file
-from elman.train.tasks.sequences.finding import fetched, package
+from elman.train.tasks.sequences.finding import fetch, package
 
 WIKITEXT = ("Salesforce/wikitext", "wikitext-2-v1")  # on the Hugging Face hub
 VALIDATION_SHARE = 0.1
@@ -87,9 +87,9 @@ def load(data: str | None) -> Corpus:
 def wikitext() -> Corpus:
     """Fetch WikiText-2, words as they are tokenized there; datasets keeps it for the next time.
     Raises MissingPackageError: datasets is not installed; RunError: there is no network."""
-    whole = fetched("wikitext-2", package("datasets").load_dataset, *WIKITEXT)
+    dataset = fetch("wikitext-2", package("datasets").load_dataset, *WIKITEXT)
     train, valid, test = (
-        "".join(line.removesuffix("\n") + "\n" for line in whole[part]["text"])
+        "".join(line.removesuffix("\n") + "\n" for line in dataset[part]["text"])
         for part in ("train", "validation", "test")
     )
     return Corpus("wikitext-2", train, valid, 0, 0, test=test)
@@ -105,8 +105,8 @@ def parts_of(path: Path) -> tuple[Path, ...]:
         Nothing if names do not tell, or tell of several data sets.
     """
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    found = [parts for file in files if (parts := parts_beside(file))]
-    return found[0] if len(found) == 1 else ()
+    matches = [parts for file in files if (parts := parts_beside(file))]
+    return matches[0] if len(matches) == 1 else ()
 
 
 def parts_beside(file: Path) -> tuple[Path, ...]:
@@ -186,11 +186,11 @@ def split(documents: Documents, source: str) -> Corpus:
         (text,) = documents.values()
         cut = len(text) - max(1, round(VALIDATION_SHARE * len(text)))
         return Corpus(source, text[:cut], text[cut:], 0, 0)
-    wanted = VALIDATION_SHARE * sum(map(len, documents.values()))
+    target = VALIDATION_SHARE * sum(map(len, documents.values()))
     texts = [documents[name] for name in sorted(documents, key=name_hash)]
-    count, taken = 0, 0
-    while taken < wanted and count < len(texts) - 1:
-        taken += len(texts[count])
+    count, size = 0, 0
+    while size < target and count < len(texts) - 1:
+        size += len(texts[count])
         count += 1
     front, back = ("\n\n".join(part) for part in (texts[count:], texts[:count]))
     return Corpus(source, front, back, len(texts) - count, count)

@@ -139,12 +139,12 @@ class TextData:
 
     @property
     def size(self) -> str:
-        """How many tokens there are."""
+        """Numbers of tokens as text."""
         return f"{len(self.train_ids)} + {len(self.valid_ids)} {self.items}"
 
     @property
     def items(self) -> str:
-        """What tokens are called."""
+        """Name of the tokens: characters, words."""
         return self.vocabulary.level.words.items
 
     def validating(self, config: TextConfig) -> TextData:
@@ -154,8 +154,8 @@ class TextData:
 
     @property
     def spec(self) -> TextSpec:
-        """What a model of the text is built from."""
-        return TextSpec(list(self.vocabulary.known))
+        """Tokens that a model of the text is built from."""
+        return TextSpec(list(self.vocabulary.tokens))
 
     def baseline(self) -> Baseline:
         """Count the training text's trigrams; their loss on the same targets."""
@@ -168,18 +168,18 @@ class TextData:
         epochs = self.config.epochs
         return None if epochs is None else epochs * self.train.segments
 
-    def batch(self, step: int, mine: slice) -> Batch:
+    def batch(self, step: int, rows: slice) -> Batch:
         """Return the next segment of each row; the state begins anew with each walk."""
         k = step % self.train.segments
-        return Batch(*self.train.segment(k, mine), begins=k == 0)
+        return Batch(*self.train.segment(k, rows), begins=k == 0)
 
     def held_out(self) -> Iterator[Batch]:
         """Walk through the validation stream."""
-        return walked(self._short(self.valid))
+        return walk(self._short(self.valid))
 
-    def tested(self) -> Iterator[Batch]:
+    def test_batches(self) -> Iterator[Batch]:
         """Walk through the whole test text; nothing if there is none."""
-        return walked(self._short(self.test)) if self.test else iter(())
+        return walk(self._short(self.test)) if self.test else iter(())
 
     def _short(self, stream: Stream) -> Stream:
         """Cut a stream into segments of which the logits, [T, B, V], are few."""
@@ -187,8 +187,8 @@ class TextData:
         return replace(stream, bptt=min(stream.bptt, most))
 
     def facts(self) -> dict[str, Any]:
-        """Return what a report says about the text, and what a resumed run compares."""
-        known, size = self.vocabulary.known, f"{len(self.vocabulary)} {self.items}"
+        """Facts about the text for the report and for resumed runs."""
+        tokens, size = self.vocabulary.tokens, f"{len(self.vocabulary)} {self.items}"
         return {
             "source": self.corpus.source,
             "train_chars": len(self.corpus.train),
@@ -197,21 +197,21 @@ class TextData:
             "valid_files": self.corpus.valid_files,
             "predicted_chars": int(self.places.size),
             "unknown_share": float((self.valid_ids[self.places] == 0).mean()),
-            "vocabulary": "".join(known) if self.config.level == "char" else size,
+            "vocabulary": "".join(tokens) if self.config.level == "char" else size,
         }
 
     def about(self) -> str:
-        """Say in one line what the text is."""
+        """Describe the text in one line."""
         corpus = self.corpus
         files = f" in {corpus.train_files} files" if corpus.train_files else ""
-        others = f" in {corpus.valid_files} files" if corpus.valid_files else ""
+        valid_files = f" in {corpus.valid_files} files" if corpus.valid_files else ""
         return (
             f"text: {corpus.source}: {len(self.train_ids):,} {self.items}{files} to train on, "
-            f"{len(self.valid_ids):,}{others} to validate; {len(self.vocabulary):,} symbols"
+            f"{len(self.valid_ids):,}{valid_files} to validate; {len(self.vocabulary):,} symbols"
         )
 
 
-def walked(stream: Stream) -> Iterator[Batch]:
+def walk(stream: Stream) -> Iterator[Batch]:
     """Walk through a stream, the state carried from segment to segment."""
     for k, piece in enumerate(stream.pieces()):
         yield Batch(*piece, begins=k == 0)

@@ -38,7 +38,7 @@ SAMPLES = {"char": 500, "word": 100}  # tokens
 
 @dataclass(frozen=True)
 class TextSpec:
-    """What a language model is built from besides its configuration.
+    """Tokens that a language model is built from.
 
     Attributes:
         tokens: those it knows; the k-th has number k + 1.
@@ -64,8 +64,8 @@ class TrainedText(Trained):
     @property
     def layers(self) -> nn.Module:
         """The recurrent layers: ``out, state = layers(x, state)``."""
-        found: Any = self.model
-        return found.recurrent
+        model: Any = self.model
+        return model.recurrent
 
     @torch.no_grad()
     def sample(
@@ -100,15 +100,15 @@ class TrainedText(Trained):
         ids = torch.from_numpy(vocabulary.encode(check_text("prompt", prompt, r'prompt="\n"')))
         if not len(ids):
             raise InputError("the prompt is empty", r'prompt="\n"')
-        drawn: list[int] = []
+        tokens: list[int] = []
         state, device = None, self.weight.device
         for _ in range(count):
             logits, state = self.model(ids.long()[:, None].to(device), state)
             last = logits[-1, 0].double().cpu()
             last[0] = -torch.inf  # the unknown token is not text
             ids = pick(last, heat, draws)
-            drawn.append(int(ids))
-        return vocabulary.decode(drawn)
+            tokens.append(int(ids))
+        return vocabulary.decode(tokens)
 
 
 class LanguageModel(nn.Module):

@@ -1,4 +1,4 @@
-"""The task `text`: what the trainer needs to know of it."""
+"""The task `text`: evaluation, and its entry for the trainer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from elman.train.loop.objective import CLASSES, judged
+from elman.train.loop.objective import CLASSES, evaluate
 from elman.train.loop.task import Task, predictions
 from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.data import TextData, prepare
@@ -20,8 +20,9 @@ def conclude(model: nn.Module, data: TextData, config: TextConfig) -> dict[str, 
     trained = TrainedText(Path(), config, 0, model, data.spec)
     facts: dict[str, Any] = {"sample": trained.sample()}
     if data.corpus.test:
-        score, words = judged(CLASSES, predictions(model, data.tested())), config.splitting.words
-        facts["table"] = {"test": words.in_words(replace(score, loss=words.unit(score.loss)))}
+        score = evaluate(CLASSES, predictions(model, data.test_batches()))
+        words = config.splitting.words
+        facts["table"] = {"test": words.describe(replace(score, loss=words.unit(score.loss)))}
     return facts
 
 

@@ -104,15 +104,15 @@ class Vocabulary:
     """The tokens a model knows; number 0 stands for all others.
 
     Attributes:
-        known: the k-th has number k + 1.
+        tokens: the k-th has number k + 1.
         level: what tokens are.
     """
 
-    known: Sequence[str]
+    tokens: Sequence[str]
     level: Level = CHARACTERS
 
     def __len__(self) -> int:
-        return len(self.known) + 1
+        return len(self.tokens) + 1
 
     def encode(self, text: str) -> np.ndarray:
         """Turn a text of N tokens into numbers.
@@ -126,13 +126,13 @@ class Vocabulary:
         if not isinstance(text, str):
             raise InputError(f"encode takes a text, got {shown(text)}")
         kinds, places = self.level.split(text)
-        numbers = {token: number for number, token in enumerate(self.known, start=1)}
+        numbers = {token: number for number, token in enumerate(self.tokens, start=1)}
         table = np.array([numbers.get(kind, 0) for kind in kinds], dtype=np.int32)
         return table[places]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Turn numbers into a text; unknown tokens show as their level's sign."""
-        table = (self.level.unknown, *self.known)
+        table = (self.level.unknown, *self.tokens)
         return self.level.join(table[number] for number in ids)
 
 
@@ -146,9 +146,9 @@ def fit_vocabulary(text: str, level: Level = CHARACTERS, most: int | None = None
     kinds, places = level.split(text)
     counts = np.bincount(places, minlength=len(kinds))
     counts[[k for k, kind in enumerate(kinds) if kind == level.unknown]] = 0
-    kept = counts >= level.least((kinds, places))
-    if not kept.any():
-        kept = counts > 0
+    frequent = counts >= level.least((kinds, places))
+    if not frequent.any():
+        frequent = counts > 0
     if most is not None:
-        kept[np.argsort(-counts, kind="stable")[most - 1 :]] = False
-    return Vocabulary([k for k, keep in zip(kinds, kept, strict=True) if keep], level)
+        frequent[np.argsort(-counts, kind="stable")[most - 1 :]] = False
+    return Vocabulary([k for k, keep in zip(kinds, frequent, strict=True) if keep], level)
