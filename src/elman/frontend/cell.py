@@ -440,14 +440,14 @@ def cell(
         code = function.__code__
         where = line_of(code.co_filename, code.co_firstlineno)
         parsed = (
-            parse_signature("input", input, 1, where),
-            parse_signature("static", static, 1, where),
-            parse_signature("state", state, 1, where),
+            parse_signature("input", input, 2, where),
+            parse_signature("static", static, 2, where),
+            parse_signature("state", state, 2, where),
             parse_signature("weights", weights, 2, where),
             parse_signature("constants", constants, 2, where),
         )
         inputs, statics, states, trained, fixed = parsed
-        outputs = () if output is None else parse_signature("output", output, 1, where)
+        outputs = () if output is None else parse_signature("output", output, 2, where)
         beginning = check_mapping("init", init, 'init={"W": "orthogonal", "b": 0.0}')
         check_text("source", source, 'source="where the formula comes from"')
         if not states and not outputs:

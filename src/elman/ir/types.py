@@ -1,7 +1,7 @@
 """Dims and shapes of values in a graph, without batch and time.
 
 A dim is an ordered tuple of *gate blocks*: ``3H`` is (H, H, H), ``I+H`` is (I, H), ``4`` is (4,).
-Equality, ``split`` and ``concat`` are tuple operations; there is no symbolic algebra.
+A matrix per sample ``S[K, V]`` is one gate block, the pair (K, V): its units row by row. Equality, ``split`` and ``concat`` are tuple operations; there is no symbolic algebra.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ def show_dim(dim: Dim) -> str:
 
 
 def show_shape(shape: Shape) -> str:
-    """Print a shape: ``[3H, I]``, ``[H]``, ``scalar``."""
+    """Print a shape: ``[3H, I]``, ``[H]``, ``scalar``; of a matrix per sample ``[K, V]``."""
     if not shape:
         return "scalar"
+    if len(shape) == 1 and len(shape[0]) == 1 and isinstance(shape[0][0], tuple):
+        return "[" + ", ".join(map(str, shape[0][0])) + "]"
     return "[" + ", ".join(show_dim(dim) for dim in shape) + "]"
 
 
@@ -98,4 +100,6 @@ def is_matrix(value: Any) -> bool:
 
 def names_in(shape: Shape) -> set[str]:
     """The named dims that occur in a shape."""
-    return {gate_block for dim in shape for gate_block in dim if isinstance(gate_block, str)}
+    blocks = [gate_block for dim in shape for gate_block in dim]
+    axes = [axis for block in blocks for axis in (block if isinstance(block, tuple) else (block,))]
+    return {axis for axis in axes if isinstance(axis, str)}

@@ -80,6 +80,11 @@ class _DirectionLowering:
             )
             for phase in phases
         ]
+        if sweep.replay is not None:  # one worker replays a sample while another runs its steps
+            loops = self._phases[1], self._phases[3]
+            row = max(phase.scratch_row for phase in loops)
+            for phase in loops:
+                phase.scratch_row = row
 
     def direction(self) -> Direction:
         """The direction, lowered in the order in which offsets are to be given."""

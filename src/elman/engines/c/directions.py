@@ -325,14 +325,15 @@ class DirectionPrinter:
         forward = "for (long t = t0; t < t0 + n; t++)"
         lines: list[str] = []
         if replay is not None or self.direction.name == "forward":
-            lines += self._matrix_copies("t0 / c->chunk", "0", load=True)
+            row = "0" if replay is not None else "t0 & 1"
+            lines += self._matrix_copies("t0 / c->chunk", row, load=True)
         if replay is not None:
             lines += self._active(forward, self._calls_of(replay, "b0, e, zero, full"))
         lines += self._active(loop, self._calls(1, "b0, e, zero, full", sync="0"))
         if self.direction.name == "forward":
             lines += [
                 "while (stop > t0 && size_at(c, stop - 1) < e) stop--;",
-                *self._matrix_copies("t0 / c->chunk + 1", "(stop - t0) & 1", load=False),
+                *self._matrix_copies("t0 / c->chunk + 1", "stop & 1", load=False),
             ]
         return [
             "int lead = 1;",
