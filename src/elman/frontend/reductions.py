@@ -17,7 +17,7 @@ from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import describe, refuse, where_called
 from elman.frontend.trace import Tracer, lift, sum_of_axis, vector_dim
 from elman.ir.graph import Node, node
-from elman.ir.types import Dim, Shape, is_matrix, parse_dim, show_dim
+from elman.ir.types import Dim, Shape, is_matrix, matrix_axes, parse_dim, show_dim
 
 Groups = int | str  # how many groups, or the dims of which there is one for each unit
 _ROWS = "rows of a matrix per sample"  # as groups
@@ -269,7 +269,7 @@ def _met_counts(dim: Dim, groups: Any) -> Dim | None:
     counts = _counts(dim, groups)
     if counts is None or isinstance(groups, str):
         return counts
-    gate_block, count = dim[0], int(counts[0])
+    gate_block, count = dim[0], groups
     traced = cut_dim(counts[:1])
     if len(traced) > 1:
         if not isinstance(gate_block, int):
@@ -279,7 +279,8 @@ def _met_counts(dim: Dim, groups: Any) -> Dim | None:
                 "cut the vector into parts first: split(v, 2)",
             )
         width = gate_block // count
-        raise UncutError({gate_block: tuple(width * int(part) for part in traced)})
+        parts = (part for part in traced if isinstance(part, int))
+        raise UncutError({gate_block: tuple(width * part for part in parts)})
     return counts
 
 
@@ -313,10 +314,10 @@ def _over_axis(op: str, v: Any, groups: Groups, axis: int) -> Tracer:
         total = sum_of_axis(value, 0)
         if op == "sum":
             return total
-        count = Tracer(node("count", (), (value.shape[0][0][0],), where=where_called()))
+        count = Tracer(node("count", (), (matrix_axes(value)[0],), where=where_called()))
         return total / count
     _groups_of_axis(op, v, groups, axis)
-    return _over(op, value, ((value.shape[0][0][0],),))
+    return _over(op, value, ((matrix_axes(value)[0],),))
 
 
 def _reduced(
@@ -356,7 +357,7 @@ def _by_groups(
     _check_one(name, sizes)
     value = lift(v)
     if groups is _ROWS:
-        counts = (value.shape[0][0][0],)
+        counts: Dim | None = (matrix_axes(value)[0],)
     else:
         dim = vector_dim(value, name)
         counts = _counts(dim, groups)

@@ -114,7 +114,7 @@ def _matrix_dim(kind: str, name: str, shape: Shape, where: str) -> Dim:
                 f'{_SAMPLE}; a matrix of each sample is "S[K, V]", with other names of dims',
                 at=where,
             )
-        if len(dim) > 1 or isinstance(dim[0], tuple):
+        if len(dim) > 1:
             raise TraceError(
                 f"{kind} {name}{show_shape(shape)}: an axis of a matrix per sample is one name or"
                 f" one number, not {show_dim(dim)}",
@@ -122,7 +122,8 @@ def _matrix_dim(kind: str, name: str, shape: Shape, where: str) -> Dim:
                 at=where,
             )
     (rows,), (columns,) = shape
-    assert not isinstance(rows, tuple) and not isinstance(columns, tuple)
+    assert not isinstance(rows, tuple)
+    assert not isinstance(columns, tuple)
     return ((rows, columns),)
 
 
@@ -151,7 +152,7 @@ def solve_dim(
         hint = f"give {' and '.join(unknown[1:])} {sized_by(unknown[1:])}"
         raise ShapeError(f"{size_name}: {text} has several unknown dims, {hint}")
     name = unknown[0]
-    rest = sum(a if isinstance(a, int) else bound.get(a, 0) for a in dim)
+    rest = dim_size(tuple(a for a in dim if a != name), bound)
     count = dim.count(name)
     value, remainder = divmod(size - rest, count)
     if remainder or value < 0 or (value == 0 and size != 0):

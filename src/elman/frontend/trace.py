@@ -339,7 +339,8 @@ def _pointwise_along(op: str, operands: tuple[Any, ...]) -> Tracer:
 def matrix_shape(rows: Node, columns: Node) -> Shape:
     """The shape of a matrix per sample with the units of two vectors as rows and columns."""
     (k,), (v,) = rows.shape[0], columns.shape[0]
-    assert not isinstance(k, tuple) and not isinstance(v, tuple), "vectors are not nested"
+    assert not isinstance(k, tuple), "a vector"
+    assert not isinstance(v, tuple), "a vector"
     return (((k, v),),)
 
 

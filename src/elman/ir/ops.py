@@ -105,7 +105,7 @@ _TABLE = (
 
 OPS: dict[str, Op] = {op.name: op for op in _TABLE}
 
-# a vector along one axis of a matrix per sample; reductions of one along an axis, taken as it passes
+# a vector along one axis of a matrix per sample, and what is taken of one as it is passed through
 SPREADS = ("spread", "tile")
 ACCUMULATED = ("sum", "fold")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")

@@ -1,7 +1,8 @@
 """Dims and shapes of values in a graph, without batch and time.
 
 A dim is an ordered tuple of *gate blocks*: ``3H`` is (H, H, H), ``I+H`` is (I, H), ``4`` is (4,).
-A matrix per sample ``S[K, V]`` is one gate block, the pair (K, V): its units row by row. Equality, ``split`` and ``concat`` are tuple operations; there is no symbolic algebra.
+A matrix per sample ``S[K, V]`` is one gate block, the pair (K, V): its units row by row.
+Equality, ``split`` and ``concat`` are tuple operations; there is no symbolic algebra.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import groupby
+from typing import Protocol
 
-GateBlock = str | int | tuple[str | int, str | int]
+Axis = str | int
+GateBlock = Axis | tuple[Axis, Axis]
 Dim = tuple[GateBlock, ...]
 Shape = tuple[Dim, ...]
 
@@ -93,9 +96,21 @@ def axes_of(gate_block: GateBlock, dims: Mapping[str, int]) -> tuple[int, int] |
     return rows, columns
 
 
-def is_matrix(value: Any) -> bool:
+class _Shaped(Protocol):
+    @property
+    def shape(self) -> Shape: ...
+
+
+def is_matrix(value: _Shaped) -> bool:
     """Whether a value is a matrix per sample."""
     return len(value.shape) == 1 and isinstance(value.shape[0][0], tuple)
+
+
+def matrix_axes(value: _Shaped) -> tuple[Axis, Axis]:
+    """The dims of the rows and the columns of a matrix per sample."""
+    block = value.shape[0][0]
+    assert isinstance(block, tuple), "a matrix per sample"
+    return block
 
 
 def names_in(shape: Shape) -> set[str]:

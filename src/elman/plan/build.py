@@ -409,7 +409,7 @@ def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:
     )
 
 
-_PHASES = ("before", "step", "after", "remat", "back", "sums")
+_PHASES = ("before", "step", "after", "remat", "replay", "back", "sums")
 
 
 def _history(slot: Slot) -> Iterable[tuple[str, Node]]:

@@ -234,9 +234,7 @@ class DirectionPrinter:
         barrier, ``done`` how many rows before these have left their scratch."""
         return self._calls_of(self.direction.phases[index], rows, sync=sync, done=done)
 
-    def _calls_of(
-        self, phase: Phase, rows: str, *, sync: str = "0", done: str = "0"
-    ) -> list[str]:
+    def _calls_of(self, phase: Phase, rows: str, *, sync: str = "0", done: str = "0") -> list[str]:
         lines: list[str] = []
         for number, segment in enumerate(phase.segments):
             if segment.sync and sync != "0":

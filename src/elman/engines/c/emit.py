@@ -12,6 +12,7 @@ from elman.engines.c.isa import Isa
 from elman.engines.c.products import plan_panels
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
 from elman.engines.c.tiles import shuffles
+from elman.ir.types import GateBlock
 from elman.lowered.lower import lower
 from elman.plan.program import Program
 from elman.plan.schedule import Blocks
@@ -104,7 +105,7 @@ class Emitter:
         """Per gate block, the widest panel of any product: unit ranges are whole panels
         everywhere."""
         phases = [phase for direction in self.lowered.directions for phase in direction.all_phases]
-        widths: dict[int | str, int] = {}
+        widths: dict[GateBlock, int] = {}
         for product, panels in plan_panels(self.layout, phases).items():
             block = product.gate_block
             widths[block] = max(widths.get(block, 1), panels.width)

@@ -1,4 +1,4 @@
-"""Parts over matrices per sample as C: one pass over the elements, sums along either axis with it."""
+"""Parts over matrices per sample as C: one pass over the elements, with sums along either axis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _COMBINE = {
 }
 _NO_AXES: frozenset[Axis] = frozenset()
 _BOTH_AXES: frozenset[Axis] = frozenset(("rows", "columns"))
-_VECTORS = 8  # of a row that are walked through together, with the sums along both axes in registers
+_VECTORS = (
+    8  # of a row that are walked through together, with the sums along both axes in registers
+)
 
 
 class MatrixSpelling(Spelling):
@@ -98,7 +100,9 @@ class MatrixSpelling(Spelling):
 
     def matrix_part(self, part: Part) -> list[str]:
         """C lines of a part over a matrix."""
-        assert part.axes is not None and not part.products and part.groups == 1
+        assert part.axes is not None
+        assert not part.products
+        assert part.groups == 1
         rows, columns = part.axes
         lanes = self.layout.lanes
         vectors = -(-columns // lanes)

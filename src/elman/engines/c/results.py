@@ -48,7 +48,12 @@ class Results:
         states = range(len(layout.state_widths))
         self.rings = tuple(
             [
-                0 if k in layout.held else -1 if (job.spec.training if k in layout.matrices else every) or (not k and self.output_is_state) else 1
+                0
+                if k in layout.held
+                else -1
+                if (job.spec.training if k in layout.matrices else every)
+                or (not k and self.output_is_state)
+                else 1
                 for k in states
             ]
         )
