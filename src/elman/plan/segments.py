@@ -136,10 +136,11 @@ def _repeated(
     It is one whose matrices, at most two, are in memory anyway: ``a * S``, ``S + outer(k, v)``.
     """
     sources: dict[Node, frozenset[Node]] = {}
+    stored = {arg for value in order for arg in full_reads(value)}
     for value in order:
         op = OPS[value.op]
         cheap = (op.kind == "pointwise" or value.op in SPREADS) and op.cost < _CHEAP
-        if not cheap or value in roots or not is_matrix(value):
+        if not cheap or value in roots or value in stored or not is_matrix(value):
             continue
         matrices = [arg for arg in value.args if is_matrix(arg)]
         if all(arg not in level or arg in sources for arg in matrices):
