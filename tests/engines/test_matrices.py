@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import elman
 from elman import cell
-from elman.errors import EngineError
+from elman.errors import EngineError, InputError
 from elman.lowered.verify import verify
 from elman.ops import amax, columns, exp, outer, rows, sigmoid, tanh
 from elman.ops import sum as total
@@ -218,8 +218,10 @@ def test_lowered_programs_are_verified():
     verify(lowered_of(case))
 
 
-def test_what_other_engines_say():
-    """Engines of vectors alone refuse."""
+def test_what_is_refused():
+    """Heads, exports, and engines of vectors alone say so."""
+    with pytest.raises(InputError, match="its heads are samples of their own"):
+        elman.Recurrent(delta, 4, 4, heads=2)
     net, inputs, _ = module_of(delta, 2, 3, F64)
     with elman.using(engine="deer"), pytest.raises(EngineError, match="matrix per sample"):
         net(tuple(drawn(inputs, 3, 1, seed=7)))

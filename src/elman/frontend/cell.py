@@ -165,10 +165,15 @@ class Cell:
         Raises:
             ShapeError: a dim that is a number cannot be divided, an output is divided in part, or
                 one head has too few units for the formula.
-            InputError: heads is not a positive number.
+            InputError: heads is not a positive number, or the cell has a matrix per sample.
         """
         check_size("heads", heads, 1, MOST_HEADS)
         base = self.whole or self
+        if heads > 1 and base.graph.has_matrices:
+            raise InputError(
+                f"{base.name} has a matrix per sample: its heads are samples of their own",
+                "net(q.flatten(1, 2), …) of q [T, B, heads, K]; each head begins with its own state",
+            )
         if heads == 1 or base.division.elementwise:
             return base
         share = Share(base._traced[1], heads, base.division)
