@@ -287,6 +287,14 @@ ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language
         lambda x, h, m, W, w, u: (W.T * W) @ h + (W * u).T @ x,
         lambda x, h, m, W, w, u: h @ (W.T * W).T + x @ (W * u),
     ),
+    "tile": (
+        lambda x, h, *_: ops.tanh(ops.outer(x, h)).T @ x,
+        lambda x, h, *_: (torch.tanh(x[..., :, None] * h[..., None, :]) * x[..., None]).sum(-2),
+    ),
+    "fold": (
+        lambda x, h, *_: ops.sum(ops.rows(x) * ops.sin(ops.outer(x, h)), axis=0) * h,
+        lambda x, h, *_: (x[..., None] * torch.sin(x[..., :, None] * h[..., None, :])).sum(-2) * h,
+    ),
     "sign": (
         lambda x, h, *_: ops.abs(ops.abs(x) - h) * x,
         lambda x, h, *_: (x.abs() - h).abs() * x,

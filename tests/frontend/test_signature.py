@@ -56,7 +56,7 @@ def test_dims_that_mean_nothing(text, what):
 
 def test_names_and_shapes():
     """Names in order; a bare name is a scalar."""
-    found = parse_signature("input", " x[I] ,m, W[3H, I+H]", 2, "")
+    found = parse_signature("weights", " x[I] ,m, W[3H, I+H]", 2, "")
     assert [(entry.name, show_shape(entry.shape)) for entry in found] == [
         ("x", "[I]"),
         ("m", "scalar"),
@@ -90,7 +90,7 @@ BAD = {  # name -> (strings, what the message says, the hint)
     "zero": ({"weights": "W[0H, I]"}, "weights='W[0H, I]': the dim '0H' has a zero in it", ""),
     "batch": (
         {"input": "x[B, I]"},
-        "input x[B, I] has 2 dims, at most 1 here",
+        "input x[B, I] has a dim B",
         "a cell knows neither batch nor time: one sample, one step",
     ),
     "three dims": (
@@ -98,25 +98,19 @@ BAD = {  # name -> (strings, what the message says, the hint)
         "weights W[H, I, H] has 3 dims, at most 2 here",
         "declare a matrix for each slice: W0[H, I], W1[H, I]",
     ),
-    "matrix state": (
-        {"state": "S[H, H]"},
-        "state S[H, H] has 2 dims, at most 1 here",
-        "a cell knows neither batch nor time: one sample, one step; for a matrix per sample",
+    "three dims of a sample": (
+        {"state": "S[C, Y, X]"},
+        "state S[C, Y, X] has 3 dims, at most 2 here",
+        "a cell knows neither batch nor time: one sample, one step; a map of channels",
     ),
-    "matrix input": (
-        {"input": "A[H, I]"},
-        "input A[H, I] has 2 dims, at most 1 here",
-        "a cell knows neither batch nor time: one sample, one step; for a matrix per sample "
-        'declare its columns, "A[4H]", and cut them: split(A, 4)',
-    ),
-    "matrix per sequence": (
-        {"static": "A[H, I]"},
-        "static A[H, I] has 2 dims, at most 1 here",
-        "a cell knows no batch: one sample; for a matrix per sample declare its columns",
+    "an axis of several parts": (
+        {"state": "S[2H, H]"},
+        "state S[2H, H]: an axis of a matrix per sample is one name or one number, not 2H",
+        'a matrix for each part, "S0[K, V], S1[K, V]", or a name of its own',
     ),
     "matrix output": (
         {"output": "y[B, H]"},
-        "output y[B, H] has 2 dims, at most 1 here",
+        "output y[B, H] has a dim B",
         "a cell knows neither batch nor time",
     ),
     "twice": ({"weights": "W[H], W[H]"}, "'W' is declared twice in weights='W[H], W[H]'", ""),

@@ -198,6 +198,8 @@ VJP: dict[str, Row] = {
     "var": _var,
     "amax": _amax,
     "spread": lambda b, n, d: (b.make("sum", (d,), (), n.args[0].shape),),
+    "tile": lambda b, n, d: (b.make("fold", (d,), (), n.args[0].shape),),
+    "fold": lambda b, n, d: (b.make("tile", (d,), (), n.args[0].shape),),
     "cumsum": _cumsum,
     "matmul": _matmul,
     "outer": _outer,

@@ -133,7 +133,7 @@ class _Walk:
         highest = max(degrees, default=Degree.CONSTANT)
         if highest == Degree.CONSTANT:
             return highest
-        if value.op in ("lin", "matmul", "sum", "mean", "spread", "cumsum"):
+        if value.op in ("lin", "matmul", "sum", "mean", "fold", "spread", "tile", "cumsum"):
             return highest
         if value.op == "mul":
             return highest if Degree.CONSTANT in degrees else Degree.NONLINEAR

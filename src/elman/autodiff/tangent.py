@@ -29,7 +29,7 @@ class _Moving:
         if kind == "move":
             tangents = [d or self.zero(arg) for arg, d in zip(value.args, moved, strict=True)]
             tangent = node(value.op, tangents, value.data, value.shape, value.where)
-        elif kind == "scan" or value.op == "spread":  # linear
+        elif kind == "scan" or value.op in ("spread", "tile", "fold"):  # linear
             tangents = [d for d in moved if d is not None]
             tangent = node(value.op, tangents, value.data, value.shape, value.where)
         elif kind == "product":

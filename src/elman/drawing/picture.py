@@ -23,12 +23,20 @@ _BEFORE_OPS = re.compile(r"\b(sigmoid|minimum|maximum)\b")
 _SIGNS = {"mul": "×", "div": "÷", "lin": "+"}
 _REDUCED = {
     "sum": "broadcast",
+    "fold": "to every row",
     "mean": "÷ n",
     "var": "× 2·(v - mean) ÷ n",
     "amax": "to the largest",
     "argmax": "no gradient",
 }
-_SPOKEN = {"sigmoid": "σ", "minimum": "min", "maximum": "max", "matmul": "@"}
+_SPOKEN = {
+    "sigmoid": "σ",
+    "minimum": "min",
+    "maximum": "max",
+    "matmul": "@",
+    "fold": "sum of rows",
+    "tile": "columns",
+}
 
 
 @dataclass

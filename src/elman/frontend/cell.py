@@ -165,10 +165,15 @@ class Cell:
         Raises:
             ShapeError: a dim that is a number cannot be divided, an output is divided in part, or
                 one head has too few units for the formula.
-            InputError: heads is not a positive number.
+            InputError: heads is not a positive number, or the cell has a matrix per sample.
         """
         check_size("heads", heads, 1, MOST_HEADS)
         base = self.whole or self
+        if heads > 1 and base.graph.has_matrices:
+            raise InputError(
+                f"{base.name} has a matrix per sample: its heads are samples of their own",
+                "net(q.flatten(1, 2), …) of q [T, B, heads, K]; each head begins with its own state",
+            )
         if heads == 1 or base.division.elementwise:
             return base
         share = Share(base._traced[1], heads, base.division)
@@ -440,14 +445,14 @@ def cell(
         code = function.__code__
         where = line_of(code.co_filename, code.co_firstlineno)
         parsed = (
-            parse_signature("input", input, 1, where),
-            parse_signature("static", static, 1, where),
-            parse_signature("state", state, 1, where),
+            parse_signature("input", input, 2, where),
+            parse_signature("static", static, 2, where),
+            parse_signature("state", state, 2, where),
             parse_signature("weights", weights, 2, where),
             parse_signature("constants", constants, 2, where),
         )
         inputs, statics, states, trained, fixed = parsed
-        outputs = () if output is None else parse_signature("output", output, 1, where)
+        outputs = () if output is None else parse_signature("output", output, 2, where)
         beginning = check_mapping("init", init, 'init={"W": "orthogonal", "b": 0.0}')
         check_text("source", source, 'source="where the formula comes from"')
         if not states and not outputs:

@@ -13,7 +13,7 @@ from itertools import accumulate, groupby, pairwise
 from elman.errors import ShapeError, TraceError, VerifyError
 from elman.ir.graph import Graph
 from elman.ir.ops import OPS
-from elman.ir.types import Dim, GateBlock, Shape, gate_block_size, names_in
+from elman.ir.types import Dim, GateBlock, Shape, gate_block_size, names_in, show_dim
 
 Cuts = Mapping[int, tuple[int, ...]]  # a number -> the parts it is cut into
 
@@ -45,9 +45,10 @@ def _runs(dim: Dim) -> list[tuple[str | None, tuple[int, ...]]]:
     runs: list[tuple[str | None, tuple[int, ...]]] = []
     for number, gate_blocks in groupby(dim, lambda gate_block: isinstance(gate_block, int)):
         if number:
-            runs.append((None, tuple(int(gate_block) for gate_block in gate_blocks)))
+            sizes = (size for size in gate_blocks if isinstance(size, int))
+            runs.append((None, tuple(sizes)))
         else:
-            runs.extend((str(gate_block), ()) for gate_block in gate_blocks)
+            runs.extend((show_dim((gate_block,)), ()) for gate_block in gate_blocks)
     return runs
 
 

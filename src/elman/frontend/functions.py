@@ -11,7 +11,7 @@ from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import describe, mismatch, refuse, where_called
 from elman.frontend.trace import Tracer, lift, pointwise, power_of, vector_dim
 from elman.ir.graph import Node, node
-from elman.ir.types import Dim, Shape, parse_dim, show_dim
+from elman.ir.types import Dim, Shape, is_matrix, parse_dim, show_dim
 
 __all__ = [
     "abs",
@@ -220,7 +220,7 @@ def split(v: Any, parts: Any) -> list[Tracer]:
         >>> r, z, n = split(V @ x, 3)
     """
     value = lift(v)
-    if not value.shape:
+    if not value.shape or is_matrix(value):
         vector_dim(value, "split")
     dim = value.shape[0]
     if isinstance(parts, str):
@@ -282,6 +282,8 @@ def concat(*vectors: Any) -> Tracer:
                 f"cannot concat {describe(value)}: it is not a vector",
                 "spread(s, v) is a scalar s as a vector, at each unit of v; W @ x is a vector",
             )
+        if is_matrix(value):
+            vector_dim(value, "concat")
         check_cut(value.shape[1:], values[0].shape[1:])
         if value.shape[1:] != values[0].shape[1:]:
             raise mismatch(

@@ -55,7 +55,7 @@ class Share(NamedTuple):
 
     def gate_block(self, gate_block: GateBlock) -> GateBlock:
         """One head's part; a name stands for the size of that part from then on."""
-        if isinstance(gate_block, str) or gate_block not in self.how.dims:
+        if not isinstance(gate_block, int) or gate_block not in self.how.dims:
             return gate_block
         return gate_block // self.heads
 

@@ -14,12 +14,13 @@ from typing import Any
 from elman.frontend.dims import UncutError, check_cut
 from elman.frontend.functions import concat, exp, split, sqrt, stop_gradient
 from elman.frontend.heads import cut_dim, traced_dim
-from elman.frontend.lines import refuse, where_called
-from elman.frontend.trace import Tracer, lift, vector_dim
+from elman.frontend.lines import describe, refuse, where_called
+from elman.frontend.trace import Tracer, lift, sum_of_axis, vector_dim
 from elman.ir.graph import Node, node
-from elman.ir.types import Dim, Shape, parse_dim, show_dim
+from elman.ir.types import Dim, Shape, is_matrix, matrix_axes, parse_dim, show_dim
 
 Groups = int | str  # how many groups, or the dims of which there is one for each unit
+_ROWS = "rows of a matrix per sample"  # as groups
 
 __all__ = [
     "amax",
@@ -35,47 +36,50 @@ __all__ = [
 ]
 
 
-def sum(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
+def sum(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
     """The sum over all units of a vector: a scalar per sample; or over each of ``groups`` equal
     groups of neighbouring units: [G]. ``groups="D"`` makes as many groups as the dim D has units:
-    [D]. The same holds for every function with ``groups``.
+    [D]. The same holds for every function with ``groups``. Of a matrix per sample [K, V]
+    ``axis=0`` is the sum over its rows, [V], and ``axis=1`` over its columns, [K].
 
     Example:
         >>> h = h / (1 + sum(h * h))
     """
-    return _reduced("sum", v, sizes, groups)
+    return _reduced("sum", v, sizes, groups, axis)
 
 
-def mean(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
+def mean(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
     """The mean over all units of a vector: a scalar per sample; or over each of ``groups`` equal
-    groups of neighbouring units: [G].
+    groups of neighbouring units: [G]; or over an axis of a matrix per sample, as for ``sum``.
 
     Example:
         >>> h = h - mean(h)
     """
-    return _reduced("mean", v, sizes, groups)
+    return _reduced("mean", v, sizes, groups, axis)
 
 
-def var(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
+def var(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
     """The variance over all units of a vector, divided by n (not n - 1): a scalar per sample; or
-    over each of ``groups`` equal groups of n neighbouring units: [G].
+    over each of ``groups`` equal groups of n neighbouring units: [G]; or over the columns of a
+    matrix per sample, ``axis=1``.
 
     Example:
         >>> h = h / (1 + var(h))
     """
-    return _reduced("var", v, sizes, groups)
+    return _reduced("var", v, sizes, groups, axis)
 
 
-def amax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
+def amax(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
     """The largest unit of a vector: a scalar per sample; or of each of ``groups`` equal groups of
     neighbouring units: [G].
 
-    NaN is the largest. Units that tie share the gradient equally, as with torch.amax.
+    NaN is the largest. Units that tie share the gradient equally, as with torch.amax. Of a matrix
+    per sample ``axis=1`` is the largest of each row: [K].
 
     Example:
         >>> h = h - amax(h)
     """
-    return _reduced("amax", v, sizes, groups)
+    return _reduced("amax", v, sizes, groups, axis)
 
 
 def spread(values: Any, like: Any) -> Tracer:
@@ -152,9 +156,10 @@ def rms_norm(v: Any, *sizes: Any, groups: Groups = 1, eps: float = 1e-5) -> Trac
     return _by_groups("rms_norm", v, sizes, groups, norm)
 
 
-def softmax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
+def softmax(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
     """exp(v) divided by its sum over all units, or over each of ``groups`` equal groups of
-    neighbouring units; shifted by the largest unit first.
+    neighbouring units, or over each row of a matrix per sample (``axis=1``); shifted by the largest
+    unit first.
 
     Example:
         >>> h = softmax(W @ x + R @ h)
@@ -164,7 +169,7 @@ def softmax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
         shifted = exp(part - wide(stop_gradient(over("amax", part))))
         return shifted / wide(over("sum", shifted))
 
-    return _by_groups("softmax", v, sizes, groups, soft)
+    return _by_groups("softmax", v, sizes, _groups_of_axis("softmax", v, groups, axis), soft)
 
 
 def hardmax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
@@ -264,7 +269,7 @@ def _met_counts(dim: Dim, groups: Any) -> Dim | None:
     counts = _counts(dim, groups)
     if counts is None or isinstance(groups, str):
         return counts
-    gate_block, count = dim[0], int(counts[0])
+    gate_block, count = dim[0], groups
     traced = cut_dim(counts[:1])
     if len(traced) > 1:
         if not isinstance(gate_block, int):
@@ -274,7 +279,8 @@ def _met_counts(dim: Dim, groups: Any) -> Dim | None:
                 "cut the vector into parts first: split(v, 2)",
             )
         width = gate_block // count
-        raise UncutError({gate_block: tuple(width * int(part) for part in traced)})
+        parts = (part for part in traced if isinstance(part, int))
+        raise UncutError({gate_block: tuple(width * part for part in parts)})
     return counts
 
 
@@ -282,10 +288,49 @@ def _over(op: str, value: Node, shape: Shape) -> Tracer:
     return Tracer(node(op, (value,), (), shape, where_called()))
 
 
-def _reduced(op: str, v: Any, sizes: tuple[Any, ...], groups: Groups) -> Tracer:
-    """A scalar, or a value for each group."""
-    _check_one(op, sizes)
+def _groups_of_axis(name: str, v: Any, groups: Groups, axis: int | None) -> Groups:
+    """The groups that a reduction over the columns of a matrix per sample has: one for each row.
+    Raises TraceError: there is no such axis, or the function has groups besides."""
     value = lift(v)
+    if axis is None and (groups == 1 or not is_matrix(value)):
+        return groups
+    block = value.shape[0][0] if is_matrix(value) else None
+    if not isinstance(block, tuple):
+        refuse(f"{name}: {describe(value)} has no axes", f"{name}(v), or {name}(v, groups=4)")
+    if groups != 1:
+        refuse(f"{name}: a matrix of each sample has no groups", f"{name}(S, axis=1)")
+    if axis not in (1, -1):
+        both = " or 1, its columns" if name in ("sum", "mean") else ""
+        rest = both or "; over its rows only sum and mean are: declare the state as S[V, K]"
+        start = "0, its rows," if both else "1, its columns"
+        refuse(f"{name}: axis={axis!r} of a matrix [K, V] is {start}{rest}", f"{name}(S, axis=1)")
+    return _ROWS
+
+
+def _over_axis(op: str, v: Any, groups: Groups, axis: int) -> Tracer:
+    """A reduction over an axis of a matrix per sample: [V] or [K]."""
+    value = lift(v)
+    if axis in (0, -2) and op in ("sum", "mean") and is_matrix(value) and groups == 1:
+        total = sum_of_axis(value, 0)
+        if op == "sum":
+            return total
+        count = Tracer(node("count", (), (matrix_axes(value)[0],), where=where_called()))
+        return total / count
+    _groups_of_axis(op, v, groups, axis)
+    return _over(op, value, ((matrix_axes(value)[0],),))
+
+
+def _reduced(
+    op: str, v: Any, sizes: tuple[Any, ...], groups: Groups, axis: int | None = None
+) -> Tracer:
+    """A scalar, or a value for each group, or for each row or column of a matrix."""
+    _check_one(op, sizes)
+    if axis is not None:
+        return _over_axis(op, v, groups, axis)
+    value = lift(v)
+    if is_matrix(value):
+        _groups_of_axis(op, v, groups, axis)
+        return _over(op, value, ())
     dim = vector_dim(value, op)
     counts = _met_counts(dim, groups)
     if counts is not None:
@@ -311,8 +356,11 @@ def _by_groups(
     a reduction."""
     _check_one(name, sizes)
     value = lift(v)
-    dim = vector_dim(value, name)
-    counts = _counts(dim, groups)
+    if groups is _ROWS:
+        counts: Dim | None = (matrix_axes(value)[0],)
+    else:
+        dim = vector_dim(value, name)
+        counts = _counts(dim, groups)
     if isinstance(groups, int) and (counts is None or len(counts) == groups):
         # each group is one gate block or several
         vectors = [Tracer(value)] if groups == 1 else split(v, groups)

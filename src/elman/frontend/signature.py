@@ -9,25 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from elman.errors import ShapeError, TraceError, sized_by, spelled
-from elman.ir.types import Shape, dim_size, names_in, parse_dim, show_dim, show_shape
+from elman.ir.types import Dim, Shape, dim_size, names_in, parse_dim, show_dim, show_shape
 
 _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
 
 _SAMPLE = "a cell knows neither batch nor time: one sample, one step"
-_COLUMNS = "for a matrix per sample declare its columns"
 _MAPS = (
     'a map of channels and pixels is one vector, "h[N]" with N = C * Y * X; what depends on x '
     "alone is convolved before, by a layer of torch.nn over all steps, and what depends on h is a "
     "product with weights times a constant mask, (mask * R) @ h"
 )
 _TOO_MANY = {  # kind -> what to write instead of a further dim
-    "input": f'{_SAMPLE}; {_COLUMNS}, "A[4H]", and cut them: split(A, 4)',
-    "output": f'{_SAMPLE}; {_COLUMNS}, "Y[4H]", and return concat(*columns)',
-    "state": f'{_SAMPLE}; {_COLUMNS}, "S[4H]", and cut them: split(S, 4)',
     "weights": "declare a matrix for each slice: W0[H, I], W1[H, I]",
     "constants": "declare a matrix for each slice: A0[H, H], A1[H, H]",
-    "static": f'a cell knows no batch: one sample; {_COLUMNS}, "A[4H]", and cut them: split(A, 4)',
 }
+_PER_SAMPLE = ("input", "static", "state", "output")
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,8 @@ def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declar
         kind: what the string declares (input, static, state, weights, constants, output), for
             messages.
         text: names with dims in brackets, separated by commas.
-        rank: the highest number of dims allowed (inputs and states 1, weights and constants 2).
+        rank: the highest number of dims allowed. Two dims of a weight are a matrix [rows, cols];
+            of what each sample has, one gate block of rows · cols units (``ir/types.py``).
         where: the cell's line, for messages.
 
     Raises:
@@ -94,9 +91,11 @@ def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declar
         if len(shape) > rank:
             raise TraceError(
                 f"{kind} {name}{show_shape(shape)} has {len(shape)} dims, at most {rank} here",
-                f"{_SAMPLE}; {_MAPS}" if len(shape) > 2 > rank else _TOO_MANY[kind],
+                _TOO_MANY.get(kind, f"{_SAMPLE}; {_MAPS}"),
                 at=where,
             )
+        if len(shape) == 2 and kind in _PER_SAMPLE:
+            shape = (_matrix_dim(kind, name, shape, where),)
         declared.append(Declared(name, shape))
     names = [entry.name for entry in declared]
     for name in names:
@@ -105,17 +104,43 @@ def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declar
     return tuple(declared)
 
 
+def _matrix_dim(kind: str, name: str, shape: Shape, where: str) -> Dim:
+    """The dim of a matrix per sample. Raises TraceError: an axis is several gate blocks, or names
+    the batch."""
+    for dim in shape:
+        if dim in (("B",), ("T",)):
+            raise TraceError(
+                f"{kind} {name}{show_shape(shape)} has a dim {show_dim(dim)}",
+                f'{_SAMPLE}; a matrix of each sample is "S[K, V]", with other names of dims',
+                at=where,
+            )
+        if len(dim) > 1:
+            raise TraceError(
+                f"{kind} {name}{show_shape(shape)}: an axis of a matrix per sample is one name or"
+                f" one number, not {show_dim(dim)}",
+                f'a matrix for each part, "{name}0[K, V], {name}1[K, V]", or a name of its own',
+                at=where,
+            )
+    (rows,), (columns,) = shape
+    assert not isinstance(rows, tuple)
+    assert not isinstance(columns, tuple)
+    return ((rows, columns),)
+
+
 def solve_dim(
     entry: Declared, size: int, bound: dict[str, int], size_name: str, which: str
 ) -> None:
     """Find the one unknown name of a declared vector from its size and record it in ``bound``.
 
-    ``h[2K]`` with size 64 gives K = 32.
+    ``h[2K]`` with size 64 gives K = 32. The size of a matrix is that of its rows, its last axis:
+    ``S[K, V]`` with size 64 gives V = 64.
 
     Raises:
         ShapeError: the size does not fit, or more than one name is unknown.
     """
     dim = entry.shape[0]
+    if isinstance(dim[0], tuple):
+        dim = (dim[0][1],)
     unknown = sorted({a for a in dim if isinstance(a, str) and a not in bound})
     text = show_dim(dim)
     if not unknown:
@@ -127,7 +152,7 @@ def solve_dim(
         hint = f"give {' and '.join(unknown[1:])} {sized_by(unknown[1:])}"
         raise ShapeError(f"{size_name}: {text} has several unknown dims, {hint}")
     name = unknown[0]
-    rest = sum(a if isinstance(a, int) else bound.get(a, 0) for a in dim)
+    rest = dim_size(tuple(a for a in dim if a != name), bound)
     count = dim.count(name)
     value, remainder = divmod(size - rest, count)
     if remainder or value < 0 or (value == 0 and size != 0):

@@ -21,7 +21,7 @@ from elman.frontend.lines import (
     where_called,
 )
 from elman.ir.graph import Node, Rate, node
-from elman.ir.types import Dim, show_shape
+from elman.ir.types import Dim, Shape, is_matrix, show_shape
 
 
 def _operator(op: str) -> Callable[[Tracer, Any], Tracer]:
@@ -134,7 +134,7 @@ class Tracer:
 
     @property
     def T(self) -> Tracer:  # torch's and numpy's name
-        """The transpose of a weight matrix."""
+        """The transpose of a weight matrix, or of a matrix per sample left of a product."""
         return transpose(self)
 
     def __bool__(self) -> NoReturn:
@@ -194,6 +194,47 @@ class Tracer:
         refuse(f"a traced value has no .{name}", hint_for(name))
 
 
+class AlongAxis(Tracer):
+    """A vector along the rows [K] or the columns [V] of a matrix per sample, until an elementwise
+    op with one tells the other axis.
+
+    Attributes:
+        axis: 0 for a value per row, 1 for a value per column.
+    """
+
+    __slots__ = ("axis",)
+
+    def __init__(self, value: Node, axis: int) -> None:
+        super().__init__(value)
+        self.axis = axis
+
+    @property
+    def name(self) -> str:
+        """The function of ``elman.ops`` that writes it."""
+        return ("rows", "columns")[self.axis]
+
+    def to_matrix(self, shape: Shape) -> Tracer:
+        """Repeat the vector over the other axis: [K] or [V] to [K, V]. Raises ShapeError: the
+        matrix has another number of rows or columns."""
+        block = shape[0][0]
+        if not isinstance(block, tuple) or self.node.shape != ((block[self.axis],),):
+            where = f"a value for each of the {self.name} of"
+            raise mismatch(
+                f"{self.name}(): repeat",
+                self.node,
+                node("const", (), (0.0,), shape, where_called()),
+                f"{self.name}(v) has {where} S[K, V]: v is [{'KV'[self.axis]}]",
+            )
+        op = ("spread", "tile")[self.axis]
+        return Tracer(node(op, (self.node,), (), shape, where_called()))
+
+
+class Transposed(Tracer):
+    """``S.T`` of a matrix per sample: the left side of a product, and nothing else."""
+
+    __slots__ = ()
+
+
 def _size(dim: Dim) -> Tracer | int:
     """The number of units of a dim."""
     numbers = [gate_block for gate_block in dim if isinstance(gate_block, int)]
@@ -231,6 +272,16 @@ def _is_numpy_number(value: Any) -> bool:
 
 def lift(value: Any) -> Node:
     """The node of a tracer, or a constant's node."""
+    if isinstance(value, AlongAxis):
+        refuse(
+            f"{value.name}({describe(value.node)}) is no value until it meets a matrix",
+            f"{value.name}(v) * S, of a matrix S[K, V]; outer(k, v) is rows(k) * columns(v)",
+        )
+    if isinstance(value, Transposed):
+        refuse(
+            "S.T of a matrix per sample is read by a product with a vector alone",
+            "S.T @ k; or declare the state the other way round: S[V, K]",
+        )
     if isinstance(value, Tracer):
         return value.node
     if _is_numpy_number(value) or isinstance(value, bool | int | float):
@@ -252,6 +303,8 @@ def lift(value: Any) -> Node:
 def pointwise(op: str, *operands: Any) -> Tracer:
     """Apply an elementwise op; a scalar meets a vector or matrix, otherwise shapes are equal.
     Raises ShapeError: shapes differ; TraceError: a matrix that depends on an input or a state."""
+    if any(isinstance(value, AlongAxis) for value in operands):
+        return _pointwise_along(op, operands)
     args = tuple(lift(value) for value in operands)
     shaped = [arg for arg in args if arg.shape]
     for operand in shaped[1:]:
@@ -266,6 +319,29 @@ def pointwise(op: str, *operands: Any) -> Tracer:
             "multiply the vector instead: W @ (m * h), or m * (W @ h)",
         )
     return Tracer(result)
+
+
+def _pointwise_along(op: str, operands: tuple[Any, ...]) -> Tracer:
+    """An elementwise op of which some operands are vectors along one axis of a matrix."""
+    others = [lift(value) for value in operands if not isinstance(value, AlongAxis)]
+    along = {value.axis: value.node for value in operands if isinstance(value, AlongAxis)}
+    shape = next((value.shape for value in others if value.shape), None)
+    if shape is None and len(along) == 1:  # of one axis alone, it still is one
+        (axis,) = along
+        vectors = [Tracer(v.node) if isinstance(v, AlongAxis) else v for v in operands]
+        return AlongAxis(pointwise(op, *vectors).node, axis)
+    if shape is None:
+        shape = matrix_shape(along[0], along[1])
+    wide = [v.to_matrix(shape) if isinstance(v, AlongAxis) else v for v in operands]
+    return pointwise(op, *wide)
+
+
+def matrix_shape(rows: Node, columns: Node) -> Shape:
+    """The shape of a matrix per sample with the units of two vectors as rows and columns."""
+    (k,), (v,) = rows.shape[0], columns.shape[0]
+    assert not isinstance(k, tuple), "a vector"
+    assert not isinstance(v, tuple), "a vector"
+    return (((k, v),),)
 
 
 _PRODUCTS = 8  # powers that are products
@@ -291,9 +367,15 @@ def power_of(base: Any, power: Any) -> Tracer:
 
 
 def matmul(left: Any, right: Any) -> Tracer:
-    """Multiply a weight matrix, or its transpose, with a vector: [rows, cols] @ [cols] ->
-    [rows]."""
+    """Multiply a matrix, or its transpose, with a vector: [rows, cols] @ [cols] -> [rows]. The
+    matrix is a weight, or has values for each sample."""
+    if isinstance(left, Transposed):
+        return _of_samples(left.node, lift(right), 0)
     matrix, vector = lift(left), lift(right)
+    if is_matrix(matrix):
+        return _of_samples(matrix, vector, 1)
+    if is_matrix(vector):
+        _refuse_product(matrix, vector)
     if len(matrix.shape) != 2 or len(vector.shape) != 1:
         raise mismatch("multiply", matrix, vector, product_hint(matrix, vector))
     check_cut(matrix.shape[1:], vector.shape)
@@ -307,9 +389,52 @@ def matmul(left: Any, right: Any) -> Tracer:
     return Tracer(node("matmul", (matrix, vector), (), (matrix.shape[0],), where_called()))
 
 
+def _of_samples(matrix: Node, vector: Node, axis: int) -> Tracer:
+    """A matrix per sample [K, V] times a vector [V] (axis 1), or its transpose times one [K]
+    (axis 0): the sum over that axis of elementwise products."""
+    if len(vector.shape) != 1 or is_matrix(vector):
+        _refuse_product(matrix, vector)
+    block = matrix.shape[0][0]
+    assert isinstance(block, tuple), "a matrix per sample"
+    check_cut(vector.shape, ((block[axis],),))
+    if vector.shape != ((block[axis],),):
+        right = f"S @ v needs v of shape [{block[1]}], S.T @ k needs k of shape [{block[0]}]"
+        raise mismatch("multiply", matrix, vector, right)
+    scaled = pointwise("mul", Tracer(matrix), AlongAxis(vector, axis))
+    return sum_of_axis(scaled.node, axis)
+
+
+def sum_of_axis(matrix: Node, axis: int) -> Tracer:
+    """The sum of a matrix per sample [K, V] over its rows (axis 0): [V], or over its columns
+    (axis 1): [K]."""
+    block = matrix.shape[0][0]
+    assert isinstance(block, tuple), "a matrix per sample"
+    op, rest = ("fold", block[1]) if axis == 0 else ("sum", block[0])
+    return Tracer(node(op, (matrix,), (), ((rest,),), where_called()))
+
+
+def _refuse_product(left: Node, right: Node) -> NoReturn:
+    """Raise TraceError for a product of a matrix per sample with what is no vector."""
+    if not left.shape or not right.shape:
+        refuse("@ is a product with a matrix, and one side is a scalar", "m * S")
+    if len(left.shape) == len(right.shape) == 1 and not is_matrix(left):
+        refuse(
+            f"cannot multiply {describe(left)} and {describe(right)}: a vector is on the left",
+            "S.T @ k is k @ S; rows(k) * S scales the rows",
+        )
+    refuse(
+        f"cannot multiply {describe(left)} and {describe(right)}: a matrix of each sample is"
+        " multiplied with vectors alone, not with another matrix",
+        "S @ q, S.T @ k, and S + outer(k, v) are what a step may do; a product with a weight, "
+        "(S @ W) @ q, is S @ (W @ q)",
+    )
+
+
 def transpose(value: Any) -> Tracer:
-    """The transpose of a weight matrix."""
+    """The transpose of a weight matrix; that of a matrix per sample waits for its product."""
     matrix = lift(value)
+    if is_matrix(matrix):
+        return Transposed(matrix)
     if len(matrix.shape) != 2:
         message = f"only a weight matrix has a transpose, not {describe(matrix)}"
         product = f"sum(v * k) is the product of two vectors; {OUTER}"
@@ -319,6 +444,11 @@ def transpose(value: Any) -> Tracer:
 
 def vector_dim(value: Node, verb: str) -> Dim:
     """The dim of a vector; TraceError for scalars and matrices."""
+    if is_matrix(value):
+        refuse(
+            f"cannot {verb} {describe(value)}: it is a matrix of each sample",
+            "sum(S, axis=0), mean(S, axis=1), S @ q and S.T @ k are vectors",
+        )
     if len(value.shape) != 1:
         refuse(
             f"cannot {verb} {describe(value)}: it is not a vector",

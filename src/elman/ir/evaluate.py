@@ -79,6 +79,9 @@ def units_of(xp: Any, node: Node, values: tuple[Array, ...], dims: Mapping[str, 
     if not node.shape:
         return units
     groups = dim_size(node.shape[0], dims)
+    if node.op == "fold":
+        rows = units.reshape(*units.shape[:-1], units.shape[-1] // groups, groups)
+        return xp.swapaxes(rows, -1, -2)
     return units.reshape(*units.shape[:-1], groups, units.shape[-1] // groups)
 
 
@@ -92,6 +95,8 @@ MEANING: dict[str, Callable[..., Array]] = {
     **{name: _namesake(name) for name in _NAMESAKES},
     "where": lambda xp, node, c, a, b: xp.where(c != 0, a, b),
     **{name: _compare(name) for name in COMPARISONS},
+    "fold": _namesake("sum"),
+    "tile": lambda xp, node, a, units, width: a,
     "spread": lambda xp, node, a, units, width: a,
     "one_hot": _one_hot,
     "cumsum": _cumsum,
@@ -124,7 +129,10 @@ def _spread(xp: Any, node: Node, value: Array, dims: Mapping[str, int]) -> Array
     before = dim_size(node.data, dims)
     each = value if _rank(node.args[0]) else value[..., None]
     width = size // each.shape[-1]
-    wide = xp.broadcast_to(each[..., None], (*each.shape, width))
+    if node.op == "tile":
+        wide = xp.broadcast_to(each[..., None, :], (*each.shape[:-1], width, each.shape[-1]))
+    else:
+        wide = xp.broadcast_to(each[..., None], (*each.shape, width))
     wide = wide.reshape(*each.shape[:-1], size)
     return MEANING[node.op](xp, node, wide, xp.positions(before, before + size), width)
 

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, cast
 
 from elman.ir.ops import OPS
-from elman.ir.types import SCALAR, Shape, show_shape
+from elman.ir.types import SCALAR, Shape, is_matrix, show_shape
 
 
 class Rate(IntEnum):
@@ -183,6 +183,11 @@ class Graph:
     def clips(self) -> bool:
         """Whether the backward clips gradients, and so is not linear."""
         return any(value.op == "clip_gradient" for value in self.walk())
+
+    @property
+    def has_matrices(self) -> bool:
+        """Whether a value is a matrix per sample."""
+        return any(is_matrix(value) for value in (*self.leaves, *self.walk()))
 
     def walk(self) -> Iterator[Node]:
         """Every node once, arguments first."""

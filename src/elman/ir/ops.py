@@ -86,6 +86,10 @@ _TABLE = (
     Op("var", "reduce", None, 2.0),
     Op("amax", "reduce", None),
     Op("argmax", "reduce", None),  # number of the first largest unit in its group, from 0; a float
+    # sums over the rows of a matrix per sample: a number per column
+    Op("fold", "reduce", 1),
+    # a vector to every row of a matrix per sample: a number per column
+    Op("tile", "spread", 1),
     # a number per group, or one for all, to the units of a gate block
     Op("spread", "spread", 1),
     # 1 at the unit of each group that has the given number, else 0; data: the gate blocks before,
@@ -101,6 +105,9 @@ _TABLE = (
 
 OPS: dict[str, Op] = {op.name: op for op in _TABLE}
 
+# a vector along one axis of a matrix per sample, and what is taken of one as it is passed through
+SPREADS = ("spread", "tile")
+ACCUMULATED = ("sum", "fold")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 # where the last bit of what they take (``where``: of its condition) decides, or what they take is
 # subtracted again: nothing is reordered into it

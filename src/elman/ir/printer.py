@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from elman.ir.graph import Graph, Node, readers, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import Pair, Step, loop_invariant
-from elman.ir.types import show_dim, show_shape
+from elman.ir.types import is_matrix, show_dim, show_shape
 
 Hints = Mapping[Node, str]
 _SHORT = 16  # a text of so many characters is as good as a name
@@ -143,6 +143,12 @@ class Names:
         texts = [self._inner(arg, _SUM) for arg in args]
         if value.op == "cumsum" and value.backward_in_units:
             texts.append("reverse=True")
+        elif len(args) == 1 and is_matrix(args[0]) and value.op != "fold" and value.shape:
+            texts.append("axis=1")
+        elif value.op == "fold":
+            return f"sum({texts[0]}, axis=0)", _ATOM
+        elif value.op in ("spread", "tile") and is_matrix(value) and args[0].shape:
+            return f"{'rows' if value.op == 'spread' else 'columns'}({texts[0]})", _ATOM
         elif OPS[value.op].kind == "reduce" and value.shape:
             texts.append(f"groups={show_dim(value.shape[0])}")
         elif OPS[value.op].kind == "spread":

@@ -1,6 +1,7 @@
 """Dims and shapes of values in a graph, without batch and time.
 
 A dim is an ordered tuple of *gate blocks*: ``3H`` is (H, H, H), ``I+H`` is (I, H), ``4`` is (4,).
+A matrix per sample ``S[K, V]`` is one gate block, the pair (K, V): its units row by row.
 Equality, ``split`` and ``concat`` are tuple operations; there is no symbolic algebra.
 """
 
@@ -9,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import groupby
+from typing import Protocol
 
-GateBlock = str | int
+Axis = str | int
+GateBlock = Axis | tuple[Axis, Axis]
 Dim = tuple[GateBlock, ...]
 Shape = tuple[Dim, ...]
 
@@ -50,7 +53,9 @@ def show_dim(dim: Dim) -> str:
     terms: list[str] = []
     for gate_block, run in groupby(dim):
         count = len(list(run))
-        if isinstance(gate_block, int):
+        if isinstance(gate_block, tuple):
+            terms.extend([f"{gate_block[0]}·{gate_block[1]}"] * count)
+        elif isinstance(gate_block, int):
             terms.extend([str(gate_block)] * count)
         else:
             terms.append(gate_block if count == 1 else f"{count}{gate_block}")
@@ -58,14 +63,18 @@ def show_dim(dim: Dim) -> str:
 
 
 def show_shape(shape: Shape) -> str:
-    """Print a shape: ``[3H, I]``, ``[H]``, ``scalar``."""
+    """Print a shape: ``[3H, I]``, ``[H]``, ``scalar``; of a matrix per sample ``[K, V]``."""
     if not shape:
         return "scalar"
+    if len(shape) == 1 and len(shape[0]) == 1 and isinstance(shape[0][0], tuple):
+        return "[" + ", ".join(map(str, shape[0][0])) + "]"
     return "[" + ", ".join(show_dim(dim) for dim in shape) + "]"
 
 
 def gate_block_size(gate_block: GateBlock, dims: Mapping[str, int]) -> int:
     """Size of one gate block under a binding of names to sizes."""
+    if isinstance(gate_block, tuple):
+        return gate_block_size(gate_block[0], dims) * gate_block_size(gate_block[1], dims)
     return gate_block if isinstance(gate_block, int) else dims[gate_block]
 
 
@@ -79,6 +88,33 @@ def shape_size(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(dim_size(dim, dims) for dim in shape)
 
 
+def axes_of(gate_block: GateBlock, dims: Mapping[str, int]) -> tuple[int, int] | None:
+    """Rows and columns of the gate block of a matrix per sample; None for that of a vector."""
+    if not isinstance(gate_block, tuple):
+        return None
+    rows, columns = (gate_block_size(axis, dims) for axis in gate_block)
+    return rows, columns
+
+
+class _Shaped(Protocol):
+    @property
+    def shape(self) -> Shape: ...
+
+
+def is_matrix(value: _Shaped) -> bool:
+    """Whether a value is a matrix per sample."""
+    return len(value.shape) == 1 and isinstance(value.shape[0][0], tuple)
+
+
+def matrix_axes(value: _Shaped) -> tuple[Axis, Axis]:
+    """The dims of the rows and the columns of a matrix per sample."""
+    block = value.shape[0][0]
+    assert isinstance(block, tuple), "a matrix per sample"
+    return block
+
+
 def names_in(shape: Shape) -> set[str]:
     """The named dims that occur in a shape."""
-    return {gate_block for dim in shape for gate_block in dim if isinstance(gate_block, str)}
+    blocks = [gate_block for dim in shape for gate_block in dim]
+    axes = [axis for block in blocks for axis in (block if isinstance(block, tuple) else (block,))]
+    return {axis for axis in axes if isinstance(axis, str)}

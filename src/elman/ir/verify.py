@@ -6,6 +6,7 @@ from elman.errors import VerifyError
 from elman.ir.graph import Graph, Node, Rate, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import Pair
+from elman.ir.types import is_matrix, matrix_axes
 
 
 def _check(holds: bool, value: Node, problem: str) -> None:
@@ -38,6 +39,11 @@ def verify_node(value: Node) -> None:
         (arg,) = value.args
         grouped = arg.shape == () or _grouped(arg, (value,))
         _check(len(value.shape) == 1 and grouped, value, "groups of a vector")
+    if value.op in ("fold", "tile"):
+        (arg,) = value.args
+        matrix, vector = (arg, value) if value.op == "fold" else (value, arg)
+        as_columns = is_matrix(matrix) and vector.shape == ((matrix_axes(matrix)[1],),)
+        _check(as_columns, value, "the columns of a matrix per sample")
     if op.kind == "scan":
         _check(value.shape == value.args[0].shape != (), value, "a scan of unlike shape")
     if value.op == "lin":

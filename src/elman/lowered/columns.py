@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from elman.ir.graph import Node
-from elman.ir.types import GateBlock, gate_block_size
+from elman.ir.types import GateBlock, gate_block_size, is_matrix
 from elman.plan.build import output_is_state
 from elman.plan.program import Buffer, Program
 
@@ -24,6 +24,8 @@ class Columns:
     """Columns of a program's inputs, states and output, one per gate block.
 
     Attributes:
+        matrices: indices of states that are matrices, of which the first step of each chunk is
+            kept.
         held: indices of pass-through states that are no outputs, stored as one row per sample.
     """
 
@@ -37,6 +39,11 @@ class Columns:
         self.input_widths = self._widths(self.inputs)
         self.state_widths = self._widths(self.states)
         self.output_width = sum(column.width for column in self.outputs)
+        self.matrices = frozenset(
+            column.array
+            for column, leaf in zip(self.states, step.states, strict=True)
+            if is_matrix(leaf)
+        )
         self.held = self._held()
 
     def _held(self) -> frozenset[int]:
@@ -46,7 +53,7 @@ class Columns:
             for column, leaf in zip(self.states, pair.step.states, strict=True)
             if leaf not in pair.step.held
         }
-        arrays = {column.array for column in self.states} - changing
+        arrays = {column.array for column in self.states} - changing - self.matrices
         return frozenset(arrays - {0} if output_is_state(pair) else arrays)
 
     def size(self, gate_block: GateBlock) -> int:

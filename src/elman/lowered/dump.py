@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from elman.ir.types import GateBlock
+from elman.ir.types import GateBlock, show_dim
 from elman.lowered.types import (
     Acc,
     Access,
+    Accumulate,
     Across,
     Affine,
+    Along,
     Const,
     Copy,
     Direction,
@@ -73,6 +75,8 @@ def show_value(value: Value) -> str:
             return f"{name}({', '.join(map(show_access, columns))})"
         case Across(name, column, groups, width):
             return f"{name}({show_access(column)}, {groups}x{width})"
+        case Along(access, axis):
+            return f"{show_access(access)} along {axis}"
 
 
 def _statements(statements: tuple[Statement, ...]) -> Iterator[str]:
@@ -84,6 +88,9 @@ def _statements(statements: tuple[Statement, ...]) -> Iterator[str]:
                 count += 1
             case Store(access, value):
                 yield f"{show_access(access)} <- {show_value(value)}"
+            case Accumulate(targets, value, name, axis):
+                names = " ".join(map(show_access, targets))
+                yield f"{names} <- {name} of {f'{axis} of ' if axis else ''}{show_value(value)}"
             case Prefetch(access, write):
                 yield f"prefetch {'for writing ' if write else ''}{show_access(access)}"
 
@@ -101,7 +108,8 @@ def _product(number: int, product: Product) -> str:
 
 def _part(part: Part, label: GateBlock) -> Iterator[str]:
     groups = f"g in {part.groups}, " if part.groups > 1 else ""
-    yield f"  for {groups}r, u in {label}:"
+    units = "u" if part.axes is None else "row, u"
+    yield f"  for {groups}r, {units} in {show_dim((label,))}:"
     for number, product in enumerate(part.products):
         yield f"    {_product(number, product)}"
     for line in _statements(part.body):

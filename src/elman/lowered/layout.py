@@ -12,6 +12,7 @@ from elman.lowered.types import Access, Matrix, Region, Space
 from elman.plan.program import Phase, Program
 
 _CACHE_LINE = 64  # (bytes)
+_LINE = 16  # elements that a cache line has at most
 
 
 class Layout(Columns):
@@ -55,6 +56,15 @@ class Layout(Columns):
             offsets.update(zip(indices, places, strict=True))
             lengths.append(length)
         return offsets, (lengths[0], lengths[1])
+
+    def matrix_row(self, array: int) -> int:
+        """Elements of one sample's matrix, where steps lie behind one another."""
+        return -(-self.state_widths[array] // _LINE) * _LINE
+
+    @property
+    def matrix_rows(self) -> int:
+        """Elements of all of one sample's matrices."""
+        return sum(map(self.matrix_row, self.matrices))
 
     def padded(self, gate_block: GateBlock) -> int:
         """Units of a gate block, rounded up to whole vectors."""

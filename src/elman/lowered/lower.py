@@ -65,27 +65,34 @@ class _DirectionLowering:
         self.program: Program = layout.program
         self.chunk = layout.slots(sweep.chunk)
         self.spikes = worth_looking(self.program.pair.step)
+        phases = (*sweep.phases, *((sweep.replay,) if sweep.replay else ()))
         self._phases = [
             PhaseLowering(
                 phase,
                 layout,
                 memory,
                 self.chunk,
-                loop=phase is sweep.step,
+                loop=phase in (sweep.step, sweep.replay),
                 direction=name,
                 gathers_always=self.gathers_always,
                 spikes=self.spikes,
                 blocks=blocks,
             )
-            for phase in sweep.phases
+            for phase in phases
         ]
+        if sweep.replay is not None:  # one worker replays a sample while another runs its steps
+            loops = self._phases[1], self._phases[3]
+            row = max(phase.scratch_row for phase in loops)
+            for phase in loops:
+                phase.scratch_row = row
 
     def direction(self) -> Direction:
         """The direction, lowered in the order in which offsets are to be given."""
         before, step, after = (
             phase.lowered(name)
-            for phase, name in zip(self._phases, ("before", "step", "after"), strict=True)
+            for phase, name in zip(self._phases[:3], ("before", "step", "after"), strict=True)
         )
+        replay = self._phases[3].lowered("replay") if self.sweep.replay else None
         phases = before, step, after
         backward = self.name == "backward"
         sums, targets = self._sums() if backward else ((), frozenset[Node]())
@@ -108,13 +115,15 @@ class _DirectionLowering:
             tuple(finish),
             self.memory.vectors + self.layout.lanes,
             self.memory.matrices,
+            replay,
         )
 
     def _invariants(self) -> list[Node]:
         """Loop-invariant values that the phases read, and computed matrices of products."""
         values: dict[Node, None] = {}
         matrices: dict[Node, None] = {}
-        for phase in self.sweep.phases:
+        replay = (self.sweep.replay,) if self.sweep.replay else ()
+        for phase in (*self.sweep.phases, *replay):
             for segment in phase.segments:
                 for value in segment.nodes:
                     for arg in value.args[1:] if value.op == "matmul" else value.args:

@@ -8,14 +8,17 @@ segment with  n = tanh(W @ x + b),  written to the tape
 from __future__ import annotations
 
 from elman.ir.graph import Node
-from elman.ir.ops import OPS
+from elman.ir.ops import OPS, SPREADS
 from elman.ir.pair import loop_invariant
+from elman.ir.types import axes_of, is_matrix
 from elman.lowered.groups import roll
 from elman.lowered.layout import InvariantMemory, Layout
 from elman.lowered.types import (
     Acc,
     Access,
+    Accumulate,
     Affine,
+    Along,
     Let,
     Load,
     Part,
@@ -32,10 +35,11 @@ from elman.lowered.types import (
     Term,
     Value,
 )
-from elman.lowered.values import across, constant, pointwise
+from elman.lowered.values import across, constant, pointwise, reduction
 from elman.plan import program as planned
 from elman.plan.program import Buffer, Bundle
 from elman.plan.schedule import Blocks
+from elman.plan.segments import accumulates
 
 _CALLERS = {
     "input": Space.INPUT,
@@ -91,7 +95,10 @@ class PhaseLowering:
                 row = layout.input_widths[array]
             elif space is Space.STATE:
                 row, step = layout.state_widths[array], int(buffer.where == "next")
-                if not step and not self.loop:
+                if array in layout.matrices:
+                    assert self.loop, "matrices are at hand in the loop alone"
+                    space, row = Space.LOCAL if self.forward else Space.REPLAYED, 0
+                elif not step and not self.loop:
                     space, always = Space.GATHERED, array in layout.held
                     assert self.gathers_always or not always, "its rows are in no workspace"
         elif buffer.where in ("carry", "d_state"):
@@ -162,8 +169,11 @@ class PhaseLowering:
             for index, acc in enumerate(bundle.accs)
         }
         terms = {term for b in part.bundles for acc in b.accs for term in acc.terms}
-        lowered = Part(part.gate_block, products, self._body(part, accs, terms - accs.keys()))
-        return roll(lowered, self.blocks.rolled_statements)
+        body = self._body(part, accs, terms - accs.keys())
+        axes = axes_of(part.gate_block, self.layout.sizes)
+        if axes is not None:
+            return Part(part.gate_block, products, body, axes=axes)
+        return roll(Part(part.gate_block, products, body), self.blocks.rolled_statements)
 
     def _product(self, part: planned.Part, bundle: Bundle) -> Product:
         operands = tuple(self.access(self.phase.buffers[v], v) for v in bundle.operands)
@@ -182,6 +192,7 @@ class PhaseLowering:
         ``merged``: products that are terms of an accumulation into another value.
         """
         places: dict[Node, Ref] = {}
+        reduced: dict[Node, Ref] = {}
         statements: list[Statement] = []
 
         def let(node: Node, value: Value) -> Ref:
@@ -213,17 +224,31 @@ class PhaseLowering:
                 coefs = tuple(coef for coef, _ in pairs)
                 affine = Affine((1.0, *coefs), node.bias, (acc, *refs))
                 let(node, affine if refs or node.bias else acc)
+            elif accumulates(node):
+                reduced[node] = use(node.args[0])
+            elif is_matrix(node) and node.op in SPREADS:
+                let(node, self._along(node))
             elif node.over_units:
                 let(node, across(node, self.column(node.args[0]), self.layout))
             else:
                 let(node, pointwise(node, [use(arg) for arg in node.args]))
-        stores = [
+        stores: list[Statement] = [
             Store(self.access(buffer, node), use(node))
             for node, buffer in part.writes
-            if not self.needless(buffer)
+            if node not in reduced and not self.needless(buffer)
         ]
+        for node, value in reduced.items():
+            targets = tuple(self.access(buffer, node) for v, buffer in part.writes if v is node)
+            stores.append(Accumulate(targets, value, *reduction(node)))
         prefetches = [p for v, b in part.writes for p in self._prefetch(v, b, write=True)]
         return (*statements, *stores, *prefetches)
+
+    def _along(self, value: Node) -> Value:
+        """A vector, or a scalar, at every element of a matrix."""
+        (arg,) = value.args
+        if not arg.shape:
+            return self.load(arg)
+        return Along(self.column(arg), "columns" if value.op == "tile" else "rows")
 
     def _prefetch(self, value: Node, buffer: Buffer | None, *, write: bool) -> list[Prefetch]:
         """Prefetches of columns that the next step stores (forward) or loads (backward).
@@ -231,7 +256,9 @@ class PhaseLowering:
         The tape of a long sequence is in no cache when a direction comes to it, and between two
         steps only products run. Of a ragged batch it is a guess, and behind the end nothing.
         """
-        if not self.loop or write != self.forward or buffer is None or not value.shape:
+        if not self.loop or write != self.forward or buffer is None:
+            return []
+        if not value.shape or is_matrix(value):
             return []
         if buffer.where not in ("tape", *(() if write else ("d_output",))):
             return []

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from elman.ir.types import GateBlock
+
+Axis = Literal["rows", "columns"]
 
 
 class Space(Enum):
@@ -19,6 +22,8 @@ class Space(Enum):
 
     INPUT = "in"  # caller's, row (t, b), any strides
     STATE = "st"  # sequence of a state, row (t, b); step +1: the state after the step
+    LOCAL = "local"  # states that are matrices, of the worker's sample: of two steps, alternating
+    REPLAYED = "replayed"  # the same of all steps of a chunk, computed again by a backward
     GATHERED = "prev"  # states before the rows of a chunk, in the chunk's order
     OUTPUT = "out"  # row (t, b)
     D_OUTPUT = "dy"  # caller's, row (t, b), any strides
@@ -167,7 +172,20 @@ class Across:
     reverse: bool = False
 
 
-Value = Load | Const | Ref | Acc | Op | Affine | Reduce | Across
+@dataclass(frozen=True)
+class Along:
+    """In a part over a matrix: a vector along one axis, the same for all of the other.
+
+    Attributes:
+        access: read from memory.
+        axis: ``rows``: a number per row; ``columns``: a number per column.
+    """
+
+    access: Access
+    axis: Axis
+
+
+Value = Load | Const | Ref | Acc | Op | Affine | Reduce | Across | Along
 
 
 def columns_of(value: Value) -> Iterator[tuple[Access, bool]]:
@@ -175,7 +193,7 @@ def columns_of(value: Value) -> Iterator[tuple[Access, bool]]:
     match value:
         case Load(access):
             yield access, False
-        case Across(_, access):
+        case Across(_, access) | Along(access):
             yield access, True
         case Reduce(_, columns, mean):
             yield from ((column, True) for column in columns)
@@ -215,7 +233,25 @@ class Prefetch:
     write: bool
 
 
-Statement = Let | Store | Prefetch
+@dataclass(frozen=True)
+class Accumulate:
+    """In a part over a matrix: combine a value along an axis, and store what results behind the
+    part's loop.
+
+    Attributes:
+        accesses: where it is stored.
+        value: an element.
+        name: ``sum`` or ``amax``.
+        axis: ``rows``: a result per row; ``columns``: per column; None: one of all elements.
+    """
+
+    accesses: tuple[Access, ...]
+    value: Value
+    name: str
+    axis: Axis | None
+
+
+Statement = Let | Store | Prefetch | Accumulate
 
 
 @dataclass(frozen=True)
@@ -269,12 +305,14 @@ class Part:
         gate_block: whose units.
         products, body: of the first group.
         groups: how many there are; accesses of further ones lie at their distance.
+        axes: rows and columns of the gate block, if it is a matrix: vectors are then of columns.
     """
 
     gate_block: GateBlock
     products: tuple[Product, ...]
     body: tuple[Statement, ...]
     groups: int = 1
+    axes: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,6 +418,7 @@ class Direction:
     Attributes:
         name: ``forward`` or ``backward``.
         phases: before, step, after.
+        replay: of a backward: one step of states that are matrices, before the chunk's steps.
         setup: once per call, before all else.
         gathers: states whose rows a batched phase reads as of before their step; ``always``:
             even where the rows of all steps lie in order.
@@ -399,3 +438,22 @@ class Direction:
     finish: tuple[WeightRate, ...]
     vectors: int
     matrices: int
+    replay: Phase | None = None
+
+    @property
+    def loops(self) -> tuple[Phase, ...]:
+        """The phases that run step by step."""
+        return self.phases[1:2] if self.replay is None else (self.replay, self.phases[1])
+
+    @property
+    def all_phases(self) -> tuple[Phase, ...]:
+        """In the order in which they run."""
+        before, _, after = self.phases
+        return before, *self.loops, after
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """The parts of all phases."""
+        for phase in self.all_phases:
+            for segment in phase.segments:
+                yield from segment.parts

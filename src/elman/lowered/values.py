@@ -9,7 +9,7 @@ from elman.ir.graph import Node
 from elman.ir.ops import OPS
 from elman.ir.types import dim_size
 from elman.lowered.layout import Layout
-from elman.lowered.types import Access, Across, Affine, Const, Op, Value
+from elman.lowered.types import Access, Across, Affine, Axis, Const, Op, Value
 
 
 def constant(value: Node, layout: Layout) -> Const | None:
@@ -26,6 +26,13 @@ def pointwise(value: Node, args: Sequence[Value]) -> Value:
     if value.op == "lin":
         return Affine(value.coefs, value.bias, tuple(args))
     return Op(value.op, tuple(args), stream(*value.data) if value.op == "uniform" else 0)
+
+
+def reduction(value: Node) -> tuple[str, Axis | None]:
+    """The reduction of a matrix: its name, and the axis along which the results lie."""
+    if value.op == "fold":
+        return "sum", "columns"
+    return value.op, "rows" if value.shape else None
 
 
 def across(value: Node, column: Access, layout: Layout) -> Across:

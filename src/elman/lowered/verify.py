@@ -21,6 +21,7 @@ from elman.lowered.lower import Lowered
 from elman.lowered.types import (
     Acc,
     Access,
+    Accumulate,
     Affine,
     Copy,
     Direction,
@@ -45,7 +46,10 @@ from elman.lowered.types import (
 # memory that a program fills itself before it reads it
 _OWNED = (Space.CHUNK, Space.SCRATCH, Space.SCALAR, Space.VECTOR, Space.MATRIX, Space.TAPE)
 # memory that one worker alone reads and writes
-_PRIVATE = (Space.SCALAR, Space.INPUT, Space.D_OUTPUT, Space.WEIGHT, Space.VECTOR, Space.MATRIX)
+_PRIVATE = (
+    Space.SCALAR, Space.INPUT, Space.D_OUTPUT, Space.WEIGHT, Space.VECTOR, Space.MATRIX,
+    Space.LOCAL, Space.REPLAYED,
+)  # fmt: skip
 _ALTERNATING = (Space.CARRY, Space.SCRATCH)  # rows of two steps alternate
 _TURNS = 3  # of the loop: the third is the first to use the memory of the first again
 
@@ -84,6 +88,10 @@ class _Verifier:
         before, step, after = self.direction.phases
         self._phase(before, 0)
         self._wait()
+        if self.direction.replay is not None:
+            for turn in range(_TURNS):
+                self._phase(self.direction.replay, turn)
+            self._wait()
         for turn in range(_TURNS):
             self._phase(step, turn)
         self._wait()
@@ -111,7 +119,7 @@ class _Verifier:
         step = 0
         if region.space in _ALTERNATING and not region.batched:
             step = (turn + access.step) % 2
-        elif region.space is Space.STATE:
+        elif region.space in (Space.STATE, Space.LOCAL, Space.REPLAYED):
             step = turn + access.step
         elif region.space in (Space.TAPE, Space.CHUNK, Space.OUTPUT, Space.D_INPUT):
             step = turn if not region.batched else 0
@@ -134,6 +142,8 @@ class _Verifier:
         elif space in (Space.INPUT, Space.D_OUTPUT):
             widths = self.layout.input_widths
             row = widths[access.region.array] if space is Space.INPUT else self.layout.output_width
+        elif space in (Space.LOCAL, Space.REPLAYED):
+            row, units = self.layout.state_widths[access.region.array], access.units
         elif space in (Space.WEIGHT, Space.D_WEIGHT):
             return  # the caller's; blocks are checked where they are cut
         if access.offset < 0 or access.offset + units > row:
@@ -224,6 +234,11 @@ class _Verifier:
                         self._store(statement.access, turn, block)
                     else:
                         count += 1
+                case Accumulate(targets, value):
+                    if isinstance(value, Ref) and not 0 <= value.index < count:
+                        raise VerifyError(f"x{value.index} is named before it is computed")
+                    for access in targets:
+                        self._store(access, turn, block)
                 case _:
                     pass
 

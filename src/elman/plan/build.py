@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from elman.ir.graph import Node, Rate
 from elman.ir.pair import Pair, Sum, loop_invariant
-from elman.ir.types import GateBlock
+from elman.ir.types import GateBlock, is_matrix
 from elman.plan.partition import Cuts, partition
 from elman.plan.prices import BALANCED, Prices
 from elman.plan.program import Buffer, Part, Phase, Program, Segment, SlotHistory, Sweep
@@ -16,8 +16,9 @@ from elman.plan.slots import Life, Slot, assign, gate_block_of
 from elman.plan.spec import Spec
 
 _EVENTS = 1000
-_SUMS = 6 * _EVENTS
+_SUMS = 7 * _EVENTS
 _READABLE = ("next", "tape", "chunk")
+_KEPT = ("scratch", "scalar")  # buffers of values that later segments read
 
 
 @dataclass(eq=False)
@@ -33,9 +34,11 @@ class _PhaseDraft:
 
     def __post_init__(self) -> None:
         computed = [root for root in self.roots if not loop_invariant(root)]
-        self.segments, self.level = draft(
+        drafted = draft(
             computed, self.available, late_products=self.late_products, without=self.without
         )
+        self.segments, self.level = drafted.segments, drafted.level
+        self.repeated = drafted.repeated
 
     @property
     def writes(self) -> Collection[Node]:
@@ -51,9 +54,9 @@ class _PhaseDraft:
     def reads(self) -> Iterable[tuple[Node, int, bool]]:
         """(value, event, all units?) of every read of a value in memory."""
         for reader, level in self.level.items():
-            full = full_reads(reader)
+            full, last = full_reads(reader), max(self.repeated.get(reader, (level,)))
             for arg in reader.args:
-                yield arg, self.place * _EVENTS + level, arg in full
+                yield arg, self.place * _EVENTS + last, arg in full
         for root in self.roots:
             if root in self.available:
                 yield root, self.place * _EVENTS, False
@@ -143,9 +146,11 @@ class _Assembler:
         """Assign a buffer to what is read in a later segment, or in full."""
         needs: set[Node] = set()
         for reader, level in plan.level.items():
+            last = max(plan.repeated.get(reader, (level,)))
             for arg in reader.args:
-                if arg in plan.level and (arg in full_reads(reader) or plan.level[arg] < level):
-                    needs.add(arg)
+                if arg in plan.level and arg not in plan.repeated:
+                    if arg in full_reads(reader) or plan.level[arg] < last:
+                        needs.add(arg)
         scalars = 0
         for value in plan.level:
             if not value.shape:
@@ -169,12 +174,14 @@ class _Assembler:
         *,
         carried: bool,
     ) -> Segment:
-        def stores(values: Iterable[Node]) -> tuple[tuple[Node, Buffer], ...]:
+        def stores(
+            values: Iterable[Node], kept: Collection[str] = ("scratch",)
+        ) -> tuple[tuple[Node, Buffer], ...]:
             pairs: list[tuple[Node, Buffer]] = []
             for value in values:
                 targets = list(writes.get(value, ()))
                 buffer = buffers.get(value)
-                if buffer is not None and buffer.where == "scratch":
+                if buffer is not None and buffer.where in kept:
                     targets.append(buffer)
                 pairs.extend((value, target) for target in targets)
             return tuple(pairs)
@@ -185,7 +192,7 @@ class _Assembler:
             for arg in full_reads(value):
                 sync = sync or plan.level.get(arg, index) < index
         loops = tuple(
-            Part(gate_block, draft.bundles[gate_block], values, stores(values))
+            Part(gate_block, draft.bundles[gate_block], values, stores(values, _KEPT))
             for gate_block, values in draft.vectors.items()
         )
         return Segment(sync, draft.scalars, stores(draft.scalars), loops)
@@ -234,6 +241,8 @@ def output_is_state(pair: Pair) -> bool:
     if not step.states:
         return False
     first = [leaf for leaf in step.states if leaf.data[0] == step.states[0].data[0]]
+    if is_matrix(first[0]):
+        return False  # of which not every step is kept
     return step.outputs == step.next_states[: len(first)]
 
 
@@ -246,12 +255,20 @@ class _Direction:
         fixed: per phase, values with the buffers they must be written to.
         slotted: per phase, values to be written to a slot.
         sums: whose operands are read after the last phase.
+        replay: of the matrices per sample that a backward reads.
     """
 
     phases: tuple[_PhaseDraft, _PhaseDraft, _PhaseDraft]
     fixed: tuple[list[tuple[Node, Buffer]], ...]
     slotted: tuple[list[Node], ...]
     sums: tuple[Sum, ...] = ()
+    replay: _PhaseDraft | None = None
+
+    @property
+    def all_phases(self) -> list[_PhaseDraft]:
+        """In the order in which they run."""
+        before, step, after = self.phases
+        return [before, *([self.replay] if self.replay else []), step, after]
 
 
 def _forward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
@@ -295,13 +312,14 @@ def _backward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
     carry = {v: Buffer("carry", i) for i, v in enumerate(pair.d_next)}
     roots = [*pair.d_states, *cuts.stored]
     step_buffers = {**available, **carry}
-    step = _PhaseDraft("backward step", 4, step_buffers, roots, without, late_products=True)
+    step = _PhaseDraft("backward step", 5, step_buffers, roots, without, late_products=True)
+    replay = _replay(pair, step, available, without)
     available.update(dict.fromkeys(cuts.stored))
     read = dict.fromkeys(v for t in cuts.sums for v in (t.left, t.right) if v is not None)
     operands = [v for v in read if v not in available]
     late = [*(d for _, d in cuts.d_inputs), *operands]
     return _Direction(
-        (before, step, _PhaseDraft("backward after", 5, dict(available), late, without)),
+        (before, step, _PhaseDraft("backward after", 6, dict(available), late, without)),
         (
             [],
             [(v, Buffer("d_state", i)) for i, v in enumerate(pair.d_states)],
@@ -309,10 +327,29 @@ def _backward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
         ),
         (rematerialised, list(cuts.stored), operands),
         cuts.sums,
+        replay,
     )
 
 
-def _sweep(direction: _Direction, taped: Mapping[Node, Buffer], tape: list[Slot]) -> Sweep:
+def _replay(
+    pair: Pair, step: _PhaseDraft, available: Mapping[Node, Buffer | None], without: Collection[str]
+) -> _PhaseDraft | None:
+    """The phase that computes a chunk's matrices per sample again, if the backward reads them."""
+    states, nexts = pair.step.states, pair.step.next_states
+    read = {arg for value in step.level for arg in value.args if is_matrix(arg)}
+    if read.isdisjoint((*states, *nexts)):
+        return None
+    roots = [value for value in nexts if is_matrix(value) and value not in states]
+    given = {value: buffer for value, buffer in available.items() if value not in roots}
+    return _PhaseDraft("backward replay", 4, given, roots, without)
+
+
+def _sweep(
+    direction: _Direction,
+    taped: Mapping[Node, Buffer],
+    tape: list[Slot],
+    known_next: Collection[tuple[Node, Buffer]],
+) -> Sweep:
     """Assign slots to the values of one direction, reusing the tape's where they fit.
 
     ``taped`` holds the taped values alone: what else lives in the tape's slots belongs to one
@@ -322,7 +359,7 @@ def _sweep(direction: _Direction, taped: Mapping[Node, Buffer], tape: list[Slot]
     values = dict.fromkeys(value for group in direction.slotted for value in group)
     fresh = [value for value in values if value not in buffers]
     chunk_slots: list[Slot] = []
-    placed = assign(fresh, _lives(direction.phases, direction.sums, fresh), tape, chunk_slots)
+    placed = assign(fresh, _lives(direction.all_phases, direction.sums, fresh), tape, chunk_slots)
     for value, (shared, index) in placed.items():
         buffers[value] = Buffer("tape" if shared else "chunk", index)
     build = _Assembler(buffers)
@@ -336,7 +373,12 @@ def _sweep(direction: _Direction, taped: Mapping[Node, Buffer], tape: list[Slot]
             direction.phases, direction.fixed, direction.slotted, strict=True
         )
     )
-    return Sweep(before, step, after, tuple(slot.gate_block for slot in chunk_slots))
+    chunk = tuple(slot.gate_block for slot in chunk_slots)
+    if direction.replay is None:
+        return Sweep(before, step, after, chunk)
+    nexts = [(v, b) for v, b in known_next if v in direction.replay.roots]
+    replay = build.phase(direction.replay, _targets(nexts), loop=True)
+    return Sweep(before, step, after, chunk, replay)
 
 
 def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:
@@ -346,11 +388,12 @@ def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:
     directions = [_forward(pair, cuts, without)]
     if spec.training:
         directions.append(_backward(pair, cuts, without))
-    phases = [phase for direction in directions for phase in direction.phases]
+    phases = [phase for direction in directions for phase in direction.all_phases]
     tape: list[Slot] = []
     assign(cuts.tape, _lives(phases, cuts.sums, cuts.tape), [], tape)
     taped = {value: Buffer("tape", i) for i, slot in enumerate(tape) for value, _ in slot.lives}
-    sweeps = [_sweep(direction, taped, tape) for direction in directions]
+    nexts = [(v, Buffer("next", i)) for i, v in enumerate(pair.step.next_states)]
+    sweeps = [_sweep(direction, taped, tape, nexts) for direction in directions]
     return Program(
         pair,
         spec,
@@ -366,7 +409,7 @@ def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:
     )
 
 
-_PHASES = ("before", "step", "after", "remat", "back", "sums")
+_PHASES = ("before", "step", "after", "remat", "replay", "back", "sums")
 
 
 def _history(slot: Slot) -> Iterable[tuple[str, Node]]:

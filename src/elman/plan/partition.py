@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from elman.ir.graph import Node, Rate, walk
 from elman.ir.ops import COMPARISONS
 from elman.ir.pair import Pair, Sum, loop_invariant
+from elman.ir.types import is_matrix
 from elman.plan.frontier import INFINITE, frontier
 from elman.plan.prices import Prices, compute_cost, save_cost
 from elman.plan.spec import Spec
@@ -128,6 +129,7 @@ class _Cutter:
         summed = [value for term in pair.sums for value in (term.left, term.right)]
         every = below([*step.roots, *pair.d_states, *filter(None, (*pair.d_inputs, *summed))])
         self.random_valued, self.related = random_valued(every), related(every)
+        self.every = every
         self.available = {*step.inputs, *step.states, *step.next_states, *pair.d_outputs}
         self.sums = wanted_sums(pair, spec.wants) if spec.training else ()
         self.d_inputs = tuple(
@@ -140,6 +142,19 @@ class _Cutter:
         if value in self.random_valued:
             return INFINITE
         return save_cost(value, self.sizes, self.prices)
+
+    def of_matrices(self, free: Collection[Node]) -> set[Node]:
+        """Matrices, and what is computed of matrices that are states: of the loop alone, where they
+        are in a near cache."""
+        step = self.pair.step
+        states = {v for v in (*step.states, *step.next_states) if is_matrix(v)}
+        computed: set[Node] = set()
+        for value in self.every:
+            if value not in free and (
+                is_matrix(value) or any(arg in states or arg in computed for arg in value.args)
+            ):
+                computed.add(value)
+        return computed
 
     def save_apart(self, value: Node) -> float:
         """Cost of saving a value when others may be recomputed."""
@@ -182,7 +197,12 @@ class _Cutter:
         everything = below(roots)
         nodes = [v for v in everything if v.rate == Rate.INPUT]
         read = _boundary(everything, roots, Rate.INPUT)
-        return frontier(nodes, read, free, self.save_apart, self.compute_again)
+        matrices = self.of_matrices(free)
+
+        def keep(value: Node) -> float:
+            return INFINITE if value in matrices else self.save_apart(value)
+
+        return frontier(nodes, read, free, keep, self.compute_again)
 
     def sink(self, loop: list[Node], late: list[Node], free: set[Node]) -> tuple[Node, ...]:
         """Values the loop keeps for its epilogue; what only the epilogue needs is computed
@@ -205,7 +225,7 @@ class _Cutter:
             return 0.0 if value in operands and value in in_loop else self.save_apart(value)
 
         def rematerialise(value: Node) -> float:
-            if value.op in _LEAVES:
+            if value.op in _LEAVES or is_matrix(value):
                 return INFINITE
             return self.compute_again(value) if value in in_loop else 0.0
 
@@ -216,7 +236,12 @@ class _Cutter:
         everything = below(roots, free)
         nodes = [v for v in everything if v.rate <= Rate.OUTPUT]
         read = _boundary(everything, roots, Rate.OUTPUT)
-        return frontier(nodes, read, free, self.save, self.compute)
+        matrices = self.of_matrices(free)
+
+        def keep(value: Node) -> float:
+            return INFINITE if value in matrices else self.save(value)
+
+        return frontier(nodes, read, free, keep, self.compute)
 
 
 def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:

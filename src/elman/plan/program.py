@@ -101,13 +101,20 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """One direction in time: batched, loop, batched. ``chunk``: gate blocks of the chunk's
-    slots."""
+    """One direction in time: batched, loop, batched.
+
+    Attributes:
+        before, step, after: the phases.
+        chunk: gate blocks of the chunk's slots.
+        replay: of a backward that reads matrices per sample: one step of these states alone, run
+            over each chunk from the states that were kept before it.
+    """
 
     before: Phase
     step: Phase
     after: Phase
     chunk: tuple[GateBlock | None, ...]
+    replay: Phase | None = None
 
     @property
     def phases(self) -> tuple[Phase, Phase, Phase]:

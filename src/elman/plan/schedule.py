@@ -32,6 +32,8 @@ class Blocks:
             a cache, and are made longer.
         rolled_statements: that a loop over like parts, as those of heads, has to save. The C of a
             GRU with 16 heads is compiled in a third of the time.
+        replayed: matrices per sample of one chunk's steps (bytes), which a backward computes again
+            and which should stay in the second cache.
     """
 
     rows: int = 48
@@ -43,6 +45,11 @@ class Blocks:
     gathered_steps: int = 16
     conflicting_row: int = 256
     rolled_statements: int = 96
+    replayed: int = 1 << 20
+
+    def replayed_steps(self, matrix_bytes: int) -> int | None:
+        """Steps of a chunk for states of so many bytes per sample; None if there are none."""
+        return max(4, min(64, self.replayed // matrix_bytes)) if matrix_bytes else None
 
 
 @dataclass(frozen=True)
@@ -93,12 +100,16 @@ class Schedule:
             f"each with the rows of a chunk behind it if need be: units/384"
         )
 
-    def bind(self, T: int, B: int, workers: int, usual: int = CHUNK_ROWS) -> Bound:
+    def bind(
+        self, T: int, B: int, workers: int, usual: int = CHUNK_ROWS, steps: int | None = None
+    ) -> Bound:
         """The schedule for given sizes; a batch smaller than the number of workers is not split.
 
-        ``usual``: rows of a chunk where the schedule names none.
+        Where the schedule names no rows of a chunk it has ``usual`` ones, or so many ``steps``.
         """
         rows = (self.chunk_rows or usual) // max(B, 1)
+        if steps is not None and not self.chunk_rows:
+            rows = steps
         chunk = max(1, min(-(-T // self.min_chunks), rows))
         alone = workers == 1 or (self.split == "batch" and workers > B)
         return Bound(0 if alone else SPLITS.index(self.split), workers, chunk)

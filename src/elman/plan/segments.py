@@ -6,11 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from elman.ir.graph import Node, readers
-from elman.ir.ops import OPS
+from elman.ir.ops import ACCUMULATED, OPS, SPREADS
 from elman.ir.pair import loop_invariant
-from elman.ir.types import GateBlock
+from elman.ir.types import GateBlock, is_matrix
 from elman.plan.partition import below
 from elman.plan.program import Acc, Bundle
+
+_CHEAP = 8.0  # (elementwise operations) from which on a value of a matrix is not computed twice
+_SOURCES = 2  # matrices that are read for it at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +31,43 @@ class SegmentDraft:
     bundles: Mapping[GateBlock, tuple[Bundle, ...]]
 
 
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A phase cut into segments.
+
+    Attributes:
+        segments: in order.
+        level: the (first) segment of every value computed in the phase.
+        repeated: all segments of values that are computed in several, none of which stores them.
+    """
+
+    segments: list[SegmentDraft]
+    level: dict[Node, int]
+    repeated: Mapping[Node, frozenset[int]]
+
+
+def accumulates(value: Node) -> bool:
+    """Whether a sum or maximum over units of a matrix is taken in the pass over the matrix that
+    computes its argument: it is complete at the end of that segment."""
+    return value.op in ACCUMULATED and len(value.args) == 1 and is_matrix(value.args[0])
+
+
 def full_reads(value: Node) -> tuple[Node, ...]:
-    """Arguments of which a value reads all units (a reduction, a product), not only its own."""
+    """Arguments of which a value reads all units (a reduction, a product), not only its own, or
+    that are complete only at the end of their segment."""
     if value.op == "matmul":
         return (value.args[1],)
     reads_all = OPS[value.op].kind == "reduce" or value.over_units
-    return tuple(arg for arg in value.args if arg.shape) if reads_all else ()
+    if accumulates(value):
+        reads_all = False
+    complete = (arg for arg in value.args if accumulates(arg) or (reads_all and arg.shape))
+    return tuple(dict.fromkeys(complete))
+
+
+def part_block(value: Node) -> GateBlock | None:
+    """The gate block over whose units a value is computed; None for arithmetic on scalars."""
+    vector = value.args[0] if accumulates(value) else value
+    return vector.shape[0][0] if vector.shape else None
 
 
 def _earliest(order: list[Node], floor: Mapping[Node, int]) -> dict[Node, int]:
@@ -92,6 +126,34 @@ def _sunk(order: list[Node], level: Mapping[Node, int], roots: Collection[Node])
         if value in sources and not any(value in full_reads(reader) for reader in readings):
             sunk[value] = min((sunk[reader] for reader in readings), default=sunk[value])
     return sunk
+
+
+def _repeated(
+    order: list[Node], level: Mapping[Node, int], roots: Collection[Node]
+) -> dict[Node, frozenset[int]]:
+    """Segments in which a cheap value of a matrix is computed again, instead of being stored.
+
+    It is one whose matrices, at most two, are in memory anyway: ``a * S``, ``S + outer(k, v)``.
+    """
+    sources: dict[Node, frozenset[Node]] = {}
+    stored = {arg for value in order for arg in full_reads(value)}
+    for value in order:
+        op = OPS[value.op]
+        cheap = (op.kind == "pointwise" or value.op in SPREADS) and op.cost < _CHEAP
+        if not cheap or value in roots or value in stored or not is_matrix(value):
+            continue
+        matrices = [arg for arg in value.args if is_matrix(arg)]
+        if all(arg not in level or arg in sources for arg in matrices):
+            read = [sources.get(arg, frozenset((arg,))) for arg in matrices]
+            if len(union := frozenset[Node]().union(*read)) <= _SOURCES:
+                sources[value] = union
+    used = readers(order)
+    places: dict[Node, frozenset[int]] = {}
+    for value in reversed(order):
+        if value in sources:
+            read = [places.get(r, frozenset((level[r],))) for r in used.get(value, ())]
+            places[value] = frozenset[int]().union(*read) or frozenset((level[value],))
+    return places
 
 
 def _apart(order: list[Node], level: Mapping[Node, int]) -> dict[Node, int]:
@@ -161,36 +223,37 @@ def draft(
     *,
     late_products: bool = False,
     without: Collection[str] = (),
-) -> tuple[list[SegmentDraft], dict[Node, int]]:
+) -> Draft:
     """Cut a phase that computes ``roots`` from ``available`` values into segments.
 
     Args:
         roots, available: values.
         late_products: as for :func:`levels`.
         without: of ``spec.OPTIMIZATIONS``, what is left out.
-
-    Returns:
-        the segments in order, and the segment of every value computed in the phase.
     """
     order = [value for value in below(roots, available) if value not in available]
     level = levels(order, late_products=late_products)
+    repeated: dict[Node, frozenset[int]] = {}
     if "fusion" in without:
         level = _apart(order, level)
     else:
         level = _sunk(order, level, roots)
+        repeated = _repeated(order, level, roots)
+        level |= {value: min(places) for value, places in repeated.items()}
     used = readers(order)
     drafts: list[SegmentDraft] = []
     for index in range(max(level.values(), default=-1) + 1):
-        mine = [value for value in order if level[value] == index]
+        mine = [v for v in order if index in repeated.get(v, (level[v],))]
         vectors: dict[GateBlock, list[Node]] = {}
         for value in mine:
-            if value.shape:
-                vectors.setdefault(value.shape[0][0], []).append(value)
+            block = part_block(value)
+            if block is not None:
+                vectors.setdefault(block, []).append(value)
         fixed = {gate_block: tuple(values) for gate_block, values in vectors.items()}
         bundles = {
             gate_block: _single(values) if "merging" in without else _joined(values, used, roots)
             for gate_block, values in fixed.items()
         }
-        scalars = tuple(value for value in mine if not value.shape)
+        scalars = tuple(value for value in mine if part_block(value) is None)
         drafts.append(SegmentDraft(scalars, fixed, bundles))
-    return drafts, level
+    return Draft(drafts, level, repeated)

@@ -13,7 +13,7 @@ from elman.engines.c.products import Panels, pack_code, plan_panels, tiles_of
 from elman.engines.c.spelling import accesses, in_groups
 from elman.engines.c.sums import SumPrinter
 from elman.lowered.layout import Layout
-from elman.lowered.types import Direction, Product, Space
+from elman.lowered.types import Direction, Phase, Product, Space
 from elman.plan.schedule import Blocks
 
 _NAMES = {"forward": "fwd", "direct": "dir", "backward": "bwd"}
@@ -44,9 +44,10 @@ class DirectionPrinter:
     ) -> None:
         self.name, self.direction, self.layout, self.clock = name, direction, layout, clock
         self.blocks = blocks
+        self.matrices = any(part.axes for part in direction.parts)
         self.packed = clock.mark(f"{direction.name}, weights packed")
         self.direct = name == "direct" or not tiled
-        self.panels: dict[Product, Panels] = plan_panels(layout, direction.phases)
+        self.panels: dict[Product, Panels] = plan_panels(layout, direction.all_phases)
         self.invariants = InvariantPrinter(layout)
         dots = ("dots" if tiled else "plain_dots") if self.direct else ""
         rows = blocks.rows if tiled else 1
@@ -56,6 +57,9 @@ class DirectionPrinter:
             PhasePrinter(layout, phase, style, clock, f"{direction.name}, {where}")
             for phase, where in zip(direction.phases, _WHERE, strict=True)
         ]
+        if direction.replay is not None:
+            label = f"{direction.name}, steps again"
+            self._phases.append(PhasePrinter(layout, direction.replay, style, clock, label))
         self.summed = clock.mark("weight gradients") if name == "backward" else []
 
     def tiles(self) -> set[str]:
@@ -77,16 +81,17 @@ class DirectionPrinter:
     def arena(self) -> str:
         """C function that lays out the workspace; without an arena it only counts bytes."""
         direction, layout = self.direction, self.layout
-        before, step, after = direction.phases
+        before, _, after = direction.phases
         panels = () if self.direct else self.panels.values()
         packs = sum(p.elements * p.groups for p in panels)
         batched = max(before.scratch_row, after.scratch_row)
-        scalars = max(phase.scalars for phase in direction.phases)
+        scratch = max(phase.scratch_row for phase in direction.loops)
+        scalars = max(phase.scalars for phase in direction.all_phases)
         regions = [
             ("vec", str(direction.vectors)),
             ("mat", str(direction.matrices)),
             ("pack", str(packs)),
-            ("scratch", f"max2(2 * c->B * {step.scratch_row}, rows * {batched})"),
+            ("scratch", f"max2(2 * c->B * {scratch}, rows * {batched})"),
             ("chunk_rows", f"rows * {direction.chunk_row}"),
             *self._gathered_regions(),
             ("scalars", "c->workers * c->scalars_size"),
@@ -99,6 +104,7 @@ class DirectionPrinter:
             "    long n = c->chunk < c->T ? c->chunk : c->T, rows = n * c->B;",
             "    char *p = c->arena;",
             f"    c->scalars_size = rows * {scalars} + 64 / sizeof(T);",  # of each worker
+            *self._matrices_size(),
             *(f"    c->{name} = (T *)p; p += bytes_of({count});" for name, count in regions),
             "    c->flags = (Flag *)p; p += c->workers * sizeof(Flag);",
             "    c->bytes = p - c->arena;",
@@ -106,11 +112,25 @@ class DirectionPrinter:
         ]
         return "\n".join(lines)
 
+    def _matrices_before(self) -> str:
+        """C text of the elements of a worker's matrices, before its scalars."""
+        if not self.matrices:
+            return ""
+        rows = "2" if self.direction.replay is None else "(c->chunk + 1)"
+        return f" + {rows} * {self.layout.matrix_rows}"
+
+    def _matrices_size(self) -> list[str]:
+        """C line that adds a worker's matrices to its scalars."""
+        if not self.matrices:
+            return []
+        return [f"    c->scalars_size = (c->scalars_size{self._matrices_before()} + 15) / 16 * 16;"]
+
     def _gathered_regions(self) -> list[tuple[str, str]]:
         """Workspace for the states before the rows of a chunk, where they are not stored in that
         order."""
         widths = self.layout.state_widths if self.direction.gathers else ()
         always = self.layout.held if self.direction.gathers_always else ()
+        widths = [0 if i in self.layout.matrices else w for i, w in enumerate(widths)]
         return [
             (f"prev[{i}]", f"rows * {width}" if i in always else f"c->rows ? rows * {width} : 0")
             for i, width in enumerate(widths)
@@ -123,7 +143,7 @@ class DirectionPrinter:
             f"static void {self.name}_run(C *c, Worker *w) {{",
             "    long lo[GATE_BLOCKS], hi[GATE_BLOCKS], zero[GATE_BLOCKS], full[GATE_BLOCKS];",
             "    ranges(w, lo, hi, zero, full);",
-            "    T *sc = c->scalars + w->id * c->scalars_size;",
+            f"    T *sc = c->scalars + w->id * c->scalars_size{self._matrices_before()};",
             "    (void)sc;",
             *("    " + line for line in [*self.clock.start(), *body]),
             "}",
@@ -148,6 +168,7 @@ class DirectionPrinter:
             "    tell((Head *)c, w, t0 + n);",
             "}",
             "if (!w->id) last_states(c);",
+            *self._last_matrices(),
         ]
 
     def _backward(self) -> list[str]:
@@ -156,8 +177,7 @@ class DirectionPrinter:
         return [
             *_alone(start),
             *self._setup(),
-            "for (long t1 = c->T; t1 > 0; t1 -= c->chunk) {",
-            "    long t0 = t1 > c->chunk ? t1 - c->chunk : 0, n = t1 - t0;",
+            *self._chunks_backwards(),
             "    if (c->awaits) wait_for(c->awaits, c->T - t0);",
             *("    " + line for line in self._gathered()),
             *("    " + line for line in self._batched(0)),
@@ -212,7 +232,9 @@ class DirectionPrinter:
     def _calls(self, index: int, rows: str, *, sync: str, done: str = "0") -> list[str]:
         """Calls of one phase's segments; ``sync`` is the C condition under which workers wait at a
         barrier, ``done`` how many rows before these have left their scratch."""
-        phase = self.direction.phases[index]
+        return self._calls_of(self.direction.phases[index], rows, sync=sync, done=done)
+
+    def _calls_of(self, phase: Phase, rows: str, *, sync: str = "0", done: str = "0") -> list[str]:
         lines: list[str] = []
         for number, segment in enumerate(phase.segments):
             if segment.sync and sync != "0":
@@ -256,6 +278,8 @@ class DirectionPrinter:
         """The time loop under each split: one worker, by samples, by units."""
         by_units = self._calls(1, "0, size_at(c, t), lo, hi", sync="1")
         by_samples = self._calls(1, "b0, e, zero, full", sync="0")
+        if self.matrices:
+            return [*self._steps_by_sample(loop), "barrier(w);"]
         return [
             "if (c->split == 2) {",
             "    int lead = !w->id;",
@@ -277,6 +301,75 @@ class DirectionPrinter:
             "}",
             "barrier(w);",
         ]
+
+    def _chunks_backwards(self) -> list[str]:
+        """C lines that begin the backward's loop over chunks: the forward's, where it has kept
+        the matrices before each."""
+        if self.matrices:
+            return [
+                "for (long t1 = c->T, t0; t1 > 0; t1 = t0) {",
+                "    t0 = (t1 - 1) / c->chunk * c->chunk;",
+                "    long n = t1 - t0;",
+            ]
+        return [
+            "for (long t1 = c->T; t1 > 0; t1 -= c->chunk) {",
+            "    long t0 = t1 > c->chunk ? t1 - c->chunk : 0, n = t1 - t0;",
+        ]
+
+    def _steps_by_sample(self, loop: str) -> list[str]:
+        """The time loop of one sample after another, whose matrices stay in a near cache: in the
+        forward those before and behind each chunk are kept, a backward begins with them."""
+        replay = self.direction.replay
+        forward = "for (long t = t0; t < t0 + n; t++)"
+        lines: list[str] = []
+        if replay is not None or self.direction.name == "forward":
+            row = "0" if replay is not None else "t0 & 1"
+            lines += self._matrix_copies("t0 / c->chunk", row, load=True)
+        if replay is not None:
+            lines += self._active(forward, self._calls_of(replay, "b0, e, zero, full"))
+        lines += self._active(loop, self._calls(1, "b0, e, zero, full", sync="0"))
+        if self.direction.name == "forward":
+            lines += [
+                "while (stop > t0 && size_at(c, stop - 1) < e) stop--;",
+                *self._matrix_copies("t0 / c->chunk + 1", "stop & 1", load=False),
+            ]
+        return [
+            "int lead = 1;",
+            "long s = c->split ? w->id : 0, shares = c->split ? c->shares : 1;",
+            "if (c->split || !w->id) for (; s < shares; s += w->workers)",
+            "    for (long b0 = cut(c, s, shares); b0 < cut(c, s + 1, shares); b0++) {",
+            "        const long e = b0 + 1;",
+            "        long stop = t0 + n; (void)stop;",
+            *("        " + line for line in lines),
+            "    }",
+        ]
+
+    def _active(self, loop: str, calls: list[str]) -> list[str]:
+        """C lines of a loop over the steps of a sample."""
+        inner = ["if (size_at(c, t) < e) continue;", *calls]
+        return [f"{loop} {{", *("    " + line for line in inner), "}"]
+
+    def _matrix_copies(self, chunk: str, row: str, *, load: bool) -> list[str]:
+        """C lines that copy a sample's matrices from (``load``) or to where they are kept."""
+        layout, rows = self.layout, "2" if self.direction.replay is None else "(c->chunk + 1)"
+        lines: list[str] = []
+        for array in sorted(layout.matrices):
+            width, length = layout.state_widths[array], layout.matrix_row(array)
+            behind = sum(layout.matrix_row(k) for k in layout.matrices if k >= array)
+            at_hand = f"sc - {rows} * {behind} + ({row}) * {length}"
+            kept = f"c->st[{array}] + ((({chunk}) & c->ring[{array}]) * c->B + b0) * {width}"
+            target, source = (at_hand, kept) if load else (kept, at_hand)
+            lines.append(f"memcpy({target}, {source}, sizeof(T) * {width});")
+        return lines
+
+    def _last_matrices(self) -> list[str]:
+        """C lines that copy the matrices behind the last chunk to where last states are wanted."""
+        lines = ["long k = (c->T + c->chunk - 1) / c->chunk;"]
+        for array in sorted(self.layout.matrices):
+            width = f"c->B * {self.layout.state_widths[array]}"
+            source = f"c->st[{array}] + (k & c->ring[{array}]) * {width}"
+            lines.append(f"memcpy(c->last[{array}], {source}, sizeof(T) * {width});")
+        return _alone(lines) if self.matrices else []
 
     def _summed(self) -> list[str]:
         """The sums for the weights' gradients over the rows of a chunk."""

@@ -11,6 +11,8 @@ from elman.engines.c.directions import DirectionPrinter
 from elman.engines.c.isa import Isa
 from elman.engines.c.products import plan_panels
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
+from elman.engines.c.tiles import shuffles
+from elman.ir.types import GateBlock
 from elman.lowered.lower import lower
 from elman.plan.program import Program
 from elman.plan.schedule import Blocks
@@ -72,7 +74,10 @@ class Emitter:
     def _head(self) -> str:
         lines = [head(self.isa, self.program.spec.dtype), tile_head(), self.shape.text()]
         layout = self.layout
-        widths = layout.state_widths
+        if any(part.axes for d in self.lowered.directions for part in d.parts):
+            lines += [shuffles(layout.lanes), file("matrices.h")]
+        # of matrices not all steps are kept, but the first and last of each chunk
+        widths = [0 if i in layout.matrices else w for i, w in enumerate(layout.state_widths)]
         lines.append(f"enum {{ STATES = {len(widths)} }};")
         widths_text = ", ".join(map(str, widths)) or "0"
         lines.append(f"UNUSED static const long state_width[] = {{{widths_text}}};")
@@ -99,8 +104,8 @@ class Emitter:
     def _granules(self) -> list[int]:
         """Per gate block, the widest panel of any product: unit ranges are whole panels
         everywhere."""
-        phases = [phase for direction in self.lowered.directions for phase in direction.phases]
-        widths: dict[int | str, int] = {}
+        phases = [phase for direction in self.lowered.directions for phase in direction.all_phases]
+        widths: dict[GateBlock, int] = {}
         for product, panels in plan_panels(self.layout, phases).items():
             block = product.gate_block
             widths[block] = max(widths.get(block, 1), panels.width)

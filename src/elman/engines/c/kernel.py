@@ -37,7 +37,7 @@ from elman.plan.schedule import SPLITS, Blocks, Bound, Schedule
 
 _ALONE = Schedule("one")
 _WORTH_S = 5e-6  # (s) a shorter call is done before other threads have begun
-_WORKERS, _SHARES = 3, 5  # indices in the head of the context
+_CHUNK, _WORKERS, _SHARES = 2, 3, 5  # indices in the head of the context
 _FEW_ROWS = 4  # of T·B: packing weights costs about as much as so many products with them
 _MOST_PLANS = 4096  # sizes of calls remembered per kernel
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -78,6 +78,7 @@ class CKernel(Kernel):
         self.isa = detect().without(job.spec.options.without)
         self._alone = "threads" in job.spec.options.without
         self.emitter = Emitter(planned, self.isa, blocks, timed=timed)
+        self._steps = (blocks or Blocks()).replayed_steps(self._matrix_bytes())
         text, linked = self.emitter.text(), self.emitter.linked_texts()
         self.digest = hashlib.sha256("".join((text, *linked)).encode()).hexdigest()[:16]
         library, self._fingerprint = built(text, self.isa, linked)
@@ -106,6 +107,11 @@ class CKernel(Kernel):
         self.destructive = planned.overwrites_tape
         self._arenas, self._tapes = Spares(), Spares()
         self._plans: dict[tuple[int, int, int], Plan] = {}
+
+    def _matrix_bytes(self) -> int:
+        """Matrices per sample among the states (bytes)."""
+        rows = self.emitter.layout.matrix_rows
+        return rows * (8 if self.spec.dtype == "float64" else 4)
 
     def describe(self) -> dict[str, Any]:
         """Engine, digest of the C text (which is the plan's), instruction set, schedule."""
@@ -151,11 +157,12 @@ class CKernel(Kernel):
         if not self._team and step_seconds(self._load, _ALONE, B, 1) * T <= _WORTH_S:
             quiet = 1
         schedule = self.fixed or ranked(self.program, B, quiet)[0]
-        return schedule.bind(T, B, quiet, self._rows)
+        return schedule.bind(T, B, quiet, self._rows, self._steps)
 
     def tape_bytes(self, T: int, B: int) -> int:
         """What the forward keeps for the backward: slots and state sequences (bytes)."""
-        return self.dtype.itemsize * self.results.kept_elements(T, B)
+        chunk = self.schedule(T, B).chunk
+        return self.dtype.itemsize * self.results.kept_elements(T, B, chunk)
 
     def workspace_bytes(self, T: int, B: int) -> int:
         """Packed weights, chunks, scratch: of the larger direction (bytes)."""
@@ -180,7 +187,8 @@ class CKernel(Kernel):
         """Sizes of a packed call; not cached, since they rarely repeat."""
         T, B = packed.steps, packed.batch
         plan = self._planned(self.schedule(T, packed.mean_batch), T, B, self.workers(), True)
-        sequences, tape = self.results.packed_sequences(packed), packed.rows * self.results.tape_row
+        sequences = self.results.sequences(T, B, plan.head[_CHUNK], packed)
+        tape = packed.rows * self.results.tape_row
         return replace(plan, sequences=sequences, tape=tape)
 
     def _planned(self, schedule: Bound, T: int, B: int, free: int, packed: bool = False) -> Plan:
@@ -194,7 +202,7 @@ class CKernel(Kernel):
             forward,
             self._bytes(forward, head, packed) // item + 1,
             self._bytes(self._backward, head, packed) // item + 1 if self._backward else 0,
-            self.results.sequences(T, B),
+            self.results.sequences(T, B, schedule.chunk),
             T * B * self.results.tape_row,
         )
 

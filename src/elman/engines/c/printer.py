@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import Ones, gathered_operands
+from elman.engines.c.matrices import MatrixSpelling
 from elman.engines.c.products import Panels, direct_code, product_code
-from elman.engines.c.spelling import WITHOUT_BASE, Spelling, accesses, in_groups
+from elman.engines.c.spelling import WITHOUT_BASE, accesses, in_groups
 from elman.lowered.layout import Layout
 from elman.lowered.types import (
     Acc,
@@ -62,7 +63,7 @@ class ProductStyle:
     tiled: bool = True
 
 
-class PhasePrinter(Spelling):
+class PhasePrinter(MatrixSpelling):
     """Prints the segments of one phase.
 
     Args:
@@ -111,6 +112,8 @@ class PhasePrinter(Spelling):
         return [*head, *lines, "}", *self.computed]
 
     def _part(self, part: Part) -> list[str]:
+        if part.axes is not None:
+            return [*self.matrix_part(part), *self.computed]
         gate_block = self.layout.gate_blocks.index(part.gate_block)
         if not part.products:
             lines = self.body(part.body)

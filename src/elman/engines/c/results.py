@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor
@@ -41,13 +42,18 @@ class Results:
         self.scalar_output = not job.graph.output_shape
         self.output_width = layout.output_width
         self.tape_row = layout.tape_row if program.tape else 0
-        self._widths = layout.state_widths
+        self._widths, self._matrices = layout.state_widths, layout.matrices
         # a backward reads all rows of the states, and so does an epilogue of the forward
         every = job.spec.training or bool(program.forward.after.segments)
         states = range(len(layout.state_widths))
         self.rings = tuple(
             [
-                0 if k in layout.held else -1 if every or (not k and self.output_is_state) else 1
+                0
+                if k in layout.held
+                else -1
+                if (job.spec.training if k in layout.matrices else every)
+                or (not k and self.output_is_state)
+                else 1
                 for k in states
             ]
         )
@@ -64,20 +70,26 @@ class Results:
             for name in dict.fromkeys(leaf.data[0] for leaf in step.inputs)
         ]
 
-    def sequences(self, T: int, B: int) -> list[tuple[int, int, int]]:
-        """Shapes of the state sequences of a dense call."""
-        rings = zip(self.rings, self._widths, strict=True)
-        return [(1 + (T if ring < 0 else ring), B, width) for ring, width in rings]
+    def sequences(
+        self, T: int, B: int, chunk: int, packed: Packed | None = None
+    ) -> list[tuple[int, int, int]]:
+        """Shapes of the state sequences of a call, dense or of packed rows, in chunks of so many
+        steps."""
+        shapes: list[tuple[int, int, int]] = []
+        for k, (ring, width) in enumerate(zip(self.rings, self._widths, strict=True)):
+            if k in self._matrices:
+                steps, ring = -(-T // chunk), ring if packed is None else -1
+            else:
+                steps = T
+            if packed is not None and k not in self._matrices:
+                shapes.append((1, packed.batch + packed.rows * bool(ring), width))
+            else:
+                shapes.append((1 + (steps if ring < 0 else ring), B, width))
+        return shapes
 
-    def packed_sequences(self, packed: Packed) -> list[tuple[int, int, int]]:
-        """Shapes of the state sequences of packed rows."""
-        rings = zip(self.rings, self._widths, strict=True)
-        return [(1, packed.batch + packed.rows * bool(ring), width) for ring, width in rings]
-
-    def kept_elements(self, T: int, B: int) -> int:
+    def kept_elements(self, T: int, B: int, chunk: int) -> int:
         """Elements that the forward keeps for the backward: slots and state sequences."""
-        steps = sum(width for ring, width in zip(self.rings, self._widths, strict=True) if ring)
-        return B * (T * self.tape_row + T * steps + sum(self._widths))
+        return B * T * self.tape_row + sum(map(math.prod, self.sequences(T, B, chunk)))
 
     def output(self, call: Call, sequences: tuple[Tensor, ...]) -> Tensor:
         """Memory of a call's output: its own, or the rows behind each step of the first state."""

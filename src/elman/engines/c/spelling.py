@@ -15,8 +15,10 @@ from elman.lowered.layout import Layout
 from elman.lowered.types import (
     Acc,
     Access,
+    Accumulate,
     Across,
     Affine,
+    Along,
     Const,
     Let,
     Load,
@@ -94,7 +96,22 @@ class Spelling:
         """Name and text of the pointer that a segment declares for an access."""
         if access.region.space is Space.SUMMED:
             return "cs", f"c->carry + 2 * c->B * {self.layout.carry_row}"
+        if access.region.space in (Space.LOCAL, Space.REPLAYED):
+            return self._matrix_base(access)
         return base_of(access)
+
+    def _matrix_base(self, access: Access) -> tuple[str, str]:
+        """Name and text of the pointer to the worker's sample's matrix before, or after, a step.
+        They lie before the worker's scalars."""
+        layout, array = self.layout, access.region.array
+        behind = sum(layout.matrix_row(k) for k in layout.matrices if k >= array)
+        after = "t + 1" if access.step else "t"
+        if access.region.space is Space.LOCAL:
+            rows, step = "2", f"(({after}) & 1)"
+        else:
+            rows, step = "(c->chunk + 1)", f"({after} - t0)"
+        text = f"sc - {rows} * {behind} + {step} * {layout.matrix_row(array)}"
+        return f"{'nx' if access.step else 'st'}{array}", text
 
     def stride(self, access: Access) -> str:
         """C text of the distance between rows."""
@@ -149,10 +166,28 @@ class Spelling:
             return f"{self.vectors}[{_offset(access)}]"
         return f"*({self.at(access)})"
 
+    matrix_columns = 0  # of the matrix per sample whose part is printed; else 0
+
+    def _units(self, access: Access) -> tuple[str, int]:
+        """C text of where the units of a column begin (those of row ``i`` of a matrix), and their
+        number if a vector may reach over the end."""
+        if columns := self.matrix_columns:
+            limit = columns if columns % self.layout.lanes else 0
+            return f"{self.at(access)} + i * {columns}", limit
+        return self.at(access), (access.width or 0) if self.partial(access) else 0
+
     def load(self, access: Access) -> str:
         """C text of a column, one vector of units."""
         if access.scalar:
             return f"bc({self.element(access)})"
+        address, limit = self._units(access)
+        return f"ldn({address}, u, {limit})" if limit else f"ld({address} + u)"
+
+    def _along(self, value: Along) -> str:
+        """C text of a vector along an axis of a matrix."""
+        access = value.access
+        if value.axis == "rows":
+            return f"bc(({self.at(access)})[i])"
         if self.partial(access):
             return f"ldn({self.at(access)}, u, {access.width})"
         return f"ld({self.at(access)} + u)"
@@ -164,16 +199,15 @@ class Spelling:
 
     def store(self, store: Store) -> str:
         """C statement that writes one vector of units."""
-        access, text = store.access, self.value(store.value)
-        if self.partial(access):
-            return f"stn({self.at(access)}, u, {access.width}, {text});"
-        return f"st({self.at(access)} + u, {text});"
+        text = self.value(store.value)
+        address, limit = self._units(store.access)
+        return f"stn({address}, u, {limit}, {text});" if limit else f"st({address} + u, {text});"
 
     def value(self, value: Value) -> str:
         """C text of a value."""
         match value:
             case Ref(index):
-                return f"x{index}"
+                return self.register(index)
             case Const(constant):
                 return f"bc({number(constant)})"
             case Load(access):
@@ -184,12 +218,18 @@ class Spelling:
                 return spell(name, [self.value(arg) for arg in args], stream)
             case Affine(coefs, bias, args):
                 return spell_sum(coefs, bias, [self.value(arg) for arg in args])
+            case Along():
+                return self._along(value)
             case Across(_, column):
                 return spell_across(value, self.column(column))
             case Reduce(name, columns, mean):
                 arrays = [(self.column(column), column.units) for column in columns]
                 at_hand = self.element(mean.access) if isinstance(mean, Load) else ""
                 return spell_reduce(name, arrays, at_hand)
+
+    def register(self, index: int) -> str:
+        """C text of an earlier value of the body."""
+        return f"x{index}"
 
     def acc(self, acc: Acc) -> str:
         """C text of a column of the part's products."""
@@ -219,7 +259,13 @@ class Spelling:
                     lines.append(self.store(statement))
                 case Prefetch(access, write):
                     lines.append(self.prefetch(access, write))
+                case Accumulate():
+                    lines.append(self.accumulate(statement))
         return lines
+
+    def accumulate(self, statement: Accumulate) -> str:
+        """C statement that combines one vector with what a part has of a reduction."""
+        raise NotImplementedError
 
     def prefetch(self, access: Access, write: bool) -> str:
         """C statement that asks for a column a step ahead: behind it where the forward writes,
@@ -238,7 +284,9 @@ def accesses(segment: Segment) -> Iterator[Access]:
         for product in part.products:
             yield from product.operands
         for statement in part.body:
-            if not isinstance(statement, Let):
+            if isinstance(statement, Accumulate):
+                yield from statement.accesses
+            elif not isinstance(statement, Let):
                 yield statement.access
             if not isinstance(statement, Prefetch):
                 yield from (access for access, _ in columns_of(statement.value))

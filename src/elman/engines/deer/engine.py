@@ -26,7 +26,9 @@ class Deer(Engine):
     name = "deer"
 
     def supports(self, job: Job) -> str | None:
-        """float32 and float64 on any device."""
+        """float32 and float64 on any device; states that are vectors."""
+        if job.graph.has_matrices:
+            return f"{job.name} has a matrix per sample, whose Jacobian has [K·V, K·V] elements"
         if job.graph.clips:
             return f"{job.name} clips gradients: its backward is not a linear recurrence"
         return self.lacks(job.spec.device, job.spec.dtype)

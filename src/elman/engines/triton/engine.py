@@ -38,6 +38,8 @@ class TritonEngine(Engine):
 
     def supports(self, job: Job) -> str | None:
         """A GPU (or the interpreter, with TRITON_INTERPRET=1); float32, bfloat16, float16."""
+        if job.graph.has_matrices:
+            return f"{job.name} has a matrix per sample; it has kernels for vectors alone"
         return self.lacks(job.spec.device, job.spec.dtype)
 
     def lacks(self, device: str, dtype: str) -> str | None:

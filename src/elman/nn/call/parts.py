@@ -10,6 +10,7 @@ from torch import Tensor
 
 from elman.engines.packed import Packed
 from elman.nn.call.layout import Layout
+from elman.nn.call.matrix_shapes import MatrixShapes
 from elman.nn.call.packing import Rows
 from elman.nn.call.signature import Signature
 from elman.nn.options.base import StepValues
@@ -41,6 +42,7 @@ class Parts(NamedTuple):
         plan: of the module when this was made; runners have :attr:`PlanOptions.compiled` of it.
         begins: whether a sequence that is given no state may begin with something else than zeros:
             with what is learned, or with what cells say (``init=``).
+        matrices: per sample, as a caller gives and gets them; None without any.
     """
 
     runners: dict[str, Runner]
@@ -54,6 +56,7 @@ class Parts(NamedTuple):
     draws: tuple[str, ...] = ()
     begins: bool = False
     plan: PlanOptions = USUAL
+    matrices: MatrixShapes | None = None
 
 
 @dataclass

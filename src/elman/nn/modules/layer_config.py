@@ -12,6 +12,7 @@ from elman.errors import InputError, ShapeError, spelled
 from elman.frontend.cell import Cell
 from elman.frontend.changes import Change
 from elman.frontend.initial import Init, check_init
+from elman.ir.types import names_in
 from elman.nn.options.registry import NAMES as CALL_OPTIONS
 
 _OF_CALLS = frozenset((*CALL_OPTIONS, "state"))
@@ -147,13 +148,8 @@ def _check_cell(cell: Any) -> None:
 
 def _dims_of(cell: Cell) -> set[str]:
     """The named dims of a cell."""
-    return {
-        gate_block
-        for entry in (*cell.inputs, *cell.static, *cell.states, *cell.weights)
-        for dim in entry.shape
-        for gate_block in dim
-        if isinstance(gate_block, str)
-    }
+    entries = (*cell.inputs, *cell.static, *cell.states, *cell.weights)
+    return {name for entry in entries for name in names_in(entry.shape)}
 
 
 def _names_of(cell: Cell) -> set[str]:

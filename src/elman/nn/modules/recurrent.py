@@ -214,6 +214,14 @@ class Recurrent(SequenceModule):
             EngineError: the named engine cannot run this cell; the text says why.
         """
         call_options = given_options(options) if options else {}
+        shapes = self.parts.matrices
+        if shapes is None:
+            return self._forward(x, state, call_options)
+        x, state = shapes.flatten(x, state, call_options)
+        return shapes.restore(self._forward(x, state, call_options))
+
+    def _forward(self, x: Any, state: Any, call_options: dict[str, Any]) -> tuple[Any, ...]:
+        """:meth:`forward` with matrices per sample as rows."""
         plans = self.parts.plans
         kind = plans.kind_of(self, x, state, call_options)
         if kind is not None:

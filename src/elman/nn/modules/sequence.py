@@ -17,6 +17,7 @@ from elman.ir.types import dim_size
 from elman.nn.call.cache import CallCache, Kind
 from elman.nn.call.dense import row_of
 from elman.nn.call.layout import one_or_all
+from elman.nn.call.matrix_shapes import MatrixShapes
 from elman.nn.call.parts import PARTS, Parts
 from elman.nn.call.plan import Arguments, CallPlan
 from elman.nn.call.signature import Signature
@@ -82,6 +83,11 @@ class SequenceModule(Configured):
             draws_of([cell.graph for cell in cells]),
             begins,
             self.plan,
+            MatrixShapes.of(
+                [(r.cell, dict(r.dims)) for r in runners.values()],
+                alike=signature.form.alike,
+                two=two,
+            ),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,6 +165,8 @@ class SequenceModule(Configured):
             raise InputError(
                 "step: a bidirectional module needs the whole sequence, from its end as well"
             )
+        if self.parts.matrices is not None:
+            x, state = self.parts.matrices.flatten(x, state, {})
         several, rank = isinstance(x, (tuple, list)), self._rank - 1
         values = row_of(x, rank)
         dims = values[0].dim()

@@ -1,0 +1,227 @@
+"""States that are matrices per sample, on engine c, beside loops in plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+import elman
+from elman import cell
+from elman.errors import EngineError, InputError
+from elman.lowered.verify import verify
+from elman.ops import amax, columns, exp, outer, rows, sigmoid, tanh
+from elman.ops import sum as total
+from helpers import need_engine
+from lowered_machine import lowered_of
+
+F64 = torch.float64
+STEPS = 70  # of more than one chunk, which has 64 steps at most
+
+
+@cell(input="q[K], k[K], v[V], a, b", state="S[K, V]", output="y[V]")
+def delta(q, k, v, a, b, S):
+    """The gated delta rule."""
+    S = sigmoid(a) * S
+    S = S + outer(k, sigmoid(b) * (v - S.T @ k))
+    return S.T @ q, S
+
+
+@cell(
+    input="q[K], k[K], v[V], g[K]",
+    state="S[K, V], n[K], m",
+    output="y[V], z[K]",
+    weights="W[V, V], c[K]",
+)
+def stabilised(q, k, v, g, S, n, m, W, c):
+    """Vectors and a scalar beside the matrix, a product with weights, reductions of each kind."""
+    new = total(tanh(S * S)) / 7 + 0.5 * m
+    decay = rows(sigmoid(g + c))
+    v = tanh(W @ v + total(S, axis=0))
+    S = decay * S + outer(k, v) - 0.1 * columns(v) * S
+    n = sigmoid(g) * n + exp(-new) * k + 0.1 * amax(S, axis=1)
+    return S.T @ q / (1 + total(q * n) ** 2), total(S, axis=1), S, n, new
+
+
+@cell(input="A[K, V], x[V]", state="S[K, V]", output="Y[K, V]")
+def whole(A, x, S):
+    """A matrix as the input and as the output of each step."""
+    S = 0.5 * S + tanh(A * columns(x))
+    return S * S, S
+
+
+def step_delta(inputs, states, weights):
+    """As :func:`delta`, in torch."""
+    q, k, v, a, b = inputs
+    S = torch.sigmoid(a)[:, None, None] * states[0]
+    read = torch.einsum("bkv,bk->bv", S, k)
+    S = S + torch.einsum("bk,bv->bkv", k, torch.sigmoid(b)[:, None] * (v - read))
+    return (torch.einsum("bkv,bk->bv", S, q),), (S,)
+
+
+def step_stabilised(inputs, states, weights):
+    """As :func:`stabilised`, in torch."""
+    (q, k, v, g), (S, n, m), (W, c) = inputs, states, weights
+    new = torch.tanh(S * S).sum((1, 2)) / 7 + 0.5 * m
+    v = torch.tanh(v @ W.T + S.sum(1))
+    S = torch.sigmoid(g + c)[:, :, None] * S + k[:, :, None] * v[:, None] - 0.1 * v[:, None] * S
+    n = torch.sigmoid(g) * n + torch.exp(-new)[:, None] * k + 0.1 * S.amax(2)
+    y = torch.einsum("bkv,bk->bv", S, q) / (1 + (q * n).sum(1) ** 2)[:, None]
+    return (y, S.sum(2)), (S, n, new)
+
+
+def step_whole(inputs, states, weights):
+    """As :func:`whole`, in torch."""
+    A, x = inputs
+    S = 0.5 * states[0] + torch.tanh(A * x[:, None])
+    return (S * S,), (S,)
+
+
+CASES = {
+    "delta": (delta, step_delta),
+    "stabilised": (stabilised, step_stabilised),
+    "whole": (whole, step_whole),
+}
+SIZES = [(1, 1, 1, 3), (5, 7, 6, 3), (16, 16, 5, 2), (3, 160, 4, 1), (6, 5, STEPS, 3)]
+
+
+def shapes_of(chosen, K, V):
+    """Sizes of inputs and states of a cell."""
+    axes = {"K": K, "V": V}
+
+    def size(entry):
+        if not entry.shape:
+            return ()
+        block = entry.shape[0][0]
+        return tuple(axes[name] for name in (block if isinstance(block, tuple) else (block,)))
+
+    return [[size(entry) for entry in group] for group in (chosen.inputs, chosen.states)]
+
+
+def module_of(chosen, K, V, dtype, **options):
+    """A module of a cell, and its arguments' sizes."""
+    inputs, states = shapes_of(chosen, K, V)
+    sizes = {"K": K} if chosen is whole else {}
+    net = elman.Recurrent(chosen, inputs[0][-1], V, dtype=dtype, **sizes, **options)
+    return net, inputs, states
+
+
+def drawn(sizes, *lead, seed):
+    """Random arguments."""
+    source = torch.Generator().manual_seed(seed)
+    values = [torch.randn(*lead, *size, generator=source, dtype=F64) for size in sizes]
+    return [value / max(1, value.shape[-1]) ** 0.5 for value in values]
+
+
+def loop(step, inputs, states, weights):
+    """Outputs of all steps, and the last states."""
+    every = []
+    for row in zip(*inputs, strict=True):
+        outputs, states = step(row, states, weights)
+        every.append(outputs)
+    return [torch.stack(values) for values in zip(*every, strict=True)], states
+
+
+def as_row(values):
+    """One tensor or several, as a list."""
+    return list(values) if isinstance(values, tuple) else [values]
+
+
+@pytest.mark.parametrize(("K", "V", "T", "B"), SIZES)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=["float64", "float32"])
+def test_values_and_gradients(name, K, V, T, B, dtype):
+    """Outputs, last states and every gradient are those of a loop in torch."""
+    need_engine("c")
+    chosen, step = CASES[name]
+    net, inputs, states = module_of(chosen, K, V, dtype, engine="c")
+    x = [value.requires_grad_() for value in drawn(inputs, T, B, seed=1)]
+    s = [value.requires_grad_() for value in drawn(states, B, seed=2)]
+    w = [weight.detach().to(F64).requires_grad_() for weight in net.parameters()]
+    outputs, last = loop(step, x, tuple(s), w)
+    cotangents = drawn([tuple(v.shape) for v in (*outputs, *last)], seed=3)
+    want = torch.autograd.grad([*outputs, *last], [*x, *s, *w], cotangents)
+    x2 = [value.detach().to(dtype).requires_grad_() for value in x]
+    s2 = [value.detach().to(dtype).requires_grad_() for value in s]
+    out, after = net(tuple(x2), tuple(v.unsqueeze(0) for v in s2) if len(s2) > 1 else s2[0][None])
+    results = [*as_row(out), *(value[0] for value in as_row(after))]
+    leaves = [*x2, *s2, *net.parameters()]
+    got = torch.autograd.grad(results, leaves, [c.to(dtype) for c in cotangents])
+    tolerance = {"rtol": 1e-9, "atol": 1e-9} if dtype is F64 else {"rtol": 2e-3, "atol": 2e-4}
+    for value, other in zip([*results, *got], [*outputs, *last, *want], strict=True):
+        scale = float(other.detach().abs().max()) or 1.0
+        torch.testing.assert_close(value.to(F64) / scale, other / scale, **tolerance)
+
+
+def test_unequal_lengths_resets_and_masks():
+    """Packed rows, ``lengths=``, ``reset=`` and ``mask=`` agree with engine reference."""
+    need_engine("c")
+    K, V, T, B = 4, 6, STEPS, 3
+    lengths = torch.tensor([STEPS, 66, 2])
+    reset = torch.zeros(T, B, dtype=torch.bool)
+    reset[5, 0] = reset[65, 1] = True
+    mask = torch.ones(T, B, dtype=torch.bool)
+    mask[3:9, 1] = False
+    results = {}
+    for engine in ("reference", "c"):
+        torch.manual_seed(0)
+        net, inputs, _ = module_of(stabilised, K, V, F64, engine=engine)
+        x = [value.requires_grad_() for value in drawn(inputs, T, B, seed=4)]
+        packed = tuple(pack_padded_sequence(value, lengths) for value in x)
+        values = []
+        for args, options in (
+            (packed, {}),
+            (tuple(x), {"lengths": lengths}),
+            (tuple(x), {"reset": reset}),
+            (tuple(x), {"mask": mask}),
+        ):
+            out, last = net(args, **options)
+            tensors = [p.data if isinstance(p, PackedSequence) else p for p in out] + list(last)
+            values += tensors + list(torch.autograd.grad(sum(t.square().sum() for t in tensors), x))
+        results[engine] = values
+    for value, other in zip(results["c"], results["reference"], strict=True):
+        torch.testing.assert_close(value, other, rtol=1e-8, atol=1e-8)
+
+
+def test_steps_streams_directions_and_layers():
+    """A stream gives what one call gives; both directions and layers are those of the reference."""
+    need_engine("c")
+    net, inputs, _ = module_of(delta, 5, 7, F64, engine="c")
+    x = tuple(drawn(inputs, 9, 2, seed=5))
+    out, last = net(x)
+    assert last.shape == (1, 2, 5, 7)
+    stream = elman.Stream(net)
+    parts = [stream(tuple(v[a:b] for v in x)) for a, b in ((0, 1), (1, 6), (6, 9))]
+    torch.testing.assert_close(torch.cat(parts), out)
+    state = None
+    for t in range(9):
+        row, state = net.step(tuple(v[t] for v in x), state)
+    torch.testing.assert_close(row, out[-1])
+    torch.testing.assert_close(state, last)
+    both = elman.Recurrent(delta, 5, 7, bidirectional=True, dtype=F64)
+    assert both(x)[0].shape == (9, 2, 14)
+    assert both(x)[1].shape == (2, 2, 5, 7)
+
+
+def test_second_derivatives():
+    """Gradients of gradients are those of finite differences."""
+    net, inputs, _ = module_of(delta, 2, 3, F64)
+    x = tuple(value.requires_grad_() for value in drawn(inputs, 3, 1, seed=6))
+    assert torch.autograd.gradgradcheck(lambda *row: net(row)[0], x)
+
+
+def test_lowered_programs_are_verified():
+    """Accesses lie in their memory, and what is loaded is stored before."""
+    from helpers import Sizes, random_case
+
+    case = random_case(delta, Sizes(T=4, B=2, I=5, H=7), 0, F64)
+    verify(lowered_of(case))
+
+
+def test_what_is_refused():
+    """Heads, exports, and engines of vectors alone say so."""
+    with pytest.raises(InputError, match="its heads are samples of their own"):
+        elman.Recurrent(delta, 4, 4, heads=2)
+    net, inputs, _ = module_of(delta, 2, 3, F64)
+    with elman.using(engine="deer"), pytest.raises(EngineError, match="matrix per sample"):
+        net(tuple(drawn(inputs, 3, 1, seed=7)))
