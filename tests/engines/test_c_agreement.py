@@ -10,7 +10,7 @@ import torch
 
 from calls import call, call_of, given_of
 from elman import cells
-from elman.nn.autograd.function import run as through_autograd
+from elman.nn.autograd.function import BoundKernel
 from helpers import (
     AWKWARD,
     Case,
@@ -107,7 +107,7 @@ def test_gradients_are_derivatives(cell, monkeypatch):
     ]
 
     def function(*given):
-        return through_autograd(kernel, None, form.call(given), True).values
+        return BoundKernel(kernel, None, True).run(form.call(given)).values
 
     assert torch.autograd.gradcheck(function, leaves)
 

@@ -92,7 +92,7 @@ def test_release_frees_memory():
     before = net(x)[0]
     before.sum().backward()
     grads = [p.grad.clone() for p in net.parameters()]
-    arenas = kernel_of(net)._arenas
+    arenas = kernel_of(net).arenas
     assert memory._storages
     assert arenas
     elman.release()

@@ -16,7 +16,7 @@ from elman.plan.spec import Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from elman.engines.call import Call, Cotangents, DirectCall, Gradients, Result
+    from elman.engines.call import Call, Cotangents, Gradients, Result
     from elman.engines.cross_entropy import CrossEntropy
     from elman.engines.together import Arrangement
 
@@ -235,15 +235,20 @@ class Engine(ABC):
         """
         return None
 
-    def direct(self, kernels: Sequence[Kernel], call: Call) -> DirectCall | None:
-        """A prepared call for further calls of the same kind without a backward, or None.
+    def prepared(self, kernel: Kernel, call: Call) -> Kernel:
+        """A kernel for further calls of the same kind, of which nothing has to be found out again.
 
         Args:
-            kernels: of this engine; each reads the output of the one before.
-            call: one such call of all of them: states [kernels, B, n], all weights. Further calls
-                have tensors of the same sizes, strides, dtypes and devices.
+            kernel: of this engine, or several of them as one, of which each reads the output of
+                the one before (:class:`elman.engines.together.Together`).
+            call: one of the kind, whose states are stacked: [kernels, B, n]; all tensors but the
+                input are contiguous. Further calls have tensors of the same sizes, strides, dtypes
+                and devices.
+
+        Returns:
+            Such a kernel, which takes stacked states; the given one if there is none.
         """
-        return None
+        return kernel
 
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
         """Names of the schedules worth measuring for a job at these T and B, best guess first."""

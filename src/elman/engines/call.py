@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
@@ -17,11 +17,11 @@ class Call(NamedTuple):
     Attributes:
         inputs: one per input of the cell: [T, B, n], or [T, B] for a scalar; any strides. Packed:
             [N, n] or [N].
-        states: initial, one per state: [B, n] or [B]; all with a leading axis of 1 if ``stacked``.
+        states: initial, one per state: [B, n] or [B]; all with a leading axis if ``stacked``.
         weights: one per weight, in the declared shape.
         packed: how sequences of several lengths lie; None where all have T steps.
-        stacked: whether the states are those of a stack of one layer, [1, B, n]. Only kernels with
-            a backward of their own are given such.
+        stacked: whether the states are those of a stack of layers, [layers, B, n]. Only kernels
+            with a backward of their own are given such; of more than one layer only prepared ones.
     """
 
     inputs: tuple[Tensor, ...]
@@ -91,10 +91,6 @@ class Result(NamedTuple):
     def values(self) -> tuple[Tensor, ...]:
         """The output and the last states."""
         return (self.output, *self.last)
-
-
-# a call of a known kind: its input, its states (none: zeros) and weights -> output and last states
-DirectCall = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
 
 
 class Cotangents(NamedTuple):

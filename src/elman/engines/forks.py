@@ -11,27 +11,22 @@ from contextlib import contextmanager
 
 import torch
 
-_forked = False
+forked = False  # whether this process is the child of a fork
 
 
 def _mark_forked() -> None:
-    global _forked
-    _forked = True
+    global forked
+    forked = True
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_mark_forked)
 
 
-def forked() -> bool:
-    """Whether this process is the child of a fork."""
-    return _forked
-
-
 @contextmanager
 def own_threads() -> Generator[None]:
     """Context in which torch uses one thread in a forked child."""
-    if not _forked:
+    if not forked:
         yield
         return
     threads = torch.get_num_threads()

@@ -15,7 +15,7 @@ from elman import cells, compiler, ops
 from elman.engines.base import Job
 from elman.engines.call import Call
 from elman.frontend.cell import cell
-from elman.nn.autograd.function import run
+from elman.nn.autograd.function import BoundKernel
 from elman.nn.options.base import StepValues
 from elman.nn.options.draws import DRAWS, draw_keys, key_sizes
 from elman.nn.options.reset import RESETS, Reset
@@ -40,7 +40,7 @@ def beside_reference(job: Job, schedule: str, tensors: Any, extend: Callable[[Ca
         values = [[v.clone().requires_grad_() for v in group.values()] for group in tensors]
         call = extend(Call(*map(tuple, values)))
         kernel = kernel_of(job, engine, schedule if engine == "triton" else "")
-        out, last, _ = run(kernel, never, call, True)
+        out, last, _ = BoundKernel(kernel, never, True).run(call)
         loss = out.sin().sum() + sum(end.cos().sum() for end in last)
         leaves = [value for group in values for value in group]
         results.append([out, *last, *torch.autograd.grad(loss, leaves)])

@@ -1,15 +1,27 @@
-"""Kernel arguments from tensors: addresses and row strides."""
+"""Kernel arguments from tensors: those of one call, and blocks prepared for all calls of a kind."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from ctypes import addressof
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from elman.engines.c.context import Arity
-from elman.engines.call import Call
+from elman.engines.base import WrappedKernel
+from elman.engines.c.context import Arity, Frame
+from elman.engines.c.launches import ConcurrentLaunches, Entry
+from elman.engines.c.memory import full_storage, poison
+from elman.engines.c.threads import oversubscription, workers
+from elman.engines.call import Call, Cotangents, Gradients, Result
 
+if TYPE_CHECKING:
+    from elman.engines.base import Kernel
+    from elman.engines.c.kernel import CKernel
+
+MOST_BYTES = 1 << 17  # of memory that is kept for further calls of a kind
 NO_ROWS: tuple[tuple[Any, ...], ...] = ((), (), ())
 address = Tensor.data_ptr
 contiguous = Tensor.contiguous
@@ -80,3 +92,321 @@ class Arguments:
             *self._no_weights,
         )
         return (*rowed, *matrices), numbers
+
+
+class _Recorder(ConcurrentLaunches):
+    """Records the argument block of a call instead of running it."""
+
+    def __init__(self) -> None:
+        super().__init__(chained=False, threads=1)
+        self.function: Any = None
+        self.block: Any = None
+        self.sequences: tuple[Tensor, ...] = ()
+
+    def add(self, frame: Frame, entry: Entry, numbers: tuple[int, ...], references: Any) -> None:
+        """See :meth:`ConcurrentLaunches.add`."""
+        self.function, self.block = entry.alone, frame.filled(*numbers)
+        self.sequences = references[2]
+
+    def hand_back(self, spare: deque[Tensor], buffer: Tensor) -> None:
+        """At once, as nothing runs."""
+        spare.append(buffer)
+
+
+class _Layer:
+    """What all calls of a kind of one kernel have in common.
+
+    Attributes:
+        kernel: of the layer.
+        x, out, tape, arena, h0, last, dy, dlast, dx, dst: where arguments begin.
+        st, w, dw: slices of the arguments: states of all steps, weights and their gradients.
+        weights: which of all weights are its.
+        saved: which of all saved tensors are its.
+        arena_size, tape_size: (elements).
+        is_state: whether the output is the sequence of the first state.
+        skip: (bytes) of the states before the first step in the output's memory.
+        saves_output: whether the output is saved by itself, for the layer above.
+        sequences, output: allocate those of a call.
+        like_x, like_weights: allocate gradients of the input and of each weight; None where none is
+            wanted.
+    """
+
+    def __init__(self, kernel: CKernel, call: Call, first: int, saved: int, top: bool) -> None:
+        places, results, supply = kernel.places, kernel.results, kernel.supply
+        (T, B, rows), count = call.sizes, len(call.weights)
+        self.kernel, self.weights = kernel, slice(first, first + count)
+        self.x, self.out, self.dx = places["in"], places["out"], places["din"]
+        self.h0, self.last, self.dy = places["h0"], places["last"], places["dy"]
+        self.dst, self.dlast = places["dst"], places["dlast"]
+        self.arena, self.tape = places["arena"], places["tape"]
+        shapes = results.sequences(T, B)
+        self.first, self.st = places["st"], slice(places["st"], places["st"] + len(shapes))
+        self.w = slice(places["w"], places["w"] + count)
+        self.dw = slice(places["dw"], places["dw"] + count)
+        self.arena_size = kernel.workspace_bytes(T, B) // kernel.dtype.itemsize
+        self.tape_size = rows * results.tape_row
+        self.is_state = results.output_is_state
+        self.skip = shapes[0][1] * shapes[0][2] * kernel.dtype.itemsize if self.is_state else 0
+        self.saves_output = not (self.is_state or top)  # which the layer above reads
+        self.saved = slice(saved, saved + len(shapes) + self.saves_output + 1)
+        self.sequences = [supply.maker(shape) for shape in shapes]
+        self.output = supply.maker((T, B, results.output_width))
+        self.like_x, self.like_weights = results.gradient_makers(call)
+
+    def allocate(self, numbers: Any, saved: list[Tensor] | None) -> Tensor:
+        """Memory of the output of a call, and of all that a backward needs.
+
+        Args:
+            numbers: arguments of the call, in which addresses are set.
+            saved: what the backward needs is added to it; None: there is no backward.
+        """
+        if saved is None and not self.is_state:
+            output = self.output()
+            numbers[self.out] = output.data_ptr()
+            return output
+        if saved is None:
+            sequence = self.sequences[0]()
+            numbers[self.first] = at = sequence.data_ptr()
+            numbers[self.out] = at + self.skip
+            return sequence[1:]
+        sequences = [make() for make in self.sequences]
+        numbers[self.st] = [*map(address, sequences)]
+        output = sequences[0][1:] if self.is_state else self.output()
+        tape = self._take_tape()
+        numbers[self.out], numbers[self.tape] = output.data_ptr(), tape.data_ptr()
+        saved += (*sequences, output, tape) if self.saves_output else (*sequences, tape)
+        return output
+
+    def _take_tape(self) -> Tensor:
+        kernel, size = self.kernel, self.tape_size
+        try:
+            tape = kernel.tapes.pop()
+        except IndexError:  # no call gave one back, or another thread took it
+            tape = None
+        if tape is None or tape.numel() != size or kernel.supply.poison:
+            tape = kernel.supply.take(kernel.tapes, size)[:size]
+        return tape
+
+    def output_of(self, saved: Sequence[Tensor]) -> Tensor:
+        """The output, from what all layers saved; not of the last."""
+        place = self.saved
+        return saved[place.start][1:] if self.is_state else saved[place.stop - 2]
+
+
+class _Lent:
+    """Argument blocks and internal memory of one call at a time.
+
+    Attributes:
+        free: how many threads kernels may use.
+        weights: where they lie.
+        blocks: of each layer, for both directions.
+        calls: of each layer its forward, its backward, where its block lies, and whether several
+            threads run it.
+        arenas: workspaces, if they are kept between calls.
+        memory: without a backward: outputs and states of all steps that are no results.
+    """
+
+    def __init__(self, layers: Sequence[_Layer], call: Call, free: int, keeps_arenas: bool) -> None:
+        self.free, self.weights = free, [*map(address, call.weights)]
+        self.blocks, self.calls = list[Any](), list[tuple[Any, Any, int, bool]]()
+        self.arenas, self.memory = list[Tensor](), list[Tensor]()
+        inputs = call.inputs
+        for index, layer in enumerate(layers):
+            kernel, recorder = layer.kernel, _Recorder()
+            states = tuple([state[index : index + 1] for state in call.states])
+            layer_call = Call(inputs, states, call.weights[layer.weights], None, True)
+            result = kernel.begin_forward(layer_call, recorder)
+            forward = backward = recorder.function
+            inputs = (result.output,)
+            if kernel.spec.training:
+                cotangents = Cotangents(result.output, result.last)
+                kernel.begin_backward(layer_call, result.saved, cotangents, False, recorder)
+                backward = recorder.function
+            else:
+                self.memory += (result.output, *recorder.sequences)
+            block = recorder.block
+            if keeps_arenas:
+                arena = torch.empty(layer.arena_size, dtype=kernel.dtype, device="cpu")
+                block[layer.arena] = arena.data_ptr()
+                self.arenas.append(arena)
+            self.blocks.append(block)
+            team = block[kernel.places["workers"]] > 1
+            self.calls.append((forward, backward, addressof(block), team))
+
+    def poison(self) -> None:
+        """Fill all memory with NaN."""
+        for value in (*self.arenas, *self.memory):
+            poison(value)
+
+
+class PreparedKernel(WrappedKernel):
+    """Kernels one after another, for calls of one kind: a layer, or a stack of layers. Thread-safe.
+
+    What depends on sizes alone is found once; a call sets addresses. Memory that no caller sees is
+    used again, if it is little.
+
+    Args:
+        kernel: that runs such calls.
+        members: what it consists of, lowest layer first: all have a backward, or none has.
+        call: one of the kind: the input of the lowest layer; states [layers, B, n]; all weights.
+            Further calls have tensors of the same sizes, strides and types.
+
+    Attributes:
+        bytes: workspaces, tapes and states of all steps of a call.
+    """
+
+    def __init__(self, kernel: Kernel, members: Sequence[CKernel], call: Call) -> None:
+        super().__init__(kernel)
+        inputs, first, saved = call.inputs, 0, 0
+        self._input_layout = inputs[0].shape, inputs[0].stride()
+        self._layers: list[_Layer] = []
+        for member in members:
+            weights = call.weights[first : first + member.emitter.shape.weights]
+            layer_call = call._replace(inputs=inputs, weights=weights)
+            layer = _Layer(member, layer_call, first, saved, member is members[-1])
+            self._layers.append(layer)
+            inputs, first, saved = (layer.output(),), layer.weights.stop, layer.saved.stop
+        top, item = members[-1], members[-1].dtype.itemsize
+        self._training, self._poisoned = top.spec.training, top.supply.poison
+        makers = {top.supply.maker_like(state) for state in call.states}
+        self._like_state = makers.pop() if len(makers) == 1 else top.supply.like
+        rows = [state[0].numel() * item for state in call.states]  # (bytes) of a layer's
+        # of each layer and state: the layer, places of its first and last values, the state, how
+        # far its rows lie behind those of the first layer
+        self._states = [
+            (n, layer.h0 + k, layer.last + k, k, n * row)
+            for n, layer in enumerate(self._layers)
+            for k, row in enumerate(rows)
+        ]
+        self._no_dy = torch.zeros(top.results.output_width, dtype=top.dtype, device="cpu")
+        T, B, _ = call.sizes
+        self.bytes = sum(m.workspace_bytes(T, B) + m.tape_bytes(T, B) for m in members)
+        self._keeps_arenas = self.bytes <= MOST_BYTES
+        self._lent: deque[_Lent] = deque(maxlen=2)
+        self._lent.append(_Lent(self._layers, call, workers(), self._keeps_arenas))
+        self._end = self._lent.append if self._keeps_arenas else self._give_arenas_back
+
+    def copies_nothing(self, call: Call) -> bool:
+        """Whether kernels read the input and the weights of the call that this was made for as they
+        lie."""
+        lent = self._lent[0]
+        pairs = [*zip(self._layers, lent.blocks)]
+        read = [at for layer, block in pairs for at in block[layer.w]]
+        return (
+            lent.blocks[0][self._layers[0].x] == call.inputs[0].data_ptr() and read == lent.weights
+        )
+
+    def _borrow(self, call: Call) -> _Lent:
+        """Argument blocks for a call, which have its weights."""
+        free = workers()
+        try:
+            lent = self._lent.pop()
+        except IndexError:  # other threads have them
+            lent = None
+        if lent is None or lent.free != free:
+            x = call.inputs[0].as_strided(*self._input_layout)
+            lent = _Lent(self._layers, call._replace(inputs=(x,)), free, self._keeps_arenas)
+        weights = [*map(address, call.weights)]
+        if weights != lent.weights:
+            lent.weights = weights
+            for layer, block in zip(self._layers, lent.blocks):
+                block[layer.w] = weights[layer.weights]
+        if self._poisoned:
+            lent.poison()
+        if not self._keeps_arenas:
+            for layer, block in zip(self._layers, lent.blocks):
+                kernel = layer.kernel
+                lent.arenas.append(kernel.supply.take(kernel.arenas, layer.arena_size))
+                block[layer.arena] = lent.arenas[-1].data_ptr()
+        return lent
+
+    def _give_arenas_back(self, lent: _Lent) -> None:
+        """End a call whose workspaces are those of all calls of the kernels."""
+        for layer, arena in zip(self._layers, lent.arenas):
+            layer.kernel.arenas.append(arena)
+        lent.arenas = []
+        self._lent.append(lent)
+
+    def forward(self, call: Call) -> Result:
+        """See :meth:`Kernel.forward`; states are [layers, B, n], and x may lie as the transposed
+        input of the call that this was made for."""
+        lent, states, layers = self._borrow(call), call.states, self._layers
+        blocks, saved = lent.blocks, list[Tensor]() if self._training else None
+        last = [*map(self._like_state, states)]
+        begin, end = [*map(address, states)], [*map(address, last)]
+        for index, h0, final, k, behind in self._states:
+            block = blocks[index]
+            block[h0], block[final] = begin[k] + behind, end[k] + behind
+        output = call.inputs[0]
+        blocks[0][layers[0].x] = output.data_ptr()
+        if saved is None:
+            output = layers[-1].allocate(blocks[-1], None)
+        else:
+            for layer, block in zip(layers, blocks):
+                block[layer.x] = output.data_ptr()
+                output = layer.allocate(block, saved)
+        for function, _, block_address, team in lent.calls:
+            stolen = function(block_address)
+            if team:
+                oversubscription.tell(stolen)
+        self._end(lent)
+        return Result(output, tuple(last), tuple(saved or ()))
+
+    def backward(
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
+        """See :meth:`Kernel.backward`; states are [layers, B, n]."""
+        lent, layers, d = self._borrow(call), self._layers, cotangents.output
+        blocks = lent.blocks
+        d_states = [*map(self._like_state, call.states)]
+        lasts = [*map(contiguous_or_none, cotangents.last)]
+        begin, end = [*map(address, d_states)], [*map(address_or_null, lasts)]
+        for index, _, _, k, behind in self._states:
+            block, layer = blocks[index], layers[index]
+            block[layer.dst + k] = begin[k] + behind
+            block[layer.dlast + k] = end[k] + behind if end[k] else 0
+        d_weights: list[Tensor | None] = []
+        for index in reversed(range(len(layers))):
+            layer, block = layers[index], blocks[index]
+            x = layers[index - 1].output_of(saved) if index else call.inputs[0]
+            dy, t, row = self._no_dy, 0, 0
+            if d is not None:
+                dy, t, row = rows_of(d, layer.kernel.joined_dy)
+            block[layer.dy : layer.dy + 3] = dy.data_ptr(), t, row
+            tape = saved[layer.saved.stop - 1]
+            if keep and layer.kernel.destructive:
+                tape = tape.clone()
+            sequences = saved[layer.saved.start :][: len(layer.sequences)]
+            block[layer.st] = [*map(address, sequences)]
+            block[layer.x], block[layer.tape] = x.data_ptr(), tape.data_ptr()
+            d = None if layer.like_x is None else layer.like_x(x)
+            block[layer.dx] = 0 if d is None else d.data_ptr()
+            pairs = zip(layer.like_weights, call.weights[layer.weights])
+            grads = [None if make is None else make(weight) for make, weight in pairs]
+            block[layer.dw] = [*map(address_or_null, grads)]
+            d_weights[:0] = grads
+            _, function, block_address, team = lent.calls[index]
+            stolen = function(block_address)
+            if team:
+                oversubscription.tell(stolen)
+            if not keep:  # nobody else can read it any more
+                full = tape.untyped_storage().nbytes() == tape.nbytes
+                layer.kernel.tapes.append(tape if full else full_storage(tape))
+        self._end(lent)
+        return Gradients((d,), tuple(d_states), tuple(d_weights))
+
+
+def prepared(kernel: Kernel, members: Sequence[CKernel], call: Call) -> Kernel:
+    """A kernel for calls of one kind, of which nothing has to be found out again; the kernel itself
+    where arguments are copied, or calls without a backward need much memory.
+
+    Args:
+        kernel, members, call: as of :class:`PreparedKernel`.
+    """
+    training = {member.spec.training for member in members}
+    single = all(m.emitter.shape.inputs == 1 and not m.results.scalar_output for m in members)
+    if not call.sizes[2] or not single or len(training) > 1:
+        return kernel
+    result = PreparedKernel(kernel, members, call)
+    serves = result.copies_nothing(call) and (result.bytes <= MOST_BYTES or training == {True})
+    return result if serves else kernel

@@ -90,6 +90,7 @@ class CKernel(Kernel):
         self._team = int(self._alone)  # workers of a call at most; 0: as many as there are
         shape = self.emitter.shape
         self._frame = Frame(shape)
+        self.places = self._frame.places
         counts = (shape.inputs, shape.states, shape.weights)
         self._padding = tuple((0,) * (not count) for count in counts)
         inputs, states, weights = (max(1, count) for count in counts)
@@ -99,13 +100,13 @@ class CKernel(Kernel):
         self.supply = Supply(self.dtype)
         joined = self.emitter.joined
         self._arguments = Arguments(shape, [k in joined for k in range(shape.inputs)])
-        self._joined_dy = "dy" in joined
+        self.joined_dy = "dy" in joined
         weight_names = self.emitter.weight_names
         self.results = Results(job, planned, self.emitter.layout, weight_names, self.supply)
         self._rings = (*self.results.rings, *self._padding[1])
         self._all_rows = (*self.results.all_rows, *self._padding[1])
         self.destructive = planned.overwrites_tape
-        self._arenas, self._tapes = Spares(), Spares()
+        self.arenas, self.tapes = Spares(), Spares()
         self._plans: dict[tuple[int, int, int], Plan] = {}
 
     def _matrix_bytes(self) -> int:
@@ -235,13 +236,13 @@ class CKernel(Kernel):
             head: of the plan.
             numbers: what follows the workspace (:meth:`Frame.call`).
         """
-        arena = self.supply.take(self._arenas, size)
+        arena = self.supply.take(self.arenas, size)
         if launches is not None:
             launches.add(self._frame, entry, (*head, arena.data_ptr(), *numbers), references)
-            launches.hand_back(self._arenas, arena)
+            launches.hand_back(self.arenas, arena)
             return
         stolen = self._frame.call(entry.alone, *head, arena.data_ptr(), *numbers)
-        self._arenas.append(arena)
+        self.arenas.append(arena)
         if head[_WORKERS] > 1:
             oversubscription.tell(stolen)
 
@@ -264,7 +265,7 @@ class CKernel(Kernel):
         sequences = tuple(map(self.supply.empty, plan.sequences))
         last = tuple(map(self.supply.like, call.states))
         output = self.results.output(call, sequences)
-        tape = self.supply.take(self._tapes, plan.tape) if self.spec.training else None
+        tape = self.supply.take(self.tapes, plan.tape) if self.spec.training else None
         if tape is not None and tape.numel() != plan.tape:
             tape = tape[: plan.tape]  # what is saved has the same shape each time
         if not rows:
@@ -297,7 +298,7 @@ class CKernel(Kernel):
     def discard(self, saved: Sequence[Tensor]) -> None:
         """See :meth:`Kernel.discard`: the tape is the last of it."""
         if saved:
-            self._tapes.append(full_storage(saved[-1]))
+            self.tapes.append(full_storage(saved[-1]))
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
@@ -329,7 +330,7 @@ class CKernel(Kernel):
             dy, t, row = torch.zeros(width, dtype=self.dtype, device="cpu"), 0, 0
         else:
             d_output = d_output if call.packed is None else d_output.unsqueeze(1)
-            dy, t, row = rows_of(d_output, self._joined_dy)
+            dy, t, row = rows_of(d_output, self.joined_dy)
         gradients = self.results.gradients(call)
         d_inputs, d_states, d_weights = gradients.inputs, gradients.states, gradients.weights
         lasts = tuple(map(contiguous_or_none, cotangents.last))
@@ -367,7 +368,7 @@ class CKernel(Kernel):
         if not keep:  # nobody else can read it any more
             tape = full_storage(tape)
             if launches is not None:
-                launches.hand_back(self._tapes, tape)
+                launches.hand_back(self.tapes, tape)
             else:
-                self._tapes.append(tape)
+                self.tapes.append(tape)
         return gradients

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from weakref import WeakSet
 
@@ -25,6 +25,7 @@ from elman.torch_internals import COUNTS_USERS, count_users
 
 LARGE = 4 << 20  # (bytes) smaller results are torch's own affair
 LIMIT = 512 << 20  # (bytes) of results kept at most, in use or not; and of spare buffers
+_SMALL = 1 << 17  # (bytes) of what may lie about as a pattern of further ones
 _PAGE = 2 << 20  # (bytes) of a large page
 _HUGEPAGE = 14  # MADV_HUGEPAGE of Linux
 _storages: deque[Any] = deque()  # storages, those used last at the end
@@ -172,6 +173,17 @@ class Supply:
         if not tensor.is_contiguous() or tensor.nbytes >= LARGE:
             return self.empty(tensor.shape)
         return self._filled(torch.empty_like(tensor))
+
+    def maker(self, shape: Sequence[int]) -> Callable[[], Tensor]:
+        """:meth:`empty` of these sizes, as fast as there is for small ones."""
+        if self.poison or math.prod(shape) * self.dtype.itemsize > _SMALL:
+            return partial(self.empty, tuple(shape))
+        return partial(torch.empty_like, torch.empty(shape, dtype=self.dtype, device="cpu"))
+
+    def maker_like(self, tensor: Tensor) -> Callable[[Tensor], Tensor]:
+        """:meth:`like`, as fast as there is for tensors of the sizes and strides of one."""
+        plain = tensor.is_contiguous() and tensor.nbytes < LARGE and not self.poison
+        return torch.empty_like if plain else self.like
 
     def zeros(self, tensor: Tensor) -> Tensor:
         """Zeros for something of the same sizes."""

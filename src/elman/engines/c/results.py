@@ -106,6 +106,16 @@ class Results:
             return output.reshape(lead)
         return output if self.output_is_state else output.reshape(*lead, self.output_width)
 
+    def gradient_makers(self, call: Call) -> tuple[Maker | None, list[Maker | None]]:
+        """What allocates the gradients of the first input, and of each weight, of calls like one;
+        None for what is not wanted."""
+        tensors = (call.inputs[0], *call.weights)
+        makers = [
+            self._supply.maker_like(tensor) if make == self._supply.like else make
+            for tensor, make in zip(tensors, (self._input_makers[0], *self._weight_makers))
+        ]
+        return makers[0], makers[1:]
+
     def gradients(self, call: Call) -> Gradients:
         """Memory of a call's gradients, None for what is not wanted."""
         return Gradients(

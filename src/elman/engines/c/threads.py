@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from elman.engines.forks import forked
+from elman.engines import forks
 
 _NAMES = ("libgomp", "libiomp5", "libomp")
 
@@ -126,7 +126,7 @@ def on_pool(library: Any) -> None:
 def threads() -> int:
     """How many threads kernels share on a quiet machine: torch's number; one after a fork, or
     without a pool."""
-    return 1 if forked() or not pool().parallel else torch.get_num_threads()
+    return 1 if forks.forked or not pool().parallel else torch.get_num_threads()
 
 
 def workers() -> int:

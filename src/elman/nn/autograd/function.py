@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from elman.engines.base import Kernel
-from elman.engines.call import Call, Cotangents, Form, Result
+from elman.engines.call import Call, Cotangents, Result
 from elman.engines.vjp import leaves_of, vjp
 from elman.nn.autograd.transforms import in_func, late_cotangents, torch_ops_alone
 from elman.torch_internals import backward_keeps_graph, is_view
@@ -31,7 +31,8 @@ class Sweep(Function):
         output, last, saved = kernel.forward(call)
         ctx.save_for_backward(*tensors, *saved)
         ctx.set_materialize_grads(False)
-        ctx.kernel, ctx.oracle, ctx.form, ctx.total = kernel, oracle, call.form, len(tensors)
+        ctx.kernel, ctx.oracle, ctx.how = kernel, oracle, (call.packed, call.stacked)
+        ctx.ends = len(call.inputs), len(call.inputs) + len(call.states), len(tensors)
         if is_view(output):
             # the output of a function must not be a view, or it could not be detached in place; it
             # still shares its version with the tape, so that writing to it is detected
@@ -42,18 +43,19 @@ class Sweep(Function):
     def backward(ctx: Any, d_output: Tensor | None, *d_last: Tensor | None) -> Any:  # type: ignore[override]
         """The kernel's own backward; through the oracle if a second derivative may be asked for."""
         saved: tuple[Tensor, ...] = ctx.saved_tensors
-        form: Form = ctx.form
-        tensors, cotangents = saved[: ctx.total], (d_output, *d_last)
+        first, second, end = ctx.ends
+        call = Call(saved[:first], saved[first:second], saved[second:end], *ctx.how)
+        tensors, cotangents = saved[:end], (d_output, *d_last)
         late = late_cotangents(cotangents)
         if late or torch.is_grad_enabled():
 
             def run(*leaves: Tensor) -> tuple[Tensor, ...]:
-                return through(ctx.oracle(), form.call(leaves)).values
+                return through(ctx.oracle(), call.with_tensors(leaves)).values
 
             return (None, None, None, *through_torch_ops(run, tensors, cotangents, late))
         d_inputs, d_states, d_weights = ctx.kernel.backward(
-            form.call(tensors),
-            saved[ctx.total :],
+            call,
+            saved[end:],
             Cotangents(d_output, d_last),
             backward_keeps_graph(),
         )
@@ -117,33 +119,16 @@ def _in_func(
 
 
 def through(kernel: Kernel, call: Call) -> Result:
-    """Run a differentiable kernel; arguments and results as of :func:`run`."""
+    """Run a differentiable kernel; arguments and results as of
+    :meth:`BoundKernel.run`."""
     if not call.stacked:
         return kernel.forward(call)
-    states = tuple([state.squeeze(0) for state in call.states])
+    rows = zip(*[state.unbind(0) for state in call.states])
+    states = tuple([state for layer in rows for state in layer])
     output, last, _ = kernel.forward(call._replace(states=states, stacked=False))
     # stacked, not viewed: a user may detach_() a state, and no view allows that
-    return Result(output, tuple([torch.stack((end,)) for end in last]))
-
-
-def run(kernel: Kernel, oracle: Callable[[], Kernel], call: Call, training: bool) -> Result:
-    """Run a kernel with or without autograd.
-
-    Args:
-        kernel: what to run.
-        oracle: gives a differentiable kernel of the same step, for second derivatives.
-        call: as :meth:`Kernel.forward` takes it; states may be stacked.
-        training: whether a gradient may be asked for.
-
-    Returns:
-        The output and the last states, these with the shapes of the call's states.
-    """
-    if kernel.differentiable:
-        return through(kernel, call)
-    if not training:
-        return kernel.forward(call)
-    output, *last = Sweep.apply(kernel, oracle, call, *call.tensors)
-    return Result(output, tuple(last))
+    count = len(call.states)
+    return Result(output, tuple([torch.stack(last[k::count]) for k in range(count)]))
 
 
 class BoundKernel(NamedTuple):
@@ -160,5 +145,19 @@ class BoundKernel(NamedTuple):
     training: bool
 
     def run(self, call: Call) -> Result:
-        """Run all steps: see :func:`run`."""
-        return run(self.kernel, self.oracle, call, self.training)
+        """Run all steps, with or without autograd.
+
+        Args:
+            call: as :meth:`Kernel.forward` takes it; states may be stacked.
+
+        Returns:
+            The output and the last states, these with the shapes of the call's states.
+        """
+        kernel = self.kernel
+        if kernel.differentiable:
+            return through(kernel, call)
+        if not self.training:
+            return kernel.forward(call)
+        tensors = (*call.inputs, *call.states, *call.weights)
+        output, *last = Sweep.apply(kernel, self.oracle, call, *tensors)
+        return Result(output, tuple(last))

@@ -113,13 +113,15 @@ class CallCache:
         entry = self._plans.get(kind.key)
         return entry[1] if entry is not None and entry[0] == kind.guards else None
 
-    def keep(self, kind: Kind, plan: CallPlan) -> None:
-        """Keep the plan of a kind, unless its tensors hide the memory that a kernel reads."""
+    def keep(self, kind: Kind, plan: CallPlan) -> bool:
+        """Keep the plan of a kind, unless its tensors hide the memory that a kernel reads; whether
+        it is kept."""
         if not all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in kind.tensors):
-            return
+            return False
         if len(self._plans) >= _MOST:
             self._plans.clear()
         self._plans[kind.key] = kind.guards, plan
+        return True
 
 
 def _describe(value: Any, tensors: list[Tensor]) -> Hashable:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from elman.engines import registry
-from elman.engines.call import Call, DirectCall
-from elman.engines.together import Together
+from elman.engines.call import Call
 from elman.errors import InputError
+from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.transforms import transformed
 from elman.nn.call.layout import as_number, cast_to, device_type, one_or_all
 from elman.nn.call.parts import BoundCall
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from elman.nn.modules.sequence import SequenceModule
 
 Weights = Sequence[Sequence[Tensor]]
-_UNKNOWN = "not looked for yet"
 
 
 class Arguments(NamedTuple):
@@ -115,7 +114,9 @@ class CallPlan:
             and not (options or self.layout.packed or parts.begins or self.draws)
             and not (self.weight_dropout or self.settings.between)
         )
-        self._direct: Any = _UNKNOWN
+        self._usual_kernel: BoundKernel | None = None
+        self._zero_states: tuple[Tensor, ...] = ()  # of usual calls that are given no state
+        self._enters = True  # whether x is brought into the inner layout for them
 
     def enter(
         self,
@@ -212,60 +213,61 @@ class CallPlan:
         Args:
             weights: of all layers and directions, one after another.
         """
-        if self._usual and isinstance(x, Tensor):  # one input may come in a tuple
-            if self._direct is _UNKNOWN:
-                self._direct = self._find_direct(x, state, weights)
-            if self._direct is not None:
-                return self._run_direct(x, state, weights)
+        if self._usual_kernel is not None:
+            return self._run_usual(self._usual_kernel, x, state, weights)
         each = [weights[cut] for cut in self.parts.cuts]
         call = self.enter(module, Arguments(x, state, options, each))
         return self.leave(call, *self.parts.stack.run(call, self.settings, self._bound))
 
-    def _find_direct(self, x: Tensor, state: Any, weights: Sequence[Tensor]) -> DirectCall | None:
-        """What runs usual calls of this kind without further layouts: the engine's direct call
-        (:meth:`Engine.direct`), or the kernel of a layer; None for several groups or directions.
+    def prepare(self, x: Any, state: Any, weights: Sequence[Tensor]) -> None:
+        """After the first call, find what runs usual ones of this kind without further layouts: a
+        kernel that the engine prepares (:meth:`Engine.prepared`), or that of a single layer.
 
         Args:
-            x, state, weights: as of :meth:`run_again`.
+            x, state, weights: of the call, as of :meth:`run_again`.
         """
-        if len(self._bound) != 1 or self.directions == 2:
-            return None
-        (bound,) = self._bound.values()
-        kernel, states = bound.kernels[0], () if state is None else parts_of(state)
-        kernels = kernel.kernel.kernels if type(kernel.kernel) is Together else [kernel.kernel]
-        served = all(tensor.is_contiguous() for tensor in (*states, *weights))
-        alone, time_major = len(self.parts.runners) == 1, self.layout.time_major
-        if not kernel.training and served and len(kernels) == len(self.parts.runners):
-            values = time_major(x)
-            starts = tuple([self.layout.enter_state(value, None) for value in states])
-            starts = starts or self._zeros(values.shape[1], values)
+        groups = [*self._bound.values()]
+        one = len(groups) == len(groups[0].kernels) == 1 if groups else False
+        if not (self._usual and one and self.directions == 1 and isinstance(x, Tensor)):
+            return  # one input may come in a tuple
+        bound, layout = groups[0].kernels[0], self.layout
+        kernel, values = bound.kernel, layout.time_major(x)
+        states = (
+            [layout.enter_state(value, None) for value in parts_of(state)]
+            if state is not None
+            else []
+        )
+        starts = tuple(states) or self._zeros(values.shape[1], values)
+        if all(tensor.is_contiguous() for tensor in (*states, *weights)):
             call = Call((values,), starts, tuple(weights), stacked=True)
-            direct = registry.find(kernel.kernel.engine).direct(kernels, call)
-            if direct is not None:
-                return direct
-        batched, batch_first = self.layout.batched, self.layout.batch_first
+            kernel = registry.find(kernel.engine).prepared(kernel, call)
+        if kernel is not bound.kernel:  # it writes to no state
+            self._zero_states = () if states else starts
+        elif len(self.parts.runners) > 1:
+            return
+        self._enters = bound.training or kernel is bound.kernel
+        self._usual_kernel = bound._replace(kernel=kernel)
 
-        def run_layer(
-            x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
-        ) -> tuple[Tensor, Sequence[Tensor]]:
-            x = x.unsqueeze(1) if not batched else x.transpose(0, 1) if batch_first else x
-            starts = tuple(states) or self._zeros(x.shape[1], x)
-            output, last, _ = kernel.run(Call((x,), starts, tuple(weights), None, True))
-            return output, last
-
-        return run_layer if alone else None
-
-    def _run_direct(self, x: Tensor, state: Any, weights: Sequence[Tensor]) -> tuple[Any, ...]:
+    def _run_usual(
+        self, kernel: BoundKernel, x: Tensor, state: Any, weights: Sequence[Tensor]
+    ) -> tuple[Any, ...]:
         """Run a usual call; x lies as the caller has it."""
         states = () if state is None else state if isinstance(state, (tuple, list)) else (state,)
-        if self.layout.batched:
-            output, last = self._direct(x, states, weights)
-            if self.layout.batch_first:
-                output = output.transpose(0, 1)
-        else:
-            output, last = self._direct(x, [value.unsqueeze(1) for value in states], weights)
-            output, last = output.squeeze(1), [value.squeeze(1) for value in last]
-        return output, last[0] if len(last) == 1 else tuple(last)
+        batched, batch_first = self.layout.batched, self.layout.batch_first
+        if self._enters and not batched:
+            x = x.unsqueeze(1)
+        elif self._enters and batch_first:
+            x = x.transpose(0, 1)
+        if not batched:
+            states = [value.unsqueeze(1) for value in states]
+        starts = tuple(states) or self._zero_states or self._zeros(x.shape[1], x)
+        call = Call((x,), starts, tuple(weights), None, True)
+        output, last, _ = kernel.run(call)
+        if not batched:
+            output, last = output.squeeze(1), tuple([value.squeeze(1) for value in last])
+        elif batch_first:
+            output = output.transpose(0, 1)
+        return output, last[0] if len(last) == 1 else last
 
     def leave(
         self, call: BoundCall, output: Sequence[Tensor], last: Sequence[Tensor]

@@ -289,8 +289,8 @@ class SequenceModule(Configured):
             EngineError, InputError: as ``forward``.
         """
         results = plan.run(self, arguments)
-        if kind is not None:
-            self.parts.plans.keep(kind, plan)
+        if kind is not None and self.parts.plans.keep(kind, plan):
+            plan.prepare(arguments.x, arguments.state, kind.weights)
         return results
 
 
