@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Never
 
 from elman.checks import check_list, check_mapping, check_size, check_text, shown
-from elman.errors import PickleError, ShapeError, TraceError, diagnostic
+from elman.errors import InputError, PickleError, ShapeError, TraceError, diagnostic
 from elman.frontend.changes import Change, Data, change_of
 from elman.frontend.copies import Copies, Signature, copies, whole_entry
 from elman.frontend.dims import Cuts, UncutError, check_groups
@@ -172,7 +172,7 @@ class Cell:
         if heads > 1 and base.graph.has_matrices:
             raise InputError(
                 f"{base.name} has a matrix per sample: its heads are samples of their own",
-                "net(q.flatten(1, 2), …) of q [T, B, heads, K]; each head begins with its own state",
+                "net(q.flatten(1, 2), …) of q [T, B, heads, K]; each has a state of its own",
             )
         if heads == 1 or base.division.elementwise:
             return base
