@@ -139,7 +139,7 @@ class _Layer:
         self.h0, self.last, self.dy = places["h0"], places["last"], places["dy"]
         self.dst, self.dlast = places["dst"], places["dlast"]
         self.arena, self.tape = places["arena"], places["tape"]
-        shapes = results.sequences(T, B)
+        shapes = results.sequences(T, B, kernel.schedule(T, B).chunk)
         self.first, self.st = places["st"], slice(places["st"], places["st"] + len(shapes))
         self.w = slice(places["w"], places["w"] + count)
         self.dw = slice(places["dw"], places["dw"] + count)
