@@ -7,12 +7,15 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import elman
+from calls import call
 from elman import cell
 from elman.errors import EngineError, InputError
 from elman.lowered.verify import verify
 from elman.ops import amax, columns, exp, outer, rows, sigmoid, tanh
 from elman.ops import sum as total
-from helpers import need_engine
+from elman.plan.schedule import Schedule
+from helpers import Sizes, assert_all_same, need_engine, oracle, random_case
+from kernels import c_kernel
 from lowered_machine import lowered_of
 
 F64 = torch.float64
@@ -210,10 +213,21 @@ def test_second_derivatives():
     assert torch.autograd.gradgradcheck(lambda *row: net(row)[0], x)
 
 
+@pytest.mark.parametrize("chosen", [delta, stabilised], ids=["delta", "stabilised"])
+def test_every_schedule(chosen):
+    """Two workers share samples, and chunks; one sample is one worker's. Again and again, since
+    workers that race may be lucky."""
+    for batch in (1, 3):
+        case = random_case(chosen, Sizes(T=4, B=batch, I=3, H=160), 0, F64)
+        want, kernel = oracle(case), c_kernel(case)
+        for name in ("one", "batch", "units", "one/1", "batch/4"):
+            scheduled = kernel.scheduled(Schedule.parse(name), 2)
+            for _ in range(5):
+                assert_all_same(call(scheduled, case), want, F64, case.T)
+
+
 def test_lowered_programs_are_verified():
     """Accesses lie in their memory, and what is loaded is stored before."""
-    from helpers import Sizes, random_case
-
     case = random_case(delta, Sizes(T=4, B=2, I=5, H=7), 0, F64)
     verify(lowered_of(case))
 

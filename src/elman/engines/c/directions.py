@@ -254,12 +254,14 @@ class DirectionPrinter:
         calls = self._calls(
             index, "b, e, by_rows ? zero : lo, by_rows ? full : hi", sync="!by_rows", done="b - b0"
         )
+        few = f"rows >= {self.blocks.batched_rows} * c->shares"
+        if any(part.axes for segment in segments for part in segment.parts):
+            few = "1"  # a matrix is not shared: its sums belong to one worker
         most = f"by_rows ? {self.blocks.rows} : rows" if len(segments) > 1 else "rows"
         return [
             "{",
             "    long t = t0, rows = first_row(c, t0 + n) - first_row(c, t0);",
-            f"    int by_rows = rows >= {self.blocks.batched_rows} * c->shares,"
-            " lead = by_rows || !w->id;",
+            f"    int by_rows = {few}, lead = by_rows || !w->id;",
             "    long s = by_rows ? w->id : 0, step = by_rows ? w->workers : c->shares;",
             "    for (; s < c->shares; s += step) {",
             "        long b0 = by_rows ? share(rows, s, c->shares) : 0;",
