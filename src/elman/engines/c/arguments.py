@@ -122,7 +122,7 @@ class _Layer:
         st, w, dw: slices of the arguments: states of all steps, weights and their gradients.
         weights: which of all weights are its.
         saved: which of all saved tensors are its.
-        arena_size, tape_size: (elements).
+        tape_size: (elements).
         is_state: whether the output is the sequence of the first state.
         skip: (bytes) of the states before the first step in the output's memory.
         saves_output: whether the output is saved by itself, for the layer above.
@@ -143,7 +143,6 @@ class _Layer:
         self.first, self.st = places["st"], slice(places["st"], places["st"] + len(shapes))
         self.w = slice(places["w"], places["w"] + count)
         self.dw = slice(places["dw"], places["dw"] + count)
-        self.arena_size = kernel.workspace_bytes(T, B) // kernel.dtype.itemsize
         self.tape_size = rows * results.tape_row
         self.is_state = results.output_is_state
         self.skip = shapes[0][1] * shapes[0][2] * kernel.dtype.itemsize if self.is_state else 0
@@ -202,6 +201,7 @@ class _Lent:
         blocks: of each layer, for both directions.
         calls: of each layer its forward, its backward, where its block lies, and whether several
             threads run it.
+        sizes: of the layers' workspaces (elements).
         arenas: workspaces, if they are kept between calls.
         memory: without a backward: outputs and states of all steps that are no results.
     """
@@ -209,7 +209,7 @@ class _Lent:
     def __init__(self, layers: Sequence[_Layer], call: Call, free: int, keeps_arenas: bool) -> None:
         self.free, self.weights = free, [*map(address, call.weights)]
         self.blocks, self.calls = list[Any](), list[tuple[Any, Any, int, bool]]()
-        self.arenas, self.memory = list[Tensor](), list[Tensor]()
+        self.arenas, self.memory, self.sizes = list[Tensor](), list[Tensor](), list[int]()
         inputs = call.inputs
         for index, layer in enumerate(layers):
             kernel, recorder = layer.kernel, _Recorder()
@@ -225,8 +225,11 @@ class _Lent:
             else:
                 self.memory += (result.output, *recorder.sequences)
             block = recorder.block
+            block[layer.arena] = 0  # without one, kernels say what these workers need
+            needed = [function(addressof(block)) for function in (forward, backward)]
+            self.sizes.append(-(-max(needed) // kernel.dtype.itemsize))
             if keeps_arenas:
-                arena = torch.empty(layer.arena_size, dtype=kernel.dtype, device="cpu")
+                arena = torch.empty(self.sizes[-1], dtype=kernel.dtype, device="cpu")
                 block[layer.arena] = arena.data_ptr()
                 self.arenas.append(arena)
             self.blocks.append(block)
@@ -314,9 +317,9 @@ class PreparedKernel(WrappedKernel):
         if self._poisoned:
             lent.poison()
         if not self._keeps_arenas:
-            for layer, block in zip(self._layers, lent.blocks):
+            for layer, block, size in zip(self._layers, lent.blocks, lent.sizes):
                 kernel = layer.kernel
-                lent.arenas.append(kernel.supply.take(kernel.arenas, layer.arena_size))
+                lent.arenas.append(kernel.supply.take(kernel.arenas, size))
                 block[layer.arena] = lent.arenas[-1].data_ptr()
         return lent
 
