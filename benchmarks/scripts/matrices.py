@@ -1,0 +1,109 @@
+"""The gated delta rule in training: elman's cell beside a loop and beside chunks, both in torch.
+
+``python -m benchmarks.scripts.matrices [--quick]``. All three agree before they are timed; rounds
+alternate, medians are printed with their quartiles. The loop runs the formula (Yang et al. 2024,
+arXiv:2412.06464, equation 10) step by step, the chunks its parallel form (section 3.3) with a
+triangular solve in each chunk of 64 steps. Heads are samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import elman
+from elman.ops import outer
+
+CASES = [(1024, 8, 4, 64), (4096, 1, 4, 64), (1024, 8, 4, 128)]  # T, B, heads, K = V
+QUICK = [(96, 1, 2, 16)]
+CHUNK = 64
+
+
+@elman.cell(input="q[K], k[K], v[V], a, b", state="S[K, V]", output="y[V]")
+def gated_delta(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, S: Tensor) -> object:
+    """One step of the gated delta rule; a and b are the gates themselves."""
+    S = a * S
+    S = S + outer(k, b * (v - S.T @ k))
+    return S.T @ q, S
+
+
+def loop(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Step by step: q, k [T, N, K], v [T, N, V], a, b [T, N] -> [T, N, V]."""
+    S, out = q.new_zeros(*q.shape[1:], v.shape[-1]), list[Tensor]()
+    for t in range(len(q)):
+        S = S * a[t, :, None, None]
+        read = (S * k[t, :, :, None]).sum(1)
+        S = S + k[t, :, :, None] * (b[t, :, None] * (v[t] - read))[:, None]
+        out.append((S * q[t, :, :, None]).sum(1))
+    return torch.stack(out)
+
+
+def chunks(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Chunk by chunk: within one, what is written at each step solves a triangular system."""
+    q, k, v, a, b = (x.movedim(0, 1) for x in (q, k, v, a, b))
+    S, out = q.new_zeros(len(q), q.shape[-1], v.shape[-1]), list[Tensor]()
+    for Q, K, V, A, b_ in zip(*(x.split(CHUNK, 1) for x in (q, k, v, a, b)), strict=True):
+        logs = A.log().cumsum(1)
+        decay = (logs[:, :, None] - logs[:, None, :]).tril().exp().tril()
+        g = logs.exp()[..., None]
+        system = b_[..., None] * (K @ K.mT) * decay
+        U = torch.linalg.solve_triangular(
+            system.tril(-1), b_[..., None] * (V - g * (K @ S)), upper=False, unitriangular=True
+        )
+        out.append(g * (Q @ S) + (Q @ K.mT * decay) @ U)
+        S = g[:, -1:] * S + (K * decay[:, -1, :, None]).mT @ U
+    return torch.cat(out, 1).movedim(1, 0)
+
+
+def arguments(T: int, N: int, size: int) -> tuple[Tensor, ...]:
+    """Normalised keys and queries, values, and gates near their usual sizes."""
+    torch.manual_seed(0)
+    q, k = (torch.nn.functional.normalize(torch.randn(T, N, size), dim=-1) for _ in range(2))
+    a, b = torch.sigmoid(torch.randn(T, N) + 3), torch.rand(T, N)
+    return tuple(x.requires_grad_() for x in (q, k, torch.randn(T, N, size), a, b))
+
+
+def train(run: Callable[..., Tensor], x: tuple[Tensor, ...], d: Tensor) -> tuple[Tensor, ...]:
+    """The output and the gradients of all arguments."""
+    out = run(*x)
+    return out.detach(), *torch.autograd.grad(out, x, d)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one tiny case")
+    quick = parser.parse_args().quick
+    print("T      B  heads  K = V  elman ms        loop ms         chunks ms       times as fast")
+    for T, B, heads, size in QUICK if quick else CASES:
+        x = arguments(T, B * heads, size)
+        d = torch.randn(T, B * heads, size)
+        net = elman.Recurrent(gated_delta, size, size, engine="c")
+        ways = {"elman": lambda *row: net(row)[0], "loop": loop, "chunks": chunks}  # noqa: B023
+        want = train(loop, x, d)
+        for run in ways.values():
+            for value, other in zip(train(run, x, d), want, strict=True):
+                torch.testing.assert_close(value, other, rtol=2e-3, atol=2e-3)
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(3 if quick else 5):
+            for name, run in ways.items():
+                for _ in range(1 if name == "loop" else 3):
+                    start = time.perf_counter()
+                    train(run, x, d)
+                    times[name].append((time.perf_counter() - start) * 1e3)
+        quartiles = {name: statistics.quantiles(values, n=4) for name, values in times.items()}
+        cells = [f"{m:7.1f} ({low:.1f}-{high:.1f})" for low, m, high in quartiles.values()]
+        medians = [m for _, m, _ in quartiles.values()]
+        gains = (
+            f"{medians[1] / medians[0]:.0f} of the loop, {medians[2] / medians[0]:.1f} of chunks"
+        )
+        print(f"{T:<6} {B:<2} {heads:<6} {size:<6} " + "  ".join(cells) + f"  {gains}")
+
+
+if __name__ == "__main__":
+    main()
