@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ CHUNK = 64
 
 
 @elman.cell(input="q[K], k[K], v[V], a, b", state="S[K, V]", output="y[V]")
-def gated_delta(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, S: Tensor) -> object:
+def gated_delta(q: Any, k: Any, v: Any, a: Any, b: Any, S: Any) -> Any:
     """One step of the gated delta rule; a and b are the gates themselves."""
     S = a * S
     S = S + outer(k, b * (v - S.T @ k))

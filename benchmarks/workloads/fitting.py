@@ -32,7 +32,7 @@ from benchmarks.problem import Contestant, Problem, trained
 from elman.engines.c.kernel import CKernel
 from elman.engines.call import Call
 from elman.folders import VARIABLE
-from elman.nn.autograd.function import run as through_autograd
+from elman.nn.autograd.function import BoundKernel
 from elman.plan.build import program
 from elman.tuning.kernels import kernel_of
 
@@ -121,7 +121,7 @@ def _compiled_per_run(problem: Problem) -> Contestant:
         with _empty_cache():
             kernel = CKernel(job, program(job.pair, job.spec))
         called = Call((x,), (start,), tuple(weights.values()))
-        output, last = through_autograd(kernel, oracle, called, True).values
+        output, last = BoundKernel(kernel, oracle, True).run(called).values
         return output, last
 
     return _trained(problem, forward, weights)

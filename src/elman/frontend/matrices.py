@@ -28,7 +28,7 @@ def rows(v: Any) -> Tracer:
         TraceError: it is no vector, or of several parts.
 
     Example:
-        >>> S = rows(sigmoid(a)) * S
+        >>> S = rows(sigmoid(h)) * outer(h, c)
     """
     return _along("rows", v, 0)
 
@@ -41,7 +41,7 @@ def columns(v: Any) -> Tracer:
         TraceError: it is no vector, or of several parts.
 
     Example:
-        >>> S = columns(sigmoid(a)) * S
+        >>> S = columns(sigmoid(c)) * outer(h, c)
     """
     return _along("columns", v, 1)
 
@@ -51,6 +51,6 @@ def outer(k: Any, v: Any) -> Tracer:
     ``rows(k) * columns(v)``.
 
     Example:
-        >>> S = S + outer(k, v)
+        >>> y = outer(h, c) @ c
     """
     return rows(k) * columns(v)
