@@ -11,7 +11,7 @@ from calls import call
 from elman import cell
 from elman.errors import EngineError, InputError
 from elman.lowered.verify import verify
-from elman.ops import amax, columns, exp, outer, rows, sigmoid, tanh
+from elman.ops import amax, columns, exp, outer, rows, sigmoid, softmax, tanh
 from elman.ops import sum as total
 from elman.plan.schedule import Schedule
 from helpers import Sizes, assert_all_same, need_engine, oracle, random_case
@@ -80,7 +80,22 @@ def step_whole(inputs, states, weights):
     return (S * S,), (S,)
 
 
+@cell(input="x[I]", state="S[K, V]", output="y[V]", weights="P[K, I], Q[K, I], W[V, I]")
+def projected(x, S, P, Q, W):
+    """Products with weights before and behind the matrix."""
+    S = S + outer(softmax(P @ x), W @ x)
+    return S.T @ softmax(Q @ x), S
+
+
+def step_projected(inputs, states, weights):
+    """As :func:`projected`, in torch."""
+    (x,), (S,), (P, Q, W) = inputs, states, weights
+    S = S + (x @ P.T).softmax(-1)[:, :, None] * (x @ W.T)[:, None]
+    return (torch.einsum("bkv,bk->bv", S, (x @ Q.T).softmax(-1)),), (S,)
+
+
 CASES = {
+    "projected": (projected, step_projected),
     "delta": (delta, step_delta),
     "stabilised": (stabilised, step_stabilised),
     "whole": (whole, step_whole),
@@ -90,7 +105,7 @@ SIZES = [(1, 1, 1, 3), (5, 7, 6, 3), (16, 16, 5, 2), (3, 160, 4, 1), (6, 5, STEP
 
 def shapes_of(chosen, K, V):
     """Sizes of inputs and states of a cell."""
-    axes = {"K": K, "V": V}
+    axes = {"K": K, "V": V, "I": 4}
 
     def size(entry):
         if not entry.shape:
@@ -104,7 +119,7 @@ def shapes_of(chosen, K, V):
 def module_of(chosen, K, V, dtype, **options):
     """A module of a cell, and its arguments' sizes."""
     inputs, states = shapes_of(chosen, K, V)
-    sizes = {"K": K} if chosen is whole else {}
+    sizes = {"K": K} if chosen in (whole, projected) else {}
     net = elman.Recurrent(chosen, inputs[0][-1], V, dtype=dtype, **sizes, **options)
     return net, inputs, states
 
@@ -204,6 +219,25 @@ def test_steps_streams_directions_and_layers():
     both = elman.Recurrent(delta, 5, 7, bidirectional=True, dtype=F64)
     assert both(x)[0].shape == (9, 2, 14)
     assert both(x)[1].shape == (2, 2, 5, 7)
+
+
+@pytest.mark.parametrize("wanted", [True, False], ids=["weights", "nothing"])
+def test_some_gradients_are_not_wanted(wanted):
+    """Without those of inputs, or without any."""
+    need_engine("c")
+    results = []
+    for engine in ("reference", "c"):
+        torch.manual_seed(0)
+        net, inputs, _ = module_of(projected, 3, 5, F64, engine=engine)
+        net.requires_grad_(wanted)
+        out, last = net(*drawn(inputs, 7, 2, seed=8))
+        values = [out.detach(), last.detach()]
+        if wanted:
+            (out.square().sum() + last.square().sum()).backward()
+            values += [weight.grad for weight in net.parameters()]
+        results.append(values)
+    for value, other in zip(*results, strict=True):
+        torch.testing.assert_close(value, other, rtol=1e-9, atol=1e-9)
 
 
 def test_second_derivatives():

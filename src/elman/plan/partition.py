@@ -214,8 +214,11 @@ class _Cutter:
             set()
         )  # products that the loop does not need, and what follows from them
         for value in nodes:
-            if value not in in_loop and (
-                value.op == "matmul" or any(arg in outside for arg in value.args)
+            # a matrix per sample is of the loop, whatever product it is computed of
+            if (
+                value not in in_loop
+                and not is_matrix(value)
+                and (value.op == "matmul" or any(arg in outside for arg in value.args))
             ):
                 outside.add(value)
 
