@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 import elman
 from calls import call
 from elman import cell
-from elman.errors import EngineError, InputError
+from elman.errors import EngineError, InputError, ShapeError, TraceError
 from elman.lowered.verify import verify
 from elman.ops import amax, columns, exp, outer, rows, sigmoid, softmax, tanh
 from elman.ops import sum as total
@@ -264,6 +264,28 @@ def test_lowered_programs_are_verified():
     """Accesses lie in their memory, and what is loaded is stored before."""
     case = random_case(delta, Sizes(T=4, B=2, I=5, H=7), 0, F64)
     verify(lowered_of(case))
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        (lambda k, S: S @ S, "multiplied with vectors alone"),
+        (lambda k, S: k @ S, "a vector is on the left"),
+        (lambda k, S: amax(S, axis=0), r"over the rows of a matrix \[K, V\] \(axis=0\)"),
+        (lambda k, S: total(S, axis=2), "has axes 0 and 1, not 2"),
+        (lambda k, S: S + k, "K"),
+        (lambda k, S: rows(k) + 1.0, "no value until it meets a matrix"),
+        (lambda k, S: S.T, "read by a product with a vector alone"),
+    ],
+)
+def test_formulas_that_are_refused(formula, message):
+    """With what to write instead."""
+
+    def one(k, S):
+        return total(formula(k, S) * 1.0) * k, S
+
+    with pytest.raises((TraceError, ShapeError), match=message):
+        cell(input="k[K]", state="S[K, V]", output="y[K]")(one)
 
 
 def test_what_is_refused():

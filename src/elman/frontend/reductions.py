@@ -300,10 +300,12 @@ def _groups_of_axis(name: str, v: Any, groups: Groups, axis: int | None) -> Grou
     if groups != 1:
         refuse(f"{name}: a matrix of each sample has no groups", f"{name}(S, axis=1)")
     if axis not in (1, -1):
-        both = " or 1, its columns" if name in ("sum", "mean") else ""
-        rest = both or "; over its rows only sum and mean are: declare the state as S[V, K]"
-        start = "0, its rows," if both else "1, its columns"
-        refuse(f"{name}: axis={axis!r} of a matrix [K, V] is {start}{rest}", f"{name}(S, axis=1)")
+        if axis in (0, -2):
+            refuse(
+                f"{name} over the rows of a matrix [K, V] (axis=0) is not available",
+                f"declare the matrix as S[V, K] and write {name}(S, axis=1)",
+            )
+        refuse(f"{name}: a matrix [K, V] has axes 0 and 1, not {axis!r}", f"{name}(S, axis=1)")
     return _ROWS
 
 

@@ -420,7 +420,7 @@ def _refuse_product(left: Node, right: Node) -> NoReturn:
     if len(left.shape) == len(right.shape) == 1 and not is_matrix(left):
         refuse(
             f"cannot multiply {describe(left)} and {describe(right)}: a vector is on the left",
-            "S.T @ k is k @ S; rows(k) * S scales the rows",
+            "write S.T @ k; rows(k) * S scales the rows",
         )
     refuse(
         f"cannot multiply {describe(left)} and {describe(right)}: a matrix of each sample is"
