@@ -240,6 +240,38 @@ def test_some_gradients_are_not_wanted(wanted):
         torch.testing.assert_close(value, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("K", [1, 4])
+def test_one_row_and_one_sample(K):
+    """What looks like another shape where K or B is 1 is not taken for it."""
+    net, inputs, _ = module_of(delta, K, 5, F64)
+    x = tuple(drawn(inputs, 3, 1, seed=9))
+    out, last = net(x)
+    state = None
+    for t in range(3):
+        row, state = net.step(tuple(v[t] for v in x), state)
+    torch.testing.assert_close(row, out[-1])
+    torch.testing.assert_close(state, last)
+    with pytest.raises(ShapeError, match=rf"S is a matrix \[{K}, 5\] of each sample, got"):
+        net(x, last.mT.contiguous())
+
+
+def test_matrices_as_inputs_and_outputs():
+    """Packed, by steps, and as streams of which samples begin anew."""
+    net, inputs, _ = module_of(whole, 3, 4, F64)
+    x = tuple(drawn(inputs, 5, 2, seed=10))
+    out, last = net(x)
+    assert out.shape == (5, 2, 3, 4)
+    packed, after = net(tuple(pack_padded_sequence(v, torch.tensor([5, 5])) for v in x))
+    torch.testing.assert_close(packed.data.reshape(out.shape), out)
+    torch.testing.assert_close(after, last)
+    torch.testing.assert_close(net.step(tuple(v[0] for v in x))[0], out[0])
+    stream = elman.Stream(net)
+    stream(x)
+    stream.reset([1])
+    assert stream.state[0, 1].count_nonzero() == 0
+    torch.testing.assert_close(stream.state[0, 0], last[0, 0])
+
+
 def test_second_derivatives():
     """Gradients of gradients are those of finite differences."""
     net, inputs, _ = module_of(delta, 2, 3, F64)

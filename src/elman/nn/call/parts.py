@@ -58,6 +58,18 @@ class Parts(NamedTuple):
     plan: PlanOptions = USUAL
     matrices: MatrixShapes | None = None
 
+    @property
+    def dims_of_input(self) -> int:
+        """Dims of the first input of one sample: 0 for a scalar, 2 for a matrix."""
+        matrix = self.matrices is not None and self.matrices.inputs[0][1] is not None
+        return 2 if matrix else len(self.signature.inputs[0][1])
+
+    @property
+    def dims_of_state(self) -> int:
+        """The same of the first state."""
+        matrix = self.matrices is not None and any(axes for _, axes in self.matrices.states[:1])
+        return 2 if matrix else len(self.signature.states[0][1])
+
 
 @dataclass
 class BoundCall:

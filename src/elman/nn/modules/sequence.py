@@ -86,7 +86,7 @@ class SequenceModule(Configured):
             MatrixShapes.of(
                 [(r.cell, dict(r.dims)) for r in runners.values()],
                 alike=signature.form.alike,
-                two=two,
+                bidirectional=two,
             ),
         )
 
@@ -165,8 +165,6 @@ class SequenceModule(Configured):
             raise InputError(
                 "step: a bidirectional module needs the whole sequence, from its end as well"
             )
-        if self.parts.matrices is not None:
-            x, state = self.parts.matrices.flatten(x, state, {})
         several, rank = isinstance(x, (tuple, list)), self._rank - 1
         values = row_of(x, rank)
         dims = values[0].dim()
@@ -235,7 +233,7 @@ class SequenceModule(Configured):
     @property
     def _rank(self) -> int:
         """Dims of a batch of the first input."""
-        return 2 + len(self.parts.signature.inputs[0][1])
+        return 2 + self.parts.dims_of_input
 
     def _weights(self) -> list[list[Tensor]]:
         """The weights of each layer and direction as they are now: parameters, or what stands in

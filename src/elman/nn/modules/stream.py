@@ -101,14 +101,17 @@ class Stream:
         elif self.state is not None:
             signature = self.module.parts.signature
             states = signature.form.arrays(self.state)
-            if states[0].dim() != 2 + len(signature.states[0][1]):
+            if states[0].dim() != 2 + self.module.parts.dims_of_state:
                 raise InputError("an unbatched stream has no samples: reset() begins it anew")
             which, starts = _chosen(samples, states[0]), [torch.zeros_like(v) for v in states]
             if self._start is not None:
                 starts = signature.form.arrays(self._start)
             elif initial := self.module._initial():
                 pairs = zip(initial, states, strict=True)
-                starts = [value.detach().unsqueeze(1).expand_as(state) for value, state in pairs]
+                starts = [
+                    value.detach().reshape(len(state), 1, *state.shape[2:]).expand_as(state)
+                    for value, state in pairs
+                ]
             states = [state.clone() for state in states]
             for state, start in zip(states, starts, strict=True):
                 state[:, which] = start[:, which]
