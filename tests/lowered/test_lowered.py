@@ -70,6 +70,20 @@ def scaled(x, m, h, n, W, R, g, s):
     return (1 - sigmoid(n)) * tanh(v) + h * total(g * g), n + total(v * h)
 
 
+@declared(input="x[I]", state="h[H], s", weights="W[H, I]")
+def held(x, h, s, W):
+    """A scalar state that stays as it is: its cotangent is the leading worker's alone."""
+    return tanh(W @ x), s
+
+
+def test_a_scalar_that_is_held():
+    """What one worker stores it may load, without a wait."""
+    case = random_case(held, SIZES, 2, F64)
+    lowered = lowered_of(case)
+    verify(lowered)
+    check(lowered, case)
+
+
 @pytest.mark.parametrize("tape", ["save", "auto", "recompute"])
 def test_scalars_and_matrices_of_weights(tape):
     """What is computed once per call, and its gradients."""

@@ -80,6 +80,8 @@ class _Verifier:
     # all units were loaded
     fresh: dict[Cell, GateBlock | None] = field(default_factory=dict[Cell, "GateBlock | None"])
     loaded: set[Cell] = field(default_factory=set[Cell])
+    # cells that the leading worker alone stores, and may load without a wait
+    led: set[Cell] = field(default_factory=set[Cell])
 
     def check(self) -> None:
         """The whole direction, in the order in which it runs."""
@@ -149,16 +151,20 @@ class _Verifier:
         if access.offset < 0 or access.offset + units > row:
             raise self._fail(access, f"lies outside of {row} elements")
 
-    def _load(self, access: Access, turn: int, block: GateBlock | None, *, whole: bool) -> None:
+    def _load(
+        self, access: Access, turn: int, block: GateBlock | None, *, whole: bool, lead: bool = False
+    ) -> None:
         self._inside(access)
         space, cell = access.region.space, self._cell(access, turn)
         if space in _OWNED and not self._stored(cell):
             raise self._fail(access, "is loaded, but nothing has stored it")
         if space in _PRIVATE:
             return
+        if lead and cell in self.led:
+            return
         if cell in self.fresh and (whole or access.scalar or self.fresh[cell] != block):
             raise self._fail(access, "is loaded whole, with no wait since its units were stored")
-        if whole or access.scalar:
+        if whole or (access.scalar and not lead):
             self.loaded.add(cell)
 
     def _stored(self, cell: Cell) -> bool:
@@ -188,8 +194,10 @@ class _Verifier:
                 self._wait()
             for store in segment.scalars:
                 for access, whole in columns_of(store.value):
-                    self._load(access, turn, None, whole=whole)
+                    self._load(access, turn, None, whole=whole, lead=store.lead)
                 self._store(store.access, turn, None)
+                if store.lead:
+                    self.led.add(self._cell(store.access, turn))
             for part in chain(*map(unrolled, segment.parts)):
                 self._reads(part, turn)
                 self._body(part.body, len(part.products), part.gate_block, turn)
