@@ -105,7 +105,7 @@ _TABLE = (
 
 OPS: dict[str, Op] = {op.name: op for op in _TABLE}
 
-# a vector along one axis of a matrix per sample, and what is taken of one as it is passed through
+# a vector along one axis of a matrix per sample; sums of one, taken in the pass that computes it
 SPREADS = ("spread", "tile")
 ACCUMULATED = ("sum", "fold")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")

@@ -88,9 +88,9 @@ def _statements(statements: tuple[Statement, ...]) -> Iterator[str]:
                 count += 1
             case Store(access, value):
                 yield f"{show_access(access)} <- {show_value(value)}"
-            case Accumulate(targets, value, name, axis):
+            case Accumulate(targets, value, axis):
                 names = " ".join(map(show_access, targets))
-                yield f"{names} <- {name} of {f'{axis} of ' if axis else ''}{show_value(value)}"
+                yield f"{names} <- sum of {f'{axis} of ' if axis else ''}{show_value(value)}"
             case Prefetch(access, write):
                 yield f"prefetch {'for writing ' if write else ''}{show_access(access)}"
 

@@ -65,7 +65,6 @@ class _DirectionLowering:
         self.program: Program = layout.program
         self.chunk = layout.slots(sweep.chunk)
         self.spikes = worth_looking(self.program.pair.step)
-        phases = (*sweep.phases, *((sweep.replay,) if sweep.replay else ()))
         self._phases = [
             PhaseLowering(
                 phase,
@@ -78,7 +77,7 @@ class _DirectionLowering:
                 spikes=self.spikes,
                 blocks=blocks,
             )
-            for phase in phases
+            for phase in sweep.all_phases
         ]
         if sweep.replay is not None:  # one worker replays a sample while another runs its steps
             loops = self._phases[1], self._phases[3]
@@ -122,8 +121,7 @@ class _DirectionLowering:
         """Loop-invariant values that the phases read, and computed matrices of products."""
         values: dict[Node, None] = {}
         matrices: dict[Node, None] = {}
-        replay = (self.sweep.replay,) if self.sweep.replay else ()
-        for phase in (*self.sweep.phases, *replay):
+        for phase in self.sweep.all_phases:
             for segment in phase.segments:
                 for value in segment.nodes:
                     for arg in value.args[1:] if value.op == "matmul" else value.args:

@@ -35,7 +35,7 @@ from elman.lowered.types import (
     Term,
     Value,
 )
-from elman.lowered.values import across, constant, pointwise, reduction
+from elman.lowered.values import across, axis_of_sums, constant, pointwise
 from elman.plan import program as planned
 from elman.plan.program import Buffer, Bundle
 from elman.plan.schedule import Blocks
@@ -239,7 +239,7 @@ class PhaseLowering:
         ]
         for node, value in reduced.items():
             targets = tuple(self.access(buffer, node) for v, buffer in part.writes if v is node)
-            stores.append(Accumulate(targets, value, *reduction(node)))
+            stores.append(Accumulate(targets, value, axis_of_sums(node)))
         prefetches = [p for v, b in part.writes for p in self._prefetch(v, b, write=True)]
         return (*statements, *stores, *prefetches)
 

@@ -235,19 +235,17 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class Accumulate:
-    """In a part over a matrix: combine a value along an axis, and store what results behind the
-    part's loop.
+    """In a part over a matrix: sum a value along an axis; the result is stored behind the part's
+    loop.
 
     Attributes:
         accesses: where it is stored.
         value: an element.
-        name: ``sum`` or ``amax``.
-        axis: ``rows``: a result per row; ``columns``: per column; None: one of all elements.
+        axis: ``rows``: a sum per row; ``columns``: per column; None: one of all elements.
     """
 
     accesses: tuple[Access, ...]
     value: Value
-    name: str
     axis: Axis | None
 
 

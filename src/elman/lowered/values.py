@@ -28,11 +28,11 @@ def pointwise(value: Node, args: Sequence[Value]) -> Value:
     return Op(value.op, tuple(args), stream(*value.data) if value.op == "uniform" else 0)
 
 
-def reduction(value: Node) -> tuple[str, Axis | None]:
-    """The reduction of a matrix: its name, and the axis along which the results lie."""
+def axis_of_sums(value: Node) -> Axis | None:
+    """The axis along which the sums of a matrix lie; None for one sum of all elements."""
     if value.op == "fold":
-        return "sum", "columns"
-    return value.op, "rows" if value.shape else None
+        return "columns"
+    return "rows" if value.shape else None
 
 
 def across(value: Node, column: Access, layout: Layout) -> Across:

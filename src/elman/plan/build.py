@@ -18,7 +18,7 @@ from elman.plan.spec import Spec
 _EVENTS = 1000
 _SUMS = 7 * _EVENTS
 _READABLE = ("next", "tape", "chunk")
-_KEPT = ("scratch", "scalar")  # buffers of values that later segments read
+_OF_PHASE = ("scratch", "scalar")  # buffers of values that later segments read
 
 
 @dataclass(eq=False)
@@ -175,13 +175,13 @@ class _Assembler:
         carried: bool,
     ) -> Segment:
         def stores(
-            values: Iterable[Node], kept: Collection[str] = ("scratch",)
+            values: Iterable[Node], of_phase: Collection[str] = ("scratch",)
         ) -> tuple[tuple[Node, Buffer], ...]:
             pairs: list[tuple[Node, Buffer]] = []
             for value in values:
                 targets = list(writes.get(value, ()))
                 buffer = buffers.get(value)
-                if buffer is not None and buffer.where in kept:
+                if buffer is not None and buffer.where in of_phase:
                     targets.append(buffer)
                 pairs.extend((value, target) for target in targets)
             return tuple(pairs)
@@ -192,7 +192,7 @@ class _Assembler:
             for arg in full_reads(value):
                 sync = sync or plan.level.get(arg, index) < index
         loops = tuple(
-            Part(gate_block, draft.bundles[gate_block], values, stores(values, _KEPT))
+            Part(gate_block, draft.bundles[gate_block], values, stores(values, _OF_PHASE))
             for gate_block, values in draft.vectors.items()
         )
         return Segment(sync, draft.scalars, stores(draft.scalars), loops)
@@ -255,20 +255,20 @@ class _Direction:
         fixed: per phase, values with the buffers they must be written to.
         slotted: per phase, values to be written to a slot.
         sums: whose operands are read after the last phase.
-        replay: of the matrices per sample that a backward reads.
+        replay: of the matrices per sample that a backward reads, and where they are written.
     """
 
     phases: tuple[_PhaseDraft, _PhaseDraft, _PhaseDraft]
     fixed: tuple[list[tuple[Node, Buffer]], ...]
     slotted: tuple[list[Node], ...]
     sums: tuple[Sum, ...] = ()
-    replay: _PhaseDraft | None = None
+    replay: tuple[_PhaseDraft, list[tuple[Node, Buffer]]] | None = None
 
     @property
     def all_phases(self) -> list[_PhaseDraft]:
         """In the order in which they run."""
         before, step, after = self.phases
-        return [before, *([self.replay] if self.replay else []), step, after]
+        return [before, *([self.replay[0]] if self.replay else []), step, after]
 
 
 def _forward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
@@ -333,23 +333,24 @@ def _backward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
 
 def _replay(
     pair: Pair, step: _PhaseDraft, available: Mapping[Node, Buffer | None], without: Collection[str]
-) -> _PhaseDraft | None:
-    """The phase that computes a chunk's matrices per sample again, if the backward reads them."""
+) -> tuple[_PhaseDraft, list[tuple[Node, Buffer]]] | None:
+    """The phase that computes a chunk's matrices per sample again, if the backward reads them, and
+    where it writes them."""
     states, nexts = pair.step.states, pair.step.next_states
     read = {arg for value in step.level for arg in value.args if is_matrix(arg)}
     if read.isdisjoint((*states, *nexts)):
         return None
-    roots = [value for value in nexts if is_matrix(value) and value not in states]
-    given = {value: buffer for value, buffer in available.items() if value not in roots}
-    return _PhaseDraft("backward replay", 4, given, roots, without)
+    writes = [
+        (value, Buffer("next", index))
+        for index, value in enumerate(nexts)
+        if is_matrix(value) and value not in states
+    ]
+    roots = [value for value, _ in writes]
+    readable = {value: buffer for value, buffer in available.items() if value not in roots}
+    return _PhaseDraft("backward replay", 4, readable, roots, without), writes
 
 
-def _sweep(
-    direction: _Direction,
-    taped: Mapping[Node, Buffer],
-    tape: list[Slot],
-    known_next: Collection[tuple[Node, Buffer]],
-) -> Sweep:
+def _sweep(direction: _Direction, taped: Mapping[Node, Buffer], tape: list[Slot]) -> Sweep:
     """Assign slots to the values of one direction, reusing the tape's where they fit.
 
     ``taped`` holds the taped values alone: what else lives in the tape's slots belongs to one
@@ -376,9 +377,8 @@ def _sweep(
     chunk = tuple(slot.gate_block for slot in chunk_slots)
     if direction.replay is None:
         return Sweep(before, step, after, chunk)
-    nexts = [(v, b) for v, b in known_next if v in direction.replay.roots]
-    replay = build.phase(direction.replay, _targets(nexts), loop=True)
-    return Sweep(before, step, after, chunk, replay)
+    replay, writes = direction.replay
+    return Sweep(before, step, after, chunk, build.phase(replay, _targets(writes), loop=True))
 
 
 def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:
@@ -392,8 +392,7 @@ def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:
     tape: list[Slot] = []
     assign(cuts.tape, _lives(phases, cuts.sums, cuts.tape), [], tape)
     taped = {value: Buffer("tape", i) for i, slot in enumerate(tape) for value, _ in slot.lives}
-    nexts = [(v, Buffer("next", i)) for i, v in enumerate(pair.step.next_states)]
-    sweeps = [_sweep(direction, taped, tape, nexts) for direction in directions]
+    sweeps = [_sweep(direction, taped, tape) for direction in directions]
     return Program(
         pair,
         spec,

@@ -7,7 +7,7 @@ sink:  step -> batched epilogue   rematerialise: batched prologue -> backward st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from elman.ir.graph import Node, Rate, walk
@@ -143,9 +143,12 @@ class _Cutter:
             return INFINITE
         return save_cost(value, self.sizes, self.prices)
 
-    def of_matrices(self, free: Collection[Node]) -> set[Node]:
-        """Matrices, and what is computed of matrices that are states: of the loop alone, where they
-        are in a near cache."""
+    def outside_loop(
+        self, save: Callable[[Node], float], free: Collection[Node]
+    ) -> Callable[[Node], float]:
+        """Cost of computing a value in a batched phase and saving it for the loop: of matrices per
+        sample, and of what is computed of those that are states, INFINITE, because these are in a
+        near cache in the loop."""
         step = self.pair.step
         states = {v for v in (*step.states, *step.next_states) if is_matrix(v)}
         computed: set[Node] = set()
@@ -154,7 +157,7 @@ class _Cutter:
                 is_matrix(value) or any(arg in states or arg in computed for arg in value.args)
             ):
                 computed.add(value)
-        return computed
+        return lambda value: INFINITE if value in computed else save(value)
 
     def save_apart(self, value: Node) -> float:
         """Cost of saving a value when others may be recomputed."""
@@ -197,11 +200,7 @@ class _Cutter:
         everything = below(roots)
         nodes = [v for v in everything if v.rate == Rate.INPUT]
         read = _boundary(everything, roots, Rate.INPUT)
-        matrices = self.of_matrices(free)
-
-        def keep(value: Node) -> float:
-            return INFINITE if value in matrices else self.save_apart(value)
-
+        keep = self.outside_loop(self.save_apart, free)
         return frontier(nodes, read, free, keep, self.compute_again)
 
     def sink(self, loop: list[Node], late: list[Node], free: set[Node]) -> tuple[Node, ...]:
@@ -239,12 +238,7 @@ class _Cutter:
         everything = below(roots, free)
         nodes = [v for v in everything if v.rate <= Rate.OUTPUT]
         read = _boundary(everything, roots, Rate.OUTPUT)
-        matrices = self.of_matrices(free)
-
-        def keep(value: Node) -> float:
-            return INFINITE if value in matrices else self.save(value)
-
-        return frontier(nodes, read, free, keep, self.compute)
+        return frontier(nodes, read, free, self.outside_loop(self.save, free), self.compute)
 
 
 def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:

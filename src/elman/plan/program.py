@@ -121,6 +121,11 @@ class Sweep:
         """The phases in the order in which they run."""
         return self.before, self.step, self.after
 
+    @property
+    def all_phases(self) -> tuple[Phase, ...]:
+        """The phases, then the replay if there is one."""
+        return self.phases if self.replay is None else (*self.phases, self.replay)
+
     def summed(self, value: Node) -> Buffer:
         """The buffer with the rows of a sum's operand, once all phases have run."""
         buffer = self.after.buffers.get(value)

@@ -32,8 +32,8 @@ class Blocks:
             a cache, and are made longer.
         rolled_statements: that a loop over like parts, as those of heads, has to save. The C of a
             GRU with 16 heads is compiled in a third of the time.
-        replayed: matrices per sample of one chunk's steps (bytes), which a backward computes again
-            and which should stay in the second cache.
+        replayed_bytes: of matrices per sample in the steps of one chunk, which a backward computes
+            again and which should stay in the second cache.
     """
 
     rows: int = 48
@@ -45,11 +45,11 @@ class Blocks:
     gathered_steps: int = 16
     conflicting_row: int = 256
     rolled_statements: int = 96
-    replayed: int = 1 << 20
+    replayed_bytes: int = 1 << 20
 
     def replayed_steps(self, matrix_bytes: int) -> int | None:
         """Steps of a chunk for states of so many bytes per sample; None if there are none."""
-        return max(4, min(64, self.replayed // matrix_bytes)) if matrix_bytes else None
+        return max(4, min(64, self.replayed_bytes // matrix_bytes)) if matrix_bytes else None
 
 
 @dataclass(frozen=True)

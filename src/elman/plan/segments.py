@@ -47,8 +47,8 @@ class Draft:
 
 
 def accumulates(value: Node) -> bool:
-    """Whether a sum or maximum over units of a matrix is taken in the pass over the matrix that
-    computes its argument: it is complete at the end of that segment."""
+    """Whether a value is a sum over a matrix per sample, taken in the pass that computes its
+    argument: it is complete at the end of that segment."""
     return value.op in ACCUMULATED and len(value.args) == 1 and is_matrix(value.args[0])
 
 

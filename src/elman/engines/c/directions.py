@@ -8,6 +8,7 @@ from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import gathered_operands
 from elman.engines.c.invariants import InvariantPrinter
 from elman.engines.c.isa import Isa
+from elman.engines.c.matrix_states import MatrixStates
 from elman.engines.c.printer import PhasePrinter, ProductStyle
 from elman.engines.c.products import Panels, pack_code, plan_panels, tiles_of
 from elman.engines.c.spelling import accesses, in_groups
@@ -44,7 +45,7 @@ class DirectionPrinter:
     ) -> None:
         self.name, self.direction, self.layout, self.clock = name, direction, layout, clock
         self.blocks = blocks
-        self.matrices = any(part.axes for part in direction.parts)
+        self.matrices = MatrixStates(layout, direction)
         self.packed = clock.mark(f"{direction.name}, weights packed")
         self.direct = name == "direct" or not tiled
         self.panels: dict[Product, Panels] = plan_panels(layout, direction.all_phases)
@@ -104,26 +105,13 @@ class DirectionPrinter:
             "    long n = c->chunk < c->T ? c->chunk : c->T, rows = n * c->B;",
             "    char *p = c->arena;",
             f"    c->scalars_size = rows * {scalars} + 64 / sizeof(T);",  # of each worker
-            *self._matrices_size(),
+            *self.matrices.size(),
             *(f"    c->{name} = (T *)p; p += bytes_of({count});" for name, count in regions),
             "    c->flags = (Flag *)p; p += c->workers * sizeof(Flag);",
             "    c->bytes = p - c->arena;",
             "}",
         ]
         return "\n".join(lines)
-
-    def _matrices_before(self) -> str:
-        """C text of the elements of a worker's matrices, before its scalars."""
-        if not self.matrices:
-            return ""
-        rows = "2" if self.direction.replay is None else "(c->chunk + 1)"
-        return f" + {rows} * {self.layout.matrix_rows}"
-
-    def _matrices_size(self) -> list[str]:
-        """C line that adds a worker's matrices to its scalars."""
-        if not self.matrices:
-            return []
-        return [f"    c->scalars_size = (c->scalars_size{self._matrices_before()} + 15) / 16 * 16;"]
 
     def _gathered_regions(self) -> list[tuple[str, str]]:
         """Workspace for the states before the rows of a chunk, where they are not stored in that
@@ -143,7 +131,7 @@ class DirectionPrinter:
             f"static void {self.name}_run(C *c, Worker *w) {{",
             "    long lo[GATE_BLOCKS], hi[GATE_BLOCKS], zero[GATE_BLOCKS], full[GATE_BLOCKS];",
             "    ranges(w, lo, hi, zero, full);",
-            f"    T *sc = c->scalars + w->id * c->scalars_size{self._matrices_before()};",
+            f"    T *sc = c->scalars + w->id * c->scalars_size{self.matrices.elements()};",
             "    (void)sc;",
             *("    " + line for line in [*self.clock.start(), *body]),
             "}",
@@ -168,7 +156,7 @@ class DirectionPrinter:
             "    tell((Head *)c, w, t0 + n);",
             "}",
             "if (!w->id) last_states(c);",
-            *self._last_matrices(),
+            *self.matrices.last(),
         ]
 
     def _backward(self) -> list[str]:
@@ -188,6 +176,20 @@ class DirectionPrinter:
             "}",
             *_alone([*end, *finish]),
             *self.summed,
+        ]
+
+    def _chunks_backwards(self) -> list[str]:
+        """C lines that begin the backward's loop over chunks: those of the forward, where it has
+        kept matrices before each."""
+        if self.matrices.by_sample:
+            return [
+                "for (long t1 = c->T, t0; t1 > 0; t1 = t0) {",
+                "    t0 = (t1 - 1) / c->chunk * c->chunk;",
+                "    long n = t1 - t0;",
+            ]
+        return [
+            "for (long t1 = c->T; t1 > 0; t1 -= c->chunk) {",
+            "    long t0 = t1 > c->chunk ? t1 - c->chunk : 0, n = t1 - t0;",
         ]
 
     def _setup(self) -> list[str]:
@@ -254,14 +256,14 @@ class DirectionPrinter:
         calls = self._calls(
             index, "b, e, by_rows ? zero : lo, by_rows ? full : hi", sync="!by_rows", done="b - b0"
         )
-        few = f"rows >= {self.blocks.batched_rows} * c->shares"
+        by_rows = f"rows >= {self.blocks.batched_rows} * c->shares"
         if any(part.axes for segment in segments for part in segment.parts):
-            few = "1"  # a matrix is not shared: its sums belong to one worker
+            by_rows = "1"  # a matrix is not shared: its sums belong to one worker
         most = f"by_rows ? {self.blocks.rows} : rows" if len(segments) > 1 else "rows"
         return [
             "{",
             "    long t = t0, rows = first_row(c, t0 + n) - first_row(c, t0);",
-            f"    int by_rows = {few}, lead = by_rows || !w->id;",
+            f"    int by_rows = {by_rows}, lead = by_rows || !w->id;",
             "    long s = by_rows ? w->id : 0, step = by_rows ? w->workers : c->shares;",
             "    for (; s < c->shares; s += step) {",
             "        long b0 = by_rows ? share(rows, s, c->shares) : 0;",
@@ -280,7 +282,7 @@ class DirectionPrinter:
         """The time loop under each split: one worker, by samples, by units."""
         by_units = self._calls(1, "0, size_at(c, t), lo, hi", sync="1")
         by_samples = self._calls(1, "b0, e, zero, full", sync="0")
-        if self.matrices:
+        if self.matrices.by_sample:
             return [*self._steps_by_sample(loop), "barrier(w);"]
         return [
             "if (c->split == 2) {",
@@ -304,74 +306,11 @@ class DirectionPrinter:
             "barrier(w);",
         ]
 
-    def _chunks_backwards(self) -> list[str]:
-        """C lines that begin the backward's loop over chunks: the forward's, where it has kept
-        the matrices before each."""
-        if self.matrices:
-            return [
-                "for (long t1 = c->T, t0; t1 > 0; t1 = t0) {",
-                "    t0 = (t1 - 1) / c->chunk * c->chunk;",
-                "    long n = t1 - t0;",
-            ]
-        return [
-            "for (long t1 = c->T; t1 > 0; t1 -= c->chunk) {",
-            "    long t0 = t1 > c->chunk ? t1 - c->chunk : 0, n = t1 - t0;",
-        ]
-
     def _steps_by_sample(self, loop: str) -> list[str]:
-        """The time loop of one sample after another, whose matrices stay in a near cache: in the
-        forward those before and behind each chunk are kept, a backward begins with them."""
-        replay = self.direction.replay
-        forward = "for (long t = t0; t < t0 + n; t++)"
-        lines: list[str] = []
-        if replay is not None or self.direction.name == "forward":
-            row = "0" if replay is not None else "t0 & 1"
-            lines += self._matrix_copies("t0 / c->chunk", row, load=True)
-        if replay is not None:
-            lines += self._active(forward, self._calls_of(replay, "b0, e, zero, full"))
-        lines += self._active(loop, self._calls(1, "b0, e, zero, full", sync="0"))
-        if self.direction.name == "forward":
-            lines += [
-                "while (stop > t0 && size_at(c, stop - 1) < e) stop--;",
-                *self._matrix_copies("t0 / c->chunk + 1", "stop & 1", load=False),
-            ]
-        return [
-            "int lead = 1;",
-            "long s = c->split ? w->id : 0, shares = c->split ? c->shares : 1;",
-            "if (c->split || !w->id) for (; s < shares; s += w->workers)",
-            "    for (long b0 = cut(c, s, shares); b0 < cut(c, s + 1, shares); b0++) {",
-            "        const long e = b0 + 1;",
-            "        long stop = t0 + n; (void)stop;",
-            *("        " + line for line in lines),
-            "    }",
-        ]
-
-    def _active(self, loop: str, calls: list[str]) -> list[str]:
-        """C lines of a loop over the steps of a sample."""
-        inner = ["if (size_at(c, t) < e) continue;", *calls]
-        return [f"{loop} {{", *("    " + line for line in inner), "}"]
-
-    def _matrix_copies(self, chunk: str, row: str, *, load: bool) -> list[str]:
-        """C lines that copy a sample's matrices from (``load``) or to where they are kept."""
-        layout, rows = self.layout, "2" if self.direction.replay is None else "(c->chunk + 1)"
-        lines: list[str] = []
-        for array in sorted(layout.matrices):
-            width, length = layout.state_widths[array], layout.matrix_row(array)
-            behind = sum(layout.matrix_row(k) for k in layout.matrices if k >= array)
-            at_hand = f"sc - {rows} * {behind} + ({row}) * {length}"
-            kept = f"c->st[{array}] + ((({chunk}) & c->ring[{array}]) * c->B + b0) * {width}"
-            target, source = (at_hand, kept) if load else (kept, at_hand)
-            lines.append(f"memcpy({target}, {source}, sizeof(T) * {width});")
-        return lines
-
-    def _last_matrices(self) -> list[str]:
-        """C lines that copy the matrices behind the last chunk to where last states are wanted."""
-        lines = ["long k = (c->T + c->chunk - 1) / c->chunk;"]
-        for array in sorted(self.layout.matrices):
-            width = f"c->B * {self.layout.state_widths[array]}"
-            source = f"c->st[{array}] + (k & c->ring[{array}]) * {width}"
-            lines.append(f"memcpy(c->last[{array}], {source}, sizeof(T) * {width});")
-        return _alone(lines) if self.matrices else []
+        """The time loop of one sample after another, whose matrices stay in a near cache."""
+        replay, rows = self.direction.replay, "b0, e, zero, full"
+        again = [] if replay is None else self._calls_of(replay, rows)
+        return self.matrices.loops(loop, again, self._calls(1, rows, sync="0"))
 
     def _summed(self) -> list[str]:
         """The sums for the weights' gradients over the rows of a chunk."""

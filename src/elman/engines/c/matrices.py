@@ -20,16 +20,9 @@ from elman.lowered.types import (
     Value,
 )
 
-# C text of the empty result, of combining two vectors, two numbers, and the lanes of one vector
-_COMBINE = {
-    "sum": ("(V){0}", "{0} + {1}", "{0} + {1}", "total_of({0})"),
-    "amax": ("bc(-(T)INFINITY)", "v_max({0}, {1})", "larger_of({0}, {1})", "largest_of({0})"),
-}
 _NO_AXES: frozenset[Axis] = frozenset()
 _BOTH_AXES: frozenset[Axis] = frozenset(("rows", "columns"))
-_VECTORS = (
-    8  # of a row that are walked through together, with the sums along both axes in registers
-)
+_VECTORS = 8  # of a row, walked through together: sums along both axes stay in registers
 
 
 class MatrixSpelling(Spelling):
@@ -44,9 +37,8 @@ class MatrixSpelling(Spelling):
         number = self._numbers[id(statement)]
         text = self.value(statement.value)
         if self._tail and statement.axis != "columns":
-            text = f"lanes_before({text}, {self.matrix_columns} - u, {_empty(statement)})"
-        name = f"a{number}[j]" if statement.axis == "columns" else f"a{number}"
-        return f"{name} = {_COMBINE[statement.name][1].format(name, text)};"
+            text = f"lanes_before({text}, {self.matrix_columns} - u)"
+        return f"a{number}{'[j]' if statement.axis == 'columns' else ''} += {text};"
 
     def register(self, index: int) -> str:
         """See :meth:`Spelling.register`."""
@@ -115,15 +107,15 @@ class MatrixSpelling(Spelling):
         self.matrix_columns = 0
         if not in_vector:
             return []
-        by_axis: dict[Axis | None, list[tuple[int, Accumulate]]] = {}
-        for number, statement in enumerate(sums):
-            by_axis.setdefault(statement.axis, []).append((number, statement))
-        by_row, by_column, of_all = (by_axis.get(axis, []) for axis in ("rows", "columns", None))
+        by_row, by_column, of_all = (
+            [(number, s) for number, s in enumerate(sums) if s.axis == axis]
+            for axis in ("rows", "columns", None)
+        )
         blocks = vectors > block
         start, end = ("first", f"lesser_of(first + {block}, {vectors})") if blocks else (0, block)
         loop = [
             f"for (long i = 0; i < {rows}; i++) {{",
-            *(f"    V a{number} = {_empty(statement)};" for number, statement in by_row),
+            *(f"    V a{number} = {{0}};" for number, _ in by_row),
             *("    " + line for line in in_row),
             f'    _Pragma("GCC unroll {block}")',
             f"    for (long j = {start}; j < {end}; j++) {{",
@@ -137,13 +129,13 @@ class MatrixSpelling(Spelling):
             inner = ["    " + line for line in loop]
             loop = [f"for (long first = 0; first < {vectors}; first += {block}) {{", *inner, "}"]
         totals = [
-            f"{self.element(access)} = {_total(statement, f'a{number}')};"
+            f"{self.element(access)} = total_of(a{number});"
             for number, statement in of_all
             for access in statement.accesses
         ]
         lines = [
-            *(line for number, s in by_column for line in _empty_columns(number, s, vectors)),
-            *(f"V a{number} = {_empty(statement)};" for number, statement in of_all),
+            *(f"V a{number}[{vectors}] = {{0}};" for number, _ in by_column),
+            *(f"V a{number} = {{0}};" for number, _ in of_all),
             *before,
             *loop,
             *(line for n, s in by_column for line in self._column_results(n, s, vectors)),
@@ -152,17 +144,18 @@ class MatrixSpelling(Spelling):
         return ["for (long r = r0; r < r1; r++) {", *("    " + line for line in lines), "}"]
 
     def _row_result(self, number: int, statement: Accumulate, *, blocks: bool) -> list[str]:
-        """C lines that store the result of row ``i``."""
-        total, both = _total(statement, f"a{number}"), _COMBINE[statement.name][2]
+        """C lines that store the sum of row ``i``, of one of several blocks of columns."""
         lines: list[str] = []
         for access in statement.accesses:
             place = f"({self.at(access)})[i]"
-            text = f"first ? {both.format(place, total)} : {total}" if blocks else total
-            lines.append(f"{place} = {text};")
+            total = f"total_of(a{number})"
+            lines.append(
+                f"{place} = {f'first ? {place} + {total} : {total}' if blocks else total};"
+            )
         return lines
 
     def _column_results(self, number: int, statement: Accumulate, vectors: int) -> list[str]:
-        """C lines that store the results of all columns."""
+        """C lines that store the sums of all columns."""
         return [
             f"for (long j = 0; j < {vectors}; j++) {self._column_result(access, f'a{number}[j]')}"
             for access in statement.accesses
@@ -172,17 +165,3 @@ class MatrixSpelling(Spelling):
         if self.partial(access):
             return f"stn({self.at(access)}, j * VL, {access.width}, {text});"
         return f"st({self.at(access)} + j * VL, {text});"
-
-
-def _empty(statement: Accumulate) -> str:
-    return _COMBINE[statement.name][0]
-
-
-def _empty_columns(number: int, statement: Accumulate, vectors: int) -> list[str]:
-    """C lines that declare the results of all columns."""
-    empty = f"a{number}[j] = {_empty(statement)};"
-    return [f"V a{number}[{vectors}];", f"for (long j = 0; j < {vectors}; j++) {empty}"]
-
-
-def _total(statement: Accumulate, vector: str) -> str:
-    return _COMBINE[statement.name][3].format(vector)

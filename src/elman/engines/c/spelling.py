@@ -82,6 +82,16 @@ def in_groups(groups: int, lines: list[str]) -> list[str]:
     return [f"for (long g = 0; g < {groups}; g++) {{", *("    " + line for line in lines), "}"]
 
 
+# rows of the matrices of a worker's sample
+MATRIX_ROWS = {Space.LOCAL: "2", Space.REPLAYED: "(c->chunk + 1)"}
+
+
+def matrix_address(layout: Layout, array: int, space: Space, row: str) -> str:
+    """C text of a matrix of the worker's sample: they lie before the worker's scalars."""
+    behind = sum(layout.matrix_row(k) for k in layout.matrices if k >= array)
+    return f"sc - {MATRIX_ROWS[space]} * {behind} + ({row}) * {layout.matrix_row(array)}"
+
+
 class Spelling:
     """C text of accesses and values in a row ``r``, at a unit ``u``.
 
@@ -101,17 +111,12 @@ class Spelling:
         return base_of(access)
 
     def _matrix_base(self, access: Access) -> tuple[str, str]:
-        """Name and text of the pointer to the worker's sample's matrix before, or after, a step.
-        They lie before the worker's scalars."""
-        layout, array = self.layout, access.region.array
-        behind = sum(layout.matrix_row(k) for k in layout.matrices if k >= array)
-        after = "t + 1" if access.step else "t"
-        if access.region.space is Space.LOCAL:
-            rows, step = "2", f"(({after}) & 1)"
-        else:
-            rows, step = "(c->chunk + 1)", f"({after} - t0)"
-        text = f"sc - {rows} * {behind} + {step} * {layout.matrix_row(array)}"
-        return f"{'nx' if access.step else 'st'}{array}", text
+        """Name and text of the pointer to the matrix of the worker's sample before, or after, a
+        step."""
+        region, after = access.region, "t + 1" if access.step else "t"
+        row = f"({after}) & 1" if region.space is Space.LOCAL else f"{after} - t0"
+        address = matrix_address(self.layout, region.array, region.space, row)
+        return f"{'nx' if access.step else 'st'}{region.array}", address
 
     def stride(self, access: Access) -> str:
         """C text of the distance between rows."""
