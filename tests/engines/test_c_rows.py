@@ -10,15 +10,18 @@ import torch
 from torch import Tensor
 
 import elman
-from elman import cell, compiler
+from elman import cell, cells, compiler
 from elman.cells import gru
-from elman.engines.c.arguments import rows_of
+from elman.engines.c.arguments import PreparedKernel, rows_of
 from elman.engines.c.kernel import CKernel
+from elman.engines.call import Call
 from elman.frontend.cell import Cell
 from elman.ops import tanh
+from elman.plan.schedule import Schedule
 from elman.plan.spec import Spec
 from elman.tuning.kernels import kernel_of
-from helpers import assert_close, need_engine
+from helpers import Sizes, assert_close, need_engine, random_case
+from kernels import c_kernel
 
 T, B, N = 6, 5, 17
 F64 = torch.float64
@@ -87,3 +90,22 @@ def test_read_where_it_lies():
     copied, *distances = rows_of(x)
     assert copied.is_contiguous()
     assert distances == [B * N, N]
+
+
+def test_prepared_workspaces_fit_their_workers(monkeypatch):
+    """A call that may use more threads than the one that it was prepared for has more memory."""
+    case = random_case(cells.gru, Sizes(T=4, B=3, I=5, H=40), 1, torch.float32)
+    kernel = c_kernel(case).scheduled(Schedule("units"), 3)
+    states = tuple(state[None] for state in case.states.values())
+    call = Call(tuple(case.inputs.values()), states, tuple(case.weights.values()), None, True)
+
+    def allow(count: int) -> None:
+        for module in ("arguments", "kernel"):
+            monkeypatch.setattr(f"elman.engines.c.{module}.workers", lambda: count)
+
+    allow(1)
+    prepared = PreparedKernel(kernel, [kernel], call)
+    for count in (1, 3):
+        allow(count)
+        (size,) = prepared._borrow(call).sizes
+        assert (size + 1) * 4 >= kernel.workspace_bytes(4, 3)  # which rounds up

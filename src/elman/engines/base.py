@@ -235,8 +235,8 @@ class Engine(ABC):
         """
         return None
 
-    def prepared(self, kernel: Kernel, call: Call) -> Kernel:
-        """A kernel for further calls of the same kind, of which nothing has to be found out again.
+    def prepare(self, kernel: Kernel, call: Call) -> Kernel:
+        """Make a kernel for further calls of the same kind, in which only addresses change.
 
         Args:
             kernel: of this engine, or several of them as one, of which each reads the output of

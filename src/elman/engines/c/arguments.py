@@ -114,7 +114,7 @@ class _Recorder(ConcurrentLaunches):
 
 
 class _Layer:
-    """What all calls of a kind of one kernel have in common.
+    """Calls of one kind of one kernel: places of their arguments, sizes, allocators.
 
     Attributes:
         kernel: of the layer.
@@ -192,7 +192,7 @@ class _Layer:
         return saved[place.start][1:] if self.is_state else saved[place.stop - 2]
 
 
-class _Lent:
+class _CallBuffers:
     """Argument blocks and internal memory of one call at a time.
 
     Attributes:
@@ -245,8 +245,8 @@ class _Lent:
 class PreparedKernel(WrappedKernel):
     """Kernels one after another, for calls of one kind: a layer, or a stack of layers. Thread-safe.
 
-    What depends on sizes alone is found once; a call sets addresses. Memory that no caller sees is
-    used again, if it is little.
+    What depends on sizes alone is computed once; a call sets addresses. Memory that no caller sees
+    is used again, if it is little.
 
     Args:
         kernel: that runs such calls.
@@ -285,56 +285,59 @@ class PreparedKernel(WrappedKernel):
         T, B, _ = call.sizes
         self.bytes = sum(m.workspace_bytes(T, B) + m.tape_bytes(T, B) for m in members)
         self._keeps_arenas = self.bytes <= MOST_BYTES
-        self._lent: deque[_Lent] = deque(maxlen=2)
-        self._lent.append(_Lent(self._layers, call, workers(), self._keeps_arenas))
-        self._end = self._lent.append if self._keeps_arenas else self._give_arenas_back
+        self._free_buffers: deque[_CallBuffers] = deque(maxlen=2)
+        self._free_buffers.append(_CallBuffers(self._layers, call, workers(), self._keeps_arenas))
+        self._end = self._free_buffers.append if self._keeps_arenas else self._give_arenas_back
 
-    def copies_nothing(self, call: Call) -> bool:
+    def reads_in_place(self, call: Call) -> bool:
         """Whether kernels read the input and the weights of the call that this was made for as they
         lie."""
-        lent = self._lent[0]
-        pairs = [*zip(self._layers, lent.blocks)]
+        buffers = self._free_buffers[0]
+        pairs = [*zip(self._layers, buffers.blocks)]
         read = [at for layer, block in pairs for at in block[layer.w]]
         return (
-            lent.blocks[0][self._layers[0].x] == call.inputs[0].data_ptr() and read == lent.weights
+            buffers.blocks[0][self._layers[0].x] == call.inputs[0].data_ptr()
+            and read == buffers.weights
         )
 
-    def _borrow(self, call: Call) -> _Lent:
+    def _borrow(self, call: Call) -> _CallBuffers:
         """Argument blocks for a call, which have its weights."""
         free = workers()
         try:
-            lent = self._lent.pop()
+            buffers = self._free_buffers.pop()
         except IndexError:  # other threads have them
-            lent = None
-        if lent is None or lent.free != free:
+            buffers = None
+        if buffers is None or buffers.free != free:
             x = call.inputs[0].as_strided(*self._input_layout)
-            lent = _Lent(self._layers, call._replace(inputs=(x,)), free, self._keeps_arenas)
+            buffers = _CallBuffers(
+                self._layers, call._replace(inputs=(x,)), free, self._keeps_arenas
+            )
         weights = [*map(address, call.weights)]
-        if weights != lent.weights:
-            lent.weights = weights
-            for layer, block in zip(self._layers, lent.blocks):
+        if weights != buffers.weights:
+            buffers.weights = weights
+            for layer, block in zip(self._layers, buffers.blocks):
                 block[layer.w] = weights[layer.weights]
         if self._poisoned:
-            lent.poison()
+            buffers.poison()
         if not self._keeps_arenas:
-            for layer, block, size in zip(self._layers, lent.blocks, lent.sizes):
+            for layer, block, size in zip(self._layers, buffers.blocks, buffers.sizes):
                 kernel = layer.kernel
-                lent.arenas.append(kernel.supply.take(kernel.arenas, size))
-                block[layer.arena] = lent.arenas[-1].data_ptr()
-        return lent
+                buffers.arenas.append(kernel.supply.take(kernel.arenas, size))
+                block[layer.arena] = buffers.arenas[-1].data_ptr()
+        return buffers
 
-    def _give_arenas_back(self, lent: _Lent) -> None:
+    def _give_arenas_back(self, buffers: _CallBuffers) -> None:
         """End a call whose workspaces are those of all calls of the kernels."""
-        for layer, arena in zip(self._layers, lent.arenas):
+        for layer, arena in zip(self._layers, buffers.arenas):
             layer.kernel.arenas.append(arena)
-        lent.arenas = []
-        self._lent.append(lent)
+        buffers.arenas = []
+        self._free_buffers.append(buffers)
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`; states are [layers, B, n], and x may lie as the transposed
         input of the call that this was made for."""
-        lent, states, layers = self._borrow(call), call.states, self._layers
-        blocks, saved = lent.blocks, list[Tensor]() if self._training else None
+        buffers, states, layers = self._borrow(call), call.states, self._layers
+        blocks, saved = buffers.blocks, list[Tensor]() if self._training else None
         last = [*map(self._like_state, states)]
         begin, end = [*map(address, states)], [*map(address, last)]
         for index, h0, final, k, behind in self._states:
@@ -348,19 +351,19 @@ class PreparedKernel(WrappedKernel):
             for layer, block in zip(layers, blocks):
                 block[layer.x] = output.data_ptr()
                 output = layer.allocate(block, saved)
-        for function, _, block_address, team in lent.calls:
+        for function, _, block_address, team in buffers.calls:
             stolen = function(block_address)
             if team:
                 oversubscription.tell(stolen)
-        self._end(lent)
+        self._end(buffers)
         return Result(output, tuple(last), tuple(saved or ()))
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
         """See :meth:`Kernel.backward`; states are [layers, B, n]."""
-        lent, layers, d = self._borrow(call), self._layers, cotangents.output
-        blocks = lent.blocks
+        buffers, layers, d = self._borrow(call), self._layers, cotangents.output
+        blocks = buffers.blocks
         d_states = [*map(self._like_state, call.states)]
         lasts = [*map(contiguous_or_none, cotangents.last)]
         begin, end = [*map(address, d_states)], [*map(address_or_null, lasts)]
@@ -388,19 +391,19 @@ class PreparedKernel(WrappedKernel):
             grads = [None if make is None else make(weight) for make, weight in pairs]
             block[layer.dw] = [*map(address_or_null, grads)]
             d_weights[:0] = grads
-            _, function, block_address, team = lent.calls[index]
+            _, function, block_address, team = buffers.calls[index]
             stolen = function(block_address)
             if team:
                 oversubscription.tell(stolen)
             if not keep:  # nobody else can read it any more
                 full = tape.untyped_storage().nbytes() == tape.nbytes
                 layer.kernel.tapes.append(tape if full else full_storage(tape))
-        self._end(lent)
+        self._end(buffers)
         return Gradients((d,), tuple(d_states), tuple(d_weights))
 
 
-def prepared(kernel: Kernel, members: Sequence[CKernel], call: Call) -> Kernel:
-    """A kernel for calls of one kind, of which nothing has to be found out again; the kernel itself
+def prepare(kernel: Kernel, members: Sequence[CKernel], call: Call) -> Kernel:
+    """Make a kernel for calls of one kind, in which a call sets addresses alone; the kernel itself
     where arguments are copied, or calls without a backward need much memory.
 
     Args:
@@ -411,5 +414,5 @@ def prepared(kernel: Kernel, members: Sequence[CKernel], call: Call) -> Kernel:
     if not call.sizes[2] or not single or len(training) > 1:
         return kernel
     result = PreparedKernel(kernel, members, call)
-    serves = result.copies_nothing(call) and (result.bytes <= MOST_BYTES or training == {True})
+    serves = result.reads_in_place(call) and (result.bytes <= MOST_BYTES or training == {True})
     return result if serves else kernel

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from elman.engines.base import Engine, Job, Kernel
 from elman.engines.c import cross_entropy, memory, scans
-from elman.engines.c.arguments import prepared
+from elman.engines.c.arguments import prepare
 from elman.engines.c.build import find_compiler
 from elman.engines.c.kernel import DTYPES, CKernel
 from elman.engines.c.threads import oversubscription, threads
@@ -85,11 +85,11 @@ class CEngine(Engine):
         kernel, share = side_by_side(c_kernels, arrangement, batch, free)
         return (kernel, share) if share <= _PRUNE_RATIO else None
 
-    def prepared(self, kernel: Kernel, call: Call) -> Kernel:
+    def prepare(self, kernel: Kernel, call: Call) -> Kernel:
         """Argument blocks that are filled but for addresses."""
         members = kernel.kernels if type(kernel) is Together else (kernel,)
         c_kernels = [member for member in members if isinstance(member, CKernel)]
-        return prepared(kernel, c_kernels, call) if len(c_kernels) == len(members) else kernel
+        return prepare(kernel, c_kernels, call) if len(c_kernels) == len(members) else kernel
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan, spell, compile (or find in the cache), load; once for all schedules of a job."""

@@ -46,17 +46,11 @@ class Results:
         # a backward reads all rows of the states, and so does an epilogue of the forward
         every = job.spec.training or bool(program.forward.after.segments)
         states = range(len(layout.state_widths))
-        self.rings = tuple(
-            [
-                0
-                if k in layout.held
-                else -1
-                if (job.spec.training if k in layout.matrices else every)
-                or (not k and self.output_is_state)
-                else 1
-                for k in states
-            ]
-        )
+        all_steps = [
+            job.spec.training if k in layout.matrices else every or (not k and self.output_is_state)
+            for k in states
+        ]
+        self.rings = tuple([0 if k in layout.held else -1 if all_steps[k] else 1 for k in states])
         self.all_rows = tuple([0 if k in layout.held else -1 for k in states])
         wants, step = job.spec.wants, program.pair.step
         self._weight_makers = [supply.like if name in wants else None for name in weights]
@@ -75,17 +69,16 @@ class Results:
     ) -> list[tuple[int, int, int]]:
         """Shapes of the state sequences of a call, dense or of packed rows, in chunks of so many
         steps."""
-        shapes: list[tuple[int, int, int]] = []
-        for k, (ring, width) in enumerate(zip(self.rings, self._widths, strict=True)):
-            if k in self._matrices:
-                steps, ring = -(-T // chunk), ring if packed is None else -1
-            else:
-                steps = T
-            if packed is not None and k not in self._matrices:
-                shapes.append((1, packed.batch + packed.rows * bool(ring), width))
-            else:
-                shapes.append((1 + (steps if ring < 0 else ring), B, width))
-        return shapes
+
+        def shape(k: int, ring: int, width: int) -> tuple[int, int, int]:
+            if k in self._matrices:  # before and behind each chunk
+                chunks = -(-T // chunk)
+                return 1 + (chunks if ring < 0 or packed is not None else ring), B, width
+            if packed is not None:
+                return 1, packed.batch + packed.rows * bool(ring), width
+            return 1 + (T if ring < 0 else ring), B, width
+
+        return [shape(k, *of) for k, of in enumerate(zip(self.rings, self._widths, strict=True))]
 
     def kept_elements(self, T: int, B: int, chunk: int) -> int:
         """Elements that the forward keeps for the backward: slots and state sequences."""
@@ -107,8 +100,8 @@ class Results:
         return output if self.output_is_state else output.reshape(*lead, self.output_width)
 
     def gradient_makers(self, call: Call) -> tuple[Maker | None, list[Maker | None]]:
-        """What allocates the gradients of the first input, and of each weight, of calls like one;
-        None for what is not wanted."""
+        """Allocators of the gradients of the first input, and of each weight, for calls like one;
+        None where a gradient is not wanted."""
         tensors = (call.inputs[0], *call.weights)
         makers = [
             self._supply.maker_like(tensor) if make == self._supply.like else make

@@ -221,14 +221,14 @@ class CallPlan:
 
     def prepare(self, x: Any, state: Any, weights: Sequence[Tensor]) -> None:
         """After the first call, find what runs usual ones of this kind without further layouts: a
-        kernel that the engine prepares (:meth:`Engine.prepared`), or that of a single layer.
+        kernel that the engine prepares (:meth:`Engine.prepare`), or that of a single layer.
 
         Args:
             x, state, weights: of the call, as of :meth:`run_again`.
         """
         groups = [*self._bound.values()]
-        one = len(groups) == len(groups[0].kernels) == 1 if groups else False
-        if not (self._usual and one and self.directions == 1 and isinstance(x, Tensor)):
+        single = len(groups) == 1 and len(groups[0].kernels) == 1
+        if not (self._usual and single and self.directions == 1 and isinstance(x, Tensor)):
             return  # one input may come in a tuple
         bound, layout = groups[0].kernels[0], self.layout
         kernel, values = bound.kernel, layout.time_major(x)
@@ -240,7 +240,7 @@ class CallPlan:
         starts = tuple(states) or self._zeros(values.shape[1], values)
         if all(tensor.is_contiguous() for tensor in (*states, *weights)):
             call = Call((values,), starts, tuple(weights), stacked=True)
-            kernel = registry.find(kernel.engine).prepared(kernel, call)
+            kernel = registry.find(kernel.engine).prepare(kernel, call)
         if kernel is not bound.kernel:  # it writes to no state
             self._zero_states = () if states else starts
         elif len(self.parts.runners) > 1:
