@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -61,7 +61,7 @@ def chunks(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.cat(out, 1).movedim(1, 0)
 
 
-def arguments(T: int, N: int, size: int) -> tuple[Tensor, ...]:
+def draw(T: int, N: int, size: int) -> tuple[Tensor, ...]:
     """Normalised keys and queries, values, and gates near their usual sizes."""
     torch.manual_seed(0)
     q, k = (torch.nn.functional.normalize(torch.randn(T, N, size), dim=-1) for _ in range(2))
@@ -75,14 +75,14 @@ def train(run: Callable[..., Tensor], x: tuple[Tensor, ...], d: Tensor) -> tuple
     return out.detach(), *torch.autograd.grad(out, x, d)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one tiny case")
-    quick = parser.parse_args().quick
+    quick = parser.parse_args(arguments).quick
     print("T      B  heads  K = V  elman ms        loop ms         chunks ms       times as fast")
     for T, B, heads, size in QUICK if quick else CASES:
-        x = arguments(T, B * heads, size)
+        x = draw(T, B * heads, size)
         d = torch.randn(T, B * heads, size)
         net = elman.Recurrent(gated_delta, size, size, engine="c")
         ways = {"elman": lambda *row: net(row)[0], "loop": loop, "chunks": chunks}  # noqa: B023
