@@ -14,7 +14,7 @@ from elman.lowered.verify import verify
 from elman.ops import amax, columns, exp, outer, rows, sigmoid, softmax, tanh
 from elman.ops import sum as total
 from elman.plan.schedule import Schedule
-from helpers import Sizes, assert_all_same, need_engine, oracle, random_case
+from helpers import Sizes, assert_all_same, assert_same, need_engine, oracle, random_case
 from kernels import c_kernel
 from lowered_machine import lowered_of
 
@@ -165,10 +165,8 @@ def test_values_and_gradients(name, K, V, T, B, dtype):
     results = [*as_row(out), *(value[0] for value in as_row(after))]
     leaves = [*x2, *s2, *net.parameters()]
     got = torch.autograd.grad(results, leaves, [c.to(dtype) for c in cotangents])
-    tolerance = {"rtol": 1e-9, "atol": 1e-9} if dtype is F64 else {"rtol": 2e-3, "atol": 2e-4}
-    for value, other in zip([*results, *got], [*outputs, *last, *want], strict=True):
-        scale = float(other.detach().abs().max()) or 1.0
-        torch.testing.assert_close(value.to(F64) / scale, other / scale, **tolerance)
+    for k, pair in enumerate(zip([*results, *got], [*outputs, *last, *want], strict=True)):
+        assert_same(f"tensor {k}", *(value.detach() for value in pair), dtype, T)
 
 
 def test_unequal_lengths_resets_and_masks():
