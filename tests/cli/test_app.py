@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from elman.cli import app
+from elman.cli.train import EXAMPLES_OF_TASKS
 from elman.train.loop.loop import defer_signals
 from scripts import PATIENCE_S
 
@@ -42,6 +43,22 @@ def test_help_of_each_command(elman, name):
     for line in importlib.import_module(f"elman.cli.{name}").EXAMPLES:
         assert line.startswith(f"elman {name}")
         assert " ".join(line.split()) in shown
+
+
+@pytest.mark.parametrize(
+    "words", [(name,) for name in app.commands()] + [("train", task) for task in EXAMPLES_OF_TASKS]
+)
+def test_help_fits_a_terminal(elman, monkeypatch, words):
+    """At 80 columns no type is broken into lines, and options stand in panels by topic."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = elman(*words, "--help")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if line.count("<") != line.replace("[x>=", "").count(">")]
+    titles = [line.split()[1] for line in lines if line.startswith("╭")]
+    options = [line for line in lines if line.startswith("│ --")]
+    assert len(options) < 6 or len(titles) > 2, titles
+    assert "Examples:" in out
 
 
 def test_unknown_command_and_option(elman):

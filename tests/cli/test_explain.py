@@ -239,11 +239,11 @@ def test_doctor_asks_the_engines_about_a_gpu(monkeypatch):
     (found,) = (finding for finding in doctor.machine() if finding.name == "GPU")
     assert found.result.startswith("Card 9000, ")
     assert found.result.endswith(": triton, aten, deer, scan-backward, reference run there")
-    assert not found.mend
+    assert not found.fix
     Card(monkeypatch, "triton is not part of this installation")
     (found,) = (finding for finding in doctor.machine() if finding.name == "GPU")
     assert "triton" not in found.result
-    assert found.mend == "no generated kernels there: triton is not part of this installation"
+    assert found.fix == "no generated kernels there: triton is not part of this installation"
 
 
 def test_doctor_without_a_compiler(elman, monkeypatch, empty_cache):
@@ -287,7 +287,7 @@ def test_doctor_says_why_zig_is_not_used(monkeypatch, first):
         assert "not used: gcc comes first" in found.result
         assert "shares torch's pool" in found.result
     else:
-        assert found.mend
+        assert found.fix
 
 
 def test_explain_begins_with_the_answer(elman, nothing_known, monkeypatch):

@@ -309,8 +309,8 @@ def test_doctor_says_how_much_is_kept(empty_cache, monkeypatch):
     (found,) = doctor.caches()
     size = sum(path.stat().st_size for path in (empty_cache / "kernels").iterdir())
     assert f"{empty_cache}: 1 kernels of {size / 2**20:.1f} MiB (at most 64 MiB)" in found.result
-    assert not found.mend
+    assert not found.fix
     monkeypatch.setenv("ELMAN_CACHE_SIZE", "plenty")
     wrong, _ = doctor.caches()
     assert "not a size" in wrong.result
-    assert wrong.mend == "unset ELMAN_CACHE_SIZE"
+    assert wrong.fix == "unset ELMAN_CACHE_SIZE"

@@ -11,31 +11,62 @@ import typer
 from elman.frontend.cell import Cell
 from elman.ir.types import dim_size, names_in
 
+# Panels of the help: what is run, on what data, how, and where the results go.
+CELL, CALL, ENGINE, OUTPUT, RUN = "Cell", "Call", "Engine", "Output", "Run folder"
+
 CellName = Annotated[str, typer.Argument(help="A cell: gru, lstm, another one, or file.py:cell.")]
 CellOfRun = Annotated[
-    str | None, typer.Option("--cell", help="file.py:cell, in place of the file that a run names.")
+    str | None,
+    typer.Option(
+        "--cell",
+        help="Run this file.py:cell instead of the one that the run folder names.",
+        rich_help_panel=RUN,
+    ),
 ]
-TRUST = "Run the file of the cell that a run folder names, which can be anybody's."
-Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
-Hidden = Annotated[int, typer.Option(help="Hidden size: units of the cell's first state.")]
+TRUST = "Run the Python file that the run folder names. Anybody may have written it."
+LAST = "Use the last weights instead of those with the best validation result."
+Trust = Annotated[bool, typer.Option("--trust", help=TRUST, rich_help_panel=RUN)]
+Hidden = Annotated[
+    int, typer.Option(help="Hidden size: units of the cell's first state.", rich_help_panel=CELL)
+]
 Inputs = Annotated[
-    int | None, typer.Option(help="Size of the cell's first input; the hidden size by default.")
+    int | None,
+    typer.Option(
+        help="Size of the cell's first input; the hidden size by default.", rich_help_panel=CELL
+    ),
 ]
 Dims = Annotated[
-    list[str] | None, typer.Option(help="Sizes of the cell's other dims: P=32, or H=128,I=64.")
+    list[str] | None,
+    typer.Option(
+        help="Sizes of the cell's other dims: P=32, or H=128,I=64.",
+        metavar="NAME=SIZE",
+        rich_help_panel=CELL,
+    ),
 ]
-Engine = Annotated[str, typer.Option(help="auto, or the name of an engine.")]
-Training = Annotated[bool, typer.Option(help="With the backward pass.")]
+Steps = Annotated[int, typer.Option(help="Steps of a sequence, T.", min=1, rich_help_panel=CALL)]
+Batch = Annotated[int, typer.Option(help="Samples of a batch, B.", min=1, rich_help_panel=CALL)]
+Engine = Annotated[
+    str, typer.Option(help="auto, or the name of an engine.", rich_help_panel=ENGINE)
+]
+Training = Annotated[bool, typer.Option(help="Include the backward pass.", rich_help_panel=CALL)]
 TapeOption = Annotated[
     Literal["save", "auto", "recompute"],
-    typer.Option(help="How much the forward keeps for the backward."),
+    typer.Option(
+        help="How many activations the forward saves for the backward.", rich_help_panel=ENGINE
+    ),
 ]
 DTypeOption = Annotated[
     Literal["float32", "float64", "bfloat16"],
-    typer.Option(help="Type of inputs, states and weights."),
+    typer.Option(
+        help="Type of inputs, states and weights: float32, float64 or bfloat16.",
+        metavar="DTYPE",
+        rich_help_panel=CALL,
+    ),
 ]
 # ROCm's GPUs have torch's name, cuda.
-DeviceOption = Annotated[Literal["cpu", "cuda"], typer.Option(help="Device to run on.")]
+DeviceOption = Annotated[
+    Literal["cpu", "cuda"], typer.Option(help="Device to run on.", rich_help_panel=CALL)
+]
 
 
 def check_device(device: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -23,6 +23,16 @@ PIPED_WIDTH = 160
 def plain(text: object) -> Text:
     """Return a text as it stands: brackets are not markup, what cannot be printed is escaped."""
     return Text(printable(str(text), ""))
+
+
+def epilog(examples: Iterable[str]) -> str:
+    """Write command lines to copy below the help of a command."""
+    return "\n\n".join(["Examples:", *examples])
+
+
+def flowing(text: str) -> str:
+    """Join the lines of each paragraph, so that the help breaks them where the terminal ends."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def say(console: Console, text: str) -> None:

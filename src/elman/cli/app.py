@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from elman.cli._terminal import SignalExit, exit_on_signals, print_all
+from elman.cli._terminal import SignalExit, epilog, exit_on_signals, flowing, print_all
 from elman.errors import ElmanError, diagnostic, on_command_line
 from elman.escaping import printable
 from elman.extras import missing_package
@@ -97,13 +98,15 @@ def build_app(command_name: str) -> typer.Typer:
     )
     app.callback()(root)
     for name, help_line in commands().items():
-        command = load(name) if name == command_name else placeholder
-        epilog = examples(name) if name == command_name else None
+        if name != command_name:
+            app.command(name, help=help_line)(placeholder)
+            continue
+        command = load(name)
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name, epilog=epilog)
+            app.add_typer(command, name=name, epilog=examples(name))
         else:
-            help_text = None if name == command_name else help_line
-            app.command(name, help=help_text, epilog=epilog)(command)
+            help_text = flowing(inspect.getdoc(command) or "")
+            app.command(name, help=help_text, epilog=examples(name))(command)
     return app
 
 
@@ -129,8 +132,7 @@ def help_line(path: Path) -> str:
 
 def examples(name: str) -> str:
     """Command lines to copy, from the file of a command."""
-    lines = getattr(importlib.import_module(f"elman.cli.{name}"), "EXAMPLES", ())
-    return "\n\n".join(["Examples:", *lines]) if lines else ""
+    return epilog(importlib.import_module(f"elman.cli.{name}").EXAMPLES)
 
 
 def load(name: str) -> Callable[..., Any] | typer.Typer:

@@ -9,12 +9,15 @@ from rich.console import Console
 
 from elman.cell_files import find_cell
 from elman.cli._options import (
+    ENGINE,
+    Batch,
     CellName,
     Dims,
     DTypeOption,
     Engine,
     Hidden,
     Inputs,
+    Steps,
     Training,
     resolve_sizes,
 )
@@ -29,8 +32,8 @@ EXAMPLES = (
 
 def bench(
     cell: CellName,
-    steps: Annotated[int, typer.Option(help="Steps of a sequence, T.", min=1)] = 100,
-    batch: Annotated[int, typer.Option(help="Samples of a batch, B.", min=1)] = 32,
+    steps: Steps = 100,
+    batch: Batch = 32,
     hidden: Hidden = 128,
     inputs: Inputs = None,
     dim: Dims = None,
@@ -38,15 +41,20 @@ def bench(
     engine: Engine = "auto",
     training: Training = True,
     threads: Annotated[
-        int | None, typer.Option(help="Threads; torch's number by default.", min=1)
+        int | None,
+        typer.Option(help="Threads; torch's number by default.", min=1, rich_help_panel=ENGINE),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Seconds of timing.", min=0)] = 2.0,
+    seconds: Annotated[
+        float, typer.Option(help="Seconds of timing.", min=0, rich_help_panel=ENGINE)
+    ] = 2.0,
 ) -> None:
     """Compare a cell with a plain Python loop: agreement, then speed.
 
-    The loop runs the cell's formula step by step in torch's operators. First every output and
-    gradient of both must agree; then they are timed in alternating rounds, in a process of its own.
-    That process runs your file: keep a training loop under `if __name__ == "__main__":`.
+    The loop runs the cell's formula step by step in torch's operators. All outputs and gradients
+    must agree before both are timed in alternating rounds.
+
+    Both run in a separate process. It imports your file, so keep a training loop under
+    `if __name__ == "__main__":`.
     """
     request = MeasureRequest(
         cell,

@@ -1,4 +1,4 @@
-"""Check this machine: compiler, threads, GPU, caches, engines; and how to mend problems."""
+"""Check this machine and say how to fix problems."""
 
 from __future__ import annotations
 
@@ -50,36 +50,37 @@ OPTIONAL = {  # package -> what it is for, the extra that brings it
 
 @dataclass(frozen=True)
 class Finding:
-    """One row: name, result, and how to mend it (empty: nothing to mend).
+    """One row: name, result, and how to fix it (empty: nothing to fix).
 
     ``broken``: nothing works without it.
     """
 
     name: str
     result: str
-    mend: str = ""
+    fix: str = ""
     broken: bool = False
 
 
 def doctor() -> None:
-    """Check compiler, vector ISA, thread pool, torch, GPU, cache and engines.
+    """Check this machine and say how to fix problems.
 
-    Exits with 0 unless something is broken without which nothing runs.
+    Compiler, vector instructions, threads, torch, GPU, cache and engines are checked, and a small
+    GRU is trained. The exit status is 0 unless nothing can run.
     """
     console = wide_console()
     findings = [*machine(), *compilation(), *caches(), *computation()]
-    wanting = [finding for finding in findings if finding.mend]
-    table = Table("", "found", *(["how to mend it"] if wanting else []), title="machine")
+    wanting = [finding for finding in findings if finding.fix]
+    table = Table("", "found", *(["how to fix it"] if wanting else []), title="machine")
     table.title_justify = "left"
     for finding in findings:
-        colour = "red" if finding.broken else "yellow" if finding.mend else "green"
-        texts = [plain(finding.result), plain(finding.mend)][: 2 if wanting else 1]
+        colour = "red" if finding.broken else "yellow" if finding.fix else "green"
+        texts = [plain(finding.result), plain(finding.fix)][: 2 if wanting else 1]
         table.add_row(f"[{colour}]{finding.name}[/]", *texts)
     console.print(table)
     console.print(engines())
     console.print(packages())
     names = ", ".join(finding.name for finding in wanting)
-    console.print(plain(f"to mend: {names}" if wanting else "all good"))
+    console.print(plain(f"to fix: {names}" if wanting else "all good"))
     if any(finding.broken for finding in findings):
         raise typer.Exit(BROKEN)
 
@@ -102,8 +103,8 @@ def graphics(gpu_job: Job) -> Finding:
     refusals = {name: refusal(name, gpu_job) for name in registry.names()}
     able = [name for name, reason in refusals.items() if reason is None]
     compiled = refusals["triton"]
-    mend = "" if compiled is None else f"no generated kernels there: {compiled}"
-    return Finding("GPU", f"{device_name}: {', '.join(able)} run there", mend)
+    fix = "" if compiled is None else f"no generated kernels there: {compiled}"
+    return Finding("GPU", f"{device_name}: {', '.join(able)} run there", fix)
 
 
 def compilation() -> Iterator[Finding]:
@@ -144,8 +145,8 @@ def zig(compiler: Compiler | str) -> Finding:
     if isinstance(compiler, Compiler) and "ziglang" in compiler.command:
         return Finding("ziglang", "used; its kernels share torch's pool like any other's")
     if not installed_here:
-        mend = "" if isinstance(compiler, Compiler) else install_line("compiler")
-        return Finding("ziglang", "not installed", mend)
+        fix = "" if isinstance(compiler, Compiler) else install_line("compiler")
+        return Finding("ziglang", "not installed", fix)
     if isinstance(compiler, Compiler):
         command = f"ELMAN_CC='{sys.executable} -m ziglang cc'"
         text = f"installed, not used: {compiler.command[0]} comes first; {command} prefers it"
@@ -201,8 +202,8 @@ def computation() -> Iterator[Finding]:
         yield Finding("a small GRU", text, "please report this, with the output above", True)
         return
     wrong = [f"{name}: {reason}" for name, reason in choice.refusals.items() if "agree" in reason]
-    mend = "; ".join(wrong)
-    yield Finding("a small GRU", f"trains on engine {choice.engine}, {choice.why}", mend)
+    fix = "; ".join(wrong)
+    yield Finding("a small GRU", f"trains on engine {choice.engine}, {choice.why}", fix)
 
 
 def job(device: str) -> Job:

@@ -1,4 +1,4 @@
-"""Draw the differentiable graph of a cell, or the table of operations, as SVG."""
+"""Draw the graph of a cell, forward and backward, or the table of operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from elman.cell_files import find_cell
-from elman.cli._options import Dims, Hidden, Inputs, TapeOption, resolve_sizes
+from elman.cli._options import OUTPUT, Dims, Hidden, Inputs, TapeOption, resolve_sizes
 from elman.cli._terminal import say
 from elman.drawing import draw as drawn
 from elman.drawing import draw_ops
@@ -35,16 +35,26 @@ def draw(
     dim: Dims = None,
     tape: TapeOption = "auto",
     compact: Annotated[
-        bool, typer.Option("--compact", help="Draw the forward alone, with narrow gaps.")
+        bool,
+        typer.Option(
+            "--compact", help="Draw the forward alone, with narrow gaps.", rich_help_panel=OUTPUT
+        ),
     ] = False,
-    collapse: Annotated[bool, typer.Option(help="Draw a layer norm as one shape.")] = True,
+    collapse: Annotated[
+        bool, typer.Option(help="Draw a layer norm as one shape.", rich_help_panel=OUTPUT)
+    ] = True,
     ops: Annotated[
-        Path | None, typer.Option(help="Draw the table of operations into this .svg file instead.")
+        Path | None,
+        typer.Option(
+            help="Draw the table of operations into this .svg file instead.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
 ) -> None:
-    """Draw the differentiable graph: forward above, backward below.
+    """Draw the graph of a cell, forward and backward, or the table of operations.
 
-    A red outline marks what the backward reads; a filled shape is saved for it.
+    The forward is above, the backward below. A red outline marks a value that the backward reads;
+    a filled shape is saved for it.
     """
     if ops is not None and cell is not None:
         raise typer.BadParameter("the table is of no cell: give it alone", param_hint="--ops")

@@ -1,4 +1,4 @@
-"""Tell which engine runs a cell, how fast and in how much memory; or show every stage."""
+"""Show which engine runs a cell, its speed and memory, or every stage of compilation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import typer
 
 from elman.cell_files import find_cell
 from elman.cli._options import (
+    ENGINE,
+    OUTPUT,
+    Batch,
     CellName,
     DeviceOption,
     Dims,
@@ -15,6 +18,7 @@ from elman.cli._options import (
     Engine,
     Hidden,
     Inputs,
+    Steps,
     TapeOption,
     Training,
     check_device,
@@ -36,32 +40,47 @@ def explain(
     cell: CellName,
     hidden: Hidden = 128,
     inputs: Inputs = None,
-    steps: Annotated[int, typer.Option(help="Steps of a sequence, T.")] = 100,
-    batch: Annotated[int, typer.Option(help="Samples of a batch, B.")] = 16,
+    steps: Steps = 100,
+    batch: Batch = 16,
     dim: Dims = None,
     dtype: DTypeOption = "float32",
     device: DeviceOption = "cpu",
     tape: TapeOption = "auto",
     without: Annotated[
         list[str] | None,
-        typer.Option(help=f"Optimization to leave out: {', '.join(OPTIMIZATIONS)}."),
+        typer.Option(
+            help=f"Leave out an optimization: {', '.join(OPTIMIZATIONS)}.",
+            metavar="NAME",
+            rich_help_panel=ENGINE,
+        ),
     ] = None,
     engine: Engine = "auto",
     training: Training = True,
     measure: Annotated[
-        bool, typer.Option(help="Time the engines, where that is not known yet.")
+        bool,
+        typer.Option(
+            help="Time the engines if their times are not known yet.", rich_help_panel=ENGINE
+        ),
     ] = True,
     stage: Annotated[
         str | None,
-        typer.Option(help="Show one stage alone: graph, step, backward, program, engines or cost."),
+        typer.Option(
+            help="Show one stage alone: graph, step, backward, program, engines or cost.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     all_stages: Annotated[
-        bool, typer.Option("--all", help="Show every stage, from the formula to the memory.")
+        bool,
+        typer.Option(
+            "--all",
+            help="Show every stage, from the formula to the memory.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
 ) -> None:
-    """Tell which engine runs a cell, how fast and in how much memory.
+    """Show which engine runs a cell, its speed and memory, or every stage of compilation.
 
-    With --all: every stage, from the formula to the engine that runs it.
+    With --all the output has every stage, from the formula to the engine that runs it.
     """
     console = wide_console()
     formula = find_cell(cell)

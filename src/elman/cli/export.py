@@ -1,4 +1,4 @@
-"""Write a cell with its weights for elsewhere: portable C, ONNX."""
+"""Export a cell and its weights as portable C or ONNX."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from rich.console import Console
 
 from elman.cell_files import find_cell
 from elman.cli._options import (
+    CELL,
+    LAST,
+    OUTPUT,
+    RUN,
     CellOfRun,
     Dims,
     Hidden,
@@ -44,35 +48,45 @@ def export(
         str, typer.Argument(help="A cell (gru, lstm, another one, file.py:cell), or a run folder.")
     ],
     c: Annotated[
-        Path | None, typer.Option("--c", help="Write portable C99 into this folder.")
+        Path | None,
+        typer.Option("--c", help="Write portable C99 into this folder.", rich_help_panel=OUTPUT),
     ] = None,
-    onnx: Annotated[Path | None, typer.Option(help="Write an ONNX model to this file.")] = None,
+    onnx: Annotated[
+        Path | None,
+        typer.Option(help="Write an ONNX model to this file.", rich_help_panel=OUTPUT),
+    ] = None,
     hidden: Hidden = 128,
     inputs: Inputs = None,
-    layers: Annotated[int, typer.Option(help="Number of layers.")] = 1,
-    heads: Annotated[int, typer.Option(help="Heads of each layer.")] = 1,
+    layers: Annotated[int, typer.Option(help="Number of layers.", rich_help_panel=CELL)] = 1,
+    heads: Annotated[int, typer.Option(help="Heads of each layer.", rich_help_panel=CELL)] = 1,
     residual: Annotated[
-        bool, typer.Option(help="Add each layer's input to its output, from the second layer on.")
+        bool,
+        typer.Option(
+            help="Add each layer's input to its output, from the second layer on.",
+            rich_help_panel=CELL,
+        ),
     ] = False,
     dim: Dims = None,
     weights: Annotated[
         Path | None,
         typer.Option(
-            help="Run folder, or state_dict as .safetensors or .pt; random weights by default."
+            help="Weights: a run folder, or a state_dict (.safetensors, .pt); random by default.",
+            rich_help_panel=CELL,
         ),
     ] = None,
-    last: Annotated[
-        bool, typer.Option("--last", help="A run's last weights, not the best in validation.")
-    ] = False,
+    last: Annotated[bool, typer.Option("--last", help=LAST, rich_help_panel=RUN)] = False,
     file: CellOfRun = None,
     trust: Trust = False,
-    name: Annotated[str, typer.Option(help="Name of the files, types and functions.")] = "model",
+    name: Annotated[
+        str,
+        typer.Option(help="Name of the C files, types and functions.", rich_help_panel=OUTPUT),
+    ] = "model",
 ) -> None:
-    """Write a trained cell as C99: one step function, weights as arrays, no library; or as ONNX.
+    """Export a cell and its weights as portable C or ONNX.
 
-    Of a run folder it is the run's recurrent layers, and no sizes are needed.
+    A run folder exports its recurrent layers; it needs no sizes.
 
-    In the folder of C `make check` builds it and compares it with what the module computes here.
+    `make check` in the folder of C compiles the code and compares its results with the module's.
     """
     if c is None and onnx is None:
         raise typer.BadParameter("say what is written, and where: --c DIR, or --onnx FILE")

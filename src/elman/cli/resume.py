@@ -1,4 +1,4 @@
-"""Go on with a run that was stopped, bit for bit."""
+"""Continue a stopped run, bit for bit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from elman.cli._options import CellOfRun, Trust
+from elman.cli._options import RUN, CellOfRun, Trust
 from elman.cli.train import COMMON, finish
 from elman.train.run import run
 
@@ -17,11 +17,14 @@ EXAMPLES = ("elman resume runs/20260101-120000-text",)
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
-    compare: Annotated[bool, typer.Option(help=COMMON["compare"][2])] = True,
+    compare: Annotated[bool, typer.Option(help=COMMON["compare"][2], rich_help_panel=RUN)] = True,
     cell: CellOfRun = None,
     trust: Trust = False,
 ) -> None:
-    """Go on with a run that was stopped, bit for bit: elman train --resume."""
+    """Continue a stopped run, bit for bit.
+
+    The same as elman train --resume FOLDER.
+    """
     console = Console()
     outcome = run.resume(folder, console, comparing=compare, cell=cell, trust=trust)
     finish(outcome, console)

@@ -1,4 +1,4 @@
-"""List run folders, or compare some of them."""
+"""List or compare runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ EXAMPLES = ("elman runs", "elman runs runs/first runs/second", "elman runs --rep
 
 
 def runs(
-    folders: Annotated[list[Path] | None, typer.Argument(help="Runs to compare.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder with the run folders.")] = Path("runs"),
-    report: Annotated[bool, typer.Option(help="Write each report.html anew.")] = False,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Runs to compare; all by default.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder that contains the run folders.")] = Path("runs"),
+    report: Annotated[bool, typer.Option("--report", help="Rewrite each report.html.")] = False,
 ) -> None:
-    """List run folders, or compare some of them and show where they differ."""
+    """List or compare runs.
+
+    For several named runs, a second table lists the options in which they differ.
+    """
     console = wide_console(200)
     records = [read_record(folder) for folder in open_runs(folders, out)]
     if not records:

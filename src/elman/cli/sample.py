@@ -1,4 +1,4 @@
-"""Let a trained language model continue a prompt."""
+"""Generate text from a trained language model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from elman.cli._options import CellOfRun, Trust
+from elman.cli._options import LAST, RUN, CellOfRun, Trust
 from elman.cli._terminal import plain
 from elman.errors import InputError
 from elman.train.run.loading import load
 from elman.train.tasks.text.model import TrainedText
 
+TEXT = "Text"
 EXAMPLES = (
     'elman sample runs/20260101-120000-text --prompt "def "',
     "elman sample runs/20260101-120000-text --length 1000 --temperature 0.7",
@@ -21,25 +22,38 @@ EXAMPLES = (
 
 
 def sample(
-    run: Annotated[Path, typer.Argument(help="A run folder of the task text.")],
+    run: Annotated[Path, typer.Argument(help="A run folder of a text model.")],
     length: Annotated[
         int | None,
-        typer.Option(help="Tokens to write; 500 characters or 100 words by default.", min=0),
+        typer.Option(
+            help="Tokens to write; 500 characters or 100 words by default.",
+            min=0,
+            rich_help_panel=TEXT,
+        ),
     ] = None,
-    prompt: Annotated[str, typer.Option(help="What the model reads first.")] = "\n",
+    prompt: Annotated[
+        str,
+        typer.Option(
+            help="Text to continue; an empty line by default.",
+            show_default=False,
+            rich_help_panel=TEXT,
+        ),
+    ] = "\n",
     temperature: Annotated[
-        float | None, typer.Option(help="Divides the logits; the run's by default.")
+        float | None,
+        typer.Option(help="Divisor of the logits; the run's by default.", rich_help_panel=TEXT),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the random numbers; the run's by default.")
+        int | None,
+        typer.Option(
+            help="Seed of the random numbers; the run's by default.", rich_help_panel=TEXT
+        ),
     ] = None,
-    last: Annotated[
-        bool, typer.Option("--last", help="The last weights, not the best in validation.")
-    ] = False,
+    last: Annotated[bool, typer.Option("--last", help=LAST, rich_help_panel=RUN)] = False,
     cell: CellOfRun = None,
     trust: Trust = False,
 ) -> None:
-    """Let a trained language model continue a prompt."""
+    """Generate text from a trained language model."""
     trained = load(run, weights="last" if last else "best", cell=cell, trust=trust)
     if not isinstance(trained, TrainedText):
         title = "only models of the task text write"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from elman.cli._options import TRUST, option, set_options
 from elman.cli._reporting import report_run
-from elman.cli._terminal import plain
+from elman.cli._terminal import epilog, flowing, plain
 from elman.errors import InputError
 from elman.train.loop.task import Task
 from elman.train.run import run
@@ -24,12 +24,13 @@ from elman.train.tasks.registry import TASKS
 
 FREE = {"resume", "compare", "cell", "trust"}  # what may be said beside --resume
 COMMON = {  # options of every task that are not part of a run's configuration
-    "resume": (Path | None, None, "Go on with this run folder."),
-    "out": (Path, Path("runs"), "Folder that a folder of this run is made in."),
-    "compare": (bool, True, "Measure torch.nn beside it."),
+    "resume": (Path | None, None, "Continue the run of this folder."),
+    "out": (Path, Path("runs"), "Folder in which the run folder is created."),
+    "compare": (bool, True, "Time the same model on torch.nn's layers for comparison."),
     "trust": (bool, False, f"With --resume: {TRUST[0].lower()}{TRUST[1:]}"),
 }
-PANELS = {  # of the help, by the names of options; all others are "Data and task"
+DATA = "Data and task"
+PANELS = {  # of the help, by the names of options; all others are in DATA
     "Model": "cell layers hidden heads residual embedding tie uniform",
     "Regularisation": "dropout zoneout recurrent_dropout weight_dropout embedding_dropout noise",
     "Optimisation": "batch bptt epochs lr warmup schedule optimizer momentum nesterov window "
@@ -45,10 +46,23 @@ EXAMPLES = (
     "elman train series Worms/ --patch 5",
     "elman train --resume runs/20260101-120000-text",
 )
+EXAMPLES_OF_TASKS = {
+    "text": (
+        "elman train text --data corpus.txt --cell lstm --hidden 512 --minutes 10",
+        "elman train text --preset small --data ptb/",
+        "elman train text --level word --data notes/ --vocabulary 10000",
+    ),
+    "series": (
+        "elman train series Worms/ --patch 5 --epochs 150",
+        "elman train series recordings.npz --patch 16 --unseen george",
+    ),
+    "images": ("elman train images mnist.npz --permute", "elman train images cifar10 --heads 8"),
+    "regression": ("elman train regression flows.npz --steps 900 --lr 1e-2",),
+}
 ABOUT = """Train a model on real data and write a run folder.
 
-Without a task: a character model on the sources of Python's standard library, in about two
-minutes. Tasks have options of their own: elman train series --help.
+Without a task, elman trains a character model on the sources of Python's standard library, in
+about two minutes. `elman train series --help` lists the options of the task series.
 """
 
 
@@ -61,11 +75,12 @@ def parameters(task: Task) -> Iterator[inspect.Parameter]:
         (f.name, hints[f.name], f.default, f.metadata["about"]) for f in fields(task.config)
     ]
     described += [(name, *details) for name, details in COMMON.items()]
+    described.sort(key=lambda entry: entry[0] in PANEL_OF)  # the task's own options come first
     for name, hint, default, about in described:
         if name in task.positional:
             annotation = Annotated[hint, typer.Argument(help=about)]
         else:
-            panel = PANEL_OF.get(name, "Data and task")
+            panel = PANEL_OF.get(name, DATA)
             annotation = Annotated[hint, typer.Option(help=about, rich_help_panel=panel)]
         yield inspect.Parameter(name, kind, default=default, annotation=annotation)
 
@@ -94,7 +109,7 @@ def command(task: Task, about: str) -> Callable[..., None]:
         finish(outcome, console)
 
     options = list(parameters(task))
-    train.__doc__ = about
+    train.__doc__ = flowing(about)
     train.__dict__["__signature__"] = inspect.Signature(options)
     train.__annotations__ = {parameter.name: parameter.annotation for parameter in options}
     return train
@@ -136,4 +151,4 @@ def finish(outcome: Outcome, console: Console) -> None:
 train = typer.Typer(invoke_without_command=True, no_args_is_help=False)
 train.callback()(command(TASKS["text"], ABOUT))
 for name, task in TASKS.items():
-    train.command(name)(command(task, task.about))
+    train.command(name, epilog=epilog(EXAMPLES_OF_TASKS[name]))(command(task, task.about))

@@ -1,4 +1,4 @@
-"""Time the engines for a cell at your sizes, and remember the fastest."""
+"""Time the engines for a cell at your sizes and remember the fastest."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from rich.table import Table
 from elman import compiler
 from elman.cell_files import find_cell
 from elman.cli._options import (
+    CALL,
+    CELL,
+    ENGINE,
     CellName,
     DeviceOption,
     Dims,
@@ -46,7 +49,12 @@ UNSURE = (
 def tune(
     cell: CellName,
     shape: Annotated[
-        list[str] | None, typer.Option(help="Steps and samples, T,B; may be given several times.")
+        list[str] | None,
+        typer.Option(
+            help="Steps and samples; repeat the option for several. 100,16 by default.",
+            metavar="T,B",
+            rich_help_panel=CALL,
+        ),
     ] = None,
     hidden: Hidden = 128,
     inputs: Inputs = None,
@@ -58,18 +66,23 @@ def tune(
     layers: Annotated[
         int,
         typer.Option(
-            help="Layers of a stack; beyond 1, also measures whether they run at once.", min=1
+            help="Layers of a stack; with more than one, also time them running concurrently.",
+            min=1,
+            rich_help_panel=CELL,
         ),
     ] = 1,
     again: Annotated[
-        bool, typer.Option("--again", help="Benchmark anew what was benchmarked before.")
+        bool,
+        typer.Option(
+            "--again", help="Repeat timings that are already known.", rich_help_panel=ENGINE
+        ),
     ] = False,
 ) -> None:
-    """Time the engines for a cell at the sizes of a run to come, and remember the fastest.
+    """Time the engines for a cell at your sizes and remember the fastest.
 
-    The cell is timed as a first layer, whose input is data, and as a later one, whose input gets a
-    gradient. The winner of each size bucket (powers of two of T and B) is remembered, so that
-    training starts at once.
+    The cell is timed as a first layer, whose input is data, and as a later layer, whose input
+    needs a gradient. The winner of each size bucket (T and B up to powers of two) is stored, so
+    training starts without timing.
     """
     console = wide_console()
     if layers > 1 and inputs not in (None, hidden):

@@ -68,7 +68,7 @@ def spread(count: int, most: int) -> np.ndarray:
 
 
 REGRESSION = Task(
-    about="Numbers predicted from sequences: a target per step, or one per sequence.",
+    about="Train a regression on sequences: one target per step, or one per sequence.",
     words=lambda config: Words(
         items="sequences",
         loss="squared error (1 is the variance of the training targets)",

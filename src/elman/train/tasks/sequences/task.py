@@ -42,7 +42,7 @@ def by_name(right: Sequence[bool], names: Sequence[str], order: Sequence[str]) -
 
 
 SERIES = Task(
-    about="A classifier of time series or raw audio.",
+    about="Train a classifier of time series or raw audio.",
     words=lambda config: WORDS,
     objective=CLASSES,
     config=SeriesConfig,
@@ -55,7 +55,7 @@ SERIES = Task(
 )
 IMAGES = replace(
     SERIES,
-    about="A classifier of images that reads them pixel by pixel.",
+    about="Train a classifier of images that reads them pixel by pixel.",
     config=ImagesConfig,
     prepare=prepare_images,
 )

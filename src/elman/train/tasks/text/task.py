@@ -27,8 +27,8 @@ def conclude(model: nn.Module, data: TextData, config: TextConfig) -> dict[str, 
 
 
 TEXT = Task(
-    about="A model of characters or words; without arguments of Python's own sources, in about "
-    "two minutes.",
+    about="Train a model of characters or words. Without options: characters of Python's own "
+    "sources, in about two minutes.",
     words=lambda config: config.splitting.words,
     objective=replace(CLASSES, inside=True),
     config=TextConfig,
