@@ -19,7 +19,7 @@ from elman.autodiff.structure import structure
 from elman.compiler import pair_of
 from elman.frontend.cell import Cell
 from elman.frontend.signature import Declared
-from elman.ir.types import dim_size, names_in, shape_size, show_dim
+from elman.ir.types import Shape, dim_size, names_in, shape_size, show_dim
 
 FAMILIES = {
     "Gated cells": (*cells.DENSE, *cells.GATED, *cells.RANDOM),
@@ -29,6 +29,8 @@ FAMILIES = {
     "Spiking neurons": cells.SPIKING,
     "Differential equations and oscillators": cells.OSCILLATING,
     "Irregular times": cells.TIMED,
+    "Matrix states that are added to": (*cells.ADDITIVE, cells.mlstm),
+    "Matrix states that are corrected": cells.CORRECTING,
 }
 ABOUT = {
     "Gated cells": "Recurrent matrices connect all units, as in torch's own layers.",
@@ -38,6 +40,10 @@ ABOUT = {
     "Spiking neurons": "Outputs are 0 or 1; gradients are surrogates ([Spikes](../spikes.md)).",
     "Differential equations and oscillators": "Discretised equations with long memory.",
     "Irregular times": "Time is an input ([Missing data](../missing_data.md)).",
+    "Matrix states that are added to": "Products of keys and values are summed up and decay "
+    "([Matrix states](../matrix_states.md)).",
+    "Matrix states that are corrected": "What a key stands for is replaced: the delta rule and its "
+    "kin ([Matrix states](../matrix_states.md)).",
 }
 ARXIV, DOI = re.compile(r"arXiv:([\w.\-/]*\d(?:v\d+)?)"), re.compile(r"doi:(10\.[^\s;,]+)")
 YEAR = re.compile(r"\b(?:19|20)\d\d\b")
@@ -187,19 +193,17 @@ def use(cell: Cell) -> str:
     """Code that builds a layer of the cell and calls it."""
     dims = dict.fromkeys(_further_dims(cell), 32)
     arguments = {name: str(size) for name, size in dims.items()}
-    dims |= {"I": 64, "H": 128}
+    dims |= dict.fromkeys(names_in(_usual_dims(cell)), 64) | {"H": 128}
     arguments |= {
         entry.name: f"torch.zeros({', '.join(map(str, shape_size(entry.shape, dims)))})"
         for entry in cell.weights
         if entry.name in cell.constants and entry.name not in cell.init
     }
-    width, hidden = (dim_size(each[0].shape[0], dims) for each in (cell.inputs, cell.states))
+    width, hidden = (dim_size(dim, dims) for dim in _usual_dims(cell))
     named = "".join(f", {name}={value}" for name, value in arguments.items())
     inputs = [_tensor(entry, dims, "T", "B") for entry in cell.inputs]
     static = [_tensor(entry, dims, "B") for entry in cell.static]
-    names = [entry.name for entry in cell.inputs]
-    given = names[0] if len(names) == 1 else f"({', '.join(names)})"
-    call = ", ".join([given, *(f"static={entry.name}" for entry in cell.static)])
+    call = _given(cell.inputs) + (f", static={_given(cell.static)}" if cell.static else "")
     lines = [
         *("import elman", "import torch", ""),
         f"net = elman.Recurrent(elman.cells.{cell.name}, {width}, {hidden}{named})",
@@ -210,8 +214,14 @@ def use(cell: Cell) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _given(entries: tuple[Declared, ...]) -> str:
+    """One argument, or a tuple of several."""
+    names = ", ".join(entry.name for entry in entries)
+    return f"({names})" if len(entries) > 1 else names
+
+
 def _tensor(entry: Declared, dims: Mapping[str, int], *axes: str) -> str:
-    shape = [*((axis,) for axis in axes), *entry.shape]
+    shape = [*((axis,) for axis in axes), *_axes(entry.shape)]
     sizes = shape_size(tuple(shape), {**dims, "T": 100, "B": 16})
     letters = ", ".join(map(show_dim, shape))
     return f"{entry.name} = torch.rand({', '.join(map(str, sizes))})  # [{letters}]"
@@ -221,12 +231,23 @@ def _further_dims(cell: Cell) -> list[str]:
     """Dims that are neither the first input's nor the first state's, in their order."""
     declared = (*cell.inputs, *cell.static, *cell.states, *cell.weights)
     names = dict.fromkeys(name for entry in declared for name in sorted(names_in(entry.shape)))
-    usual = {*cell.inputs[0].shape[0], *cell.states[0].shape[0]}
+    usual = names_in(_usual_dims(cell))
     return [name for name in names if name not in usual]
+
+
+def _axes(shape: Shape) -> Shape:
+    """The dims of a tensor of this shape: a matrix per sample has two."""
+    axes = shape[0][0] if shape else ()
+    return ((axes[0],), (axes[1],)) if isinstance(axes, tuple) and axes else shape
+
+
+def _usual_dims(cell: Cell) -> Shape:
+    """The dims of the first input and of the first state, of a matrix the last."""
+    return cell.inputs[0].shape[0], _axes(cell.states[0].shape)[-1]
 
 
 def sizes(cell: Cell) -> dict[str, int]:
     """128 of each dim, however often an input or a state has it."""
-    first, state = cell.inputs[0].shape[0], cell.states[0].shape[0]
+    first, state = _usual_dims(cell)
     usual = {"input_size": 128 * len(first), "hidden_size": 128 * len(state)}
     return {**usual, **dict.fromkeys(_further_dims(cell), 128)}

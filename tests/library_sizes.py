@@ -20,6 +20,7 @@ DIMS: dict[str, dict[str, Any]] = {  # of a cell -> its sizes and constants
     "ealstm": {"S": 3},
     "lmu": {"M": 4, "A": cells.lmu_matrix(5.0), "B": cells.lmu_vector(5.0)},
 }
+VECTORS = [cell for cell in cells.ALL if cell not in cells.MATRIX]  # for engines of these alone
 
 
 def sizes_of(cell: Cell, T: int, B: int) -> Sizes:

@@ -38,7 +38,7 @@ from helpers import (
     random_case,
     run,
 )
-from library_sizes import sizes_of
+from library_sizes import VECTORS, sizes_of
 from products import some_of
 from scripts import run_script
 from unseen import UNSEEN
@@ -672,7 +672,7 @@ def test_memory_is_bounded(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:engine deer ran:UserWarning")  # one may run in sequence
 @pytest.mark.parametrize(
-    "cell", [cell for cell in cells.ALL if cell not in cells.CORE], ids=lambda cell: cell.name
+    "cell", [cell for cell in VECTORS if cell not in cells.CORE], ids=lambda cell: cell.name
 )
 def test_the_rest_of_the_library(cell):
     """Output, last states and every gradient of cells with constants, times, spikes, groups."""

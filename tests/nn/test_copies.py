@@ -19,6 +19,7 @@ from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
 from elman.tuning.kernels import refusal
 from helpers import assert_all_same, assert_close, job_of, need_engine, run
+from library_sizes import VECTORS
 from random_cells import Drawn, drawn_cells, reusing_cells
 
 
@@ -61,7 +62,7 @@ def test_random_cells_by_engine(engine, **drawn):
 
 
 SIZES = {"I": 4, "H": 6, "M": 3, "U": 5}
-LIBRARY = [cell for cell in cells.ALL if not cell.static and not cell.division.elementwise]
+LIBRARY = [cell for cell in VECTORS if not cell.static and not cell.division.elementwise]
 REDUCING = [cells.lstm_layernorm, cells.gru_layernorm, cells.onlstm_chunked, cells.lmu]
 
 

@@ -5,6 +5,14 @@ from elman.frontend.lines import refuse
 from elman.ops import exp, maximum, sigmoid, softplus, split, tanh
 
 
+def forget_exponent(m, f, forget):
+    """m plus the logarithm of the forget gate, which is a sigmoid or an exponential of f. Raises
+    TraceError: it is to be something else."""
+    if forget not in ("sigmoid", "exp"):
+        refuse(f"forget must be sigmoid or exp, not {forget!r}", 'forget="sigmoid"')
+    return m + f if forget == "exp" else m - softplus(-f)
+
+
 @cell(
     input="x[I]",
     state="h[H], c[H], n[H], m[H]",
@@ -22,9 +30,7 @@ def slstm(x, h, c, n, m, W, R, b, *, forget="sigmoid", least=None):
         TraceError: the forget gate is something else.
     """
     i, f, g, o = split(W @ x + R @ h + b, 4)
-    if forget not in ("sigmoid", "exp"):
-        refuse(f"forget must be sigmoid or exp, not {forget!r}", 'forget="sigmoid"')
-    kept = m + f if forget == "exp" else m - softplus(-f)
+    kept = forget_exponent(m, f, forget)
     top = maximum(kept, i)
     i, f = exp(i - top), exp(kept - top)
     c = f * c + i * tanh(g)

@@ -21,7 +21,7 @@ from elman.frontend.cell import Cell
 from elman.ops import concat, tanh
 from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, assert_all_same, assert_close, job_of, oracle, random_case
-from library_sizes import sizes_of
+from library_sizes import VECTORS, sizes_of
 from packed_rows import alone, drawn, layout, packed, together
 from products import some_of
 from unseen import HOLDING, UNSEEN, epilogue, half, holding, output
@@ -63,7 +63,7 @@ def agrees(case: Case, schedule: str) -> None:
     assert_all_same(call(any_kernel(case, schedule), case), oracle(case), case.dtype, case.T)
 
 
-REST = [cell for cell in cells.ALL if cell not in CASES]
+REST = [cell for cell in VECTORS if cell not in CASES]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,164 @@
+"""Steps of cells whose state is a matrix, as papers write them: with matrices, or as gradients.
+
+They know nothing of elman: a step takes one row of each input and of each static input [B, ..], and
+the states, and gives its output and the next states. A state S [B, K, V] maps keys to values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
+
+Row = tuple[Tensor, ...]
+MatrixStep = Callable[[Row, Row, Row], tuple[Tensor, Row]]
+
+
+def _outer(k: Tensor, v: Tensor) -> Tensor:
+    return k[:, :, None] * v[:, None, :]
+
+
+def _read(S: Tensor, q: Tensor) -> Tensor:
+    return (S.mT @ q[:, :, None])[:, :, 0]
+
+
+def _wide(scalar: Tensor) -> Tensor:
+    return scalar[:, None, None]
+
+
+def linear_attention(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v), (S, z) = inputs, states
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    S, z = S + _outer(k, v), z + k
+    return _read(S, q) / ((q * z).sum(1, keepdim=True) + 1e-6), (S, z)
+
+
+def retention(inputs: Row, static: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v), (decay,), (S,) = inputs, static, states
+    S = _wide(decay) * S + _outer(k, v)
+    return _read(S, q), (S,)
+
+
+def gla(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v, a), (S,) = inputs, states
+    S = torch.diag_embed(a) @ S + _outer(k, v)
+    return _read(S, q), (S,)
+
+
+def hgrn2(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, f, v), (S,) = inputs, states
+    S = torch.diag_embed(f) @ S + _outer(1 - f, v)
+    return _read(S, q), (S,)
+
+
+def gated_slot_attention(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v, a), (W, U) = inputs, states
+    keep = torch.diag_embed(a)
+    U, W = keep @ U + _outer(1 - a, k), keep @ W + _outer(1 - a, v)
+    return _read(W, (U @ q[:, :, None])[:, :, 0].softmax(1)), (W, U)
+
+
+def _householder(k: Tensor, b: Tensor) -> Tensor:
+    """I - b k k'."""
+    return torch.eye(k.shape[1], dtype=k.dtype) - _wide(b) * _outer(k, k)
+
+
+def delta_net(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v, b), (S,) = inputs, states
+    S = _householder(k, b) @ S + _wide(b) * _outer(k, v)
+    return _read(S, q), (S,)
+
+
+def gated_delta_net(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v, a, b), (S,) = inputs, states
+    S = _wide(a) * (_householder(k, b) @ S) + _wide(b) * _outer(k, v)
+    return _read(S, q), (S,)
+
+
+def kda(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v, a, b), (S,) = inputs, states
+    S = _householder(k, b) @ torch.diag_embed(a) @ S + _wide(b) * _outer(k, v)
+    return _read(S, q), (S,)
+
+
+def fast_weights(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    """What the key stood for is taken out, and a mixture of that and the value is put in."""
+    (q, k, v, b), (S,) = inputs, states
+    q, k = ((F.elu(x) + 1) / (F.elu(x) + 1).sum(1, keepdim=True) for x in (q, k))
+    known = _read(S, k)
+    mixed = b[:, None] * v + (1 - b[:, None]) * known
+    S = S + _outer(k, mixed) - _outer(k, known)
+    return _read(S, q), (S,)
+
+
+def rwkv6(inputs: Row, static: Row, states: Row) -> tuple[Tensor, Row]:
+    (r, k, v, w), (u,), (S,) = inputs, static, states
+    y = _read(S + torch.diag_embed(u) @ _outer(k, v), r)
+    return y, (torch.diag_embed(w) @ S + _outer(k, v),)
+
+
+def rwkv7(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    """In the paper's order: the matrix [V, K] is multiplied from the right."""
+    (r, w, k, v, kk, a), (S,) = inputs, states
+    wkv = S.mT @ (torch.diag_embed(w) - _outer(kk, a * kk)) + _outer(v, k)
+    return (wkv @ r[:, :, None])[:, :, 0], (wkv.mT,)
+
+
+def longhorn(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    (x, q, k, b), (S,) = inputs, states
+    step = b / (1 + b * (k * k).sum(1, keepdim=True))
+    S = S - _outer(step, k * k) * S + _outer(step * x, k)
+    return (S @ q[:, :, None])[:, :, 0], (S,)
+
+
+def mamba2(inputs: Row, static: Row, states: Row) -> tuple[Tensor, Row]:
+    (x, dt, B, C), (A,), (S,) = inputs, static, states
+    S = _wide(torch.exp(dt * A)) * S + _wide(dt) * _outer(x, B)
+    return (S @ C[:, :, None])[:, :, 0], (S,)
+
+
+def mlstm(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v, i, f), (C, n, m) = inputs, states
+    k = k / math.sqrt(k.shape[1])
+    top = torch.maximum(F.logsigmoid(f) + m, i)
+    keep, take = torch.exp(F.logsigmoid(f) + m - top), torch.exp(i - top)
+    C = _wide(keep) * C + _wide(take) * _outer(k, v)
+    n = keep[:, None] * n + take[:, None] * k
+    bottom = torch.maximum((n * q).sum(1).abs(), torch.exp(-top))
+    return _read(C, q) / bottom[:, None], (C, n, top)
+
+
+def _gradients(loss: Tensor, *of: Tensor) -> Row:
+    return torch.autograd.grad(loss, of, create_graph=True)
+
+
+def titans(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v, theta, eta, alpha), (M, S) = inputs, states
+    (surprise,) = _gradients((_read(M, k) - v).square().sum(), M)
+    S = _wide(eta) * S - _wide(theta) * surprise
+    M = _wide(1 - alpha) * M + S
+    return _read(M, q), (M, S)
+
+
+def ttt_linear(inputs: Row, static: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v, eta), (g, b), (W, c) = inputs, static, states
+
+    def model(x: Tensor, W: Tensor, c: Tensor) -> Tensor:
+        return x + g * F.layer_norm(_read(W, x) + c, c.shape[1:], eps=1e-6) + b
+
+    dW, dc = _gradients((model(k, W, c) - v).square().sum() / 2, W, c)
+    W, c = W - _wide(eta) * dW, c - eta[:, None] * dc
+    return model(q, W, c), (W, c)
+
+
+STEPS: dict[str, MatrixStep] = {
+    step.__name__: step
+    for step in (
+        *(linear_attention, retention, gla, hgrn2, gated_slot_attention, mamba2, rwkv6),
+        *(delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear),
+        mlstm,
+    )
+}

@@ -1,0 +1,163 @@
+"""Cells of the library with a matrix as their state, against loops in torch that know nothing of
+elman."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import elman
+from benchmarks.peers.matrix_steps import STEPS
+from elman import cells
+from elman.errors import TraceError
+from elman.frontend.cell import Cell
+from elman.ir.types import axes_of, dim_size, names_in
+from helpers import assert_same, need_engine
+
+F64, F32 = torch.float64, torch.float32
+CHUNKS = 70  # steps of more than one chunk of the replay, which has 64 at most
+SIZES = [(1, 1, 1, 3), (5, 7, 6, 3), (16, 16, 5, 2), (3, 31, 4, 1), (6, 5, CHUNKS, 3)]
+ROWS, COLUMNS = ("K", "D", "P"), ("V", "N")  # what the dims of states are called
+SHARES = ("a", "b", "w", "f", "eta", "theta", "alpha", "decay", "dt")  # between 0 and 1
+
+
+def same(v):
+    """Its argument."""
+    return v
+
+
+class Drawn:
+    """Random arguments of a cell, each in the range that it is meant for: ``inputs`` [T, B, ..],
+    ``static`` and ``states`` [B, ..] by name; ``sizes`` of the module."""
+
+    def __init__(self, cell: Cell, K: int, V: int, T: int, B: int, seed: int = 0) -> None:
+        dims = dict.fromkeys(ROWS, K) | dict.fromkeys(COLUMNS, V) | {"M": 3}
+        source = torch.Generator().manual_seed(seed)
+        sizes = dict(dims)
+
+        def value(name: str, entry_shape: tuple, *lead: int) -> Tensor:
+            axes = axes_of(entry_shape[0][0], sizes) if entry_shape else ()
+            shape = axes or tuple(dim_size(dim, sizes) for dim in entry_shape)
+            drawn = torch.randn(*lead, *shape, generator=source, dtype=F64)
+            if name in SHARES and not (cell.name == "mlstm" and name == "f"):
+                return torch.sigmoid(drawn)
+            if name == "A":
+                return -drawn.exp()
+            if name == "kk":
+                return torch.nn.functional.normalize(drawn, dim=-1)
+            return drawn / max(1, shape[-1] if shape else 1) ** 0.5
+
+        self.inputs = {e.name: value(e.name, e.shape, T, B) for e in cell.inputs}
+        self.static = {e.name: value(e.name, e.shape, B) for e in cell.static}
+        self.states = {e.name: 0.5 * value(e.name, e.shape, B) for e in cell.states}
+        if cell is cells.linear_attention:
+            self.states["z"].abs_()  # a sum of features
+        first, state = cell.inputs[0].shape, axes_of(cell.states[0].shape[0][0], sizes)
+        assert state is not None
+        self.size = dim_size(first[0], sizes), state[1]
+        named = set[str]().union(*(names_in(e.shape) for e in (*cell.inputs, *cell.states)))
+        given = names_in(first) | {str(cell.states[0].shape[0][0][1])}  # type: ignore[index]
+        self.more = {name: dims[name] for name in named - given}
+
+    def leaves(self, dtype: torch.dtype) -> list[list[Tensor]]:
+        """Inputs, static inputs and states that gradients are asked of."""
+        groups = (self.inputs, self.static, self.states)
+        return [[x.to(dtype).requires_grad_() for x in group.values()] for group in groups]
+
+
+def by_loop(cell: Cell, drawn: Drawn) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Outputs and last states of the paper's loop; cotangents; gradients of all arguments."""
+    inputs, static, states = drawn.leaves(F64)
+    rows, now = list[Tensor](), tuple(states)
+    for row in zip(*inputs, strict=True):
+        output, now = STEPS[cell.name](row, tuple(static), now)
+        rows.append(output)
+    results = [torch.stack(rows), *now]
+    source = torch.Generator().manual_seed(9)
+    cotangents = [torch.randn(r.shape, generator=source, dtype=F64) for r in results]
+    grads = torch.autograd.grad(results, [*inputs, *static, *states], cotangents)
+    return results, cotangents, list(grads)
+
+
+def by_module(
+    cell: Cell, drawn: Drawn, engine: str, dtype: torch.dtype, cotangents: list[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The same of a module on an engine."""
+    net = elman.Recurrent(cell, *drawn.size, dtype=dtype, engine=engine, **drawn.more)
+    inputs, static, states = drawn.leaves(dtype)
+    more = {"static": tuple(static) if len(static) > 1 else static[0]} if static else {}
+    begin = tuple(state[None] for state in states)
+    out, last = net(tuple(inputs), begin if len(begin) > 1 else begin[0], **more)
+    ends = last if isinstance(last, tuple) else (last,)
+    results = [out, *(end[0] for end in ends)]
+    leaves = [*inputs, *static, *states]
+    grads = torch.autograd.grad(results, leaves, [c.to(dtype) for c in cotangents])
+    return results, list(grads)
+
+
+@pytest.mark.parametrize(("K", "V", "T", "B"), SIZES)
+@pytest.mark.parametrize("cell", cells.MATRIX, ids=lambda cell: cell.name)
+def test_cells_are_the_papers_loops(cell, K, V, T, B):
+    """Outputs, last states and every gradient by name, in float64 and float32."""
+    need_engine("c")
+    drawn = Drawn(cell, K, V, T, B)
+    want, cotangents, want_grads = by_loop(cell, drawn)
+    names = [*drawn.inputs, *drawn.static, *drawn.states]
+    short = T < CHUNKS
+    for engine, dtype in [("c", F64), ("c", F32), *([("reference", F64)] if short else [])]:
+        got, grads = by_module(cell, drawn, engine, dtype, cotangents)
+        for name, *pair in zip(["out", *drawn.states], got, want, strict=True):
+            assert_same(f"{name} on {engine}", *(value.detach() for value in pair), dtype, T)
+        for name, *pair in zip(names, grads, want_grads, strict=True):
+            assert_same(f"d{name} on {engine}", *pair, dtype, T)
+
+
+def test_every_cell_has_a_loop():
+    assert STEPS.keys() == {cell.name for cell in cells.MATRIX}
+    assert all(cell.source for cell in cells.MATRIX)
+
+
+def test_they_are_the_cells_with_matrices():
+    """Engines and exports of vectors alone are tested on all others."""
+    assert [*cells.MATRIX] == [cell for cell in cells.ALL if cell.graph.has_matrices]
+
+
+def test_the_stabiliser_of_mlstm_cancels():
+    """Outputs are those of the memory without one, whose gates are exponentials themselves."""
+    drawn = Drawn(cells.mlstm, 4, 3, 8, 2)
+    zeros = {name: torch.zeros_like(state) for name, state in drawn.states.items()}
+    net = elman.Recurrent(cells.mlstm, *drawn.size, dtype=F64, engine="reference")
+    out, _ = net(tuple(drawn.inputs.values()), tuple(x[None] for x in zeros.values()))
+    C, n = zeros["C"], zeros["n"]
+    for t, (q, k, v, i, f) in enumerate(zip(*drawn.inputs.values(), strict=True)):
+        keep, take, k = torch.sigmoid(f)[:, None], torch.exp(i)[:, None], k / 2
+        C = keep[:, None] * C + (take * k)[:, :, None] * v[:, None]
+        n = keep * n + take * k
+        read, norm = torch.einsum("bkv,bk->bv", C, q), (n * q).sum(1, keepdim=True).abs()
+        torch.testing.assert_close(out[t], read / norm.clamp(min=1))
+
+
+@pytest.mark.parametrize(
+    "cell", [cells.linear_attention, cells.fast_weights], ids=lambda cell: cell.name
+)
+def test_features_may_be_computed_before(cell):
+    """A function that returns its argument leaves them as they are given."""
+    drawn = Drawn(cell, 4, 3, 6, 2)
+    x = tuple(drawn.inputs.values())
+    want, _ = elman.Recurrent(cell, 4, 3, dtype=F64, engine="reference")(x)
+    net = elman.Recurrent(cell, 4, 3, dtype=F64, engine="reference", feature=same)
+    got, _ = net((*(torch.nn.functional.elu(value) + 1 for value in x[:2]), *x[2:]))
+    torch.testing.assert_close(got, want)
+
+
+def test_forget_gates_of_mlstm():
+    """An exponential gate, as the paper allows; nothing else."""
+    drawn = Drawn(cells.mlstm, 4, 3, 6, 2)
+    q, k, v, i, f = drawn.inputs.values()
+    plain = elman.Recurrent(cells.mlstm, 4, 3, dtype=F64, engine="reference")
+    net = elman.Recurrent(cells.mlstm, 4, 3, dtype=F64, engine="reference", forget="exp")
+    got, _ = net((q, k, v, i, torch.nn.functional.logsigmoid(f)))
+    torch.testing.assert_close(got, plain((q, k, v, i, f))[0])
+    with pytest.raises(TraceError, match="forget must be sigmoid or exp"):
+        elman.Recurrent(cells.mlstm, 4, 3, forget="tanh")
