@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from benchmarks import studied
 from benchmarks.cases import OURS
 from benchmarks.claims import Rows
 from benchmarks.contestants import CHECKPOINT, TRAIN
@@ -24,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 PAGES = (
     *("README.md", "benchmarks/results/README.md", "docs/projects.md", "docs/when_it_helps.md"),
-    *("docs/language_models.md", "docs/long_sequences.md"),
+    *("docs/language_models.md", "docs/long_sequences.md", "docs/classification.md"),
+    *("docs/matrix_states.md", "docs/troubleshooting.md", "docs/index.md"),
 )
 LAYERS = ("loop", "torch", OURS, "elman-c")  # of suite ecornn
 SMALL_RUN = 30_200 * 20 * 20  # words of 13 epochs of the Penn Treebank: steps, rows, segments
@@ -155,6 +157,23 @@ def gains(cell: str, baseline: str, *suites: str) -> str:
     )
 
 
+def small_layers() -> str:
+    """The span of speed-ups of GRUs over torch's at four samples or fewer."""
+    cases = [
+        case.name
+        for case in SUITES["foundation"].cases
+        if case.measure is TRAIN and case.cell == "gru" and case.T >= 10 and case.B <= 4
+    ]
+    return span(rows_of("foundation").faster(case, OURS, "torch") for case in cases)
+
+
+def first_steps() -> str:
+    """Times of a first training step, with an empty cache and with a full one."""
+    rows = rows_of("foundation")
+    cold, warm = (rows.seconds(f"first step, {kind} cache", OURS) for kind in ("cold", "warm"))
+    return f"{cold:.1f} s with an empty cache and {warm:.2f} s with a full one"
+
+
 def packed() -> str:
     """The span of speed-ups over torch's layers on packed sequences."""
     cases = [case.name for case in SUITES["layers"].cases if "packed" in case.name.split()]
@@ -207,6 +226,17 @@ FIGURES: dict[str, Callable[[], str]] = {
     "time of kept states": checkpointed,
     "time of short spans": lambda: spans(32),
     "time of long spans": lambda: spans(3162),
+    "first steps": first_steps,
+    "gains of small layers": small_layers,
+    "number of cells": lambda: str(len(cells.ALL)),
+    "engines of long sequences": studied.engines,
+    "chances of long sequences": studied.chances,
+    "differences of losses": studied.differences,
+    "deer of long sequences": studied.deer,
+    "accuracies": studied.accuracies,
+    "epochs of words": studied.epochs,
+    "test of words": studied.tested,
+    "matrices": studied.matrices,
     "step": lambda: step_us(OURS),
     "step, torch": lambda: step_us("torch"),
 }

@@ -30,12 +30,12 @@ GROUPS = {
 }
 OWN_PAGES = {
     "cells": "The published cells: [an index by family](gallery.md).",
-    "ops": "What a formula may call: [every operation](operations.md).",
+    "ops": "The functions for formulas: [every operation](operations.md).",
 }
 INTERNAL = "extra_repr, flatten_parameters, compiled, to_json"
 CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
 TRIED = Path(__file__).parents[1] / "release" / "tried.jsonl"
-PUBLIC = {  # of modules whose other names stand elsewhere
+PUBLIC = {  # names of modules whose other names are on other pages
     "nn": ("report", "choices", "pin", "counters"),
     "errors": [n for n, value in vars(errors).items() if inspect.isclass(value) and "Error" in n],
 }
@@ -66,11 +66,11 @@ def pages() -> dict[str, str | bytes]:
 
 
 def operations() -> str:
-    """What a formula may call, and what the backward makes of it."""
+    """The page of operations: what a formula may call, and the backward rule of each operation."""
     parts = [
         "# Every operation\n",
-        "What a cell may call (`elman.ops`), and the rule that its backward follows: each",
-        "operation of the forward has its mirror, through which the cotangent goes back.\n",
+        "A formula may call these functions of `elman.ops`. The picture shows the backward rule",
+        "of each operation: the cotangent of its result goes back to its arguments.\n",
         notebooks.drawing(draw_ops().svg),
         "",
     ]
@@ -80,7 +80,7 @@ def operations() -> str:
 
 
 def reference() -> str:
-    """Every public name: a table of all, then each with its parameters."""
+    """The page of the reference: a table of all public names, then each with its parameters."""
     return "\n".join(_reference())
 
 

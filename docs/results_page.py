@@ -19,7 +19,7 @@ from benchmarks.table import filled, machine_line, misses
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 FIRST = ("foundation", "cpu", "users", "cells", "layers")  # what a newcomer asks for
 SIZES = re.compile(r"\b(\d+),(\d+),(\d+)")
-FIGURE = 24  # characters of a cell that are not broken into lines
+FIGURE = 11  # characters of a cell that are not broken into lines
 
 
 def measured() -> str:

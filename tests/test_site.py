@@ -62,7 +62,8 @@ def test_code_runs(page, tmp_path, monkeypatch):
 
 def told(page: Path) -> list[str]:
     """Every command line of elman's in a page: in blocks, and between backticks."""
-    lines = [line for text in blocks(page, "sh", "bash") for line in text.splitlines()]
+    texts = [text.replace("\\\n", " ") for text in blocks(page, "sh", "bash")]
+    lines = [line for text in texts for line in text.splitlines()]
     lines += re.findall(r"`(elman [^`]+)`", page.read_text("utf-8"))
     found = [re.sub(r"\s+#.*$", "", line).strip() for line in lines]
     return [line for line in found if line.startswith("elman ")]

@@ -1,4 +1,4 @@
-"""How often a busy machine makes ``auto`` choose wrongly, and whether later processes mend it.
+"""How often a busy machine makes ``auto`` choose wrongly, and whether later processes correct it.
 
     python -m benchmarks.scripts.choices --out DIR [--caches 20] [--processes 3]
 

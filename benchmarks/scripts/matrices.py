@@ -1,9 +1,11 @@
 """The gated delta rule in training: elman's cell beside a loop and beside chunks, both in torch.
 
-``python -m benchmarks.scripts.matrices [--quick]``. All three agree before they are timed; rounds
-alternate, medians are printed with their quartiles. The loop runs the formula (Yang et al. 2024,
-arXiv:2412.06464, equation 10) step by step, the chunks its parallel form (section 3.3) with a
-triangular solve in each chunk of 64 steps. Heads are samples.
+    python -m benchmarks.scripts.matrices [--quick] [--out FILE.jsonl]
+
+All three agree before they are timed; rounds alternate; medians are printed with their quartiles
+and written as rows. The loop runs the formula (Yang et al. 2024, arXiv:2412.06464, equation 10)
+step by step, the chunks its parallel form (section 3.3) with a triangular solve in each chunk of
+64 steps. Heads are samples.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import elman
+from benchmarks.machine import code, facts
+from benchmarks.rows import append_row
 from elman.ops import outer
 
 CASES = [(1024, 8, 4, 64), (4096, 1, 4, 64), (1024, 8, 4, 128)]  # T, B, heads, K = V
@@ -76,10 +81,12 @@ def train(run: Callable[..., Tensor], x: tuple[Tensor, ...], d: Tensor) -> tuple
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a table."""
+    """Print a table, and write its rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one tiny case")
-    quick = parser.parse_args(arguments).quick
+    parser.add_argument("--out", type=Path, help="rows, a line each")
+    options = parser.parse_args(arguments)
+    quick = options.quick
     print("T      B  heads  K = V  elman ms        loop ms         chunks ms       times as fast")
     for T, B, heads, size in QUICK if quick else CASES:
         x = draw(T, B * heads, size)
@@ -104,6 +111,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{medians[1] / medians[0]:.0f} of the loop, {medians[2] / medians[0]:.1f} of chunks"
         )
         print(f"{T:<6} {B:<2} {heads:<6} {size:<6} " + "  ".join(cells) + f"  {gains}")
+        if options.out is not None:
+            seconds = {
+                name: {"median": m / 1e3, "q1": low / 1e3, "q3": high / 1e3}
+                for name, (low, m, high) in quartiles.items()
+            }
+            row = {"case": f"{T},{B},{heads},{size}", "seconds": seconds, **code()}
+            append_row(options.out, {**row, "machine": facts()})
 
 
 if __name__ == "__main__":

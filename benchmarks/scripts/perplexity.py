@@ -91,7 +91,7 @@ def main() -> None:
         if step % epoch == 0:
             results = {n: result(run, data, epoch, seconds[n]) for n, run in running.items()}
             place = {"data": Path(options.data).name, "preset": options.preset}
-            row = {**place, "epoch": step // epoch, "found": results}
+            row = {"case": f"epoch {step // epoch}", **place, "results": results}
             append_row(options.out, row)
             print(json.dumps(row), flush=True)
             seconds = dict.fromkeys(running, 0.0)

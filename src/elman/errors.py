@@ -28,9 +28,8 @@ class ElmanError(Exception):
 
     Args:
         what: the mistake with its values, one line.
-        hint: a line that would be right; left out if empty.
-        details: rows below it, as ``at="my_cell.py:12: z = W @ x"``; those that are empty are left
-            out.
+        hint: a corrected line; omitted if empty.
+        details: rows below it, such as ``at="my_cell.py:12: z = W @ x"``; empty ones are omitted.
     """
 
     def __init__(self, what: str = "", hint: str = "", **details: object) -> None:
@@ -39,7 +38,7 @@ class ElmanError(Exception):
 
 
 class TraceError(ElmanError):
-    """A cell does something that is not a formula over its arguments."""
+    """A cell does something that is not a formula of its arguments."""
 
 
 class ShapeError(ElmanError, ValueError):
@@ -55,7 +54,7 @@ class VerifyError(ElmanError):
 
 
 class EngineError(ElmanError, RuntimeError):
-    """An engine asked for by name cannot run a plan; the text is its own reason."""
+    """The named engine cannot run a layer; the text gives its reason."""
 
 
 class BuildError(EngineError):
@@ -104,7 +103,7 @@ def diagnostic(what: str, details: Iterable[tuple[str, str]], hint: str = "") ->
     Args:
         what: the mistake with its values, one line.
         details: (label, text) rows such as ``("at", "my_cell.py:12: z = W @ x")``.
-        hint: a line that would be right; left out if empty.
+        hint: a corrected line; omitted if empty.
     """
     found = [(label, text) for label, text in details if text]
     if hint:

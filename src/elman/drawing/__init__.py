@@ -73,7 +73,8 @@ def draw(
         dims: sizes of a cell's other dims.
 
     Raises:
-        InputError: nothing that can be drawn, no plan, no such layer, or a file of another kind.
+        InputError: ``what`` cannot be drawn, ``plan`` is not a plan, there is no such layer, or the
+            file has another ending.
 
     Example:
         >>> picture = elman.draw(elman.cells.gru, "gru.svg")

@@ -307,8 +307,8 @@ def bound_cell(
     """Rebuild a cell with options, changes and heads from a pickle.
 
     Raises:
-        PickleError: the cell does not take them any more, or its name stands for something else.
-        InputError: they are no options, heads or changes.
+        PickleError: the cell no longer takes them, or its name means something else.
+        InputError: they are not options, heads or changes.
 
     Example:
         >>> ready = elman.bound_cell(elman.cells.gru, {})

@@ -89,7 +89,7 @@ expm1 = _elementwise(
 )
 floor = _elementwise(
     "floor",
-    "The largest whole number that is not larger, elementwise; its derivative is 0.",
+    "The largest whole number that is at most v, elementwise; its derivative is 0.",
     "h = h - floor(h)",
 )
 

@@ -25,7 +25,7 @@ def rows(v: Any) -> Tracer:
     [K, V] that it meets.
 
     Raises:
-        TraceError: it is no vector, or of several parts.
+        TraceError: v is not a vector, or has several parts.
 
     Example:
         >>> S = rows(sigmoid(h)) * outer(h, c)
@@ -38,7 +38,7 @@ def columns(v: Any) -> Tracer:
     [K, V] that it meets.
 
     Raises:
-        TraceError: it is no vector, or of several parts.
+        TraceError: v is not a vector, or has several parts.
 
     Example:
         >>> S = columns(sigmoid(c)) * outer(h, c)

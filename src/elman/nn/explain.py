@@ -42,7 +42,7 @@ def explain(subject: Cell | nn.Module, x: Any = None, **options: Any) -> Explana
         ``peak_bytes``, ``flops`` and ``executed_flops``.
 
     Raises:
-        InputError: another object, a module without x, or a cell with x.
+        InputError: the subject is another object, a module without x, or a cell with x.
         EngineError: the named engine cannot run this; the text says why.
         ShapeError, InputError: as ``forward``; or ``memory_budget`` is less than x needs.
 

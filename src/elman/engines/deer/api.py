@@ -118,7 +118,7 @@ def deer(
         y [T, B, n]: the states after each step.
 
     Raises:
-        InputError, ShapeError: arguments that do not fit.
+        InputError, ShapeError: arguments do not fit.
 
     Source: Lim, Zhu, Selfridge & Kasim 2024, arXiv:2309.12252v3, eq. 3 to 6.
 
@@ -246,8 +246,8 @@ def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
         y [T, …].
 
     Raises:
-        ShapeError: shapes that do not fit.
-        InputError: unlike dtypes or devices.
+        ShapeError: shapes do not fit.
+        InputError: dtypes or devices differ.
 
     Source: Blelloch 1990, "Prefix sums and their applications".
 

@@ -29,10 +29,10 @@ _PLAIN = PlanOptions(without=frozenset({"hoisting"}))  # one step knows no batch
 
 @dataclass(frozen=True)
 class Exported:
-    """A project that was written.
+    """A written C project.
 
     Attributes:
-        folder: where.
+        folder: where the files are.
         name: of all functions and files.
         inputs: sizes of the inputs of a step, by name.
         output: size of the output of a step.
@@ -69,8 +69,8 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         name: prefix of files, types and functions; a C identifier.
 
     Raises:
-        InputError: another module, both directions, a weight that is not finite, or an operation
-            without C text.
+        InputError: the module is of another kind or bidirectional, a weight is not finite, or an
+            operation has no C text.
 
     Example:
         >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")

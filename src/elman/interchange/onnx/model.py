@@ -28,7 +28,7 @@ T, B, STATES = "T", "B", "1 or B"  # names of sizes that a call decides
 
 @dataclass(frozen=True)
 class OnnxModel:
-    """A model that was written.
+    """A written ONNX model.
 
     Attributes:
         path: of the file.
@@ -77,7 +77,7 @@ def to_onnx(
         The file, and the model's inputs and outputs.
 
     Raises:
-        InputError: another module, or an operation without an ONNX operator.
+        InputError: the module is of another kind, or an operation has no ONNX operator.
         MissingPackageError: without the package ``onnx`` (``pip install "elman[export]"``).
         OSError: the file cannot be written.
 

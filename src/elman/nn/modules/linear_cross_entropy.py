@@ -71,7 +71,7 @@ class LinearCrossEntropyLoss(nn.Module):
     ``linear.bias`` [C]; with ``out_features`` C · d1 · d2 · … in place of C.
 
     Raises:
-        InputError, ShapeError: a size or an option that is none.
+        InputError, ShapeError: a size or an option is invalid.
 
     Example::
 
@@ -233,7 +233,7 @@ class LinearCrossEntropyLoss(nn.Module):
             raise InputError(message, f"decoder(x.to({like.dtype}), targets)")
 
     def extra_repr(self) -> str:
-        """Sizes and options that are not the usual ones."""
+        """Sizes, and options that are not the defaults."""
         defaults = {"out_features": (), "tied": False, "reduction": "mean", "ignore_index": None}
         fields = [f"{self.linear.in_features}, {self.num_classes}"]
         for name, default in (defaults | {"label_smoothing": 0.0}).items():

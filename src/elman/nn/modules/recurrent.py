@@ -168,8 +168,8 @@ class Recurrent(SequenceModule):
         super().__setstate__(state)
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, layer by layer, in declared order; constants too if the cell's
-        ``init=`` has them, and not the module's arguments; then what sequences begin with."""
+        """Draw new weights, layer by layer, in declared order. Constants that the cell's ``init=``
+        sets, and default initial states, are reset, too."""
         directions = 1 + self.bidirectional
         heights = [size for _, size, _ in self._formulas() for _ in range(directions)]
         for names, runner, height in zip(self.parts.names, self.runners.values(), heights):
@@ -237,10 +237,10 @@ class Recurrent(SequenceModule):
         return self._run(*plan_call(self, x, state, call_options, engine), kind)
 
     def flatten_parameters(self) -> None:
-        """Do nothing: for code that calls it of any of torch's recurrent layers."""
+        """Do nothing. Code for torch's recurrent layers may call this method."""
 
     def extra_repr(self) -> str:
-        """Cell, sizes, and every option that is not the default."""
+        """Cell, sizes, and options that are not the defaults."""
         cells, _, dims = zip(*self._formulas())
         alone = all(cell is self.cell for cell in cells)
         names = self.cell.name if alone else f"[{', '.join(cell.name for cell in cells)}]"

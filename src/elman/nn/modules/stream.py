@@ -28,7 +28,7 @@ class Stream:
         static [B, S]: static inputs, in the form that the module takes.
 
     Raises:
-        InputError: no such module, or it is bidirectional.
+        InputError: the module is of another kind, or bidirectional.
 
     Example:
         >>> net = elman.GRU(4, 8).eval()

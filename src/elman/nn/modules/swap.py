@@ -72,10 +72,10 @@ def restore(model: Model) -> Model:
 
 
 def report(model: nn.Module) -> dict[str, str]:
-    """List, for each recurrent layer of a model, the engine in use, or why it was not replaced.
+    """List each recurrent layer of a model with its engine, or why it was not replaced.
 
     Returns:
-        One line by the name of each submodule (``""`` for the model itself).
+        A line for each submodule, by its name (``""`` for the model itself).
     """
     check_model("elman.nn.report", model)
     texts: dict[str, str] = {}

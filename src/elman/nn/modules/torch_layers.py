@@ -77,7 +77,7 @@ class TorchLayers(SequenceModule):
         self._make_initial(first.device, first.dtype)
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, as torch's layers do; learned initial states are zeros."""
+        """Draw new weights, as torch's layers do, and set learned initial states to zero."""
         super().reset_parameters()  # type: ignore[misc]
         with torch.no_grad():
             for value in self._initial() if self._parts is not None else ():

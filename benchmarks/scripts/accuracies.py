@@ -1,0 +1,78 @@
+"""Held-out scores of `elman train` on small data sets, from three seeds each.
+
+    python -m benchmarks.scripts.accuracies --data DIR --out FILE.jsonl [--only NAME] [--steps N]
+
+DIR has the folders and files that the commands below name. A row per command has the score of each
+seed and that of the baseline; a command that has a row already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.machine import code, facts
+from benchmarks.rows import Row, append_row, read_rows
+from elman.train.run.folder import open_run
+from elman.train.run.record import read_record, summarise
+
+SEEDS = (0, 1, 2)
+SPEECH = "series {}/fsdd --patch 16 --hidden 96 --batch 50 --epochs 30 --lr 3e-3 --noise 0.05"
+COMMANDS = {
+    "worms": "series {}/ucr-worms --patch 5 --epochs 150 --noise 0.1 --lr 5e-3",
+    "digits": SPEECH,
+    "digits, new speaker": f"{SPEECH} --unseen george",
+}
+
+
+def score(words: list[str], seed: int) -> tuple[float, float]:
+    """The held-out score of a run, and that of its baseline."""
+    with tempfile.TemporaryDirectory() as folder:
+        further = ["--seed", str(seed), "--threads", "1", "--no-compare", "--out", folder]
+        program = [sys.executable, "-m", "elman", "train", *words, *further]
+        subprocess.run(program, check=True, capture_output=True)
+        (run,) = Path(folder).iterdir()
+        record = read_record(open_run(run))
+        assert record.config is not None
+        summary = summarise(record, record.config)
+        assert summary.valid_score is not None
+        assert summary.baseline is not None
+        assert summary.baseline.score is not None
+        return summary.valid_score, summary.baseline.score
+
+
+def measure(name: str, data: str, further: list[str]) -> Row:
+    """The row of a command."""
+    words = [*COMMANDS[name].format(data).split(), *further]
+    scores, baselines = zip(*(score(words, seed) for seed in SEEDS), strict=True)
+    return {
+        "case": name,
+        "command": " ".join(["elman train", COMMANDS[name].format("DATA"), *further]),
+        "scores": scores,
+        "baseline": baselines[0],
+        **code(),
+        "machine": facts(),
+    }
+
+
+def main() -> None:
+    """Run the commands that have no row."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", required=True, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, required=True, help="rows, a line each")
+    parser.add_argument("--only", choices=COMMANDS, help="one command")
+    parser.add_argument("--steps", help="steps of each run, for a try")
+    options = parser.parse_args()
+    further = ["--steps", options.steps] if options.steps else []
+    for name in [options.only] if options.only else COMMANDS:
+        if name not in read_rows(options.out):
+            row = measure(name, options.data, further)
+            append_row(options.out, row)
+            print(row["case"], row["scores"], row["baseline"], flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Tables and figures of pages from studies: suite ``long``, and the rows that scripts write."""
+
+from __future__ import annotations
+
+from benchmarks.cases import OURS
+from benchmarks.pictures import RESULTS, rows_of
+from benchmarks.rows import Row, read_rows
+from benchmarks.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LOOP, ONE_HEAD
+
+MODELS = {  # of suite long, in the order of the page: name of a row, baseline and its name
+    GRU: ("GRU, 17 984 samples of speech", "torch", "`torch.nn.GRU`"),
+    LEM: ("LEM, 17 984 samples of speech", "loop", "a loop over torch ops"),
+    HEADS: ("GRU in 8 heads, 1024 pixels", "torch", "`torch.nn.GRU` of one head"),
+    ONE_HEAD: ("GRU in one head, 1024 pixels", "torch", "`torch.nn.GRU`"),
+}
+TASKS = {  # of scripts/accuracies.py: what a row of the page says
+    "worms": "five kinds of worms by their motion, 180 steps of 5 values",
+    "digits": "spoken digits from raw samples, 16 a step; new recordings of six speakers",
+    "digits, new speaker": "the same, tested on a speaker that was not in training",
+}
+EPOCHS = (1, 2, 3, 4, 5, 7, 9, 11, 13)  # of 13, that the page shows
+
+
+def script_rows(name: str) -> dict[str, Row]:
+    """The committed rows of a script, by case."""
+    return read_rows(RESULTS / f"{name}.jsonl")
+
+
+def percent(share: float) -> str:
+    """A share as a percentage."""
+    return f"{100 * share:.1f} %"
+
+
+def engines() -> str:
+    """A table of suite long: the accuracy, and the time of a step on each engine."""
+    rows = rows_of("long")
+    lines = [
+        "| model and data | accuracy | engine `c` | `auto` | `scan-backward` | `deer` | baseline |",
+        "|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for case, (name, baseline, title) in MODELS.items():
+        names = (LOOP, OURS, HALF, AT_ONCE, baseline)
+        steps = [f"{rows.seconds(case, contestant):.3g}" for contestant in names]
+        steps[-1] = f"{title} {steps[-1]}"
+        lines.append(f"| {' | '.join([name, percent(rows[case]['accuracy']), *steps])} |")
+    return "\n".join(lines)
+
+
+def chances() -> str:
+    """Accuracies by chance in suite long."""
+    rows = rows_of("long")
+    return (
+        f"{percent(rows[GRU]['chance'])} for speech and {percent(rows[HEADS]['chance'])} for images"
+    )
+
+
+def differences() -> str:
+    """The largest difference of a loss in suite long, relative to engine c in float64."""
+    rows = rows_of("long")
+    return f"{max(max(rows[case]['off'].values()) for case in MODELS):.0e}"
+
+
+def deer() -> str:
+    """Engine deer on long speech, beside torch's layer and the compiled loop."""
+    rows = rows_of("long")
+    gain, loss = rows.faster(GRU, AT_ONCE, "torch"), rows.faster(GRU, LOOP, AT_ONCE)
+    slower = f"{loss:.0f} times slower than the compiled loop"
+    return f"{gain:.1f} times as fast as torch's own layer and {slower}"
+
+
+def accuracies() -> str:
+    """A table of commands and the held-out accuracies of their seeds."""
+    lines = ["| command | task | mean of 3 seeds | chance |", "|---|---|---:|---:|"]
+    rows = script_rows("accuracies")
+    for case, task in TASKS.items():
+        row = rows[case]
+        scores = row["scores"]
+        mean = percent(sum(scores) / len(scores))
+        each = ", ".join(f"{100 * score:.1f}" for score in scores)
+        cells = [f"`{row['command']}`", task, f"{mean} ({each})", percent(row["baseline"])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def epochs() -> str:
+    """A table of perplexities by epoch, on elman's layers and on torch.nn's."""
+    lines = [
+        "| epoch | training: elman | torch.nn | validation: elman | torch.nn | "
+        "processor time of a step: elman | torch.nn |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    rows = script_rows("perplexity")
+    for epoch in EPOCHS:
+        results = rows[f"epoch {epoch}"]["results"]
+        pair = [results["elman"], results["torch.nn"]]
+        cells = [f"{run[part]:.1f}" for part in ("train", "valid") for run in pair]
+        cells += [f"{run['cpu_ms']:.0f} ms" for run in pair]
+        lines.append(f"| {epoch} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def tested() -> str:
+    """Perplexities of the test text after the last epoch."""
+    results = script_rows("perplexity")[f"epoch {EPOCHS[-1]}"]["results"]
+    elman, torch = (results[name]["test"] for name in ("elman", "torch.nn"))
+    return f"{elman:.1f} with elman and {torch:.1f} with torch.nn"
+
+
+def matrices() -> str:
+    """A table of the gated delta rule: a training step of elman, of a loop and of chunks."""
+    lines = ["| T, B, heads, K = V | elman | loop | chunks of 64 |", "|---|---:|---:|---:|"]
+    for case, row in script_rows("matrices").items():
+        elman, loop, chunks = (row["seconds"][name] for name in ("elman", "loop", "chunks"))
+        ms = [f"{1000 * run['median']:.3g} ms" for run in (elman, chunks)]
+        gains = [run["median"] / elman["median"] for run in (loop, chunks)]
+        quartiles = f"{1000 * elman['q1']:.1f}–{1000 * elman['q3']:.1f}"
+        cells = [f"{ms[0]} ({quartiles})", f"{1000 * loop['median']:.0f} ms ({gains[0]:.0f}x)"]
+        cells.append(f"{ms[1]} ({gains[1]:.1f}x)")
+        lines.append(f"| {case.replace(',', ', ')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
