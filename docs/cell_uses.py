@@ -45,18 +45,21 @@ USES = {
     "cfc_pure": "As `cfc`, in ncps' mode `pure`.",
     "linear_attention": "As the simplest replacement of softmax attention, and to read old models.",
     "retention": "For RetNet models: decays are fixed, one for each head.",
-    "gla": "For language models with a decay for each key unit.",
+    "gla": "For language models with a decay for each key unit; the layer is "
+    "`elman.layers.GatedLinearAttention`.",
     "hgrn2": "For HGRN2 models: one gate does for decay and key.",
     "gated_slot_attention": "To recall from a small, fixed number of slots.",
-    "mamba2": "For Mamba-2 models.",
+    "mamba2": "For Mamba-2 models; the layer is `elman.layers.Mamba2`.",
     "rwkv6": "For RWKV-6 models.",
-    "mlstm": "For xLSTM models, beside `slstm`.",
-    "delta_net": "For language models that recall associations.",
-    "gated_delta_net": "The default choice of a matrix state: recall of the delta rule, and decay.",
+    "mlstm": "For xLSTM models, beside `slstm`; the layer is `elman.layers.MLSTM`.",
+    "delta_net": "For language models that recall associations; the layer is "
+    "`elman.layers.DeltaNet`.",
+    "gated_delta_net": "The default choice of a matrix state: recall of the delta rule, and decay; "
+    "the layer is `elman.layers.GatedDeltaNet`.",
     "kda": "For Kimi Linear models: `gated_delta_net` with a decay for each key unit.",
     "fast_weights": "To read models of fast weight programmers, and for the delta rule without "
     "normalised keys.",
-    "rwkv7": "For RWKV-7 models, and state tracking.",
+    "rwkv7": "For RWKV-7 models, and state tracking; the layer is `elman.layers.RWKV7`.",
     "longhorn": "As a state space without a decay of its own to tune.",
     "titans": "For memories that are learned at test time, with momentum.",
     "ttt_linear": "For memories that are learned at test time, with a normalised output.",

@@ -19,7 +19,7 @@ from elman import errors, ops
 from elman.drawing import draw_ops
 
 GROUPS = {
-    "Layers": ("RNN", "GRU", "LSTM", "Recurrent", "Stream", "LinearCrossEntropyLoss"),
+    "Layers": ("RNN", "GRU", "LSTM", "Recurrent", "Stream", "LinearCrossEntropyLoss", "layers"),
     "Models that you have": ("accelerate", "restore", "nn", "weights", "safe_globals"),
     "Cells": ("cell", "bound_cell", "cells", "ops"),
     "Engines and plans": ("PlanOptions", "using", "tune", "release"),

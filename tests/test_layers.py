@@ -63,17 +63,18 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "drawing": f"{MIDDLE} compiler",
     # derivatives of any order end in torch ops
     "nn": f"{MIDDLE} engines.reference compiler explaining drawing",
+    "layers": "errors checks frontend cells nn torch",  # published ones, around cells
     "interchange": "",
     "interchange.weights": "errors checks extras files frontend ops cells nn torch numpy",
     "weights": "interchange.weights",
-    "train": f"{MIDDLE} compiler explaining drawing nn *",
+    "train": f"{MIDDLE} compiler explaining drawing nn layers *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
     "interchange.c": f"{MIDDLE} engines.c compiler nn",  # spells as engine c
     "interchange.onnx": f"{MIDDLE} compiler nn interchange.weights",
     "export": "interchange.c interchange.onnx",
     "measuring": f"{MIDDLE} engines.c engines.reference compiler nn",
     "__init__": f"{MIDDLE} compiler explaining drawing nn weights train measuring export"
-    " engines.deer",
+    " layers engines.deer",
     "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export measuring"
     " interchange.weights"
     " __init__ *",

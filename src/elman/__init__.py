@@ -30,7 +30,7 @@ from elman.plan.spec import PlanOptions
 from elman.version import __version__
 
 if _TYPE_CHECKING:
-    from elman import export
+    from elman import export, layers
     from elman.measuring.measure import measure
     from elman.train.run.loading import load
 
@@ -46,8 +46,8 @@ _LAZY = {  # functions of rooms that need more than torch
 
 def __getattr__(name: str) -> _Any:
     """Rooms that a training run does not need are imported when they are asked for."""
-    if name == "export":
-        return _import_module("elman.export")
+    if name in ("export", "layers"):
+        return _import_module(f"elman.{name}")
     if name in _LAZY:
         return getattr(_import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -69,6 +69,7 @@ __all__ = [
     "deer",
     "errors",
     "export",
+    "layers",
     "linear_scan",
     "load",
     "measure",

@@ -1,0 +1,15 @@
+"""Published layers around the cells whose state is a matrix: ``out, state = layer(x, state)``.
+
+Projections, short convolutions, gates and norms are torch's; parameters are called as in the
+authors' code, so that their weights load. Time comes first: x [T, B, hidden_size].
+"""
+
+from elman.layers.delta import DeltaNet as DeltaNet
+from elman.layers.delta import GatedDeltaNet as GatedDeltaNet
+from elman.layers.gla import GatedLinearAttention as GatedLinearAttention
+from elman.layers.mamba2 import Mamba2 as Mamba2
+from elman.layers.mlstm import MLSTM as MLSTM
+from elman.layers.rwkv7 import RWKV7 as RWKV7
+from elman.layers.stack import Stack as Stack
+
+__all__ = ["MLSTM", "RWKV7", "DeltaNet", "GatedDeltaNet", "GatedLinearAttention", "Mamba2", "Stack"]

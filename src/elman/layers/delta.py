@@ -1,0 +1,180 @@
+"""Layers of the delta rule: DeltaNet and Gated DeltaNet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
+
+from elman.cells import delta_net, gated_delta_net
+from elman.frontend.cell import Cell
+from elman.layers.parts import (
+    HeadCell,
+    ShortConvolution,
+    State,
+    check_input,
+    check_sizes,
+    drawn_steps,
+    heads_of,
+    part_size,
+    unit,
+)
+
+
+class _DeltaLayer(nn.Module):
+    """Queries, keys and values by projections and short convolutions; a norm behind the cell."""
+
+    _cell: Cell
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        key_size: float,
+        value_size: float,
+        use_gate: bool,
+        *,
+        conv_size: int = 4,
+        allow_neg_eigval: bool = False,
+        norm_eps: float = 1e-5,
+        engine: str = "auto",
+    ) -> None:
+        super().__init__()
+        check_sizes(hidden_size=hidden_size, num_heads=num_heads, conv_size=conv_size)
+        K = part_size("the keys' size", key_size, num_heads)
+        V = part_size("the values' size", value_size, num_heads)
+        self.hidden_size, self.num_heads = hidden_size, num_heads
+        self.allow_neg_eigval = allow_neg_eigval
+        for name, size in (("q", K), ("k", K), ("v", V)):
+            linear = nn.Linear(hidden_size, num_heads * size, bias=False)
+            self.add_module(f"{name}_proj", linear)
+            self.add_module(f"{name}_conv1d", ShortConvolution(num_heads * size, conv_size))
+        self.b_proj = nn.Linear(hidden_size, num_heads, bias=False)
+        self.g_proj = nn.Linear(hidden_size, num_heads * V, bias=False) if use_gate else None
+        self.o_norm = nn.RMSNorm(V, eps=norm_eps)
+        self.o_proj = nn.Linear(num_heads * V, hidden_size, bias=False)
+        self.cell = HeadCell(self._cell, K, V, engine)
+
+    def _gates(self, x: Tensor) -> list[Tensor]:
+        """The cell's gates behind q, k and v, each [T, B, heads]."""
+        strength = torch.sigmoid(self.b_proj(x))
+        return [2 * strength if self.allow_neg_eigval else strength]
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
+
+        Returns:
+            out [T, B, hidden_size].
+            state: the last ``conv_size - 1`` projections of q, k and v [·, B, ·], and S
+                [1, B, heads, K, V].
+
+        Raises:
+            ShapeError, InputError: x or the state has another form.
+        """
+        check_input(x, self.hidden_size, state, 4)
+        convolved, past = [], []
+        for index, name in enumerate("qkv"):
+            projected = self.get_submodule(f"{name}_proj")(x)
+            before = None if state is None else state[index]
+            value, after = self.get_submodule(f"{name}_conv1d")(projected, before)
+            convolved.append(heads_of(value, self.num_heads))
+            past.append(after)
+        q, k, v = convolved
+        q = unit(q) * q.shape[-1] ** -0.5
+        y, S = self.cell((q, unit(k), v, *self._gates(x)), None if state is None else state[3:])
+        y = self.o_norm(y)
+        if self.g_proj is not None:
+            y = y * F.silu(heads_of(self.g_proj(x), self.num_heads))
+        return self.o_proj(y.flatten(2)), (*past, *S)
+
+
+class DeltaNet(_DeltaLayer):
+    """The layer of DeltaNet (Yang et al. 2024, arXiv:2406.06484v6), around ``cells.delta_net``.
+
+    Queries and keys are projected, convolved over few steps and scaled to a norm of 1; heads are
+    normalised behind the cell. Parameters are called as in flash-linear-attention's layer.
+
+    Args:
+        hidden_size: of input and output.
+        num_heads: independent states.
+        expand_k, expand_v: size of all keys, and of all values, relative to ``hidden_size``.
+        use_gate: whether the output is multiplied by a gate of the input.
+        options: ``conv_size=4``, steps that a short convolution sees; ``allow_neg_eigval=False``,
+            whether the writing strength goes up to 2 instead of 1; ``norm_eps=1e-5``; and
+            ``engine="auto"`` as of ``elman.Recurrent``.
+
+    Raises:
+        ShapeError: heads do not divide the sizes.
+        InputError: a size is no positive integer.
+
+    Example:
+        >>> layer = elman.layers.DeltaNet(32, num_heads=2)
+        >>> out, state = layer(torch.randn(10, 3, 32))
+        >>> out.shape, state[-1].shape
+        (torch.Size([10, 3, 32]), torch.Size([1, 3, 2, 16, 16]))
+        >>> later, state = layer(torch.randn(1, 3, 32), state)
+    """
+
+    _cell = delta_net
+
+    def __init__(
+        self,
+        hidden_size: int,
+        *,
+        num_heads: int = 4,
+        expand_k: float = 1.0,
+        expand_v: float = 1.0,
+        use_gate: bool = False,
+        **options: Any,
+    ) -> None:
+        keys, values = hidden_size * expand_k, hidden_size * expand_v
+        super().__init__(hidden_size, num_heads, keys, values, use_gate, **options)
+
+
+class GatedDeltaNet(_DeltaLayer):
+    """The layer of Gated DeltaNet (Yang, Kautz & Hatamizadeh 2024, arXiv:2412.06464v3), around
+    ``cells.gated_delta_net``.
+
+    As :class:`DeltaNet`, with a decay exp(-exp(A_log) softplus(·)) for each head and step.
+
+    Args:
+        hidden_size: of input and output.
+        num_heads: independent states.
+        head_dim: size of a head's keys; the authors take 0.75 · hidden_size / num_heads.
+        expand_v: size of a head's values relative to its keys.
+        use_gate, options: as of :class:`DeltaNet`.
+
+    Raises:
+        ShapeError: ``head_dim · expand_v`` is no whole number.
+        InputError: a size is no positive integer.
+
+    Example:
+        >>> layer = elman.layers.GatedDeltaNet(32, num_heads=2, head_dim=12)
+        >>> out, state = layer(torch.randn(10, 3, 32))
+        >>> out.shape, state[-1].shape
+        (torch.Size([10, 3, 32]), torch.Size([1, 3, 2, 12, 24]))
+    """
+
+    _cell = gated_delta_net
+
+    def __init__(
+        self,
+        hidden_size: int,
+        *,
+        num_heads: int = 6,
+        head_dim: int = 256,
+        expand_v: float = 2.0,
+        use_gate: bool = True,
+        **options: Any,
+    ) -> None:
+        keys = num_heads * head_dim
+        super().__init__(hidden_size, num_heads, keys, keys * expand_v, use_gate, **options)
+        self.a_proj = nn.Linear(hidden_size, num_heads, bias=False)
+        self.A_log = nn.Parameter(torch.empty(num_heads).uniform_(1e-3, 16).log())
+        self.dt_bias = nn.Parameter(drawn_steps(num_heads))
+
+    def _gates(self, x: Tensor) -> list[Tensor]:
+        step = F.softplus(self.a_proj(x) + self.dt_bias)
+        return [torch.exp(-self.A_log.exp() * step), *super()._gates(x)]

@@ -1,0 +1,84 @@
+"""The layer of gated linear attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
+
+from elman.cells import gla
+from elman.layers.parts import HeadCell, State, check_input, check_sizes, heads_of, part_size
+
+
+class GatedLinearAttention(nn.Module):
+    """The layer of GLA (Yang et al. 2024, arXiv:2312.06635v6, section 4.4), around ``cells.gla``.
+
+    The decay of each key unit is a sigmoid of a projection of low rank, to the power
+    1 / ``gate_logit_normalizer``. Parameters are called as in flash-linear-attention's layer.
+
+    Args:
+        hidden_size: of input and output.
+        num_heads: independent states.
+        expand_k, expand_v: size of all keys, and of all values, relative to ``hidden_size``.
+        gate_low_rank_dim: rank of the decay's projection.
+        gate_logit_normalizer: the larger, the slower states decay.
+        norm_eps: of the norm behind the cell.
+        engine: as of ``elman.Recurrent``.
+
+    Raises:
+        ShapeError: heads do not divide the sizes.
+        InputError: a size is no positive integer.
+
+    Example:
+        >>> layer = elman.layers.GatedLinearAttention(32, num_heads=2)
+        >>> out, state = layer(torch.randn(10, 3, 32))
+        >>> out.shape, state[-1].shape
+        (torch.Size([10, 3, 32]), torch.Size([1, 3, 2, 8, 16]))
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        *,
+        num_heads: int = 4,
+        expand_k: float = 0.5,
+        expand_v: float = 1.0,
+        gate_low_rank_dim: int = 16,
+        gate_logit_normalizer: float = 16.0,
+        norm_eps: float = 1e-5,
+        engine: str = "auto",
+    ) -> None:
+        super().__init__()
+        check_sizes(hidden_size=hidden_size, num_heads=num_heads, rank=gate_low_rank_dim)
+        K = part_size("the keys' size", hidden_size * expand_k, num_heads)
+        V = part_size("the values' size", hidden_size * expand_v, num_heads)
+        keys, values = num_heads * K, num_heads * V
+        self.hidden_size, self.num_heads = hidden_size, num_heads
+        self.gate_logit_normalizer = gate_logit_normalizer
+        self.q_proj = nn.Linear(hidden_size, keys, bias=False)
+        self.k_proj = nn.Linear(hidden_size, keys, bias=False)
+        self.v_proj = nn.Linear(hidden_size, values, bias=False)
+        self.g_proj = nn.Linear(hidden_size, values, bias=False)
+        self.gk_proj = nn.Sequential(
+            nn.Linear(hidden_size, gate_low_rank_dim, bias=False),
+            nn.Linear(gate_low_rank_dim, keys),
+        )
+        self.g_norm_swish_gate = nn.RMSNorm(V, eps=norm_eps)
+        self.o_proj = nn.Linear(values, hidden_size, bias=False)
+        self.cell = HeadCell(gla, K, V, engine)
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
+
+        Returns:
+            out [T, B, hidden_size], and the state: S [1, B, heads, K, V] alone.
+
+        Raises:
+            ShapeError, InputError: x or the state has another form.
+        """
+        check_input(x, self.hidden_size, state, 1)
+        decay = torch.exp(F.logsigmoid(self.gk_proj(x)) / self.gate_logit_normalizer)
+        row = (self.q_proj(x), self.k_proj(x), self.v_proj(x), decay, self.g_proj(x))
+        q, k, v, a, g = (heads_of(value, self.num_heads) for value in row)
+        y, last = self.cell((q * q.shape[-1] ** -0.5, k, v, a), state)
+        return self.o_proj((self.g_norm_swish_gate(y) * F.silu(g)).flatten(2)), last

@@ -1,0 +1,96 @@
+"""The layer of Mamba-2."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
+
+from elman.cells import mamba2
+from elman.layers.parts import (
+    HeadCell,
+    ShortConvolution,
+    State,
+    check_input,
+    check_sizes,
+    drawn_steps,
+    heads_of,
+    part_size,
+)
+
+
+class Mamba2(nn.Module):
+    """The layer of Mamba-2 (Dao & Gu 2024, arXiv:2405.21060v1, section 7), around
+    ``cells.mamba2``.
+
+    One projection gives the gate, the input, B, C and the time steps; B and C are the same for all
+    heads. Parameters are called as in the authors' ``Mamba2``.
+
+    Args:
+        hidden_size: of input and output, the authors' ``d_model``.
+        d_state: N, states of each channel.
+        d_conv: steps that the short convolution sees.
+        expand: size of the inner input relative to ``hidden_size``.
+        headdim: P, channels of a head.
+        norm_eps: of the norm behind the cell.
+        engine: as of ``elman.Recurrent``.
+
+    Raises:
+        ShapeError: ``headdim`` does not divide the inner size.
+        InputError: a size is no positive integer.
+
+    Example:
+        >>> layer = elman.layers.Mamba2(32, d_state=8, headdim=16)
+        >>> out, state = layer(torch.randn(10, 3, 32))
+        >>> out.shape, state[-1].shape
+        (torch.Size([10, 3, 32]), torch.Size([1, 3, 4, 16, 8]))
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        *,
+        d_state: int = 128,
+        d_conv: int = 4,
+        expand: int = 2,
+        headdim: int = 64,
+        norm_eps: float = 1e-5,
+        engine: str = "auto",
+    ) -> None:
+        super().__init__()
+        check_sizes(hidden_size=hidden_size, d_state=d_state, d_conv=d_conv, headdim=headdim)
+        check_sizes(expand=expand)
+        inner = expand * hidden_size
+        heads = part_size("the inner size", inner, headdim, "units of a head")
+        self.hidden_size, self.inner, self.d_state, self.heads = hidden_size, inner, d_state, heads
+        self.in_proj = nn.Linear(hidden_size, 2 * inner + 2 * d_state + heads, bias=False)
+        self.conv1d = ShortConvolution(inner + 2 * d_state, d_conv, bias=True)
+        self.dt_bias = nn.Parameter(drawn_steps(heads))
+        self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+        self.D = nn.Parameter(torch.ones(heads))
+        self.norm = nn.RMSNorm(inner, eps=norm_eps)
+        self.out_proj = nn.Linear(inner, hidden_size, bias=False)
+        self.cell = HeadCell(mamba2, headdim, d_state, engine)
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
+
+        Returns:
+            out [T, B, hidden_size].
+            state: the last ``d_conv - 1`` inputs of the convolution [·, B, ·], and S
+                [1, B, heads, P, N].
+
+        Raises:
+            ShapeError, InputError: x or the state has another form.
+        """
+        check_input(x, self.hidden_size, state, 2)
+        mixed = self.inner + 2 * self.d_state
+        z, inputs, dt = self.in_proj(x).split([self.inner, mixed, self.heads], -1)
+        inputs, past = self.conv1d(inputs, None if state is None else state[0])
+        u, B, C = inputs.split([self.inner, self.d_state, self.d_state], -1)
+        u, dt = heads_of(u, self.heads), F.softplus(dt + self.dt_bias)
+        B, C = (each.unsqueeze(2).expand(*u.shape[:3], self.d_state) for each in (B, C))
+        begin = None if state is None else state[1:]
+        y, last = self.cell((u, dt, B, C), begin, -self.A_log.exp())
+        y = (y + self.D[:, None] * u).flatten(2)
+        return self.out_proj(self.norm(y * F.silu(z))), (past, *last)

@@ -1,0 +1,98 @@
+"""The mLSTM layer of xLSTM."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from elman.cells import mlstm
+from elman.layers.parts import (
+    HeadCell,
+    State,
+    check_input,
+    check_sizes,
+    head_norm,
+    heads_of,
+    normalise_heads,
+    part_size,
+)
+
+
+class MLSTM(nn.Module):
+    """The mLSTM layer of xLSTM 7B (Beck et al. 2025, arXiv:2503.13427), around ``cells.mlstm``.
+
+    Gates before their exponentials are capped smoothly, heads are normalised behind the cell, and
+    an output gate follows. Parameters are called as in the authors' ``xlstm_large``; gates begin as
+    in their ``xlstm``: independent of the input, the forget gates from 3 to 6.
+
+    Args:
+        hidden_size: of input and output.
+        num_heads: independent states.
+        qk_dim_factor, v_dim_factor: size of all keys, and of all values, relative to
+            ``hidden_size``.
+        gate_soft_cap: bound of what gates are before their exponentials.
+        norm_eps: of the norm.
+        engine: as of ``elman.Recurrent``.
+
+    Raises:
+        ShapeError: heads do not divide the sizes.
+        InputError: a size is no positive integer.
+
+    Example:
+        >>> layer = elman.layers.MLSTM(32, num_heads=2)
+        >>> out, state = layer(torch.randn(10, 3, 32))
+        >>> out.shape, [part.shape[3:] for part in state]
+        (torch.Size([10, 3, 32]), [torch.Size([8, 16]), torch.Size([8]), torch.Size([])])
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        *,
+        num_heads: int = 4,
+        qk_dim_factor: float = 0.5,
+        v_dim_factor: float = 1.0,
+        gate_soft_cap: float = 15.0,
+        norm_eps: float = 1e-6,
+        engine: str = "auto",
+    ) -> None:
+        super().__init__()
+        check_sizes(hidden_size=hidden_size, num_heads=num_heads)
+        K = part_size("the keys' size", hidden_size * qk_dim_factor, num_heads)
+        V = part_size("the values' size", hidden_size * v_dim_factor, num_heads)
+        self.hidden_size, self.num_heads = hidden_size, num_heads
+        self.gate_soft_cap = gate_soft_cap
+        self.q = nn.Linear(hidden_size, num_heads * K, bias=False)
+        self.k = nn.Linear(hidden_size, num_heads * K, bias=False)
+        self.v = nn.Linear(hidden_size, num_heads * V, bias=False)
+        self.ogate_preact = nn.Linear(hidden_size, num_heads * V, bias=False)
+        self.igate_preact = nn.Linear(hidden_size, num_heads)
+        self.fgate_preact = nn.Linear(hidden_size, num_heads)
+        self.multihead_norm = head_norm(num_heads, num_heads * V, norm_eps, bias=False)
+        self.out_proj = nn.Linear(num_heads * V, hidden_size, bias=False)
+        self.cell = HeadCell(mlstm, K, V, engine)
+        nn.init.zeros_(self.igate_preact.weight)
+        nn.init.normal_(self.igate_preact.bias, std=0.1)
+        nn.init.zeros_(self.fgate_preact.weight)
+        with torch.no_grad():
+            self.fgate_preact.bias.copy_(torch.linspace(3, 6, num_heads))
+
+    def _capped(self, gate: Tensor) -> Tensor:
+        return self.gate_soft_cap * torch.tanh(gate / self.gate_soft_cap)
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
+
+        Returns:
+            out [T, B, hidden_size], and the state: C [1, B, heads, K, V], n [1, B, heads, K] and
+            m [1, B, heads].
+
+        Raises:
+            ShapeError, InputError: x or the state has another form.
+        """
+        check_input(x, self.hidden_size, state, 3)
+        q, k, v = (heads_of(project(x), self.num_heads) for project in (self.q, self.k, self.v))
+        i, f = self._capped(self.igate_preact(x)), self._capped(self.fgate_preact(x))
+        y, last = self.cell((q, k, v, i, f), state)
+        y = torch.sigmoid(self.ogate_preact(x)) * normalise_heads(self.multihead_norm, y)
+        return self.out_proj(y), last

@@ -1,0 +1,139 @@
+"""What published layers have in common: heads as samples, short convolutions, norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
+
+from elman.checks import check_size
+from elman.errors import InputError, ShapeError
+from elman.frontend.cell import Cell
+from elman.nn import Recurrent
+
+State = tuple[Tensor, ...]
+
+
+class HeadCell(nn.Module):
+    """A cell with several heads, each with a state of its own: heads are samples of the cell.
+
+    Args:
+        cell: of matrix states.
+        rows, columns: sizes of the cell's first input, and of the last axis of its first state.
+        engine: as of ``Recurrent``.
+    """
+
+    def __init__(self, cell: Cell, rows: int, columns: int, engine: str) -> None:
+        super().__init__()
+        self.net = Recurrent(cell, rows, columns, engine=engine)
+
+    def forward(
+        self, inputs: Sequence[Tensor], state: State | None, static: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Run all steps.
+
+        Args:
+            inputs [T, B, heads, ·], or [T, B, heads] of scalars: the cell's.
+            state [1, B, heads, ..]: those of the cell; zeros if None.
+            static [heads]: the cell's static input, the same for every sample.
+
+        Returns:
+            out [T, B, heads, ·], and the states after the last step.
+        """
+        B, heads = inputs[0].shape[1:3]
+        folded = tuple(x.flatten(1, 2) for x in inputs)
+        begin = None if state is None else tuple(part.flatten(1, 2) for part in state)
+        more = {} if static is None else {"static": static.repeat(B)}
+        alone = begin[0] if begin is not None and len(begin) == 1 else begin
+        out, last = self.net(folded, alone, **more)
+        ends = last if isinstance(last, tuple) else (last,)
+        return out.unflatten(1, (B, heads)), tuple(end.unflatten(1, (B, heads)) for end in ends)
+
+
+class ShortConvolution(nn.Conv1d):
+    """A causal convolution over few steps, each channel by itself, and silu.
+
+    Args:
+        channels: C.
+        steps: how many it sees, the present one included.
+        bias: whether it has one.
+    """
+
+    def __init__(self, channels: int, steps: int, bias: bool = False) -> None:
+        super().__init__(channels, channels, steps, groups=channels, bias=bias)
+
+    def forward(self, x: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Convolve x [T, B, C] after the steps before, past [steps - 1, B, C], zeros if None.
+
+        Returns:
+            out [T, B, C], and the past of the next step.
+        """
+        T, steps = len(x), self.kernel_size[0]
+        if past is None:
+            past = x.new_zeros(steps - 1, *x.shape[1:])
+        joined = torch.cat((past, x))
+        out = sum(joined[k : k + T] * self.weight[:, 0, k] for k in range(steps))
+        assert isinstance(out, Tensor)
+        return F.silu(out if self.bias is None else out + self.bias), joined[T:]
+
+
+def heads_of(x: Tensor, heads: int) -> Tensor:
+    """Cut the last axis, [.., heads · n], into [.., heads, n]."""
+    return x.unflatten(-1, (heads, -1))
+
+
+def unit(x: Tensor) -> Tensor:
+    """Vectors of norm 1 along the last axis."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+
+
+def head_norm(heads: int, channels: int, eps: float, bias: bool) -> nn.GroupNorm:
+    """Layer normalisation of each head, with gains, and perhaps biases, of each channel."""
+    norm = nn.GroupNorm(heads, channels, eps=eps)
+    if not bias:
+        norm.register_parameter("bias", None)
+    return norm
+
+
+def normalise_heads(norm: nn.GroupNorm, x: Tensor) -> Tensor:
+    """Apply a :func:`head_norm` to x [T, B, heads, n]: [T, B, heads · n]."""
+    return norm(x.flatten(0, 1).flatten(1)).unflatten(0, x.shape[:2])
+
+
+def inverse_softplus(value: Tensor) -> Tensor:
+    """What softplus maps to a value."""
+    return value + torch.log(-torch.expm1(-value))
+
+
+def drawn_steps(count: int) -> Tensor:
+    """The inverse softplus of time steps drawn from 0.001 to 0.1, evenly in their logarithm."""
+    low, high = math.log(1e-3), math.log(1e-1)
+    return inverse_softplus(torch.exp(torch.rand(count) * (high - low) + low))
+
+
+def part_size(name: str, size: float, parts: int, kind: str = "heads") -> int:
+    """The size of each of equal parts. Raises ShapeError: there are none of a whole size."""
+    whole = round(size)
+    if abs(size - whole) > 1e-6 or whole < 1 or whole % parts:
+        raise ShapeError(f"{name} of {size:g} cannot be divided: no multiple of {parts} {kind}")
+    return whole // parts
+
+
+def check_sizes(**sizes: Any) -> None:
+    """Raise InputError where one is no positive integer."""
+    for name, size in sizes.items():
+        check_size(name, size, 1)
+
+
+def check_input(x: Tensor, size: int, state: State | None, parts: int) -> None:
+    """Raise ShapeError if x is not [T, B, size]; InputError if the state is not of so many
+    parts."""
+    if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != size:
+        got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ShapeError(f"x must be [T, B, {size}], got {got}")
+    if state is not None and (not isinstance(state, tuple) or len(state) != parts):
+        raise InputError(f"the state is a tuple of {parts} tensors, as a call returns it")

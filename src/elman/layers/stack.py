@@ -1,0 +1,131 @@
+"""Layers in residual blocks, called as torch's recurrent layers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from elman.errors import InputError
+from elman.layers.delta import DeltaNet, GatedDeltaNet
+from elman.layers.gla import GatedLinearAttention
+from elman.layers.mamba2 import Mamba2
+from elman.layers.mlstm import MLSTM
+from elman.layers.parts import State, check_sizes
+from elman.layers.rwkv7 import RWKV7
+
+_HEAD = 64  # units of a head, where so many divide the layer
+
+
+def _heads(size: int) -> int:
+    """How many heads a layer of so many units has."""
+    return max(1, size // _HEAD) if size % max(1, size // _HEAD) == 0 else 1
+
+
+def _gated_delta_net(size: int, engine: str, **_: int) -> nn.Module:
+    heads = _heads(size)
+    keys = max(1, 3 * size // (4 * heads))
+    return GatedDeltaNet(size, num_heads=heads, head_dim=keys, engine=engine)
+
+
+def _rwkv7(size: int, engine: str, layer: int, layers: int) -> nn.Module:
+    head = size // _heads(size)
+    return RWKV7(size, head_size=head, layer=layer, layers=layers, engine=engine)
+
+
+def _mamba2(size: int, engine: str, **_: int) -> nn.Module:
+    return Mamba2(size, d_state=_HEAD, headdim=size // _heads(size), engine=engine)
+
+
+def _of_heads(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    return lambda size, engine, **_: kind(size, num_heads=_heads(size), engine=engine)
+
+
+LAYERS: Mapping[str, Callable[..., nn.Module]] = {  # name of the cell -> its layer of some size
+    "delta_net": _of_heads(DeltaNet),
+    "gated_delta_net": _gated_delta_net,
+    "gla": _of_heads(GatedLinearAttention),
+    "mamba2": _mamba2,
+    "mlstm": _of_heads(MLSTM),
+    "rwkv7": _rwkv7,
+}
+
+
+class _Block(nn.Module):
+    """A layer behind a norm."""
+
+    def __init__(self, size: int, layer: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.RMSNorm(size, eps=1e-5), layer
+
+    def forward(self, x: Tensor, *rest: Any) -> Any:
+        """What the layer returns for the normalised input."""
+        return self.layer(self.norm(x), *rest)
+
+
+class Stack(nn.Module):
+    """Published layers of one kind in residual blocks: x + layer(norm(x)), and a norm at the end.
+
+    Heads have 64 units or so, where that divides ``hidden_size``; keys are smaller as published.
+
+    Args:
+        cell: the name of the cell: ``"delta_net"``, ``"gated_delta_net"``, ``"gla"``, ``"mamba2"``,
+            ``"mlstm"`` or ``"rwkv7"``.
+        input_size: of x, which is projected first unless it is ``hidden_size``.
+        hidden_size: of every block and of the output.
+        num_layers: number of blocks.
+        dropout: share of values dropped after each block but the last, in training.
+        engine: as of ``elman.Recurrent``.
+
+    Raises:
+        InputError: no layer has such a cell, or a size is no positive integer.
+
+    Example:
+        >>> net = elman.layers.Stack("gated_delta_net", 16, 32, num_layers=2)
+        >>> out, state = net(torch.randn(10, 3, 16))
+        >>> later, state = net(torch.randn(1, 3, 16), state)
+        >>> out.shape, later.shape, len(state)
+        (torch.Size([10, 3, 32]), torch.Size([1, 3, 32]), 8)
+    """
+
+    def __init__(
+        self,
+        cell: str,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        engine: str = "auto",
+    ) -> None:
+        super().__init__()
+        if cell not in LAYERS:
+            known = ", ".join(LAYERS)
+            raise InputError(f"no layer has the cell {cell!r}", "gated_delta_net", known=known)
+        check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        same = input_size == hidden_size
+        self.embed = nn.Identity() if same else nn.Linear(input_size, hidden_size, bias=False)
+        self.blocks = nn.ModuleList(
+            _Block(hidden_size, LAYERS[cell](hidden_size, engine, layer=k, layers=num_layers))
+            for k in range(num_layers)
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.RMSNorm(hidden_size, eps=1e-5)
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Run all steps of x [T, B, input_size] from a state, zeros if None.
+
+        Returns:
+            out [T, B, hidden_size], and the states of all blocks, one after another, with the batch
+            as their second axis.
+        """
+        x, after, values = self.embed(x), list[Tensor](), ()
+        parts = 0 if state is None else len(state) // len(self.blocks)
+        for index, block in enumerate(self.blocks):
+            begin = None if state is None else state[parts * index : parts * (index + 1)]
+            change, end, *values = block(x, begin, *values)
+            after += end
+            last = index == len(self.blocks) - 1
+            x = x + (change if last else self.dropout(change))
+        return self.norm(x), tuple(after)

@@ -1,0 +1,253 @@
+"""Published layers against loops in plain torch, which read parameters by the authors' names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
+
+import elman
+from benchmarks.peers.matrix_steps import STEPS
+from elman import layers
+from elman.errors import InputError, ShapeError
+from helpers import GRADIENT, need_engine
+
+F64 = torch.float64
+Weights = dict[str, Tensor]
+T, B, SIZE = 11, 3, 24
+
+
+def scan(name: str, inputs: list[Tensor], static: tuple[Tensor, ...], *shapes: int) -> Tensor:
+    """A cell's loop for every head by itself: of inputs [B, T, H, ..] the outputs [B, T, H, ·]."""
+    rows = []
+    for head in range(inputs[0].shape[2]):
+        states = tuple(inputs[0].new_zeros(len(inputs[0]), *shape) for shape in shapes)
+        each = tuple(value[head].expand(len(inputs[0])) for value in static)
+        steps = []
+        for t in range(inputs[0].shape[1]):
+            row = tuple(value[:, t, head] for value in inputs)
+            y, states = STEPS[name](row, each, states)
+            steps.append(y)
+        rows.append(torch.stack(steps, 1))
+    return torch.stack(rows, 2)
+
+
+def heads(x: Tensor, count: int) -> Tensor:
+    return x.reshape(*x.shape[:2], count, -1)
+
+
+def conv(x: Tensor, w: Weights, name: str) -> Tensor:
+    """A padded depthwise convolution of x [B, T, C], and silu."""
+    weight, bias = w[f"{name}.weight"], w.get(f"{name}.bias")
+    y = F.conv1d(x.mT, weight, bias, padding=weight.shape[-1] - 1, groups=len(weight))
+    return F.silu(y[..., : x.shape[1]].mT)
+
+
+def rms(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
+    return weight * x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+
+
+def l2(x: Tensor) -> Tensor:
+    return x / (x.pow(2).sum(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def delta_net(x: Tensor, w: Weights, H: int, gated: bool = False) -> Tensor:
+    q, k, v = (heads(conv(x @ w[f"{n}_proj.weight"].T, w, f"{n}_conv1d"), H) for n in "qkv")
+    K, V = q.shape[-1], v.shape[-1]
+    row = [l2(q) / K**0.5, l2(k), v, torch.sigmoid(x @ w["b_proj.weight"].T)]
+    if gated:
+        step = F.softplus(x @ w["a_proj.weight"].T + w["dt_bias"])
+        row.insert(3, torch.exp(-torch.exp(w["A_log"]) * step))
+    y = scan("gated_delta_net" if gated else "delta_net", row, (), (K, V))
+    y = rms(y, w["o_norm.weight"])
+    if gated:
+        y = y * F.silu(heads(x @ w["g_proj.weight"].T, H))
+    return y.flatten(2) @ w["o_proj.weight"].T
+
+
+def gla(x: Tensor, w: Weights, H: int) -> Tensor:
+    q, k, v, g = (heads(x @ w[f"{n}_proj.weight"].T, H) for n in "qkvg")
+    gate = x @ w["gk_proj.0.weight"].T @ w["gk_proj.1.weight"].T + w["gk_proj.1.bias"]
+    decay = heads(torch.sigmoid(gate) ** (1 / 16), H)
+    K, V = q.shape[-1], v.shape[-1]
+    y = scan("gla", [q / K**0.5, k, v, decay], (), (K, V))
+    return (rms(y, w["g_norm_swish_gate.weight"]) * F.silu(g)).flatten(2) @ w["o_proj.weight"].T
+
+
+def mlstm(x: Tensor, w: Weights, H: int) -> Tensor:
+    q, k, v = (heads(x @ w[f"{n}.weight"].T, H) for n in "qkv")
+    i, f = (
+        15 * torch.tanh((x @ w[f"{n}gate_preact.weight"].T + w[f"{n}gate_preact.bias"]) / 15)
+        for n in "if"
+    )
+    K, V = q.shape[-1], v.shape[-1]
+    y = scan("mlstm", [q, k, v, i, f], (), (K, V), (K,), ())
+    y = F.layer_norm(y, (V,), eps=1e-6).flatten(2) * w["multihead_norm.weight"]
+    return (torch.sigmoid(x @ w["ogate_preact.weight"].T) * y) @ w["out_proj.weight"].T
+
+
+def mamba2(x: Tensor, w: Weights, H: int) -> Tensor:
+    inner, N = w["out_proj.weight"].shape[1], 5
+    z, xBC, dt = (x @ w["in_proj.weight"].T).split([inner, inner + 2 * N, H], -1)
+    u, B_, C = conv(xBC, w, "conv1d").split([inner, N, N], -1)
+    u, dt = heads(u, H), F.softplus(dt + w["dt_bias"])
+    B_, C = (each[:, :, None].repeat(1, 1, H, 1) for each in (B_, C))
+    y = scan("mamba2", [u, dt, B_, C], (-torch.exp(w["A_log"]),), (inner // H, N))
+    y = (y + w["D"][:, None] * u).flatten(2)
+    return rms(y * F.silu(z), w["norm.weight"]) @ w["out_proj.weight"].T
+
+
+def rwkv7(x: Tensor, w: Weights, H: int, values: Tensor | None = None) -> Tensor:
+    before = F.pad(x, (0, 0, 1, 0))[:, :-1]
+    r, w_, k, v, a, g = (torch.lerp(x, before, w[f"x_{name}"]) for name in "rwkvag")
+    decay = w["w0"] + torch.tanh(w_ @ w["w1"]) @ w["w2"]
+    decay = torch.exp(-torch.exp(-F.softplus(-decay) - 0.5))
+    r, k = r @ w["receptance.weight"].T, k @ w["key.weight"].T
+    new = v @ w["value.weight"].T
+    if values is not None:
+        new = new + (values - new) * torch.sigmoid(w["v0"] + v @ w["v1"] @ w["v2"])
+    a = torch.sigmoid(w["a0"] + a @ w["a1"] @ w["a2"])
+    kk = F.normalize(heads(k * w["k_k"], H), dim=-1)
+    k = k * (1 + (a - 1) * w["k_a"])
+    r, decay, k, v, a = (heads(each, H) for each in (r, decay, k, new, a))
+    K = r.shape[-1]
+    y = scan("rwkv7", [r, decay, k, v, kk, a], (), (K, K))
+    y = F.group_norm(y.flatten(2).flatten(0, 1), H, w["ln_x.weight"], w["ln_x.bias"], 1e-5 * K)
+    y = y.reshape(x.shape) + ((r * k * w["r_k"]).sum(-1, keepdim=True) * v).flatten(2)
+    return (y * (torch.sigmoid(g @ w["g1"]) @ w["g2"])) @ w["output.weight"].T
+
+
+CASES: dict[str, tuple[Callable[..., torch.nn.Module], Callable[..., Tensor]]] = {
+    "DeltaNet": (lambda: layers.DeltaNet(SIZE, num_heads=2), lambda x, w: delta_net(x, w, 2)),
+    "GatedDeltaNet": (
+        lambda: layers.GatedDeltaNet(SIZE, num_heads=2, head_dim=5),
+        lambda x, w: delta_net(x, w, 2, gated=True),
+    ),
+    "GatedLinearAttention": (
+        lambda: layers.GatedLinearAttention(SIZE, num_heads=3),
+        lambda x, w: gla(x, w, 3),
+    ),
+    "MLSTM": (lambda: layers.MLSTM(SIZE, num_heads=2), lambda x, w: mlstm(x, w, 2)),
+    "Mamba2": (
+        lambda: layers.Mamba2(SIZE, d_state=5, headdim=16),
+        lambda x, w: mamba2(x, w, 3),
+    ),
+    "RWKV7": (lambda: layers.RWKV7(SIZE, head_size=8), lambda x, w: rwkv7(x, w, 3)),
+}
+
+
+def made(name: str) -> torch.nn.Module:
+    """A layer in float64 whose parameters are all moved from where they begin."""
+    torch.manual_seed(0)
+    layer = CASES[name][0]().double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return layer
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layers_are_the_published_ones(name):
+    """Outputs, and gradients of x and of every parameter by name."""
+    need_engine("c")
+    layer, x = made(name), torch.randn(T, B, SIZE, dtype=F64, requires_grad=True)
+    weights = {n: p.detach().clone().requires_grad_() for n, p in layer.named_parameters()}
+    other = x.detach().transpose(0, 1).requires_grad_()
+    want = CASES[name][1](other, weights).transpose(0, 1)
+    got = layer(x)[0]
+    torch.testing.assert_close(got, want)
+    d = torch.randn_like(got)
+    grads = torch.autograd.grad(got, [x, *layer.parameters()], d)
+    wanted = torch.autograd.grad(want, [other, *weights.values()], d)
+    for key, value, grad in zip(
+        ["x", *weights], grads, [wanted[0].transpose(0, 1), *wanted[1:]], strict=True
+    ):
+        error = (value - grad).norm() / grad.norm().clamp(min=1e-9)
+        assert error < GRADIENT[F64], f"{key}: {error}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stream_gives_what_one_call_gives(name):
+    """Steps one by one and in parts, with the state handed on; its batch is the second axis."""
+    layer, x = made(name), torch.randn(T, B, SIZE, dtype=F64)
+    with torch.no_grad():
+        want, last, *_ = layer(x)
+        assert all(part.shape[1] == B for part in last)
+        state, rows = None, []
+        for part in x.split([1, 1, 2, T - 4]):
+            out, state, *_ = layer(part, state)
+            rows.append(out)
+    torch.testing.assert_close(torch.cat(rows), want)
+    for one, two in zip(state, last, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_values_of_the_first_layer_are_mixed_in():
+    """RWKV-7's later layers."""
+    torch.manual_seed(1)
+    layer = layers.RWKV7(SIZE, head_size=8, layer=1, layers=3).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    x, values = torch.randn(2, T, B, SIZE, dtype=F64)
+    out, _, same = layer(x, values=values)
+    want = rwkv7(x.transpose(0, 1), layer.state_dict(), 3, values.transpose(0, 1))
+    torch.testing.assert_close(out.detach(), want.transpose(0, 1).detach())
+    assert same is values
+    with pytest.raises(InputError, match="values of the first layer are missing"):
+        layer(x)
+
+
+@pytest.mark.parametrize("cell", layers.stack.LAYERS)
+def test_stacks(cell):
+    """Blocks of any layer: trained for a few steps, run as a stream, dropout in training alone."""
+    torch.manual_seed(0)
+    net = layers.Stack(cell, 6, 16, num_layers=3, dropout=0.5)
+    x = torch.randn(9, 2, 6)
+    assert not torch.equal(net(x)[0], net(x)[0]) or cell == "rwkv7"  # whose output begins at zero
+    net.eval()
+    want, last = net(x)
+    begin, state = net(x[:4])
+    rest, state = net(x[4:], state)
+    torch.testing.assert_close(torch.cat((begin, rest)), want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(state, last, rtol=1e-4, atol=1e-5)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(8):
+        loss = net(x)[0].sub(x.repeat(1, 1, 3)[..., :16]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: layers.DeltaNet(10, num_heads=3), ShapeError, "no multiple of 3 heads"),
+        (lambda: layers.GatedDeltaNet(8, head_dim=3, expand_v=0.5, num_heads=1), ShapeError, "1.5"),
+        (lambda: layers.RWKV7(10, head_size=4), ShapeError, "no multiple of 4 units of a head"),
+        (lambda: layers.Mamba2(8, d_state=0), InputError, "d_state"),
+        (lambda: layers.Stack("gru", 4, 8), InputError, "no layer has the cell 'gru'"),
+        (lambda: layers.MLSTM(8, num_heads=2)(torch.ones(3, 8)), ShapeError, r"\[T, B, 8\]"),
+        (
+            lambda: layers.MLSTM(8, num_heads=2)(torch.ones(3, 2, 8), (torch.ones(1),)),
+            InputError,
+            "a tuple of 3 tensors",
+        ),
+    ],
+)
+def test_mistakes(build, error, message):
+    """They are told by name."""
+    with pytest.raises(error, match=message):
+        build()
+
+
+def test_layers_are_imported_when_asked_for():
+    assert elman.layers is layers
+    assert set(layers.__all__) >= set(CASES)
