@@ -344,7 +344,10 @@ def test_accelerate_and_restore():
     assert all(parameters[name] is value for name, value in model.named_parameters())
     torch.testing.assert_close(model(x), want)
     assert len(calls) == 2
-    assert elman.nn.report(model) == {
+    report = elman.nn.report(model)
+    chosen = {name: report[name].rpartition(": ") for name in ("first", "inner.1")}
+    assert {choice[2] for choice in chosen.values()} <= {*registry.names()}
+    assert report | {name: choice[0] for name, choice in chosen.items()} == {
         "first": "elman.GRU, engine auto",
         "inner.1": "elman.LSTM, engine auto",
         "own": "MyGRU, left alone: a subclass may change what forward computes",

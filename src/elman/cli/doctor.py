@@ -230,8 +230,7 @@ def answer(name: str, device: str) -> str:
         facts = kernel_of(job(device), name).describe()
     except ElmanError as error:
         return f"no: {error}"
-    text = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "engine" and value)
-    return f"ready ({text})" if text else "ready"
+    return f"ready ({facts['isa']})" if facts.get("isa") else "ready"
 
 
 def packages() -> Table:
@@ -239,10 +238,11 @@ def packages() -> Table:
     table = Table("package", "version", "for", title="optional packages", title_justify="left")
     for name in (name for name, extra in EXTRAS.items() if extra == TRAIN):
         if importlib.util.find_spec(name) is None:
-            table.add_row(f"[red]{name}[/]", plain(install_line(TRAIN)), "training, this command")
+            text = plain(f"missing: {install_line(TRAIN)}")
+            table.add_row(f"[red]{name}[/]", text, "training, this command")
     for name, (use, extra) in OPTIONAL.items():
         present = importlib.util.find_spec(name) is not None
-        version = installed(name) if present else install_line(extra)
+        version = installed(name) if present else f"missing: {install_line(extra)}"
         table.add_row(name, plain(version), use)
     return table
 

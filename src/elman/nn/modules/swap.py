@@ -75,7 +75,8 @@ def report(model: nn.Module) -> dict[str, str]:
     """List each recurrent layer of a model with its engine, or why it was not replaced.
 
     Returns:
-        A line for each submodule, by its name (``""`` for the model itself).
+        A line for each submodule, by its name (``""`` for the model itself). After a call, that of
+        a layer with ``engine="auto"`` ends with the engine that was chosen.
     """
     check_model("elman.nn.report", model)
     texts: dict[str, str] = {}
@@ -86,10 +87,19 @@ def report(model: nn.Module) -> dict[str, str]:
     return texts
 
 
+def _chosen(module: Any) -> str:
+    """The engines that ``auto`` chose in earlier calls."""
+    if module.engine != "auto" or module.__dict__.get(PARTS) is None:
+        return ""
+    choices = (choice for runner in module.runners.values() for choice in runner.choices.values())
+    engines = sorted({choice.engine for choice in choices})
+    return f": {', '.join(engines)}" if engines else ""
+
+
 def _status(module: nn.Module) -> str:
     kind: Any = type(module)
     if isinstance(module, Recurrent) or kind in _OURS.values():
-        return f"elman.{kind.__name__}, engine {module.engine}"
+        return f"elman.{kind.__name__}, engine {module.engine}{_chosen(module)}"
     if kind in _STEPS:
         return f"torch.nn.{kind.__name__}, left alone: {_STEPS[kind]} takes all steps at once"
     if not isinstance(module, nn.RNNBase):
