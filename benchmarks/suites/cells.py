@@ -51,7 +51,7 @@ def times_as_fast(rows: Rows, cell: Cell) -> float | None:
 
 CELLS = Suite(
     "cells",
-    "How fast do cells of the library train beside a loop over torch ops?",
+    "How fast do cells of the library train, compared with a loop over torch operators?",
     tuple(_case(cell) for cell in cells.ALL if _has_loop(cell)),
     seconds=2.0,
 )

@@ -42,7 +42,7 @@ def _forward(cell: str, shape: str) -> Case:
 
 CPU = Suite(
     "cpu",
-    "How fast is a training step on this processor, beside every peer?",
+    "How fast is a training step on this processor, compared with every peer?",
     (
         PEAK,
         *(_built_in(c, RATIOS[shape][k], shape) for k, c in enumerate(CELLS) for shape in RATIOS),

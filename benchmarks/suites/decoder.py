@@ -69,7 +69,7 @@ def less(rows: Rows):
 
 DECODER = Suite(
     "decoder",
-    "What do a decoder and its loss cost as one operation, beside torch's two?",
+    "What do a decoder and its loss cost as one operation, compared with torch's two?",
     tuple(map(_case, SHAPES)),
     seconds=3.0,
     source="Cut your losses in large-vocabulary language models"

@@ -270,7 +270,7 @@ def _product(sizes: tuple[int, int, int]) -> Case:
 _OPERATORS: dict[str, Any] = {"cell": "lstm", "baseline": ""}
 ECORNN = Suite(
     "ecornn",
-    "Which way to run a word model's LSTM is the fastest, and does the choice find it?",
+    "Which way to run the LSTM of a word model is the fastest, and does elman choose it?",
     (
         PEAK,
         *(_point(point, ratio=1.2 if point == PTB else None) for point in GRID),

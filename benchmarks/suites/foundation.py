@@ -25,7 +25,7 @@ _CALL: dict[str, Any] = {  # of a problem with next to no arithmetic
 }
 FOUNDATION = Suite(
     "foundation",
-    "How fast is a training step beside torch's, and how long until the first one?",
+    "How fast is a training step, compared with torch, and how long does the first one take?",
     (
         PEAK,
         _case("gru 1000,1,64", 30.0, quick=True),

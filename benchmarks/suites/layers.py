@@ -220,7 +220,7 @@ def _layers(name: str, ratio: float | None, *peers: str) -> Case:
 
 LAYERS = Suite(
     "layers",
-    "How fast are packed sequences, stacks, heads, single steps and transforms beside torch.nn?",
+    "How fast are packed sequences, stacks, heads, steps and transforms, compared with torch.nn?",
     (
         PEAK,
         _layers("gru packed 100,32,256", 2.5, "elman-lengths"),
@@ -240,7 +240,7 @@ LAYERS = Suite(
 
 STREAMS = Suite(
     "streams",
-    "Is a call per step, or a run beside another on the same cores, ever slower than torch.nn?",
+    "Is a call per step, or a run that shares its cores with another, ever slower than torch.nn?",
     (
         _layers("gru stream 16,8,64", _NOT_SLOWER, "elman-c"),
         _layers("lstm stream 35,20,200", _NOT_SLOWER, "elman-c"),

@@ -134,7 +134,7 @@ def multi_head(rows: Rows):
 
 LONG = Suite(
     "long",
-    "Do models of long sequences learn alike by every engine, and how long do they take?",
+    "Do models of long sequences learn alike on every engine, and how long do they take?",
     (
         _pixels(HEADS, 1000, 8, HALF, AT_ONCE, "torch"),
         _pixels(ONE_HEAD, 1000, 1, HALF, AT_ONCE, "torch"),

@@ -125,7 +125,7 @@ def grows_with_the_root(rows: Rows):
 
 MEMORY = Suite(
     "memory",
-    "What does a training step take, beside torch.nn and as explain forecasts it?",
+    "How much memory does a training step take, compared with torch.nn and with the forecast?",
     (
         *(_case(f"gru 500,{B},128", 23, B == 16) for B in BATCHES),
         *(_case(f"gru {T},4,128", round(T**0.5)) for T in STEPS),

@@ -124,7 +124,7 @@ def _case(B: int) -> TrainedCase:
 
 MINIBATCH = Suite(
     "minibatch",
-    "How many samples does learning take as the minibatch grows?",
+    "How many samples does training need as the minibatch grows?",
     tuple(map(_case, SIZES)),
     source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
     claims=CLAIMS,

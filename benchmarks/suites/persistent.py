@@ -122,7 +122,7 @@ _LAYER: dict[str, Any] = {"cell": "rnn", "I": INPUTS}
 _BESIDE: dict[str, Any] = {"baseline": "torch", **_LAYER}
 PERSISTENT = Suite(
     "persistent",
-    "What do recurrent weights gain that stay on the chip over all steps?",
+    "What do recurrent weights that stay on the chip over all steps gain?",
     (
         *(
             sized(name_of(H, B), FORWARD, *WAYS, "torch", quick=(H, B) in _QUICK, **_BESIDE)

@@ -49,8 +49,7 @@ def page_of(record: Record, config: Config) -> RunPage:
         name=title(summary, config),
         headlines=headlines(summary, speed, record),
         notes=(
-            f"run {summary.name}",
-            f"{summary.model}, engine {summary.engine}",
+            f"run {summary.name}, engine {summary.engine}",
             describe_speed(speed, config.cell, summary.words),
             *([describe_damage(record)] if record.damages else ()),
         ),
@@ -108,7 +107,7 @@ def headlines(
     if second is not None:
         tiles.append(second)
     if isinstance(speed, Compared):
-        busy = f"; {summary.busy}" if summary.busy else ""
+        busy = "; measured on a busy machine" if summary.busy else ""
         tiles.append((f"{speed.ratio:.2f}x", f"times as fast as torch.nn's layer{busy}"))
     if summary.items_per_s is not None:
         text = f"{words.items}/s in training, with data, clipping and update; "

@@ -120,8 +120,8 @@ def describe_speed(speed: Skipped | Compared, cell: str, words: Words) -> str:
     fused, baseline = speed.items_per_s.elman, speed.items_per_s.torch
     busy = waiting_in_words(speed.waited)
     return (
-        f"{fused.median:,.0f} {words.items}/s ({fused.q1:,.0f} to {fused.q3:,.0f}) beside "
-        f"torch.nn.{cell.upper()}'s {baseline.median:,.0f} ({baseline.q1:,.0f} to "
-        f"{baseline.q3:,.0f}): {speed.ratio:.2f}x, "
-        f"outputs within {speed.largest_logit_difference:.1e}{busy and f'. {busy}'}"
+        f"{speed.ratio:.2f} times as fast as torch.nn.{cell.upper()}: "
+        f"{fused.median:,.0f} {words.items}/s ({fused.q1:,.0f} to {fused.q3:,.0f}), torch.nn "
+        f"{baseline.median:,.0f} ({baseline.q1:,.0f} to {baseline.q3:,.0f}); "
+        f"outputs agree to {speed.largest_logit_difference:.1e}{busy and f'. {busy}'}"
     )

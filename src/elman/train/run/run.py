@@ -294,7 +294,7 @@ def train_and_conclude(
     speed: dict[str, Any] = {"skipped": "not asked for"}
     if comparing:
         if refuse_twin(loop.config) is None:
-            loop.display.say("measuring the speed beside torch.nn …")
+            loop.display.say("measuring the speed, compared with torch.nn …")
         speed = compare(loop.stepper, task_of(loop.config), loop.config, data)
     return conclude(loop, facts, speed, began, earlier)
 
