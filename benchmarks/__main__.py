@@ -26,7 +26,7 @@ from benchmarks.table import (
     LARGE,
     filled,
     machine_line,
-    misses,
+    reached,
     share_of_peak,
     warnings_of,
     words,
@@ -147,7 +147,7 @@ def summary(row: Row) -> str:
 
 def line_of(suite: Suite, rows: Sequence[Row], page: BenchPage) -> str:
     """A suite on one line: how many rows, targets missed, claims that hold."""
-    missed = sum(misses(row) for row in rows)
+    missed = sum(reached(row) is False for row in rows)
     texts = [f"{len(rows)} of {len(suite.cases)} cases"]
     texts += [f"{missed} targets missed"] if missed else []
     if page.claims:
@@ -176,7 +176,7 @@ def table_of(suite: Suite, rows: list[Row], without: Sequence[str] = ()) -> Tabl
         first = header == COLUMNS[CASE][0]
         table.add_column(header, justify="left" if first else "right", no_wrap=first)
     for row, line in zip(rows, texts, strict=True):
-        missed = "failed" in row or row.get("met") is False
+        missed = "failed" in row or reached(row) is False
         table.add_row(*map(plain, line), style="red" if missed else None)
     return table
 
@@ -232,11 +232,11 @@ def tiles_of(
         medians = sorted(row["ratio"][OURS]["median"] for row in steps)
         tiles.insert(0, (times(medians[len(medians) // 2]), "median speed-up over the baselines"))
         tiles.insert(1, (f"{times(medians[0])} to {times(medians[-1])}", "least and greatest"))
-    judged_rows = [row for row in rows if "met" in row]
-    if judged_rows:
-        missed = sum(map(misses, judged_rows))
+    verdicts = [verdict for row in rows if (verdict := reached(row)) is not None]
+    if verdicts:
+        missed = verdicts.count(False)
         text = f"targets met{f', {missed} missed' if missed else ''}"
-        tiles.append((f"{len(judged_rows) - missed} of {len(judged_rows)}", text))
+        tiles.append((f"{verdicts.count(True)} of {len(verdicts)}", text))
     if claims:
         holding = sum(line[VERDICT] == HOLDS for line in claims)
         tiles.append((f"{holding} of {len(claims)}", "claims of the source hold"))

@@ -43,6 +43,10 @@ class Spread:
         """True if a ratio is at least so large in three rounds of four."""
         return self.q1 >= least
 
+    def within(self, most: float) -> bool:
+        """True if a time is at most so long in three rounds of four."""
+        return self.q3 <= most
+
     @property
     def inverse(self) -> Spread:
         """The other one beside this one."""
@@ -171,12 +175,12 @@ class Rows:
         row = self[case]
         beside, baseline = row.get("ratio", {}), row.get("asked", {}).get("baseline")
         if contestant == baseline and reference in beside:
-            return _spread(beside[reference]).inverse
+            return spread_of(beside[reference]).inverse
         if reference == baseline and contestant in beside:
-            return _spread(beside[contestant])
+            return spread_of(beside[contestant])
         ways = [denominator.over(numerator)]
         if contestant in beside and reference in beside:
-            ways.append(_spread(beside[contestant]).over(_spread(beside[reference])))
+            ways.append(spread_of(beside[contestant]).over(spread_of(beside[reference])))
         return min(ways, key=lambda way: way.q3 / way.q1)
 
     def time(self, case: str, contestant: str) -> Spread:
@@ -189,14 +193,14 @@ class Rows:
         if contestant not in times:
             explanation = self[case].get("absent", {}).get(contestant)
             raise UnmeasuredError(f"{contestant} was not measured in {case}{_because(explanation)}")
-        return _spread(times[contestant])
+        return spread_of(times[contestant])
 
 
 def _because(explanation: str | None) -> str:
     return "" if explanation is None else f": {explanation}"
 
 
-def _spread(quartiles: Mapping[str, float]) -> Spread:
+def spread_of(quartiles: Mapping[str, float]) -> Spread:
     """Quartiles of a row, of times or of ratios."""
     return Spread(quartiles["median"], quartiles["q1"], quartiles["q3"])
 

@@ -105,7 +105,7 @@ def _draw_ratios(axes: Axes, page: BenchPage) -> None:
     """One bar per case on a logarithmic scale, a red tick where the suite's aim is."""
     for place, (name, ratio) in enumerate(page.ratios.items()):
         spread = [[ratio["median"] - ratio["q1"]], [ratio["q3"] - ratio["median"]]]
-        missed = ratio["median"] < page.aims.get(name, 0)
+        missed = ratio["q1"] < page.aims.get(name, 0)
         colour = RED if missed else BLUE
         axes.barh(place, ratio["median"], xerr=spread, color=colour, height=0.6, capsize=2)
         text = times(ratio["median"])

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import OURS, Case, Effort, Suite, packed
+from benchmarks.cases import Case, Effort, Suite, packed
 from benchmarks.machine import code
 from benchmarks.programs import program
-from benchmarks.rows import Row, append_row, busy_in_words, read_rows
+from benchmarks.rows import Row, append_row, read_rows
 from elman.folders import VARIABLE
 from elman.measuring.process import ProcessError, run_program
 
@@ -68,7 +68,7 @@ def _measured(case: Case, effort: Effort, cache: Path | None) -> dict[str, Any]:
 def _row(
     suite: Suite, case: Case, effort: Effort, now: dict[str, str], measured: dict[str, Any]
 ) -> Row:
-    row = {
+    return {
         "suite": suite.name,
         "case": case.name,
         "asked": case.to_json(),
@@ -77,22 +77,6 @@ def _row(
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         **measured,
     }
-    met = reached(case, row)
-    return row if met is None else {**row, "met": met}
-
-
-def reached(case: Case, row: Row) -> bool | None:
-    """Whether the median is what the suite asks for; None if it asks for nothing, or nothing was
-    measured that says it."""
-    if (case.ratio is None and case.seconds is None) or "skipped" in row:
-        return None
-    if "failed" in row:  # on a busy machine too
-        return False
-    if busy_in_words(row):
-        return None
-    if case.ratio is not None:
-        return OURS in row["ratio"] and row["ratio"][OURS]["median"] >= case.ratio
-    return row["seconds"][OURS]["median"] <= case.seconds
 
 
 @contextmanager

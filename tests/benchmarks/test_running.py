@@ -15,9 +15,9 @@ from benchmarks.claims import Claim, Verdict
 from benchmarks.contestants import TRAIN
 from benchmarks.measures.starting import COLD
 from benchmarks.rows import append_row, read_rows
-from benchmarks.running import reached, run_suite
+from benchmarks.running import run_suite
 from benchmarks.suites import SUITES
-from benchmarks.table import words
+from benchmarks.table import reached, words
 from benchmarks.worker import PEAK
 from elman.errors import RunError
 
@@ -62,7 +62,7 @@ def rows_of(path, suite=SUITE, effort=EFFORT):
 
 
 def test_rows_tell_what_they_depend_on(tmp_path, measured):
-    """Case, effort, commit, code, time, machine with its peak, and whether the aim is reached."""
+    """Case, effort, commit, code, time, machine with its peak."""
     path = tmp_path / "new" / "rows.jsonl"
     peak, step = rows_of(path)
     assert list(read_rows(path)) == ["peak", STEP.name]
@@ -70,8 +70,8 @@ def test_rows_tell_what_they_depend_on(tmp_path, measured):
     assert read_rows(path)[STEP.name]["asked"] == json.loads(json.dumps(STEP.to_json()))
     assert {"commit", "code", "when", "suite", "effort"} <= step.keys()
     assert step["machine"] == MACHINE
-    assert step["met"] is True
-    assert "met" not in peak
+    assert reached(step) is True
+    assert reached(peak) is None
 
 
 def test_a_run_goes_on(tmp_path, measured, monkeypatch):
@@ -116,20 +116,6 @@ def test_files_of_rows(tmp_path):
         append_row(tmp_path, {"case": "a"})
 
 
-def test_reached():
-    """A ratio at least, seconds at most; a failure reaches nothing, no aim is no answer."""
-    row = fake_row(STEP)
-    assert reached(STEP, row) is True
-    assert reached(replace(STEP, ratio=3.5), row) is False
-    assert reached(replace(STEP, ratio=None, seconds=1.0), row) is True
-    assert reached(replace(STEP, ratio=None, seconds=0.9), row) is False
-    assert reached(STEP, {"failed": "no"}) is False
-    assert reached(replace(STEP, ratio=None), row) is None
-    assert reached(STEP, {**row, "waited": 0.3}) is None
-    assert reached(STEP, {**row, "waited": 0.03}) is True
-    assert reached(STEP, {"skipped": "no data"}) is None
-
-
 @pytest.mark.slow
 def test_real_processes(tmp_path):
     """A worker measures a case; one whose contestants are unknown fails in its own row."""
@@ -141,7 +127,7 @@ def test_real_processes(tmp_path):
     assert good["machine"]["threads"] == STEP.threads
     assert good["wants"][0] == "x"
     assert "torch.nn has no mgu" in failed["failed"]
-    assert failed["met"] is False
+    assert reached(failed) is False
     assert words(failed)["elman"] == "failed"
 
 

@@ -21,8 +21,8 @@ from benchmarks.measures.starting import (
     measure_warm,
     unseen_cell,
 )
-from benchmarks.running import reached
 from benchmarks.suites import layers
+from benchmarks.table import reached
 from elman.measuring.process import run_program
 from elman.nn import using
 
@@ -66,7 +66,7 @@ def test_a_busy_machine_is_seen_where_others_ran(monkeypatch):
     case = Case("import", IMPORT, seconds=0.3)
     row = worker.measure(case, Effort(starts=2))
     assert row["waited"] == 0.6
-    assert reached(case, row) is None
+    assert reached({**row, "asked": case.to_json()}) is None
     monkeypatch.setattr(worker, "peak_gflops", lambda threads: {"2": 7.0})
     monkeypatch.setattr(worker.Waiting, "share", lambda waiting: 0.4)
     assert worker.measure_peak(worker.PEAK, Effort()) == {"peak_gflops": {"2": 7.0}, "waited": 0.4}

@@ -14,7 +14,16 @@ from benchmarks.measures.phases import PHASES
 from benchmarks.measures.starting import IMPORT
 from benchmarks.pages import complaints, markdown, rewritten
 from benchmarks.studies.convergence import CONVERGENCE, OVER_LENGTHS
-from benchmarks.table import CASE, COLUMNS, NOTHING, filled, share_of_peak, warnings_of, words
+from benchmarks.table import (
+    CASE,
+    COLUMNS,
+    NOTHING,
+    filled,
+    reached,
+    share_of_peak,
+    warnings_of,
+    words,
+)
 from benchmarks.worker import PEAK
 from benchmarks.workloads.fitting import FIT
 from elman.errors import InputError, RunError
@@ -39,15 +48,18 @@ def row(case: Case, **measured) -> dict:
     return {**common, "code": "c", "commit": "0123", "machine": MACHINE, **measured}
 
 
+def measured_step() -> dict[str, Any]:
+    return {
+        "seconds": {"torch": times(800e-6), "elman": times(20e-6), "elman-c": times(22e-6)},
+        "ratio": {"elman": times(40.0), "elman-c": times(36.0), "jax": times(10.0)},
+        "first": {"torch": times(850e-6), "elman": times(34e-6)},
+        "error": {"elman": 4.2e-7},
+        "flop": 600_000,
+    }
+
+
 def measured() -> dict[str, dict]:
-    step = row(
-        STEP,
-        seconds={"torch": times(800e-6), "elman": times(20e-6), "elman-c": times(22e-6)},
-        ratio={"elman": times(40.0), "elman-c": times(36.0), "jax": times(10.0)},
-        first={"torch": times(850e-6), "elman": times(34e-6)},
-        error={"elman": 4.2e-7},
-        flop=600_000,
-    )
+    step = row(STEP, **measured_step())
     start = row(START, seconds={"torch": times(1.0), "elman": times(0.05)})
     rows = [row(PEAK, peak_gflops={"1": 50.0, "2": 100.0}), step, start]
     return {row["case"]: row for row in rows}
@@ -83,6 +95,30 @@ def test_words():
     assert words(row)["first"] == "3.40 µs"
     del row["first"]
     assert "first" not in words(row)
+
+
+@pytest.mark.parametrize(
+    "asked, measured, verdict",
+    [
+        ({"ratio": 36.0}, {}, ""),
+        ({"ratio": 37.0}, {}, ", missed"),  # of the median, not of three rounds in four
+        ({"ratio": None, "seconds": 23e-6}, {}, ""),
+        ({"ratio": None, "seconds": 21e-6}, {}, ", missed"),
+        ({"ratio": 37.0}, {"ratio": {}}, ", missed"),
+        ({"ratio": 37.0}, {"failed": "no"}, ", missed"),
+        ({"ratio": None}, {}, None),
+        ({"ratio": 37.0}, {"skipped": "no data"}, None),
+        ({"ratio": 36.0}, {"waited": 0.03}, ""),
+        ({"ratio": 36.0}, {"waited": 0.3}, ", not measured (busy)"),
+    ],
+)
+def test_targets_are_judged_by_quartiles(asked, measured, verdict: Any):
+    """As claims are: a ratio is reached at least, a time at most, in three rounds of four. A
+    failure reaches nothing; no target, no data and a busy machine are no verdict."""
+    step = row(replace(STEP, **asked), **measured_step() | measured)
+    assert reached(step) is {"": True, ", missed": False}.get(verdict)
+    if verdict is not None and "failed" not in measured:
+        assert words(step)["target"].endswith(verdict or ("x", "s"))
 
 
 def test_a_busy_machine_is_marked():
