@@ -54,9 +54,10 @@ def pytest_configure(config):
     wait; spinning, two workers of pytest-xdist take each other's cores, and a product of small
     matrices takes a scheduler's tick. ELMAN_CFLAGS: kernels are not optimized, which takes a third
     of the time, and at the sizes of tests they run as fast; ``as_users`` has what users have, and
-    ``ELMAN_CFLAGS= pytest`` all tests. Processes that tests start keep Python's bytecode, whatever
-    the environment says: each imports elman. Workers inherit all of them. A shell has what it
-    starts in the background ignore Ctrl-C, which some tests send.
+    ``ELMAN_CFLAGS= pytest`` all tests. TORCHINDUCTOR_VEC_ISA_OK: torch takes the processor's
+    instructions as given, instead of compiling programs that use them. Processes that tests start
+    keep Python's bytecode, whatever the environment says: each imports elman. Workers inherit all
+    of them. A shell has what it starts in the background ignore Ctrl-C, which some tests send.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,6 +66,7 @@ def pytest_configure(config):
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ["ELMAN_POISON"] = "1"
     os.environ.setdefault("ELMAN_CFLAGS", "-O0")
+    os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput"):
         _move_cache(config)

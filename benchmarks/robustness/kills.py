@@ -89,7 +89,9 @@ class Campaign:
     def start(self, launch: str, out: Path, cache: Path, strike: Strike | None) -> str:
         """Start a run, or go on with the one that is there; wait for its end; what it said."""
         runs = list_runs(out)
-        words = [f"--resume={runs[-1].path}"] if runs else self.fresh(launch, out)
+        words = self.fresh(launch, out)
+        if runs:
+            words = [f"--resume={runs[-1].path}", "--no-compare"]
         program = [str(KILLED_RUN)] if strike else ["-m", "elman"]
         starter = []
         if launch == "torchrun":

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cases import OURS, Case, Effort, packed
+from benchmarks.cases import OURS, Case, packed
 from benchmarks.contestants import CHECKPOINT, KeptCase
-from benchmarks.measures.memory import DECODER, measure_memory
+from benchmarks.measures.memory import DECODER
 from benchmarks.measures.memory import MEMORY as STEP_OF
 from benchmarks.programs import program
 from benchmarks.suites.memory import MIB
@@ -52,27 +52,35 @@ def test_a_known_step():
     assert result["weights"] == 4
 
 
-@pytest.mark.slow
-def test_results_that_are_kept_count_as_taken():
-    """Engine c has memory of earlier results for further ones of their size, those of a forecast
-    too: a step takes it."""
-    need_engine("c")
-    case = Case("c", STEP_OF, "gru", 4000, 4, 128, contestants=("elman-c",), baseline="elman-c")
-    text = packed(case, "elman-c", {})
-    result = json.loads(run_program(program("measures.memory", text=text), 300))
-    assert result["forecast"] > 4 * LARGE
-    assert result["peak"] == pytest.approx(result["forecast"], rel=0.1)
+def taken(case: Case, name: str) -> dict[str, int]:
+    """What a step of a contestant takes, in a process of its own."""
+    text = packed(case, name, {})
+    return json.loads(run_program(program("measures.memory", threads=1, text=text), 300))
+
+
+def case_of(engine: str, *sizes: int) -> Case:
+    names = (f"{OURS}-{engine}",)
+    return Case("case", STEP_OF, "gru", *sizes, contestants=names, baseline=names[0], threads=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sizes", [(150, 16, 32), pytest.param((600, 16, 32), marks=pytest.mark.long), (20_000, 16, 4)]
+    "engine, sizes, off",
+    [
+        ("c", (4000, 4, 128), 0.1),
+        ("deer", (150, 16, 32), 0.25),
+        pytest.param("deer", (600, 16, 32), 0.25, marks=pytest.mark.long),
+        ("deer", (20_000, 16, 4), 0.25),
+    ],
 )
-def test_forecasts_of_all_steps_at_once(sizes):
-    """Jacobians of a window, and what is computed beside them where they are small."""
-    case = Case("case", STEP_OF, "gru", *sizes, contestants=("elman-deer",), baseline="elman-deer")
-    memory = measure_memory(case, Effort(0.1, 1, 1))["memory"]["elman-deer"]
-    assert memory["forecast"] == pytest.approx(memory["peak"], rel=0.25)
+def test_forecasts_by_engine(engine, sizes, off):
+    """Engine c has memory of earlier results for further ones of their size: a step takes it.
+    Engine deer: Jacobians of a window, and what is computed beside them where they are small."""
+    need_engine(engine)
+    case = case_of(engine, *sizes)
+    result = taken(case, case.baseline)
+    assert engine != "c" or result["forecast"] > 4 * LARGE
+    assert result["forecast"] == pytest.approx(result["peak"], rel=off)
 
 
 @pytest.mark.slow
@@ -82,15 +90,10 @@ def test_forecasts(sizes, checkpoint):
     which take less; also where there are many spans, of many small tensors."""
     need_engine("c")
     torchs = ("torch",) * (sizes[0] < 10_000)
-    case = KeptCase(
-        *("case", STEP_OF, "gru", *sizes),
-        contestants=(*torchs, "elman-c", CHECKPOINT),
-        baseline=(*torchs, "elman-c")[0],
-        threads=1,
-        checkpoint=checkpoint,
-    )
-    row = measure_memory(case, Effort(0.1, 1, 1))
-    memory = row["memory"]
+    names = (*torchs, "elman-c", CHECKPOINT)
+    options = {"contestants": names, "baseline": names[0], "checkpoint": checkpoint}
+    case = KeptCase("case", STEP_OF, "gru", *sizes, threads=1, **options)
+    memory = {name: taken(case, name) for name in names}
     assert [name for name, item in memory.items() if item["forecast"] is None] == [*torchs]
     for name in ("elman-c", CHECKPOINT):
         assert memory[name]["forecast"] == pytest.approx(memory[name]["peak"], rel=0.1, abs=MIB)
@@ -106,10 +109,8 @@ def test_logits_never_stand_in_memory():
     N, H, V = 1000, 16, 10_000
     names = ("torch", OURS, f"{OURS}-reference")
     case = Case("case", DECODER, "rnn", 1, N, H, V, names, "torch", threads=1)
-    row = measure_memory(case, Effort(0.1, 1, 1))
-    chunk = 128 * V * 4
-
-    assert row["memory"]["torch"]["peak"] > 2 * N * V * 4
+    memory, chunk = {name: taken(case, name) for name in names}, 128 * V * 4
+    assert memory["torch"]["peak"] > 2 * N * V * 4
     for name in names[1:]:
-        assert chunk / 2 < row["memory"][name]["peak"] < 1.4 * chunk + 4 * MIB
-        assert row["memory"][name]["forecast"] is None
+        assert chunk / 2 < memory[name]["peak"] < 1.4 * chunk + 4 * MIB
+        assert memory[name]["forecast"] is None

@@ -28,7 +28,8 @@ from elman import PlanOptions, cells
 from elman.frontend.cell import Cell
 
 F64 = torch.float64
-I, H, S = 4, 6, 3  # of x, of a state, of a static input
+I, H, S = 12, 6, 3  # of x, of a state, of a static input: two directions are as wide as x, so that
+# a second layer has the first one's kernels; layers of unlike sizes are rows of their own
 FORMULAS = {cells.gru: GRU, cells.lstm: LSTM, rich: RICH, noisy: NOISY, spiking: SPIKING}
 FLAGS = "flags"  # one flag for each step
 
@@ -140,9 +141,10 @@ ROWS: dict[str, Row] = {
     "heads": row("GRU", {"heads": 2}, shown="heads=2"),
     "checkpoint": Row("LSTM", {"plan": PlanOptions(checkpoint=2)}, shown="checkpoint=2"),
     "layers of their own": row(
-        (cells.gru, cells.lstm), {"heads": 2}, explained="l1, lstm:", shown="[gru, lstm], 4, [6, 8]"
+        (cells.gru, cells.lstm), {"heads": 2}, explained="l1, lstm:",
+        shown="[gru, lstm], 12, [6, 8]",
     ),
-    "layers of sizes": Row((cells.gru, cells.gru), {"learn_initial": True}, shown="4, [6, 8]"),
+    "layers of sizes": Row((cells.gru, cells.gru), {"learn_initial": True}, shown="12, [6, 8]"),
     "layers of their own, drawn": row(
         (cells.gru, cells.lstm), {"zoneout": {"c": 0.4}, "learn_initial": True},
         {"reset": FLAGS, "outputs": "states"}, per=("step",),

@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from elman.engines.c.build import find_compiler
 from elman.train.run import checkpoint
-from scripts import begin, finished
+from forked import Forked
+from scripts import begin
 
 TWO = ("torchrun", "devices")  # how kills.py starts two processes
 SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "robustness"
@@ -102,12 +105,27 @@ def test_it_sees_what_differs(small_config, train, scripts):
 @pytest.mark.parametrize(
     "launch", ["alone", *(pytest.param(one, marks=pytest.mark.long) for one in TWO)]
 )
-def test_a_kill(tmp_path, launch):
+def test_a_kill(tmp_path, launch, scripts, monkeypatch, capsys):
     """The script itself; fifty take ten minutes, and one of two processes twice as long as one of
     one. What torchrun starts again is killed in test_workers, too."""
     words = [str(SCRIPTS / "kills.py"), f"--out={tmp_path / 'runs'}", "--kills=1", "--seed=3"]
     words += (
         ["--engine=aten"] if launch == "alone" else []
     )  # else engine c may win in one run alone
-    said = finished(begin(*words, "--only=write", f"--started-by={launch}"), patience_s=380.0)
-    assert "1 of 1 runs equal an undisturbed one to the bit" in said
+    kills, _ = scripts
+    monkeypatch.setattr(sys, "argv", [*words, "--only=write", f"--started-by={launch}"])
+    if launch == "alone":
+        monkeypatch.setattr(kills, "subprocess", SimpleNamespace(Popen=forked))
+    with pytest.raises(SystemExit) as ended:
+        kills.main()
+    assert not ended.value.code
+    assert "1 of 1 runs equal an undisturbed one to the bit" in capsys.readouterr().out
+
+
+def forked(command: list[str], *, env: dict[str, str], stdout: Any, **_: Any) -> Forked:
+    """A process as kills.py starts one, but with torch imported; when this returns it has ended."""
+    process = begin(*command[1:], **env)
+    said = "".join(process.communicate(timeout=150.0))
+    stdout.write(said.encode())
+    stdout.flush()
+    return process
