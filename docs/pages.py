@@ -90,7 +90,7 @@ def _reference() -> Iterator[str]:
     yield "[Public API and deprecation](../public_api.md) says what may change.\n"
     for title, names in GROUPS.items():
         yield f"## {title}\n"
-        yield "{.names}\n| name | |\n|---|---|"
+        yield "{.names}\n| name | what it does |\n|---|---|"
         yield from (f"| {_link(name)} | {_sentence(name)} |" for name in names)
         yield ""
     yield "## Details\n"

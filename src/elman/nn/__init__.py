@@ -1,4 +1,4 @@
-"""The torch side: modules, the one autograd function, and what swaps torch's layers for ours."""
+"""Recurrent modules for torch, and functions that report, record and pin their engines."""
 
 from elman.nn.engine_choice import using as using
 from elman.nn.modules.linear_cross_entropy import LinearCrossEntropyLoss as LinearCrossEntropyLoss
