@@ -51,7 +51,7 @@ USES = {
     "gated_slot_attention": "To recall from a small, fixed number of slots.",
     "mamba2": "For Mamba-2 models; the layer is `elman.layers.Mamba2`.",
     "rwkv6": "For RWKV-6 models.",
-    "mlstm": "For xLSTM models, beside `slstm`; the layer is `elman.layers.MLSTM`.",
+    "mlstm": "For xLSTM models, together with `slstm`; the layer is `elman.layers.MLSTM`.",
     "delta_net": "For language models that recall associations; the layer is "
     "`elman.layers.DeltaNet`.",
     "gated_delta_net": "The default choice of a matrix state: recall of the delta rule, and decay; "

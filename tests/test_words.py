@@ -24,6 +24,7 @@ CHOICES = (
     "src/elman/explaining/*",
 )
 GLOSSARY = "docs/glossary.md"
+PAGES = ("*.md", "docs/*.md")
 
 
 class Retired(NamedTuple):
@@ -44,6 +45,9 @@ class Retired(NamedTuple):
 
 
 RETIRED = (
+    Retired("anew", "again; new", PAGES),
+    Retired("beside", "compared with; next to; in addition to", PAGES, but="besides"),
+    Retired("mend", "fix", PAGES),
     Retired("atom", "gate block", but=r"_ATOM\b"),  # how tightly a term binds, in ir/printer
     Retired("home", "buffer", ("src/elman/plan/*", ENGINES)),
     Retired("redo", "rematerialise, recompute"),
@@ -115,7 +119,11 @@ def complaints(text: str, path: str) -> Iterator[str]:
 def _files() -> Iterator[Path]:
     for folder, suffixes in (("src", (".py", ".h", ".html")), ("docs", (".md",)), (".", (".md",))):
         paths = (ROOT / folder).glob("*" if folder == "." else "**/*")
-        yield from (path for path in paths if path.suffix in suffixes and path.is_file())
+        yield from (
+            path
+            for path in paths
+            if path.suffix in suffixes and path.is_file() and "_built" not in path.parts
+        )
 
 
 def test_no_retired_words():

@@ -12,7 +12,7 @@ from elman.ops import layer_norm, sigmoid, split, tanh
     source="Hafner et al. 2021 (DreamerV2), arXiv:2010.02193; GRUCell of its code at 6124db4",
 )
 def gru_layernorm(x, h, W, R, a, g, b):
-    """Gates r, n, z; W beside R is Dreamer's one matrix. The update gate begins closed (-1)."""
+    """Gates r, n, z. Dreamer's one matrix is W next to R; a bias of -1 closes the update gate."""
     gates = g * layer_norm(W @ x + R @ h + a, eps=1e-3) + b
     r, n, z = split(gates, 3)
     n = tanh(sigmoid(r) * n)
