@@ -39,7 +39,7 @@ def _split_of(cell: Cell, rules: tuple[Rule, ...]) -> Split:
     for rule in rules:
         graph = verified(rule.rewrite(graph))
     graph = verified(share(expected(graph)))
-    if not cell.static:
+    if not cell.holds:
         return Split((), graph)
     return split_static(graph, [entry.name for entry in cell.static])
 

@@ -200,6 +200,12 @@ class Cell:
         fields = ("inputs", "static", "states", "weights", "outputs")
         return {name: tuple(map(declare, getattr(self, name))) for name in fields}
 
+    @cached_property
+    def holds(self) -> bool:
+        """Whether values are computed once per sequence: of static inputs, or weights that meet a
+        matrix per sample."""
+        return bool(self.static) or any(v.op == "per_sample" for v in self.graph.walk())
+
     @property
     def output_names(self) -> list[str]:
         """Names of the outputs, if there are several."""

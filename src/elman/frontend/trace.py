@@ -306,6 +306,8 @@ def pointwise(op: str, *operands: Any) -> Tracer:
     if any(isinstance(value, AlongAxis) for value in operands):
         return _pointwise_along(op, operands)
     args = tuple(lift(value) for value in operands)
+    if any(map(is_matrix, args)):
+        args = tuple(map(per_sample, args))
     shaped = [arg for arg in args if arg.shape]
     for operand in shaped[1:]:
         check_cut(shaped[0].shape, operand.shape)
@@ -316,14 +318,16 @@ def pointwise(op: str, *operands: Any) -> Tracer:
     if len(shape) == 2 and result.rate > Rate.WEIGHT:
         refuse(
             "a matrix may depend on weights alone",
-            "multiply the vector instead: W @ (m * h), or m * (W @ h)",
+            "multiply the vector instead: W @ (m * h), or m * (W @ h); beside a matrix of each"
+            " sample: m * (W * S)",
         )
     return Tracer(result)
 
 
 def _pointwise_along(op: str, operands: tuple[Any, ...]) -> Tracer:
     """An elementwise op of which some operands are vectors along one axis of a matrix."""
-    others = [lift(value) for value in operands if not isinstance(value, AlongAxis)]
+    operands = tuple(v if isinstance(v, AlongAxis) else Tracer(per_sample(lift(v))) for v in operands)
+    others = [value.node for value in operands if not isinstance(value, AlongAxis)]
     along = {value.axis: value.node for value in operands if isinstance(value, AlongAxis)}
     shape = next((value.shape for value in others if value.shape), None)
     if shape is None and len(along) == 1:  # of one axis alone, it still is one
@@ -334,6 +338,20 @@ def _pointwise_along(op: str, operands: tuple[Any, ...]) -> Tracer:
         shape = matrix_shape(along[0], along[1])
     wide = [v.to_matrix(shape) if isinstance(v, AlongAxis) else v for v in operands]
     return pointwise(op, *wide)
+
+
+def per_sample(value: Node) -> Node:
+    """A matrix of weights [K, V] as a matrix per sample, the same for all; other values as they
+    are. Raises TraceError: its rows or columns have several parts."""
+    if len(value.shape) < 2:
+        return value
+    (rows, columns) = value.shape
+    if len(rows) > 1 or len(columns) > 1:
+        refuse(
+            f"{describe(value)} meets a matrix of each sample, whose axes have one part each",
+            "cut it into its parts first: A, B = split(W, 2)",
+        )
+    return node("per_sample", (value,), (), (((rows[0], columns[0]),),), where_called())
 
 
 def matrix_shape(rows: Node, columns: Node) -> Shape:

@@ -103,6 +103,7 @@ MEANING: dict[str, Callable[..., Array]] = {
     "matmul": _matmul,
     "outer": lambda xp, node, a, b: a[..., :, None] * b[..., None, :],
     "transpose": lambda xp, node, a: xp.swapaxes(a, -1, -2),
+    "per_sample": lambda xp, node, a: a.reshape(*a.shape[:-2], -1),
 }
 
 

@@ -37,6 +37,8 @@ _TABLE = (
     Op("split", "move", 1, 0.0),
     Op("concat", "move", None, 0.0),
     Op("transpose", "move", 1, 0.0),
+    # a weight matrix [K, V] as a matrix per sample: gone after ``passes/static``
+    Op("per_sample", "move", 1, 0.0),
     # the first in training, the second otherwise: gone after ``passes/draws``
     Op("training", "move", 2, 0.0),
     # a sum with coefficients: data = (coefs, bias); gathers add, sub, neg and scaling

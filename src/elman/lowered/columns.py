@@ -24,8 +24,8 @@ class Columns:
     """Columns of a program's inputs, states and output, one per gate block.
 
     Attributes:
-        matrices: indices of states that are matrices, of which the first step of each chunk is
-            kept.
+        matrices: indices of states that are matrices and change, of which the first step of each
+            chunk is kept.
         held: indices of pass-through states that are no outputs, stored as one row per sample.
     """
 
@@ -42,7 +42,7 @@ class Columns:
         self.matrices = frozenset(
             column.array
             for column, leaf in zip(self.states, step.states, strict=True)
-            if is_matrix(leaf)
+            if is_matrix(leaf) and leaf not in step.held
         )
         self.held = self._held()
 
@@ -53,7 +53,7 @@ class Columns:
             for column, leaf in zip(self.states, pair.step.states, strict=True)
             if leaf not in pair.step.held
         }
-        arrays = {column.array for column in self.states} - changing - self.matrices
+        arrays = {column.array for column in self.states} - changing
         return frozenset(arrays - {0} if output_is_state(pair) else arrays)
 
     def size(self, gate_block: GateBlock) -> int:

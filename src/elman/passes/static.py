@@ -1,4 +1,7 @@
-"""Hoist values of static inputs and weights out of the step: computed once per sequence."""
+"""Hoist values of static inputs and weights out of the step: computed once per sequence.
+
+So are matrices of weights that meet a matrix per sample (``per_sample``): each sample has its own.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,8 @@ def split_static(graph: Graph, static: Collection[str]) -> Split:
     for value in values:
         if value.op == "input":
             is_fixed = value.name in static
+        elif value.op == "per_sample":
+            is_fixed = True
         else:
             # a gradient is clipped in every step, not once its sum over all of them is known
             is_fixed = value.op != "clip_gradient" and any(arg in fixed for arg in value.args)

@@ -105,8 +105,8 @@ class CallPlan:
         self.settings = RunSettings(engine, share, module.residual, checkpoint, outputs)
         self.output_layout = parts.stack.output_layout(outputs)
         self._bound: Bound = {}
-        single = (
-            len(signature.inputs) == len(self.output_layout.shapes) == 1 and not signature.static
+        single = len(signature.inputs) == len(self.output_layout.shapes) == 1 and not any(
+            runner.cell.holds for runner in parts.runners.values()
         )
         self._usual = (  # x [T, B, n] alone goes in, and nothing happens to it on its way
             single

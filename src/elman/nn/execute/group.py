@@ -59,7 +59,7 @@ class Group:
         self._pinned: dict[str, Mapping[str, Any]] = {}
         self._oracles: dict[tuple[Rules, ...], Kernel] = {}
         self._arrangements: dict[tuple[Rules, ...], Arrangement] = {}
-        self._has_static = any(runner.cell.static for runner in runners)
+        self._holds = any(runner.cell.holds for runner in runners)
         self.name: str | None = None  # by which compiled programs find it
 
     def rules(
@@ -98,7 +98,7 @@ class Group:
             option = STEP_OPTIONS[values.option]
             for index, call in enumerate(calls):
                 calls[index] = option.extend(values, call, self.directions and index == 1, index)
-        if self._has_static:
+        if self._holds:
             trio = zip(self.runners, calls, rules, strict=True)
             calls = [r.precompute_static(call, rule, compute) for r, call, rule in trio]
         return calls
@@ -190,7 +190,7 @@ class Group:
             result = kernels[0].run(bound.arrangement.joined(calls))
         else:
             result = self._run_one_by_one(bound, calls)
-        if not self._has_static:
+        if not self._holds:
             return result
         last: list[Tensor] = []
         at = 0

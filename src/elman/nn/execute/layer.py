@@ -18,6 +18,7 @@ from elman.engines.packed import for_layout
 from elman.errors import EngineError, InputError, ShapeError, VerifyError
 from elman.frontend.cell import Cell
 from elman.ir.evaluate import evaluate
+from elman.ir.graph import Rate
 from elman.ir.types import shape_size
 from elman.nn.autograd.derived import derived
 from elman.nn.autograd.function import BoundKernel
@@ -94,7 +95,7 @@ class Runner:
             rules: of the options in use.
             compute: False: the static inputs themselves stand for these states.
         """
-        if not self.cell.static:
+        if not self.cell.holds:
             return call
         graph, (first, count) = self.cell.graph, (len(self.cell.inputs), len(self.cell.static))
         static = call.inputs[first : first + count]
@@ -104,9 +105,12 @@ class Runner:
         bindings = dict(zip(graph.inputs[first:], static, strict=True))
         bindings.update(zip(graph.weights, call.weights))  # those of the rules come last
         once = compiler.once_of(self.cell, rules)
-        values = evaluate(
-            Arrays(static[0].dtype, static[0].device), once, bindings, dict(self.dims)
-        )
+        like, batch = call.weights[0] if call.weights else static[0], call.sizes[1]
+        values = evaluate(Arrays(like.dtype, like.device), once, bindings, dict(self.dims))
+        values = [  # of weights alone it is the same for each sample
+            value if node.rate > Rate.WEIGHT else value.expand(batch, *value.shape)
+            for node, value in zip(once, values, strict=True)
+        ]
         if call.stacked:
             values = tuple([value.unsqueeze(0) for value in values])
         return call._replace(inputs=inputs, states=(*call.states, *values))
