@@ -11,7 +11,7 @@ from calls import call
 from elman import cell
 from elman.errors import EngineError, InputError, ShapeError, TraceError
 from elman.lowered.verify import verify
-from elman.ops import amax, columns, exp, outer, rows, sigmoid, softmax, tanh
+from elman.ops import amax, columns, exp, mean, outer, rows, sigmoid, softmax, tanh, var
 from elman.ops import sum as total
 from elman.plan.schedule import Schedule
 from helpers import Sizes, assert_all_same, assert_same, need_engine, oracle, random_case
@@ -94,6 +94,28 @@ def step_projected(inputs, states, weights):
     return (torch.einsum("bkv,bk->bv", S, (x @ Q.T).softmax(-1)),), (S,)
 
 
+@cell(
+    input="x[I]",
+    static="G[K, V]",
+    state="S[K, V], h[V]",
+    output="y[K]",
+    weights="A[K, V], M[K, V], W[V, I], c[V]",
+)
+def synaptic(x, G, S, h, A, M, W, c):
+    """Matrices of weights, and static ones, at each element of a matrix per sample."""
+    S = 0.9 * S + 0.1 * sigmoid(columns(h) - M) * A * softmax(G, axis=1)
+    h = tanh(W @ x + c + var(S, axis=0) + mean(A * S, axis=0))
+    return (A * S) @ h + softmax(A, axis=1) @ h, S, h
+
+
+def step_synaptic(inputs, states, weights):
+    """As :func:`synaptic`, in torch."""
+    (x, G), (S, h), (A, M, W, c) = inputs, states, weights
+    S = 0.9 * S + 0.1 * torch.sigmoid(h[:, None] - M) * A * G.softmax(2)
+    h = torch.tanh(x @ W.T + c + S.var(1, correction=0) + (A * S).mean(1))
+    return (torch.einsum("bkv,bv->bk", A * S, h) + h @ A.softmax(1).T,), (S, h)
+
+
 CASES = {
     "projected": (projected, step_projected),
     "delta": (delta, step_delta),
@@ -166,6 +188,27 @@ def test_values_and_gradients(name, K, V, T, B, dtype):
     leaves = [*x2, *s2, *net.parameters()]
     got = torch.autograd.grad(results, leaves, [c.to(dtype) for c in cotangents])
     for k, pair in enumerate(zip([*results, *got], [*outputs, *last, *want], strict=True)):
+        assert_same(f"tensor {k}", *(value.detach() for value in pair), dtype, T)
+
+
+@pytest.mark.parametrize(("K", "V", "T", "B"), SIZES)
+@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=["float64", "float32"])
+def test_weights_at_each_element(K, V, T, B, dtype):
+    """Matrices of weights that meet a matrix per sample have the gradients of a loop in torch."""
+    need_engine("c")
+    net = elman.Recurrent(synaptic, 4, V, K=K, dtype=dtype, engine="c")
+    x, S, h, G = drawn([(4,)], T, B, seed=1) + drawn([(K, V), (V,), (K, V)], B, seed=2)
+    leaves = [value.requires_grad_() for value in (x, S, h, G)]
+    w = [weight.detach().to(F64).requires_grad_() for weight in net.parameters()]
+    outputs, last = loop(step_synaptic, [x, G.expand(T, *G.shape)], (S, h), w)
+    results = [*outputs, *last]
+    d = drawn([tuple(v.shape) for v in results], seed=3)
+    want = torch.autograd.grad(results, [*leaves, *w], d)
+    x2, S2, h2, G2 = (value.detach().to(dtype).requires_grad_() for value in leaves)
+    out, after = net(x2, (S2[None], h2[None]), static=G2)
+    got = [out, *(value[0] for value in after)]
+    mine = torch.autograd.grad(got, [x2, S2, h2, G2, *net.parameters()], [v.to(dtype) for v in d])
+    for k, pair in enumerate(zip([*got, *mine], [*results, *want], strict=True)):
         assert_same(f"tensor {k}", *(value.detach() for value in pair), dtype, T)
 
 

@@ -15,7 +15,7 @@ from elman.frontend.dims import UncutError, check_cut
 from elman.frontend.functions import concat, exp, split, sqrt, stop_gradient
 from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import describe, refuse, where_called
-from elman.frontend.trace import Tracer, lift, sum_of_axis, vector_dim
+from elman.frontend.trace import AlongAxis, Tracer, lift, per_sample, sum_of_axis, vector_dim
 from elman.ir.graph import Node, node
 from elman.ir.types import Dim, Shape, is_matrix, matrix_axes, parse_dim, show_dim
 
@@ -50,7 +50,8 @@ def sum(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tra
 
 def mean(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
     """The mean over all units of a vector: a scalar per sample; or over each of ``groups`` equal
-    groups of neighbouring units: [G]; or over an axis of a matrix per sample, as for ``sum``.
+    groups of neighbouring units: [G]; or over an axis of a matrix per sample, or of a weight
+    matrix, as for ``sum``.
 
     Example:
         >>> h = h - mean(h)
@@ -60,8 +61,8 @@ def mean(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tr
 
 def var(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
     """The variance over all units of a vector, divided by n (not n - 1): a scalar per sample; or
-    over each of ``groups`` equal groups of n neighbouring units: [G]; or over the columns of a
-    matrix per sample, ``axis=1``.
+    over each of ``groups`` equal groups of n neighbouring units: [G]; or over an axis of
+    a matrix per sample, as for ``sum``.
 
     Example:
         >>> h = h / (1 + var(h))
@@ -169,6 +170,8 @@ def softmax(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) ->
         shifted = exp(part - wide(stop_gradient(over("amax", part))))
         return shifted / wide(over("sum", shifted))
 
+    if axis is not None:
+        v = Tracer(per_sample(lift(v)))
     return _by_groups("softmax", v, sizes, _groups_of_axis("softmax", v, groups, axis), soft)
 
 
@@ -311,8 +314,11 @@ def _groups_of_axis(name: str, v: Any, groups: Groups, axis: int | None) -> Grou
 
 def _over_axis(op: str, v: Any, groups: Groups, axis: int) -> Tracer:
     """A reduction over an axis of a matrix per sample: [V] or [K]."""
-    value = lift(v)
-    if axis in (0, -2) and op in ("sum", "mean") and is_matrix(value) and groups == 1:
+    value = per_sample(lift(v))
+    if axis in (0, -2) and op in ("sum", "mean", "var") and is_matrix(value) and groups == 1:
+        if op == "var":
+            difference = Tracer(value) - AlongAxis(mean(v, axis=0).node, 1)
+            return mean(difference * difference, axis=0)
         total = sum_of_axis(value, 0)
         if op == "sum":
             return total

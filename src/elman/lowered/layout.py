@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from elman.ir.graph import Node
 from elman.ir.pair import Pair
-from elman.ir.types import GateBlock
+from elman.ir.types import GateBlock, is_matrix
 from elman.lowered.columns import Columns
 from elman.lowered.types import Access, Matrix, Region, Space
-from elman.plan.program import Phase, Program
+from elman.plan.program import Buffer, Phase, Program
+from elman.plan.segments import full_reads
 
 _CACHE_LINE = 64  # (bytes)
 _LINE = 16  # elements that a cache line has at most
@@ -25,9 +26,10 @@ class Layout(Columns):
 
     Attributes:
         gate_blocks: all of the program, in the order of the tables of unit ranges.
-        summed: by state: whether its cotangent is summed where it lies. Nobody else reads that of
-            a vector that is only held (a scalar's is read by every worker); those of other states
-            alternate between two rows.
+        summed: by state: whether its cotangent has one row, and is changed where it lies. Nobody
+            else reads that of a vector that is only held (a scalar's is read by every worker), or
+            of a matrix that is written in the last pass over it; those of other states alternate
+            between two rows.
         carry, carry_row, summed_row: offsets of the cotangents of states, and lengths of both kinds
             of rows.
         tape, tape_row: the same of the tape's slots.
@@ -38,7 +40,10 @@ class Layout(Columns):
         self.lanes, self._conflicting_row = lanes, conflicting_row
         step = program.pair.step
         self.gate_blocks = _gate_blocks(program)
-        self.summed = [bool(leaf.shape) and leaf in step.held for leaf in step.states]
+        self.summed = [
+            bool(leaf.shape) and (leaf in step.held or _changes_in_place(program, k))
+            for k, leaf in enumerate(step.states)
+        ]
         self.carry, (self.carry_row, self.summed_row) = self._carries()
         self.tape, self.tape_row = self.slots(program.tape)
         self.weights = WeightBlocks(self, program.pair)
@@ -90,6 +95,26 @@ class Layout(Columns):
         if row and row % self._conflicting_row == 0:
             row += _CACHE_LINE // (8 if self.program.spec.dtype == "float64" else 4)
         return offsets, row
+
+
+def _changes_in_place(program: Program, index: int) -> bool:
+    """Whether the backward reads the cotangent of a matrix state no more once it writes it: in the
+    last part alone that does, element by element."""
+    step, sweep = program.pair.step, program.backward
+    if sweep is None or not is_matrix(step.states[index]):
+        return False
+    carried = program.pair.d_next[index]
+    target = Buffer("d_state", index)
+    parts = [part for segment in sweep.step.segments for part in segment.parts]
+    writing = [k for k, part in enumerate(parts) if any(b == target for _, b in part.writes)]
+    reading = [
+        k
+        for k, part in enumerate(parts)
+        if any(carried in value.args for value in part.nodes)
+        or any(value is carried for value, _ in part.writes)
+    ]
+    whole = any(carried in full_reads(v) for s in sweep.step.segments for v in s.nodes)
+    return not whole and max(reading, default=-1) <= writing[-1]
 
 
 def _gate_blocks(program: Program) -> list[GateBlock]:

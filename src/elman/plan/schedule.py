@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,27 +78,30 @@ class Schedule:
             caches of the core that owns them over all steps).
         chunk_rows: rows of T·B between two batched phases; 0: as suits the program.
         min_chunks: chunks that a sequence is cut into at least, for a call that others follow.
+        steps: that are merged into one.
     """
 
     split: Split
     chunk_rows: int = 0
     min_chunks: int = 1
+    steps: int = 1
 
     @property
     def name(self) -> str:
-        """``units``, or ``units/384`` with other chunks than usual."""
-        return f"{self.split}/{self.chunk_rows}" if self.chunk_rows else self.split
+        """``units``, or ``units/384`` with other chunks than usual; ``4-steps/batch``."""
+        steps = f"{self.steps}-steps/" if self.steps > 1 else ""
+        return f"{steps}{self.split}{f'/{self.chunk_rows}' if self.chunk_rows else ''}"
 
     @staticmethod
     def parse(name: str) -> Schedule:
         """The schedule of a name. Raises EngineError for a text that is none."""
-        split, _, rows = name.partition("/")
+        form = re.fullmatch(r"(?:([2-9])-steps/)?(\w+)(?:/0*([1-9]\d*))?", name)
         for option in SPLITS:
-            if split == option and (not rows or (rows.isdecimal() and int(rows) > 0)):
-                return Schedule(option, int(rows or 0))
+            if form is not None and form[2] == option:
+                return Schedule(option, int(form[3] or 0), steps=int(form[1] or 1))
         raise EngineError(
-            f"no schedule {name!r}; there are {', '.join(SPLITS)}, "
-            f"each with the rows of a chunk behind it if need be: units/384"
+            f"no schedule {name!r}; there are {', '.join(SPLITS)}, each with the rows of a chunk"
+            " behind it if need be, units/384, or with steps that are merged, 4-steps/batch"
         )
 
     def bind(

@@ -11,6 +11,7 @@ from elman.engines.c.directions import DirectionPrinter
 from elman.engines.c.isa import Isa
 from elman.engines.c.products import plan_panels
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
+from elman.engines.c.matrices import row_totals
 from elman.engines.c.tiles import shuffles
 from elman.ir.types import GateBlock
 from elman.lowered.lower import lower
@@ -75,7 +76,7 @@ class Emitter:
         lines = [head(self.isa, self.program.spec.dtype), tile_head(), self.shape.text()]
         layout = self.layout
         if any(part.axes for d in self.lowered.directions for part in d.parts):
-            lines += [shuffles(layout.lanes), file("matrices.h")]
+            lines += [shuffles(layout.lanes), row_totals(layout.lanes), file("matrices.h")]
         # of matrices not all steps are kept, but the first and last of each chunk
         widths = [0 if i in layout.matrices else w for i, w in enumerate(layout.state_widths)]
         lines.append(f"enum {{ STATES = {len(widths)} }};")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,9 @@ from elman.engines.c.threads import oversubscription, threads
 from elman.engines.c.together import side_by_side
 from elman.engines.call import Call
 from elman.engines.cross_entropy import CrossEntropy
+from elman.engines.c.merged import MergedSteps, merged_job
 from elman.engines.together import Arrangement, Together
+from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.forecast import ranked
 from elman.plan.prices import Prices
@@ -26,6 +29,7 @@ from elman.plan.spec import OPTIMIZATIONS
 
 PRICES = Prices()
 _PRUNE_RATIO = 1.6  # times the forecast of one after another
+_MERGED_STEPS = 4  # of cells with matrices per sample
 
 
 class CEngine(Engine):
@@ -67,7 +71,10 @@ class CEngine(Engine):
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
         """Schedules that the forecast does not rule out on an idle machine, since a choice is
         kept."""
-        return tuple(s.name for s in ranked(self._program(job), batch, _threads(job)))
+        plain = ranked(self._program(job), batch, _threads(job))
+        merges = steps >= _MERGED_STEPS and merged_job(job, _MERGED_STEPS) is not None
+        best = [replace(plain[0], steps=_MERGED_STEPS)] if merges else []
+        return tuple(schedule.name for schedule in (*best, *plain))
 
     def together(
         self,
@@ -95,7 +102,15 @@ class CEngine(Engine):
         """Plan, spell, compile (or find in the cache), load; once for all schedules of a job."""
         self.check(job)
         chosen = Schedule.parse(schedule) if schedule else None
-        return self._kernel(job).scheduled(chosen)
+        kernel = self._kernel(job).scheduled(None if chosen is None else replace(chosen, steps=1))
+        if chosen is None or chosen.steps == 1:
+            return kernel
+        several = merged_job(job, chosen.steps)
+        if several is None:
+            raise EngineError(f"steps of {job.name} cannot be merged: schedule {schedule!r}")
+        kernel_of_several = self._kernel(several).scheduled(kernel.fixed)
+        scalar = not job.graph.output_shape
+        return MergedSteps(kernel, kernel_of_several, chosen.steps, scalar=scalar)
 
     def timed(self, job: Job, schedule: str = "") -> Kernel:
         """See :meth:`Engine.timed`."""

@@ -22,7 +22,22 @@ from elman.lowered.types import (
 
 _NO_AXES: frozenset[Axis] = frozenset()
 _BOTH_AXES: frozenset[Axis] = frozenset(("rows", "columns"))
-_VECTORS = 8  # of a row, walked through together: sums along both axes stay in registers
+_VECTORS = 8  # of a row, walked through together at most
+_SUMS = 24  # vectors of sums that stay in registers
+
+
+def row_totals(lanes: int) -> str:
+    """C function ``totals_of``: the sums of VL vectors, in a vector."""
+    lines = ["INLINE V totals_of(const V *x) {", *(f"    V r{i} = x[{i}];" for i in range(lanes))]
+    distance = 1
+    while distance < lanes:
+        low = ", ".join(str(i if not i & distance else lanes + i - distance) for i in range(lanes))
+        high = ", ".join(str(i + distance if not i & distance else lanes + i) for i in range(lanes))
+        for i in range(0, lanes, 2 * distance):
+            j = i + distance
+            lines.append(f"    r{i} = SHUFFLE(r{i}, r{j}, {low}) + SHUFFLE(r{i}, r{j}, {high});")
+        distance *= 2
+    return "\n".join([*lines, "    return r0;", "}"])
 
 
 class MatrixSpelling(Spelling):
@@ -98,8 +113,9 @@ class MatrixSpelling(Spelling):
         rows, columns = part.axes
         lanes = self.layout.lanes
         vectors = -(-columns // lanes)
-        block = -(-vectors // -(-vectors // _VECTORS))
         sums = [statement for statement in part.body if isinstance(statement, Accumulate)]
+        most = min(_VECTORS, _SUMS // max(1, sum(s.axis == "columns" for s in sums)))
+        block = -(-vectors // -(-vectors // max(1, most)))
         self._numbers = {id(statement): number for number, statement in enumerate(sums)}
         self._tail = columns % lanes != 0
         self.matrix_columns = columns
@@ -122,7 +138,10 @@ class MatrixSpelling(Spelling):
             "        const long u = j * VL; (void)u;",
             *("        " + line for line in in_vector),
             "    }",
-            *("    " + line for n, s in by_row for line in self._row_result(n, s, blocks=blocks)),
+            *(f"    s{number}[i % VL] = a{number};" for number, _ in by_row),
+            *([f"    if (i % VL == VL - 1 || i == {rows - 1}) {{"] if by_row else []),
+            *("    " * 2 + line for n, s in by_row for line in self._row_results(n, s, rows, blocks)),
+            *(["    }"] if by_row else []),
             "}",
         ]
         if blocks:
@@ -135,6 +154,7 @@ class MatrixSpelling(Spelling):
         ]
         lines = [
             *(f"V a{number}[{vectors}] = {{0}};" for number, _ in by_column),
+            *(f"V s{number}[VL] = {{0}};" for number, _ in by_row),
             *(f"V a{number} = {{0}};" for number, _ in of_all),
             *before,
             *loop,
@@ -143,16 +163,24 @@ class MatrixSpelling(Spelling):
         ]
         return ["for (long r = r0; r < r1; r++) {", *("    " + line for line in lines), "}"]
 
-    def _row_result(self, number: int, statement: Accumulate, *, blocks: bool) -> list[str]:
-        """C lines that store the sum of row ``i``, of one of several blocks of columns."""
-        lines: list[str] = []
+    def _row_results(
+        self, number: int, statement: Accumulate, rows: int, blocks: bool
+    ) -> list[str]:
+        """C lines that store the sums of a vector of rows, up to row ``i``: of all columns, or of
+        one of several blocks of them."""
+        lines = [f"V total = totals_of(s{number});"]
         for access in statement.accesses:
-            place = f"({self.at(access)})[i]"
-            total = f"total_of(a{number})"
+            limit = access.width or 0 if self.partial(access) else 0
+            first, place = "i / VL * VL", self.at(access)
+            if blocks:
+                before = f"ldn({place}, {first}, {limit})" if limit else f"ld({place} + {first})"
+                lines.append(f"if (first) total += {before};")
             lines.append(
-                f"{place} = {f'first ? {place} + {total} : {total}' if blocks else total};"
+                f"stn({place}, {first}, {limit}, total);"
+                if limit
+                else f"st({place} + {first}, total);"
             )
-        return lines
+        return ["{", *("    " + line for line in lines), "}"]
 
     def _column_results(self, number: int, statement: Accumulate, vectors: int) -> list[str]:
         """C lines that store the sums of all columns."""

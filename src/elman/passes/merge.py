@@ -1,0 +1,300 @@
+"""Several steps as one, where matrices per sample are affine in their states: the chunkwise form.
+
+One step of the delta rule is ``S = a * S + outer(k, u)``, ``u = b * (v - S.T @ k)``, ``y = S.T @ q``.
+Over several steps every matrix stays a sum of terms ``scale * rows(left) * columns(right) * base``,
+whose base is a matrix before the first of them, or of rank one where there is none. So every
+product with a vector is one with the first matrix, and products of vectors:
+
+    (a * S + outer(k, u)).T @ q  ->  a * (S.T @ q) + sum(k * q) * u
+
+The matrix is then read once for all products of all these steps, and written once behind them.
+Nothing is divided by a decay. What is derived of the merged step, its backward too, is as of any
+step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from elman.ir.graph import Graph, Node, node
+from elman.ir.ops import OPS
+from elman.ir.types import is_matrix, matrix_axes
+from elman.passes.simplify import share
+
+
+_MOST_TERMS = 4  # of a matrix, for each step, beyond a few; more would cost more than they save
+
+
+class _NotAffineError(Exception):
+    """A step does something else with a matrix per sample."""
+
+
+class _Term(NamedTuple):
+    """``scale * rows(left) * columns(right) * base``; None: 1."""
+
+    base: Node | None = None
+    left: Node | None = None
+    right: Node | None = None
+    scale: Node | None = None
+
+
+class _Affine(NamedTuple):
+    """A matrix per sample as a sum of terms.
+
+    Attributes:
+        like: a matrix of its shape.
+        terms: of the sum.
+    """
+
+    like: Node
+    terms: tuple[_Term, ...]
+
+
+_Value = Node | _Affine
+
+
+def step_input(name: str, step: int) -> str:
+    """The name of an input of one of several merged steps."""
+    return f"{name}:{step}"
+
+
+def merged(graph: Graph, count: int) -> Graph | None:
+    """The formula of ``count`` steps, which has the inputs and the outputs of all of them, step by
+    step; None if a matrix per sample is not affine in those before, or there is none.
+
+    rewrite: (a * S + outer(k, u)).T @ q -> a * (S.T @ q) + sum(k * q) * u
+    keeps: every value, up to rounding.
+    """
+    changing = [s for s, n in zip(graph.states, graph.next_states, strict=True) if n is not s]
+    if not any(map(is_matrix, changing)):
+        return None
+    states: list[_Value] = [_begin(leaf) for leaf in graph.states]
+    inputs: list[Node] = []
+    outputs: list[Node] = []
+    try:
+        for step in range(count):
+            values: dict[Node, _Value] = dict(zip(graph.states, states, strict=True))
+            values.update({leaf: leaf for leaf in graph.weights})
+            for leaf in graph.inputs:
+                name = step_input(leaf.name, step)
+                inputs.append(node(leaf.op, (), (name, *leaf.data[1:]), leaf.shape, leaf.where))
+                values[leaf] = _begin(inputs[-1])
+            for old in graph.walk():
+                if old not in values:
+                    values[old] = _rebuilt(old, [values[arg] for arg in old.args])
+            states = [_combined(values[root], step) for root in graph.next_states]
+            outputs += [_node(values[root]) for root in graph.outputs]
+    except _NotAffineError:
+        return None
+    nexts = tuple(map(_written, states))
+    return share(Graph(tuple(inputs), graph.states, graph.weights, nexts, tuple(outputs)))
+
+
+def _begin(leaf: Node) -> _Value:
+    return _Affine(leaf, (_Term(leaf),)) if is_matrix(leaf) else leaf
+
+
+def _node(value: _Value) -> Node:
+    """A value that is no matrix."""
+    if isinstance(value, _Affine):
+        raise _NotAffineError
+    return value
+
+
+def _rebuilt(old: Node, args: list[_Value]) -> _Value:
+    """One node of a later step."""
+    if old.op in ("draw", "uniform"):
+        raise _NotAffineError  # a number of its own in each step
+    if is_matrix(old):
+        rule = _MATRICES.get(old.op)
+        if rule is None:
+            raise _NotAffineError
+        return rule(old, args)
+    (matrix, *others) = args or [old]
+    if isinstance(matrix, _Affine) and not others:
+        return _reduced(old, matrix)
+    return node(old.op, map(_node, args), old.data, old.shape, old.where)
+
+
+# scalars and vectors
+
+
+def _times(*factors: Node | None) -> Node | None:
+    """The product of some factors, of scalars and vectors; None: 1."""
+    product: Node | None = None
+    for factor in factors:
+        if factor is not None:
+            if product is None:
+                product = factor
+            else:
+                shape = max(product.shape, factor.shape, key=len)
+                product = node("mul", (product, factor), (), shape)
+    return product
+
+
+def _sum_of(vector: Node | None, like: Node, axis: int) -> Node:
+    """The sum of a vector along an axis of a matrix, whose units are counted if it is 1."""
+    if vector is None:
+        return node("count", (), (matrix_axes(like)[axis],))
+    return node("sum", (vector,))
+
+
+def _one(factor: Node | None) -> Node:
+    return node("const", (), (1.0,)) if factor is None else factor
+
+
+def _along(vector: Node | None, like: Node, axis: int) -> Node:
+    """A vector, or a number for each unit, along an axis of a matrix."""
+    value, shape = _one(vector), ((matrix_axes(like)[axis],),)
+    return value if value.shape else node("spread", (value,), (), shape)
+
+
+def _total(values: list[Node]) -> Node:
+    total = values[0]
+    for value in values[1:]:
+        total = node("add", (total, value), (), max(total.shape, value.shape, key=len))
+    return total
+
+
+# matrices
+
+
+def _scaled(term: _Term, other: _Term) -> _Term:
+    if term.base is not None and other.base is not None:
+        raise _NotAffineError
+    return _Term(term.base or other.base, *map(_times, term[1:], other[1:]))
+
+
+def _combined(value: _Value, step: int) -> _Value:
+    """A matrix behind a step: terms that differ by a number, or a column, are one."""
+    if not isinstance(value, _Affine):
+        return value
+    gathered: dict[object, _Term] = {}
+    for term in value.terms:
+        rank_one = term.base is None and term.left is not None and term.right is not None
+        if rank_one:  # the number goes into the columns
+            term = term._replace(right=_times(term.scale, term.right), scale=None)
+        key = (None, term.left) if rank_one else term[:3]
+        other = gathered.get(key)
+        if other is not None:
+            field = "right" if rank_one else "scale"
+            numbers = [_one(getattr(each, field)) for each in (other, term)]
+            term = term._replace(**{field: _total(numbers)})
+        gathered[key] = term
+    if len(gathered) > _MOST_TERMS * (step + 2):
+        raise _NotAffineError
+    return value._replace(terms=tuple(gathered.values()))
+
+
+def _terms(value: _Value) -> tuple[_Term, ...]:
+    return value.terms if isinstance(value, _Affine) else (_Term(scale=value),)
+
+
+def _mul(old: Node, args: list[_Value]) -> _Value:
+    first, second = map(_terms, args)
+    if len(first) > 1 and len(second) > 1:
+        raise _NotAffineError
+    return _Affine(old, tuple(_scaled(term, other) for term in first for other in second))
+
+
+def _div(old: Node, args: list[_Value]) -> _Value:
+    divisor, *others = _terms(args[1])
+    if others or divisor.base is not None:
+        raise _NotAffineError
+    inverse = [
+        None if factor is None else node("div", (_one(None), factor), (), factor.shape)
+        for factor in divisor[1:]
+    ]
+    return _Affine(old, tuple(_scaled(term, _Term(None, *inverse)) for term in _terms(args[0])))
+
+
+def _added(old: Node, args: list[_Value]) -> _Value:
+    minus = _Term(scale=node("const", (), (-1.0,)))
+    terms = list(_terms(args[0]))
+    if old.op == "neg":
+        terms = [_scaled(term, minus) for term in terms]
+    for arg in args[1:]:
+        terms += [_scaled(t, minus) if old.op == "sub" else t for t in _terms(arg)]
+    return _Affine(old, tuple(terms))
+
+
+def _spread(old: Node, args: list[_Value]) -> _Value:
+    value = _node(args[0])
+    if not value.shape:
+        return _Affine(old, (_Term(scale=value),))
+    return _Affine(old, (_Term(**{"right" if old.op == "tile" else "left": value}),))
+
+
+_MATRICES: dict[str, Callable[[Node, list[_Value]], _Value]] = {
+    "mul": _mul, "div": _div, "add": _added, "sub": _added, "neg": _added,
+    "spread": _spread, "tile": _spread,
+}  # fmt: skip
+
+
+def _matrix(term: _Term, like: Node) -> Node:
+    """One term, written out."""
+    value, scale = term.base, term.scale
+    left, right = term.left, term.right
+    if right is not None:
+        right, scale = _times(scale, right), None
+    elif left is not None:
+        left, scale = _times(scale, left), None
+    for vector, op in ((left, "spread"), (right, "tile")):
+        if vector is not None:
+            wide = node(op, (vector,), (), like.shape)
+            value = wide if value is None else node("mul", (value, wide), (), like.shape)
+    if value is None:
+        return node("spread", (_one(scale),), (), like.shape)
+    return value if scale is None else node("mul", (scale, value), (), like.shape)
+
+
+def _written(value: _Value) -> Node:
+    """A value as one node."""
+    if not isinstance(value, _Affine):
+        return value
+    return _total([_matrix(term, value.like) for term in value.terms])
+
+
+def _reduced(old: Node, matrix: _Affine) -> Node:
+    """A sum or mean of a matrix: over rows (``fold``), columns, or all of it."""
+    if OPS[old.op].kind != "reduce" or old.op not in ("fold", "sum", "mean"):
+        raise _NotAffineError
+    like = matrix.like
+    axes = [0] if old.op == "fold" else [1] if old.shape else [0, 1]
+    total = _total([_sum_of_term(term, like, axes) for term in matrix.terms])
+    if old.op != "mean":
+        return total
+    count = node("count", (), tuple(matrix_axes(like)[axis] for axis in axes[:1]))
+    if len(axes) > 1:
+        count = node("mul", (count, node("count", (), (matrix_axes(like)[1],))))
+    return node("div", (total, count), (), total.shape)
+
+
+def _sum_of_term(term: _Term, like: Node, axes: list[int]) -> Node:
+    """The sum of one term over rows (0), columns (1), or both."""
+    sides = (term.left, term.right)
+    if term.base is None:
+        summed = [_sum_of(sides[axis], like, axis) for axis in axes]
+        factor = _times(term.scale, *summed)
+        if len(axes) == 2:
+            assert factor is not None, "a count at least"
+            return factor
+        rest = _times(factor, _along(sides[1 - axes[0]], like, 1 - axes[0]))
+        assert rest is not None, "a vector at least"
+        return rest
+    axis = axes[0] if len(axes) == 1 else 1  # first over columns, then over what is left
+    inner = _matrix(_Term(term.base, *_only(sides, axis)), like)
+    op, shape = ("fold", "sum")[axis], ((matrix_axes(like)[1 - axis],),)
+    value = _times(sides[1 - axis], node(op, (inner,), (), shape))
+    assert value is not None, "a product with the base"
+    if len(axes) == 2:
+        value = node("sum", (value,))
+    scaled = _times(term.scale, value)
+    assert scaled is not None, "a product with the base"
+    return scaled
+
+
+def _only(sides: tuple[Node | None, Node | None], axis: int) -> tuple[Node | None, Node | None]:
+    """The factors of one axis alone."""
+    return (sides[0], None) if axis == 0 else (None, sides[1])
