@@ -7,14 +7,31 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import elman
-from calls import call
-from elman import cell
+from calls import backward, call, forward, given_of
+from elman import cell, cells
+from elman.compiler import graph_of
+from elman.engines.c.engine import ENGINE, PRICES
+from elman.engines.c.merged import merged_job
 from elman.errors import EngineError, InputError, ShapeError, TraceError
+from elman.ir.types import names_in
+from elman.lowered.lower import lower
 from elman.lowered.verify import verify
 from elman.ops import amax, columns, exp, mean, outer, rows, sigmoid, softmax, tanh, var
 from elman.ops import sum as total
+from elman.passes.merge import merged
+from elman.plan.build import program
 from elman.plan.schedule import Schedule
-from helpers import Sizes, assert_all_same, assert_same, need_engine, oracle, random_case
+from elman.tuning.kernels import kernel_of
+from helpers import (
+    Sizes,
+    assert_all_same,
+    assert_same,
+    job_of,
+    need,
+    need_engine,
+    oracle,
+    random_case,
+)
 from kernels import c_kernel
 from lowered_machine import lowered_of
 
@@ -333,10 +350,67 @@ def test_every_schedule(chosen):
                 assert_all_same(call(scheduled, case), want, F64, case.T)
 
 
+def sizes_of(chosen, T, V):
+    """Sizes of a cell, whose further dims have three units."""
+    leaves = (*chosen.inputs, *chosen.static, *chosen.states)
+    named = set().union(*(names_in(leaf.shape) for leaf in leaves))
+    first, axis = names_in(chosen.inputs[0].shape), chosen.states[0].shape[0][0][1]
+    more = tuple((name, 3) for name in sorted(named - first - {axis}))
+    return Sizes(T=T, B=3, I=5, H=5 if axis in first else V, more=more)
+
+
+MERGED = [cell for cell in cells.MATRIX if merged(graph_of(cell), 4) is not None]
+
+
+@pytest.mark.parametrize("chosen", [delta, *MERGED], ids=lambda chosen: chosen.name)
+def test_merged_steps(chosen):
+    """Groups of four steps and what is left behind them: forward, a backward whose tape is kept,
+    and another; fewer steps than a group has."""
+    for T, V in ((3, 5), (4, 7), (11, 6)):
+        case = random_case(chosen, sizes_of(chosen, T, V), T, F64)
+        case.inputs.update({name: 0.5 * x for name, x in case.inputs.items()})  # no growth
+        need("c", job_of(case))
+        want = oracle(case)
+        for split in ("one", "batch"):
+            kernel = kernel_of(job_of(case), "c", f"4-steps/{split}")
+            assert kernel.describe()["schedule"] == f"4-steps/{split}"
+            assert_all_same(call(kernel, case), want, F64, T)
+            given = given_of(case)
+            result = forward(kernel, given)
+            d = (case.d_output, case.d_last.values())
+            first = backward(kernel, given, result.saved, *d, keep=True)
+            again = backward(kernel, given, result.saved, *d)
+            for one, other in zip(first, again, strict=True):
+                assert one is not None
+                assert other is not None
+                assert torch.equal(one, other)
+            kernel.discard(forward(kernel, given).saved)
+            for stressed in kernel.stressed():
+                assert_all_same(call(stressed, case), want, F64, T)
+
+
+def test_merged_steps_are_offered_and_refused():
+    """Where there are matrices, affine in their states, and steps enough."""
+    case = random_case(delta, Sizes(T=8, B=3, I=5, H=7), 0, F64)
+    need("c", job_of(case))
+    engine = ENGINE
+    names = engine.schedules(job_of(case), 8, 3)
+    assert names[0].startswith("4-steps/")
+    assert not any("steps" in name for name in engine.schedules(job_of(case), 3, 3))
+    other = job_of(random_case(stabilised, Sizes(T=8, B=3, I=5, H=7), 0, F64))
+    assert not any("steps" in name for name in engine.schedules(other, 8, 3))
+    with pytest.raises(EngineError, match="steps of stabilised cannot be merged"):
+        engine.compile(other, "4-steps/batch")
+
+
 def test_lowered_programs_are_verified():
     """Accesses lie in their memory, and what is loaded is stored before."""
     case = random_case(delta, Sizes(T=4, B=2, I=5, H=7), 0, F64)
     verify(lowered_of(case))
+    for chosen in MERGED:
+        job = merged_job(job_of(random_case(chosen, sizes_of(chosen, 4, 7), 0, F64)), 4)
+        assert job is not None
+        verify(lower(program(job.pair, job.spec, PRICES), 8))
 
 
 @pytest.mark.parametrize(

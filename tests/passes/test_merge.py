@@ -37,7 +37,7 @@ def decayed(q, k, v, g, c, S):
     """A decay for each row and each column, every sum, a division, a difference."""
     S = rows(sigmoid(g)) * S * columns(sigmoid(c)) - outer(k, v) / (1 + total(k * k)) + 0.5
     y = mean(S, axis=0) - total(columns(c) * S, axis=0)
-    return S.T @ q + y, S @ v, total(S), mean(S), -(-S)
+    return S.T @ q + y, S @ v, total(S), mean(S), 0 - (0 - S)
 
 
 @cell(
@@ -83,7 +83,10 @@ def assert_merges(graph, count: int) -> None:
     several = merged(graph, count)
     assert several is not None
     verified(several)
-    source, arrays = torch.Generator().manual_seed(count), Arrays(torch.float64, "cpu")
+    source, arrays = (
+        torch.Generator().manual_seed(count),
+        Arrays(torch.float64, torch.device("cpu")),
+    )
     values = {leaf: drawn(leaf, source, BATCH) for leaf in several.leaves}
     got = evaluate(arrays, several.roots, dict(values), DIMS)
     states = [values[leaf] for leaf in several.states]

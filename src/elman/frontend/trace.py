@@ -326,7 +326,9 @@ def pointwise(op: str, *operands: Any) -> Tracer:
 
 def _pointwise_along(op: str, operands: tuple[Any, ...]) -> Tracer:
     """An elementwise op of which some operands are vectors along one axis of a matrix."""
-    operands = tuple(v if isinstance(v, AlongAxis) else Tracer(per_sample(lift(v))) for v in operands)
+    operands = tuple(
+        v if isinstance(v, AlongAxis) else Tracer(per_sample(lift(v))) for v in operands
+    )
     others = [value.node for value in operands if not isinstance(value, AlongAxis)]
     along = {value.axis: value.node for value in operands if isinstance(value, AlongAxis)}
     shape = next((value.shape for value in others if value.shape), None)
@@ -335,7 +337,7 @@ def _pointwise_along(op: str, operands: tuple[Any, ...]) -> Tracer:
         vectors = [Tracer(v.node) if isinstance(v, AlongAxis) else v for v in operands]
         return AlongAxis(pointwise(op, *vectors).node, axis)
     if shape is None:
-        shape = matrix_shape(along[0], along[1])
+        shape = matrix_shape(along[0].shape[0], along[1].shape[0])
     wide = [v.to_matrix(shape) if isinstance(v, AlongAxis) else v for v in operands]
     return pointwise(op, *wide)
 
@@ -345,18 +347,18 @@ def per_sample(value: Node) -> Node:
     are. Raises TraceError: its rows or columns have several parts."""
     if len(value.shape) < 2:
         return value
-    (rows, columns) = value.shape
+    rows, columns = value.shape
     if len(rows) > 1 or len(columns) > 1:
         refuse(
             f"{describe(value)} meets a matrix of each sample, whose axes have one part each",
             "cut it into its parts first: A, B = split(W, 2)",
         )
-    return node("per_sample", (value,), (), (((rows[0], columns[0]),),), where_called())
+    return node("per_sample", (value,), (), matrix_shape(rows, columns), where_called())
 
 
-def matrix_shape(rows: Node, columns: Node) -> Shape:
-    """The shape of a matrix per sample with the units of two vectors as rows and columns."""
-    (k,), (v,) = rows.shape[0], columns.shape[0]
+def matrix_shape(rows: Dim, columns: Dim) -> Shape:
+    """The shape of a matrix per sample, of the dims of two vectors."""
+    (k,), (v,) = rows, columns
     assert not isinstance(k, tuple), "a vector"
     assert not isinstance(v, tuple), "a vector"
     return (((k, v),),)

@@ -1,7 +1,7 @@
 """Several steps as one, where matrices per sample are affine in their states: the chunkwise form.
 
-One step of the delta rule is ``S = a * S + outer(k, u)``, ``u = b * (v - S.T @ k)``, ``y = S.T @ q``.
-Over several steps every matrix stays a sum of terms ``scale * rows(left) * columns(right) * base``,
+One step of the delta rule is ``S = a * S + outer(k, u)``, where ``u = b * (v - S.T @ k)``. Over
+several steps every matrix stays a sum of terms ``scale * rows(left) * columns(right) * base``,
 whose base is a matrix before the first of them, or of rank one where there is none. So every
 product with a vector is one with the first matrix, and products of vectors:
 
@@ -21,7 +21,6 @@ from elman.ir.graph import Graph, Node, node
 from elman.ir.ops import OPS
 from elman.ir.types import is_matrix, matrix_axes
 from elman.passes.simplify import share
-
 
 _MOST_TERMS = 4  # of a matrix, for each step, beyond a few; more would cost more than they save
 

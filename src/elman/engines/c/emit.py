@@ -9,9 +9,9 @@ from elman.engines.c.clock import Clock
 from elman.engines.c.context import Arity
 from elman.engines.c.directions import DirectionPrinter
 from elman.engines.c.isa import Isa
+from elman.engines.c.matrices import row_totals
 from elman.engines.c.products import plan_panels
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
-from elman.engines.c.matrices import row_totals
 from elman.engines.c.tiles import shuffles
 from elman.ir.types import GateBlock
 from elman.lowered.lower import lower

@@ -13,11 +13,11 @@ from elman.engines.c import cross_entropy, memory, scans
 from elman.engines.c.arguments import prepare
 from elman.engines.c.build import find_compiler
 from elman.engines.c.kernel import DTYPES, CKernel
+from elman.engines.c.merged import MergedSteps, merged_job
 from elman.engines.c.threads import oversubscription, threads
 from elman.engines.c.together import side_by_side
 from elman.engines.call import Call
 from elman.engines.cross_entropy import CrossEntropy
-from elman.engines.c.merged import MergedSteps, merged_job
 from elman.engines.together import Arrangement, Together
 from elman.errors import EngineError
 from elman.plan.build import program

@@ -140,7 +140,11 @@ class MatrixSpelling(Spelling):
             "    }",
             *(f"    s{number}[i % VL] = a{number};" for number, _ in by_row),
             *([f"    if (i % VL == VL - 1 || i == {rows - 1}) {{"] if by_row else []),
-            *("    " * 2 + line for n, s in by_row for line in self._row_results(n, s, rows, blocks)),
+            *(
+                "    " * 2 + line
+                for n, s in by_row
+                for line in self._row_results(n, s, rows, blocks)
+            ),
             *(["    }"] if by_row else []),
             "}",
         ]

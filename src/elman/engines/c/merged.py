@@ -44,15 +44,17 @@ class MergedSteps(WrappedKernel):
 
     def __init__(self, kernel: CKernel, several: CKernel, steps: int, *, scalar: bool) -> None:
         super().__init__(kernel)
-        self._plain = kernel
+        self._plain, self.spec = kernel, kernel.spec
         self.packs = kernel.packs
         self._several, self._steps, self._scalar = several, steps, scalar
-        self._states = len(kernel.results.rings)  # as many sequences of states are saved, and a tape
+        self._states = len(
+            kernel.results.rings
+        )  # as many sequences of states are saved, and a tape
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`. What is saved: of the groups, the states behind them, of the
         rest."""
-        T, B, _ = call.sizes
+        T = call.sizes[0]
         whole = self._whole(call)
         if not whole:
             return self.kernel.forward(call)
@@ -103,7 +105,10 @@ class MergedSteps(WrappedKernel):
 
     def tape_bytes(self, T: int, B: int) -> int | None:
         """See :meth:`Kernel.tape_bytes`."""
-        parts = (self._several.tape_bytes(T // self._steps, B), self.kernel.tape_bytes(self._steps, B))
+        parts = (
+            self._several.tape_bytes(T // self._steps, B),
+            self.kernel.tape_bytes(self._steps, B),
+        )
         return None if None in parts else sum(part or 0 for part in parts)
 
     def workspace_bytes(self, T: int, B: int) -> int:
