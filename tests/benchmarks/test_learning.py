@@ -122,6 +122,7 @@ def text(tmp_path, monkeypatch):
     monkeypatch.setenv(learning.TEXT, str(path))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("text")
 def test_a_deep_stack_with_its_inputs_added_learns():
     """Where the plain one of as many steps has hardly begun."""

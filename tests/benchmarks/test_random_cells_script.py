@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from helpers import need_engine
-from scripts import begin_anew, finished
+from scripts import begin, finished
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "robustness" / "random_cells.py"
 
@@ -31,17 +31,16 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.slow
-def test_a_tiny_run(tmp_path: Path) -> None:
-    """All formulas agree; a second run finds nothing left to do."""
+def test_a_tiny_run(tmp_path: Path, script: Any) -> None:
+    """All formulas agree; their seeds are recorded, which a second run leaves out."""
     need_engine("c")
     record = tmp_path / "rows.jsonl"
-    words = (str(SCRIPT), "--formulas", "3", "--record", str(record), "--seeds")
-    output = finished(begin_anew(*words, "0:1"))
+    words = (str(SCRIPT), "--formulas", "3", "--record", str(record), "--seeds", "0:1")
+    output = finished(begin(*words))
     assert output.endswith("done: 3 formulas of seeds 0:1, 0 failed\n"), output
     (row,) = [json.loads(line) for line in record.read_text().splitlines()]
     assert row == {"first": 0, "last": 1, "formulas": 3, "failures": []}
-    output = finished(begin_anew(*words, "0:1"))
-    assert output == "done: 3 formulas of seeds 0:1, 0 failed\n"
+    assert script.read_record(record) == ({0}, 0)
 
 
 def test_a_formula_is_the_same_alone(script: Any) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-from functools import cache
 from types import SimpleNamespace
-
-import pytest
 
 from benchmarks import worker
 from benchmarks.cases import Case, Effort
@@ -15,15 +12,11 @@ from benchmarks.measures.first_step import first_step
 from benchmarks.measures.starting import (
     CHOOSING,
     IMPORT,
-    WARM,
     measure_choosing,
-    measure_import,
-    measure_warm,
     unseen_cell,
 )
 from benchmarks.suites import layers
 from benchmarks.table import reached
-from elman.measuring.process import run_program
 from elman.nn import using
 
 
@@ -38,23 +31,6 @@ def test_unseen_cells_differ_and_train(tmp_path):
     assert result["seconds"] > 0
     (record,) = result["facts"]["l0"].values()
     assert record["engine"] == "reference"
-
-
-@pytest.mark.slow
-def test_starts_are_measured(monkeypatch):
-    """Import and warm first step, once each, in real processes."""
-    least = Effort(starts=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(starting, "run_program", cache(run_program))  # the first import counts
-        result = measure_import(Case("import", IMPORT), least)
-    assert result["seconds"]["elman"]["median"] > 0
-    assert result["seconds"]["torch"]["median"] > 0
-    assert 0 <= result["waited"] < 1
-
-    result = measure_warm(Case("warm", WARM, T=3, B=2, H=5, threads=1), least)
-    assert result["seconds"]["elman"]["samples"] == 1
-    (record,) = result["facts"]["elman"]["l0"].values()
-    assert record["engine"] in {"c", "reference"}
 
 
 def test_a_busy_machine_is_seen_where_others_ran(monkeypatch):
