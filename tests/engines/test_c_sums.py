@@ -9,7 +9,7 @@ from calls import call
 from elman import cell, cells
 from elman.engines.c.isa import detect
 from elman.engines.c.tiles import WIDEST, tile_rows
-from elman.ops import tanh
+from elman.ops import sqrt, sum, tanh
 from elman.plan.schedule import Blocks
 from helpers import Sizes, assert_all_same, oracle, random_case
 from kernels import c_kernel, scheduled
@@ -52,6 +52,19 @@ def twice(x, h, s, W, R):
     """Both matrices are used twice, so each gradient is the sum of two."""
     a = tanh(W @ x + R @ h)
     return a, tanh(W @ (x * x) + R @ s + a)
+
+
+@cell(input="x[I]", state="h[H]", weights="w[H], W[H, H], U[H, I]")
+def normalised(x, h, w, W, U):
+    """A matrix divided by a norm of weights alone, whose gradient is a sum over all its rows."""
+    v = W @ w
+    return tanh((W / sqrt(1 + sum(v * v))) @ h + U @ x)
+
+
+def test_a_sum_over_a_matrix_of_weights(monkeypatch):
+    """Of as many rows as it has."""
+    for units in (1, 5, 2 * detect().lanes("float64")):
+        agree(normalised, Sizes(3, 2, 4, units), monkeypatch)
 
 
 def test_several_terms_of_one_sum(monkeypatch):

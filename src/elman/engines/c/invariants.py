@@ -3,6 +3,7 @@ sums."""
 
 from __future__ import annotations
 
+from elman.engines.c.ops import spell_reduce
 from elman.engines.c.spelling import Spelling
 from elman.lowered.types import (
     Access,
@@ -62,7 +63,10 @@ class InvariantPrinter(Spelling):
     def _once(self, once: Once) -> str:
         access, value = once.store.access, once.store.value
         if isinstance(value, Reduce):
-            return f"{{ T s = {self.value(value)}; {self.element(access)} = s; }}"
+            # of a matrix each row is a column of its own
+            arrays = [(f"({self.at(column, '0')})", column.units) for column in value.columns]
+            text = spell_reduce(value.name, arrays)
+            return f"{{ T s = {text}; {self.element(access)} = s; }}"
         loops, text = _loops(once.rows, once.units), self.value(value)
         if access.region.space is Space.D_WEIGHT:
             return (
