@@ -171,7 +171,7 @@ def _facts(cell: Cell) -> Iterator[str]:
         "constants": _listed(w for w in cell.weights if w.name in cell.constants),
         "options": options,
         "recurrence": structure(step).show(names),
-        "training step": "not measured"
+        "training step": ""
         if speedup is None
         else f"{times(speedup)} as fast as its Python loop (T = {T}, B = {B}, H = {H}, two cores)",
     }
