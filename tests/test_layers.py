@@ -76,7 +76,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "__init__": f"{MIDDLE} compiler explaining drawing nn weights train measuring export"
     " layers engines.deer",
     "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export measuring"
-    " interchange.weights"
+    " interchange.weights layers"
     " __init__ *",
     "__main__": "elman_command",
 }

@@ -45,6 +45,7 @@ def other(run, monkeypatch):
     found = Trained(run, library.load(run).config, 0, model, None)
     for command in ("sample", "export"):
         monkeypatch.setattr(f"elman.cli.{command}.load", lambda path, **_: found)
+    return found
 
 
 def test_only_texts_are_written(elman, run, other):
@@ -72,6 +73,15 @@ def test_export_of_a_run_has_its_sizes(elman, run, tmp_path):
     code, _, err = elman("export", str(tmp_path / "none"), f"--c={tmp_path}")
     assert code == 1
     assert "this is not a run folder" in err
+
+
+def test_layers_with_matrix_states(elman, run, other, tmp_path):
+    """They are told, with what runs the model."""
+    other.model.layers = library.layers.Stack("gla", 4, 8)
+    code, _, err = elman("export", str(run), f"--c={tmp_path}")
+    assert code == 1
+    assert "matrices as states" in err
+    assert f'elman.load("{run}").model' in err
 
 
 def test_layers_with_norms_between(elman, run, other, tmp_path):

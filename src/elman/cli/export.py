@@ -27,6 +27,7 @@ from elman.cli._terminal import plain
 from elman.errors import InputError, RunError
 from elman.export import to_c, to_onnx
 from elman.interchange.weights.state_dict import load_weights, read_state_dict
+from elman.layers import Stack
 from elman.nn import GRU, LSTM, RNN, Recurrent
 from elman.train.loop.layers import BUILT_IN
 from elman.train.loop.task import Trained
@@ -128,8 +129,11 @@ def _names_a_run(text: str) -> bool:
 
 def _layers_of(run: Trained) -> Any:
     """The recurrent layers of a run, as trained. Raises InputError: each of them is a part of a
-    larger one."""
+    larger one, or their states are matrices."""
     layers = run.layers
+    if isinstance(layers, Stack):
+        title = "the run has matrices as states, and exports have vectors alone"
+        raise InputError(title, f'elman.load("{run.path}").model runs it', path=run.path)
     if not isinstance(layers, (*_LAYERS.values(), Recurrent)):
         title = "the run has layer norms between its recurrent layers"
         hint = f'elman.export.to_c(elman.load("{run.path}").layers.layers[0], "layer_0")'

@@ -11,10 +11,9 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 from elman.cells import delta_net, gated_delta_net
 from elman.frontend.cell import Cell
 from elman.layers.parts import (
-    HeadCell,
+    Layer,
     ShortConvolution,
     State,
-    check_input,
     check_sizes,
     drawn_steps,
     heads_of,
@@ -23,7 +22,7 @@ from elman.layers.parts import (
 )
 
 
-class _DeltaLayer(nn.Module):
+class _DeltaLayer(Layer):
     """Queries, keys and values by projections and short convolutions; a norm behind the cell."""
 
     _cell: Cell
@@ -41,11 +40,11 @@ class _DeltaLayer(nn.Module):
         norm_eps: float = 1e-5,
         engine: str = "auto",
     ) -> None:
-        super().__init__()
-        check_sizes(hidden_size=hidden_size, num_heads=num_heads, conv_size=conv_size)
+        check_sizes(num_heads=num_heads, conv_size=conv_size)
         K = part_size("the keys' size", key_size, num_heads)
         V = part_size("the values' size", value_size, num_heads)
-        self.hidden_size, self.num_heads = hidden_size, num_heads
+        pasts = [(conv_size - 1, num_heads * size) for size in (K, K, V)]
+        super().__init__(hidden_size, num_heads, self._cell, K, V, pasts, engine)
         self.allow_neg_eigval = allow_neg_eigval
         for name, size in (("q", K), ("k", K), ("v", V)):
             linear = nn.Linear(hidden_size, num_heads * size, bias=False)
@@ -55,7 +54,6 @@ class _DeltaLayer(nn.Module):
         self.g_proj = nn.Linear(hidden_size, num_heads * V, bias=False) if use_gate else None
         self.o_norm = nn.RMSNorm(V, eps=norm_eps)
         self.o_proj = nn.Linear(num_heads * V, hidden_size, bias=False)
-        self.cell = HeadCell(self._cell, K, V, engine)
 
     def _gates(self, x: Tensor) -> list[Tensor]:
         """The cell's gates behind q, k and v, each [T, B, heads]."""
@@ -71,22 +69,21 @@ class _DeltaLayer(nn.Module):
                 [1, B, heads, K, V].
 
         Raises:
-            ShapeError, InputError: x or the state has another form.
+            ShapeError: x or the state has another form.
         """
-        check_input(x, self.hidden_size, state, 4)
+        before, inside = self._parted(x, state)
         convolved, past = [], []
-        for index, name in enumerate("qkv"):
+        for name, earlier in zip("qkv", before, strict=True):
             projected = self.get_submodule(f"{name}_proj")(x)
-            before = None if state is None else state[index]
-            value, after = self.get_submodule(f"{name}_conv1d")(projected, before)
-            convolved.append(heads_of(value, self.num_heads))
-            past.append(after)
+            value, later = self.get_submodule(f"{name}_conv1d")(projected, earlier)
+            convolved.append(heads_of(value, self.heads))
+            past.append(later)
         q, k, v = convolved
         q = unit(q) * q.shape[-1] ** -0.5
-        y, S = self.cell((q, unit(k), v, *self._gates(x)), None if state is None else state[3:])
+        y, S = self._run_cell((q, unit(k), v, *self._gates(x)), inside)
         y = self.o_norm(y)
         if self.g_proj is not None:
-            y = y * F.silu(heads_of(self.g_proj(x), self.num_heads))
+            y = y * F.silu(heads_of(self.g_proj(x), self.heads))
         return self.o_proj(y.flatten(2)), (*past, *S)
 
 

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.cells import gla
-from elman.layers.parts import HeadCell, State, check_input, check_sizes, heads_of, part_size
+from elman.layers.parts import Layer, State, check_sizes, heads_of, part_size
 
 
-class GatedLinearAttention(nn.Module):
+class GatedLinearAttention(Layer):
     """The layer of GLA (Yang et al. 2024, arXiv:2312.06635v6, section 4.4), around ``cells.gla``.
 
     The decay of each key unit is a sigmoid of a projection of low rank, to the power
@@ -48,12 +48,11 @@ class GatedLinearAttention(nn.Module):
         norm_eps: float = 1e-5,
         engine: str = "auto",
     ) -> None:
-        super().__init__()
-        check_sizes(hidden_size=hidden_size, num_heads=num_heads, rank=gate_low_rank_dim)
+        check_sizes(num_heads=num_heads, gate_low_rank_dim=gate_low_rank_dim)
         K = part_size("the keys' size", hidden_size * expand_k, num_heads)
         V = part_size("the values' size", hidden_size * expand_v, num_heads)
+        super().__init__(hidden_size, num_heads, gla, K, V, (), engine)
         keys, values = num_heads * K, num_heads * V
-        self.hidden_size, self.num_heads = hidden_size, num_heads
         self.gate_logit_normalizer = gate_logit_normalizer
         self.q_proj = nn.Linear(hidden_size, keys, bias=False)
         self.k_proj = nn.Linear(hidden_size, keys, bias=False)
@@ -65,7 +64,6 @@ class GatedLinearAttention(nn.Module):
         )
         self.g_norm_swish_gate = nn.RMSNorm(V, eps=norm_eps)
         self.o_proj = nn.Linear(values, hidden_size, bias=False)
-        self.cell = HeadCell(gla, K, V, engine)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
@@ -74,11 +72,11 @@ class GatedLinearAttention(nn.Module):
             out [T, B, hidden_size], and the state: S [1, B, heads, K, V] alone.
 
         Raises:
-            ShapeError, InputError: x or the state has another form.
+            ShapeError: x or the state has another form.
         """
-        check_input(x, self.hidden_size, state, 1)
+        _, inside = self._parted(x, state)
         decay = torch.exp(F.logsigmoid(self.gk_proj(x)) / self.gate_logit_normalizer)
         row = (self.q_proj(x), self.k_proj(x), self.v_proj(x), decay, self.g_proj(x))
-        q, k, v, a, g = (heads_of(value, self.num_heads) for value in row)
-        y, last = self.cell((q * q.shape[-1] ** -0.5, k, v, a), state)
+        q, k, v, a, g = (heads_of(value, self.heads) for value in row)
+        y, last = self._run_cell((q * q.shape[-1] ** -0.5, k, v, a), inside)
         return self.o_proj((self.g_norm_swish_gate(y) * F.silu(g)).flatten(2)), last

@@ -8,10 +8,9 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.cells import mamba2
 from elman.layers.parts import (
-    HeadCell,
+    Layer,
     ShortConvolution,
     State,
-    check_input,
     check_sizes,
     drawn_steps,
     heads_of,
@@ -19,7 +18,7 @@ from elman.layers.parts import (
 )
 
 
-class Mamba2(nn.Module):
+class Mamba2(Layer):
     """The layer of Mamba-2 (Dao & Gu 2024, arXiv:2405.21060v1, section 7), around
     ``cells.mamba2``.
 
@@ -57,12 +56,12 @@ class Mamba2(nn.Module):
         norm_eps: float = 1e-5,
         engine: str = "auto",
     ) -> None:
-        super().__init__()
-        check_sizes(hidden_size=hidden_size, d_state=d_state, d_conv=d_conv, headdim=headdim)
-        check_sizes(expand=expand)
+        check_sizes(d_state=d_state, d_conv=d_conv, headdim=headdim, expand=expand)
         inner = expand * hidden_size
         heads = part_size("the inner size", inner, headdim, "units of a head")
-        self.hidden_size, self.inner, self.d_state, self.heads = hidden_size, inner, d_state, heads
+        pasts = [(d_conv - 1, inner + 2 * d_state)]
+        super().__init__(hidden_size, heads, mamba2, headdim, d_state, pasts, engine)
+        self.inner, self.d_state = inner, d_state
         self.in_proj = nn.Linear(hidden_size, 2 * inner + 2 * d_state + heads, bias=False)
         self.conv1d = ShortConvolution(inner + 2 * d_state, d_conv, bias=True)
         self.dt_bias = nn.Parameter(drawn_steps(heads))
@@ -70,7 +69,6 @@ class Mamba2(nn.Module):
         self.D = nn.Parameter(torch.ones(heads))
         self.norm = nn.RMSNorm(inner, eps=norm_eps)
         self.out_proj = nn.Linear(inner, hidden_size, bias=False)
-        self.cell = HeadCell(mamba2, headdim, d_state, engine)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
@@ -81,16 +79,15 @@ class Mamba2(nn.Module):
                 [1, B, heads, P, N].
 
         Raises:
-            ShapeError, InputError: x or the state has another form.
+            ShapeError: x or the state has another form.
         """
-        check_input(x, self.hidden_size, state, 2)
+        (past,), inside = self._parted(x, state)
         mixed = self.inner + 2 * self.d_state
         z, inputs, dt = self.in_proj(x).split([self.inner, mixed, self.heads], -1)
-        inputs, past = self.conv1d(inputs, None if state is None else state[0])
+        inputs, past = self.conv1d(inputs, past)
         u, B, C = inputs.split([self.inner, self.d_state, self.d_state], -1)
         u, dt = heads_of(u, self.heads), F.softplus(dt + self.dt_bias)
         B, C = (each.unsqueeze(2).expand(*u.shape[:3], self.d_state) for each in (B, C))
-        begin = None if state is None else state[1:]
-        y, last = self.cell((u, dt, B, C), begin, -self.A_log.exp())
+        y, last = self._run_cell((u, dt, B, C), inside, -self.A_log.exp())
         y = (y + self.D[:, None] * u).flatten(2)
         return self.out_proj(self.norm(y * F.silu(z))), (past, *last)

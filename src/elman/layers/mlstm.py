@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from elman.cells import mlstm
 from elman.layers.parts import (
-    HeadCell,
+    Layer,
     State,
-    check_input,
     check_sizes,
     head_norm,
     heads_of,
@@ -18,7 +17,7 @@ from elman.layers.parts import (
 )
 
 
-class MLSTM(nn.Module):
+class MLSTM(Layer):
     """The mLSTM layer of xLSTM 7B (Beck et al. 2025, arXiv:2503.13427), around ``cells.mlstm``.
 
     Gates before their exponentials are capped smoothly, heads are normalised behind the cell, and
@@ -56,11 +55,10 @@ class MLSTM(nn.Module):
         norm_eps: float = 1e-6,
         engine: str = "auto",
     ) -> None:
-        super().__init__()
-        check_sizes(hidden_size=hidden_size, num_heads=num_heads)
+        check_sizes(num_heads=num_heads)
         K = part_size("the keys' size", hidden_size * qk_dim_factor, num_heads)
         V = part_size("the values' size", hidden_size * v_dim_factor, num_heads)
-        self.hidden_size, self.num_heads = hidden_size, num_heads
+        super().__init__(hidden_size, num_heads, mlstm, K, V, (), engine)
         self.gate_soft_cap = gate_soft_cap
         self.q = nn.Linear(hidden_size, num_heads * K, bias=False)
         self.k = nn.Linear(hidden_size, num_heads * K, bias=False)
@@ -70,7 +68,6 @@ class MLSTM(nn.Module):
         self.fgate_preact = nn.Linear(hidden_size, num_heads)
         self.multihead_norm = head_norm(num_heads, num_heads * V, norm_eps, bias=False)
         self.out_proj = nn.Linear(num_heads * V, hidden_size, bias=False)
-        self.cell = HeadCell(mlstm, K, V, engine)
         nn.init.zeros_(self.igate_preact.weight)
         nn.init.normal_(self.igate_preact.bias, std=0.1)
         nn.init.zeros_(self.fgate_preact.weight)
@@ -88,11 +85,11 @@ class MLSTM(nn.Module):
             m [1, B, heads].
 
         Raises:
-            ShapeError, InputError: x or the state has another form.
+            ShapeError: x or the state has another form.
         """
-        check_input(x, self.hidden_size, state, 3)
-        q, k, v = (heads_of(project(x), self.num_heads) for project in (self.q, self.k, self.v))
+        _, inside = self._parted(x, state)
+        q, k, v = (heads_of(project(x), self.heads) for project in (self.q, self.k, self.v))
         i, f = self._capped(self.igate_preact(x)), self._capped(self.fgate_preact(x))
-        y, last = self.cell((q, k, v, i, f), state)
+        y, last = self._run_cell((q, k, v, i, f), inside)
         y = torch.sigmoid(self.ogate_preact(x)) * normalise_heads(self.multihead_norm, y)
         return self.out_proj(y), last

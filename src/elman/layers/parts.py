@@ -11,27 +11,70 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.checks import check_size
-from elman.errors import InputError, ShapeError
+from elman.errors import ShapeError
 from elman.frontend.cell import Cell
 from elman.nn import Recurrent
 
 State = tuple[Tensor, ...]
 
 
-class HeadCell(nn.Module):
-    """A cell with several heads, each with a state of its own: heads are samples of the cell.
+class Layer(nn.Module):
+    """A layer around a cell with several heads, which are samples of the cell.
 
     Args:
+        hidden_size: of input and output.
+        heads: states of each sample.
         cell: of matrix states.
         rows, columns: sizes of the cell's first input, and of the last axis of its first state.
+        pasts: numbers of steps and channels of what is kept of earlier inputs.
         engine: as of ``Recurrent``.
+
+    Raises:
+        InputError: ``hidden_size`` is no positive integer.
     """
 
-    def __init__(self, cell: Cell, rows: int, columns: int, engine: str) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        heads: int,
+        cell: Cell,
+        rows: int,
+        columns: int,
+        pasts: Sequence[tuple[int, int]],
+        engine: str,
+    ) -> None:
         super().__init__()
-        self.net = Recurrent(cell, rows, columns, engine=engine)
+        check_sizes(hidden_size=hidden_size)
+        self.hidden_size, self.heads, self._pasts = hidden_size, heads, (*pasts,)
+        self.cell = Recurrent(cell, rows, columns, engine=engine)
 
-    def forward(
+    def state_shapes(self, batch: int) -> list[list[int]]:
+        """Shapes of the tensors of a state: pasts, then what the cell's states are."""
+        inside = [[1, batch, self.heads, *(axes or size)] for size, axes in self._cell_states()]
+        return [*([steps, batch, channels] for steps, channels in self._pasts), *inside]
+
+    def _cell_states(self) -> list[tuple[tuple[int, ...], tuple[int, int] | None]]:
+        """Size of each of the cell's states, and rows and columns where it is a matrix."""
+        parts = self.cell.parts
+        assert parts.matrices is not None, "a cell with a matrix as its state"
+        axes = [each for _, each in parts.matrices.states]
+        return [(tuple(size), each) for (_, size), each in zip(parts.signature.states, axes)]
+
+    def _parted(self, x: Tensor, state: State | None) -> tuple[list[Any], State | None]:
+        """The pasts of a state, and the cell's states. Raises ShapeError: x is not
+        [T, B, hidden_size], or the state is that of something else."""
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != self.hidden_size:
+            got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeError(f"x must be [T, B, {self.hidden_size}], got {got}")
+        count = len(self._pasts)
+        if state is None:
+            return [None] * count, None
+        shapes, wanted = [list(part.shape) for part in state], self.state_shapes(x.shape[1])
+        if shapes != wanted:
+            raise ShapeError(f"the state must be a tuple of {wanted}, got {shapes}")
+        return list(state[:count]), state[count:]
+
+    def _run_cell(
         self, inputs: Sequence[Tensor], state: State | None, static: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Run all steps.
@@ -49,7 +92,7 @@ class HeadCell(nn.Module):
         begin = None if state is None else tuple(part.flatten(1, 2) for part in state)
         more = {} if static is None else {"static": static.repeat(B)}
         alone = begin[0] if begin is not None and len(begin) == 1 else begin
-        out, last = self.net(folded, alone, **more)
+        out, last = self.cell(folded, alone, **more)
         ends = last if isinstance(last, tuple) else (last,)
         return out.unflatten(1, (B, heads)), tuple(end.unflatten(1, (B, heads)) for end in ends)
 
@@ -127,13 +170,3 @@ def check_sizes(**sizes: Any) -> None:
     """Raise InputError where one is no positive integer."""
     for name, size in sizes.items():
         check_size(name, size, 1)
-
-
-def check_input(x: Tensor, size: int, state: State | None, parts: int) -> None:
-    """Raise ShapeError if x is not [T, B, size]; InputError if the state is not of so many
-    parts."""
-    if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != size:
-        got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ShapeError(f"x must be [T, B, {size}], got {got}")
-    if state is not None and (not isinstance(state, tuple) or len(state) != parts):
-        raise InputError(f"the state is a tuple of {parts} tensors, as a call returns it")

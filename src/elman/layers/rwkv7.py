@@ -12,9 +12,8 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 from elman.cells import rwkv7
 from elman.errors import InputError
 from elman.layers.parts import (
-    HeadCell,
+    Layer,
     State,
-    check_input,
     check_sizes,
     head_norm,
     heads_of,
@@ -27,7 +26,7 @@ _UNITS = "units of a head"
 _SLOWEST = math.exp(-0.5)  # the largest exponent of a decay
 
 
-class RWKV7(nn.Module):
+class RWKV7(Layer):
     """The time mixing of RWKV-7 (Peng et al. 2025, arXiv:2503.14456v2, section 4), around
     ``cells.rwkv7``.
 
@@ -65,10 +64,10 @@ class RWKV7(nn.Module):
         layers: int = 1,
         engine: str = "auto",
     ) -> None:
-        super().__init__()
-        check_sizes(hidden_size=hidden_size, head_size=head_size, layers=layers)
+        check_sizes(head_size=head_size, layers=layers)
         C, heads = hidden_size, part_size("hidden_size", hidden_size, head_size, _UNITS)
-        self.hidden_size, self.heads, self.first = C, heads, layer == 0
+        super().__init__(C, heads, rwkv7, head_size, head_size, [(1, C)], engine)
+        self.first = layer == 0
         for name in _SHIFTED:
             self.register_parameter(f"x_{name}", nn.Parameter(torch.empty(1, 1, C)))
         wide = head_size / 64
@@ -88,7 +87,6 @@ class RWKV7(nn.Module):
         self.value = nn.Linear(C, C, bias=False)
         self.output = nn.Linear(C, C, bias=False)
         self.ln_x = head_norm(heads, C, 1e-5 * head_size, bias=True)
-        self.cell = HeadCell(rwkv7, head_size, head_size, engine)
         self._begin(layer, layers)
 
     def _low_rank(
@@ -146,9 +144,8 @@ class RWKV7(nn.Module):
         Raises:
             ShapeError, InputError: x or the state has another form; values are missing.
         """
-        check_input(x, self.hidden_size, state, 2)
-        last = torch.zeros_like(x[:1]) if state is None else state[0]
-        change = torch.cat((last, x[:-1])) - x
+        (last,), inside = self._parted(x, state)
+        change = torch.cat((torch.zeros_like(x[:1]) if last is None else last, x[:-1])) - x
         xr, xw, xk, xv, xa, xg = (x + change * self.get_parameter(f"x_{name}") for name in _SHIFTED)
         r, k, v = self.receptance(xr), self.key(xk), F.linear(xv, self.value.weight)
         w = torch.exp(-_SLOWEST * torch.sigmoid(self._low_rank("w", xw, torch.tanh)))
@@ -162,7 +159,7 @@ class RWKV7(nn.Module):
         removal = F.normalize(heads_of(k * self.k_k, self.heads), dim=-1)
         k = k * (1 + (a - 1) * self.k_a)
         r, w, k, v, a = (heads_of(each, self.heads) for each in (r, w, k, v, a))
-        y, S = self.cell((r, w, k, v, removal, a), None if state is None else state[1:])
+        y, S = self._run_cell((r, w, k, v, removal, a), inside)
         bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
         y = normalise_heads(self.ln_x, y) + bonus.flatten(2)
         return self.output(y * self._low_rank("g", xg, torch.sigmoid)), (x[-1:], *S), values

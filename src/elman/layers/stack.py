@@ -12,7 +12,7 @@ from elman.layers.delta import DeltaNet, GatedDeltaNet
 from elman.layers.gla import GatedLinearAttention
 from elman.layers.mamba2 import Mamba2
 from elman.layers.mlstm import MLSTM
-from elman.layers.parts import State, check_sizes
+from elman.layers.parts import Layer, State, check_sizes
 from elman.layers.rwkv7 import RWKV7
 
 _HEAD = 64  # units of a head, where so many divide the layer
@@ -112,6 +112,11 @@ class Stack(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
         self.norm = nn.RMSNorm(hidden_size, eps=1e-5)
+
+    def state_shapes(self, batch: int) -> list[list[int]]:
+        """Shapes of the tensors of a state."""
+        layers = [module for module in self.modules() if isinstance(module, Layer)]
+        return [shape for layer in layers for shape in layer.state_shapes(batch)]
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run all steps of x [T, B, input_size] from a state, zeros if None.

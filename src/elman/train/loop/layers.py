@@ -8,6 +8,8 @@ from torch import nn
 
 import elman.nn
 from elman.cell_files import find_cell, find_sequence_cell
+from elman.errors import InputError
+from elman.layers.stack import LAYERS, Stack
 from elman.train.loop.config import RANDOM_OPTIONS, Config
 
 BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
@@ -16,6 +18,8 @@ BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = False) -> nn.Module:
     """Build recurrent layers called as torch.nn.GRU is; with `baseline` torch's own.
 
+    A cell of a published layer makes residual blocks of that layer.
+
     Args:
         inputs: size of the first layer's input.
     """
@@ -23,10 +27,10 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
     if baseline:
         layer = getattr(nn, BUILT_IN[config.cell])
         return layer(inputs, config.hidden, num_layers=layers, dropout=dropout)
-    options: dict[str, Any] = {
-        "num_layers": layers,
-        "dropout": dropout,
-        "engine": config.engine,
+    options: dict[str, Any] = {"num_layers": layers, "dropout": dropout, "engine": config.engine}
+    if config.cell in LAYERS:
+        return Stack(config.cell, inputs, config.hidden, **options)
+    options |= {
         "heads": getattr(config, "heads", 1),
         "residual": config.adds_inputs,
         **{name: getattr(config, name) for name in RANDOM_OPTIONS},
@@ -38,8 +42,15 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
 
 def check_cell(config: Config) -> None:
     """Find the cell of a run, before its data are read. Raises InputError, RunError: as
-    :func:`find_sequence_cell`."""
-    if config.cell not in BUILT_IN:
+    :func:`find_sequence_cell`; InputError: a published layer has no such option."""
+    if config.cell in LAYERS:
+        given = [name for name in RANDOM_OPTIONS if getattr(config, name)]
+        given += ["heads"] if getattr(config, "heads", 1) > 1 else []
+        if given:
+            option = given[0].replace("_", "-")
+            title = f"a layer of {config.cell} has no {option}"
+            raise InputError(title, f"leave --{option} out")
+    elif config.cell not in BUILT_IN:
         find_sequence_cell(config.cell)
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from elman.errors import RunError
+from elman.layers import Stack
 from elman.nn.modules.sequence import SequenceModule
 from elman.train.loop.config import Config
 from elman.train.loop.metrics import Tally
@@ -54,6 +55,11 @@ def group_tensors(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]
         group, _, inner = name.partition(".")
         groups.setdefault(group, {})[inner] = value
     return groups
+
+
+def in_order(parts: Mapping[str, Tensor]) -> list[Tensor]:
+    """Tensors whose names count them, as 0, 1, … 10."""
+    return [parts[name] for name in sorted(parts, key=lambda name: (len(name), name))]
 
 
 def check_sizes(config: Config, weights: Mapping[str, Tensor]) -> None:
@@ -157,10 +163,12 @@ def _check_carried(
         raise misfit(f"{len(parts)} carried states, which are called {kind!r}")
     if config.batch % processes:
         raise misfit(f"{processes} processes, for a batch of {config.batch}")
-    shapes = [list(value.shape) for _, value in sorted(parts.items())]
+    shapes = [list(value.shape) for value in in_order(parts)]
     rows = config.batch // processes
     layers = [m.parts.signature for m in model.modules() if isinstance(m, SequenceModule)]
     expected = [[[processes, s.lead, rows, *size] for _, size in s.states] for s in layers]
+    stacks = [m.state_shapes(rows) for m in model.modules() if isinstance(m, Stack)]
+    expected += [[[processes, *shape] for shape in shapes] for shapes in stacks]
     if parts and shapes not in expected:
         raise misfit(f"the carried state is {shapes}, not {expected}")
     dtypes = {value.dtype for value in model.parameters()}

@@ -16,6 +16,7 @@ from elman.train.run.forms import (
     check_state,
     check_weights,
     group_tensors,
+    in_order,
     misfit,
 )
 
@@ -68,7 +69,7 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: Facts, config: 
     remember(stepper.optimizer, groups.get("optimizer", {}) | facts.optimizer)
     rank, device = stepper.fabric.global_rank, stepper.fabric.device
     then, now = len(groups["random"]["cpu"]), stepper.fabric.world_size
-    carried = [value for _, value in sorted(groups.get("carried", {}).items())]
+    carried = in_order(groups.get("carried", {}))
     carried_here = [rows_of_process(value, rank, now).to(device) for value in carried]
     stepper.state = None if facts.carried == "none" else tuple(carried_here)
     if facts.carried == "tensor":
