@@ -65,11 +65,13 @@ def test_a_stack_reads_what_came_before(small_config, train):
     torch.testing.assert_close(torch.cat((begin, rest)), want)
 
 
-@pytest.mark.parametrize("option", ["zoneout", "recurrent_dropout", "weight_dropout"])
+@pytest.mark.parametrize("option", ["zoneout", "recurrent_dropout", "weight_dropout", "uniform"])
 def test_options_that_layers_lack_are_refused(small_config, train, option):
     """Before anything is trained."""
     config = dataclasses.replace(small_config, cell="mamba2", **{option: 0.1})
-    with pytest.raises(InputError, match=f"a layer of mamba2 has no {option.replace('_', '-')}"):
+    with pytest.raises(
+        InputError, match=f"a layer of mamba2 has no option {option.replace('_', '-')}"
+    ):
         train(config)
 
 

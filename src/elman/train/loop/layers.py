@@ -46,10 +46,11 @@ def check_cell(config: Config) -> None:
     if config.cell in LAYERS:
         given = [name for name in RANDOM_OPTIONS if getattr(config, name)]
         given += ["heads"] if getattr(config, "heads", 1) > 1 else []
+        given += ["uniform"] if getattr(config, "uniform", None) is not None else []
         if given:
             option = given[0].replace("_", "-")
-            title = f"a layer of {config.cell} has no {option}"
-            raise InputError(title, f"leave --{option} out")
+            title = f"a layer of {config.cell} has no option {option}"
+            raise InputError(title, f"leave --{option} out, or the preset that sets it")
     elif config.cell not in BUILT_IN:
         find_sequence_cell(config.cell)
 
