@@ -118,3 +118,21 @@ def matrices() -> str:
         cells.append(f"{ms[1]} ({gains[1]:.1f}x)")
         lines.append(f"| {case.replace(',', ', ')} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def bf16() -> str:
+    """A table of products of bfloat16: how many times as fast a training step is as in float32, and
+    as torch's layers."""
+    lines = [
+        "| cell (T, B, H) | float32 | bf16 | gain | of torch | of torch under autocast |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for case, row in script_rows("bf16").items():
+        name, sizes = case.split()
+        times = {way: run["median"] for way, run in row["seconds"].items()}
+        cells = [f"{name} ({sizes.replace(',', ', ')})"]
+        cells += [f"{1000 * times[way]:.3g} ms" for way in ("float32", "bf16")]
+        ways = ("float32", "torch", "torch autocast")
+        cells += [f"{times[way] / times['bf16']:.2g}x" if way in times else "" for way in ways]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -8,7 +8,7 @@ from typing import Any
 
 from elman.plan.spec import PlanOptions, Spec
 
-_OPTIONS = {field.name for field in fields(PlanOptions)}
+_OPTIONS = {f.name for f in fields(PlanOptions)} - {f.name for f in fields(Spec)}
 
 
 def spec_of(dims: Iterable[tuple[str, int]], **given: Any) -> Spec:

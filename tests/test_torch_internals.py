@@ -141,6 +141,18 @@ def test_tracing_state(internals):
     assert said == [False]
 
 
+@both("_get_fp32_precision_getter")
+def test_precision(internals):
+    precision, switch = internals().fp32_precision, torch.backends.mkldnn.rnn
+    before = switch.fp32_precision
+    assert precision("mkldnn", "rnn") == before
+    switch.fp32_precision = "bf16"
+    try:
+        assert precision("mkldnn", "rnn") == "bf16"
+    finally:
+        switch.fp32_precision = before
+
+
 @both("_is_any_autocast_enabled")
 def test_autocast(internals):
     """On any device."""

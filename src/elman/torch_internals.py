@@ -105,6 +105,19 @@ def _autocast() -> bool:
     )
 
 
+def _precision(backend: str, kind: str) -> str:
+    return str(getattr(getattr(torch.backends, backend), kind).fp32_precision)
+
+
+fp32_precision: Callable[[str, str], str] = _private(
+    "torch._C", "_get_fp32_precision_getter", _precision
+)
+"""``fp32_precision`` of a backend and a kind of operations, as ``torch.backends`` has it.
+
+Without it: torch's property, which takes six times as long.
+"""
+
+
 autocast_enabled: Callable[[], bool] = _private("torch._C", "_is_any_autocast_enabled", _autocast)
 """Whether autocast is on for any kind of device.
 

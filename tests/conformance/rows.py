@@ -137,6 +137,7 @@ ROWS: dict[str, Row] = {
         "GRU", {"clip_gradient": 0.1}, shown="clip_gradient=0.1", explained="clip_gradient",
         refuses=NOT_ATEN | {"deer": NOT_LINEAR},
     ),
+    "precision": Row("GRU", {"precision": "bf16"}, shown="precision='bf16'"),
     "residual": Row("LSTM", {"num_layers": 2, "residual": True}, shown="residual=True"),
     "heads": row("GRU", {"heads": 2}, shown="heads=2"),
     "checkpoint": Row("LSTM", {"plan": PlanOptions(checkpoint=2)}, shown="checkpoint=2"),

@@ -68,10 +68,12 @@ def test_all_or_nothing(engine):
     "options", [{}, {"heads": 2}, {"residual": True, "num_layers": 2}], ids=str
 )
 def test_autocast(options):
-    """Where no engine has autocast's type, what torch cannot do is computed in the weights'."""
-    net = elman.GRU(4, 4, **options)
+    """Where no engine has autocast's type, what torch cannot do is computed in the weights', with
+    products of autocast's where there are some."""
+    net = elman.GRU(4, 4, precision="bf16", **options)
     x, flags = torch.randn(5, 3, 4), torch.rand(5, 3) < 0.3
     want, last = net(x, reset=flags)
+    net.precision = None
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out, h = net(x, reset=flags)
         if options:

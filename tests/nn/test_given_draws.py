@@ -113,6 +113,7 @@ def test_half_precision_and_autocast():
     whole = copy.deepcopy(net).float()
     want = whole(x.float(), draws=draws)[0].bfloat16()
     assert torch.equal(net(x, draws=draws)[0], want)
+    whole.precision = "ieee"
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(whole(x.float(), draws=draws)[0], want)
 

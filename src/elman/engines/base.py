@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from elman.errors import EngineError, VerifyError
 from elman.ir.graph import Graph
 from elman.ir.pair import Pair
-from elman.plan.spec import Spec
+from elman.plan.spec import USUAL, PlanOptions, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -169,6 +169,14 @@ class Engine(ABC):
         if dtype not in self.dtypes[device]:
             return f"dtype {dtype} on {device}: it has {', '.join(self.dtypes[device])} alone"
         return None
+
+    def lacks_bf16(self, options: PlanOptions = USUAL) -> str | None:
+        """Why this engine has no products of bfloat16 in float32 steps, or None if it has.
+
+        Args:
+            options: of a job.
+        """
+        return "its products are of the operands as they are"
 
     def scans(self) -> Any:
         """This engine's kernels for linear recurrences: a module with ``forward`` and ``backward``

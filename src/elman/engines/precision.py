@@ -1,16 +1,23 @@
-"""Precision of float32 products on a GPU, as set for torch's recurrent layers."""
+"""Precision of float32 products, as set for a module or for torch's recurrent layers."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from elman.engines import registry
+from elman.plan.spec import PlanOptions
+from elman.torch_internals import fp32_precision
+
+IEEE, BF16 = "ieee", "bf16"  # torch's words: operands as they are; rounded to bfloat16
 _rnn: Any = torch.backends.cudnn.rnn  # ``torch.backends.cudnn.allow_tf32`` sets it too
+_everywhere: ContextVar[str] = ContextVar("elman_precision", default="")
 _products = torch.backends.cuda.matmul
 _products_lock = threading.RLock()  # torch's switch for products is one for the process
 
@@ -45,3 +52,45 @@ def multiplying(tensor: Tensor, how: str) -> Iterator[None]:
             yield
         finally:
             _products.fp32_precision = before
+
+
+def asked_on_cpu() -> str:
+    """The precision that modules without one of their own are asked for on a CPU: that of
+    :func:`asking`, else of ``torch.backends.mkldnn.rnn.fp32_precision``."""
+    return _everywhere.get() or (BF16 if fp32_precision("mkldnn", "rnn") == BF16 else IEEE)
+
+
+@contextmanager
+def asking(precision: str) -> Iterator[None]:
+    """Ask modules without a precision of their own for one, as autocast does."""
+    token = _everywhere.set(precision)
+    try:
+        yield
+    finally:
+        _everywhere.reset(token)
+
+
+def settled(
+    options: PlanOptions, dtype: torch.dtype, device: str, engine: str
+) -> tuple[str, str | None]:
+    """The precision of a layer's products, and why it is not the one asked for, if it is not.
+
+    Args:
+        options: of the layer.
+        dtype, device: in which type and on which kind of device it computes.
+        engine: a name, or ``auto``.
+    """
+    asked = options.precision or (asked_on_cpu() if device == "cpu" else IEEE)
+    lacking = lacks_bf16(options, dtype, device, engine) if asked == BF16 else None
+    return (IEEE if lacking else asked), lacking
+
+
+def lacks_bf16(options: PlanOptions, dtype: torch.dtype, device: str, engine: str) -> str | None:
+    """Why the operands of a layer's products cannot be rounded to bfloat16, or None if they can;
+    arguments as of :func:`settled`."""
+    if dtype is not torch.float32:
+        return f"the layer computes in {str(dtype).removeprefix('torch.')}"
+    if engine == "auto":
+        return registry.lacks_bf16(device, options.planned)
+    named = registry.installed(engine)
+    return named if isinstance(named, str) else named.lacks_bf16(options)

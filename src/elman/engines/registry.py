@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elman.engines.base import Engine
 from elman.errors import EngineError
+from elman.plan.spec import PlanOptions
 
 if TYPE_CHECKING:
     from elman.engines.cross_entropy import CrossEntropy
@@ -112,6 +113,13 @@ def cross_entropy(device: str) -> CrossEntropy | None:
         (function for engine in on(device) if (function := engine.cross_entropy()) is not None),
         None,
     )
+
+
+@cache
+def lacks_bf16(device: str, options: PlanOptions) -> str | None:
+    """Why no engine for a device has products of bfloat16 in float32 steps, or None if one has."""
+    reasons = [engine.lacks_bf16(options) for engine in on(device)]
+    return None if None in reasons else (reasons or [f"device {device} has none"])[0]
 
 
 @cache

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from elman import compiler
 from elman.autodiff.structure import structure
 from elman.checks import check_choice, check_flag, check_size, shown
+from elman.engines.precision import settled
 from elman.errors import InputError
 from elman.escaping import xml_text
 from elman.explaining.costs import (
@@ -148,10 +151,21 @@ def explain(
             hint = "elman.explain(elman.Recurrent(cell, I, H, plan=plan), x)"
             raise InputError("a memory budget is a module's, for all of its layers", hint)
         checkpoint = plan.checkpoint or 0 if training else 0
-        spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, plan.compiled)
+        precision, unrounded = settled(plan, getattr(torch, dtype), device, engine)
+        spec = Spec(
+            tuple(sorted(sizes.items())), dtype, device, wants, training, plan.planned, precision
+        )
         rules = compiler.training_rules(what) if training else ()
         layer = Layer(
-            what.name, what, spec, steps, batch, engine, checkpoint=checkpoint, rules=rules
+            what.name,
+            what,
+            spec,
+            steps,
+            batch,
+            engine,
+            checkpoint=checkpoint,
+            rules=rules,
+            unrounded=unrounded,
         )
         layers: Sequence[Layer] = [layer]
     elif isinstance(what, Sequence) and what and all(isinstance(layer, Layer) for layer in what):

@@ -11,6 +11,7 @@ from typing import Any
 from elman import compiler
 from elman.engines import registry
 from elman.engines.base import WAITING, Job
+from elman.engines.precision import BF16
 from elman.frontend.cell import Cell
 from elman.ir.graph import Graph
 from elman.ir.pair import Pair
@@ -49,6 +50,7 @@ class Layer:
         checkpoint: steps between two kept states; 0: everything is kept.
         group: number of the layers that run together with it.
         rules: how options change its step; that of a cell that draws random numbers in training.
+        unrounded: why operands of products are not rounded to bfloat16, though that was asked for.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Layer:
     checkpoint: int = 0
     group: int = 0
     rules: tuple[Rule, ...] = ()
+    unrounded: str | None = None
 
     @property
     def graph(self) -> Graph:
@@ -181,6 +184,10 @@ def _engine_lines(layer: Layer, choice: LayerChoice) -> Iterable[str]:
         yield from (f"  {line}" for line in _kernel_lines(layer, choice))
     else:
         yield f"{layer.name} ({sizes}): nothing was benchmarked"
+    if spec.precision == BF16:
+        yield "  operands of products are rounded to bfloat16; sums and all else are float32"
+    elif layer.unrounded is not None:
+        yield f"  operands of products are not rounded to bfloat16: {layer.unrounded}"
     candidates = list(candidates_of(layer, choice))
     best = min((candidate.seconds for candidate in candidates if candidate.seconds), default=None)
     for candidate in candidates:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -17,7 +17,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.checks import shown
 from elman.engines import registry
+from elman.engines.precision import lacks_bf16
 from elman.errors import EngineError, InputError, warn
+from elman.plan.spec import USUAL
 from elman.torch_internals import autocast_enabled, constant, tracing_state
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -99,8 +101,28 @@ def wanted(argument: str) -> str:
     return argument if _environment is None else checked(_environment, f"{_VARIABLE}: ")
 
 
-def unsuitable(input: Any, engine: str, beyond_torch: bool) -> str | None:
-    """Why torch's own layers compute this, or None; ``beyond_torch``: they cannot do all of it."""
+def rounds_for_autocast(dtype: torch.dtype, kind: str, engine: str) -> bool:
+    """Whether layers round the operands of their products where autocast asks for bfloat16.
+
+    Args:
+        dtype, kind: of the weights.
+        engine: a name, or ``auto``.
+    """
+    asked = autocast_type(kind) is torch.bfloat16
+    return asked and kind == "cpu" and lacks_bf16(USUAL, dtype, kind, engine) is None
+
+
+def unsuitable(
+    input: Any, engine: str, beyond_torch: bool, weights: Callable[[], torch.dtype]
+) -> str | None:
+    """Why torch's own layers compute this, or None.
+
+    Args:
+        input: of a call.
+        engine: a name, or ``auto``.
+        beyond_torch: whether they cannot do all of it.
+        weights: returns the type of the module's weights.
+    """
     data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
     kind = data.device.type
     if tracing_state() is not None or torch.compiler.is_compiling():
@@ -108,7 +130,8 @@ def unsuitable(input: Any, engine: str, beyond_torch: bool) -> str | None:
     if autocast_enabled():
         half = autocast_type(kind)
         if half is not None:
-            return None if beyond_torch or serves(kind, half) else "autocast"
+            able = beyond_torch or serves(kind, half)
+            return None if able or rounds_for_autocast(weights(), kind, engine) else "autocast"
     if engine == "reference" or (beyond_torch and engine == "auto" and data.dtype in HALVES):
         return None  # as cells that torch has no layer for
     if serves(kind, data.dtype):

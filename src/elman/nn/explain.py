@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from elman import explaining
+from elman.engines.precision import settled
 from elman.errors import InputError
 from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
@@ -109,7 +110,9 @@ def layers_of(
             choice = None if elsewhere else runner.chosen(request)
             where = (names[len(layers)], runner.cell, spec, *sizes, request.engine)
             between = question.between
-            layers.append(Layer(*where, elsewhere, choice, between, number, request.rules))
+            _, unrounded = settled(runner.options, request.dtype, request.device, request.engine)
+            rest = (elsewhere, choice, between, number, request.rules, unrounded)
+            layers.append(Layer(*where, *rest))
     return layers
 
 
@@ -133,4 +136,4 @@ def _elsewhere(
     reasons = module._asked_beyond_torch(engine, options)
     if engine == "aten" and not reasons:
         return "engine aten, asked for by name"
-    return unsuitable(x, engine, bool(reasons))
+    return unsuitable(x, engine, bool(reasons), module._type)

@@ -69,7 +69,8 @@ def load_of(program: Program) -> Load:
                 weights += width(value.args[0], sizes)
             elif OPS[value.op].kind in ("pointwise", "spread", "scan"):
                 elements += width(value, sizes)
-    return Load(weights * item_bytes(program.spec), elements, barriers)
+    halves = 2 if program.spec.precision == "bf16" else 1
+    return Load(weights * item_bytes(program.spec) // halves, elements, barriers)
 
 
 def step_seconds(load: Load, schedule: Schedule, B: int, workers: int, core: Core = CORE) -> float:

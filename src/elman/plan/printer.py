@@ -208,7 +208,8 @@ def show_header(program: Program) -> str:
     wants = " ".join(sorted(spec.wants)) or "the states alone"
     mode = f"gradients of {wants}, tape {spec.options.tape}" if spec.training else "no gradients"
     without = "".join(f", without {name}" for name in sorted(spec.options.without))
-    return f"{sizes}, {spec.dtype} on {spec.device}, {mode}{without}"
+    products = "" if spec.precision == "ieee" else f" with products of {spec.precision}"
+    return f"{sizes}, {spec.dtype}{products} on {spec.device}, {mode}{without}"
 
 
 def show_program(program: Program, hints: Hints | None = None) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from elman.checks import check_names, shown
+from elman.checks import check_choice, check_names, shown
 from elman.errors import InputError, diagnostic
 from elman.plan.checkpoint import Steps, checked
 
 Tape = Literal["save", "auto", "recompute"]
+Precision = Literal["ieee", "bf16"]
 # What `without=` can leave out, to measure what it gains: name -> what it does.
 OPTIMIZATIONS: Mapping[str, str] = {
     "merging": "products of one value, and products that are added up, run as one product",
@@ -21,6 +22,13 @@ OPTIMIZATIONS: Mapping[str, str] = {
     "threads": "several threads share a call",
     "specialization": "exp, tanh and what is made of them are the kernel's own code, without calls",
 }
+
+
+def check_precision(precision: Any) -> Precision | None:
+    """Check ``precision=``. Raises InputError."""
+    if precision is not None:
+        check_choice("precision", precision, get_args(Precision))
+    return precision
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -41,6 +49,7 @@ class PlanOptions:
             whole tape fits.
         memory_budget: memory for states and tapes of all layers in a training step, in bytes or as
             ``"2GiB"``, without inputs, outputs and gradients; for ``checkpoint="auto"``.
+        precision: of products, as ``precision=`` of a module, which comes first.
 
     Raises:
         InputError: a field has no such value, or budget and checkpoint exclude each other.
@@ -54,6 +63,7 @@ class PlanOptions:
     without: frozenset[str]
     checkpoint: Steps
     memory_budget: int | None
+    precision: Precision | None
 
     def __init__(
         self,
@@ -61,6 +71,7 @@ class PlanOptions:
         without: str | Collection[str] = (),
         checkpoint: Steps = None,
         memory_budget: int | str | None = None,
+        precision: Precision | None = None,
     ) -> None:
         mode: Any = tape
         if not isinstance(mode, str) or mode not in get_args(Tape):
@@ -74,13 +85,15 @@ class PlanOptions:
                 )
             )
         steps, budget = checked(checkpoint, memory_budget)
-        fields = {"tape": mode, "without": names, "checkpoint": steps, "memory_budget": budget}
+        fields: dict[str, Any] = {"tape": mode, "without": names, "checkpoint": steps}
+        fields |= {"memory_budget": budget, "precision": check_precision(precision)}
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     def __reduce__(self) -> Any:
         """By its arguments, which ``torch.load(weights_only=True)`` reads."""
-        return PlanOptions, (self.tape, sorted(self.without), self.checkpoint, self.memory_budget)
+        plan = (self.tape, sorted(self.without), self.checkpoint, self.memory_budget)
+        return PlanOptions, plan if self.precision is None else (*plan, self.precision)
 
     def __repr__(self) -> str:
         """The fields that are not the default."""
@@ -90,13 +103,23 @@ class PlanOptions:
 
     @property
     def compiled(self) -> PlanOptions:
-        """The options that a kernel depends on: without ``checkpoint``, which cuts calls."""
+        """The options that a layer depends on: without ``checkpoint``, which cuts calls."""
+        return PlanOptions(self.tape, self.without, precision=self.precision)
+
+    @property
+    def planned(self) -> PlanOptions:
+        """The options that a program depends on: ``precision`` is the kernel's, as settled."""
         return PlanOptions(self.tape, self.without)
+
+    def with_precision(self, precision: Precision) -> PlanOptions:
+        """The same options, another precision."""
+        return PlanOptions(self.tape, self.without, self.checkpoint, self.memory_budget, precision)
 
     def to_json(self) -> dict[str, Any]:
         """The arguments, JSON-able; those of checkpoints only where there are any."""
         fields: dict[str, Any] = {"tape": self.tape, "without": sorted(self.without)}
         kept = {"checkpoint": self.checkpoint, "memory_budget": self.memory_budget}
+        kept["precision"] = self.precision
         return fields | {name: value for name, value in kept.items() if value is not None}
 
 
@@ -122,7 +145,8 @@ class Spec:
         device: torch's device type, ``"cpu"`` or ``"cuda"``.
         wants: names of the inputs and weights that need a gradient (initial states always get one).
         training: whether a backward can follow; without it nothing is taped.
-        options: what a user has decided, as of :attr:`PlanOptions.compiled`.
+        options: what a user has decided, as of :attr:`PlanOptions.planned`.
+        precision: of products: ``"ieee"``, or ``"bf16"``, whose operands are rounded to bfloat16.
     """
 
     dims: tuple[tuple[str, int], ...]
@@ -131,6 +155,7 @@ class Spec:
     wants: frozenset[str] = frozenset()
     training: bool = True
     options: PlanOptions = USUAL
+    precision: str = "ieee"
 
     @property
     def sizes(self) -> Mapping[str, int]:

@@ -166,6 +166,7 @@ def _key(job: Job, steps: int, batch: int, able: list[EngineSchedule]) -> Key:
         "digest": digest(job.pair.source),
         "dims": [list(dim) for dim in spec.dims],
         "dtype": spec.dtype,
+        "precision": spec.precision,
         "device": spec.device,
         "wants": sorted(spec.wants),
         "training": spec.training,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from elman.engines import registry
 from elman.engines.base import Engine, Job, Kernel
+from elman.engines.precision import BF16
 from elman.errors import EngineError
 
 EngineSchedule = tuple[str, str]  # engine, schedule
@@ -34,6 +35,8 @@ def engine_for(name: str, job: Job) -> Engine | str:
         return "it has no state: nothing recurs"
     if always := job.spec.options.without - engine.leaves_out:
         return f"it cannot leave out {', '.join(sorted(always))}"
+    if job.spec.precision == BF16 and (reason := engine.lacks_bf16(job.spec.options)):
+        return reason
     return engine.supports(job) or engine
 
 

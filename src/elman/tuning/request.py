@@ -7,12 +7,13 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 
+from elman.engines.precision import IEEE
 from elman.ir.graph import Graph
 from elman.plan.spec import PlanOptions, Spec
 
 MOST_BUCKETS = 8  # buckets of T and B that are benchmarked per kind of call
 _TORCH = "torch."
-_AUTO, _ENGINE = "auto", "engine="
+_AUTO, _ENGINE, _PRECISION = "auto", "engine=", "precision="
 
 
 class Rule(Protocol):
@@ -47,6 +48,7 @@ class Request(NamedTuple):
         deterministic: whether torch's deterministic algorithms are on.
         engine: a name, or ``auto``.
         rules: of the options that are in use.
+        precision: of products, as settled for this machine (:class:`elman.plan.spec.Spec`).
     """
 
     dtype: torch.dtype
@@ -58,6 +60,7 @@ class Request(NamedTuple):
     deterministic: bool = False
     engine: str = _AUTO
     rules: tuple[Rule, ...] = ()
+    precision: str = IEEE
 
     @property
     def kind(self) -> Request:
@@ -79,16 +82,19 @@ class Request(NamedTuple):
     ) -> Spec:
         """Spec of a kernel that serves such calls."""
         dtype = str(self.dtype).removeprefix(_TORCH)
-        return Spec(dims, dtype, self.device, self.gradients(names), self.training, options)
+        wants, planned = self.gradients(names), options.planned
+        return Spec(dims, dtype, self.device, wants, self.training, planned, self.precision)
 
     def show(self, names: Sequence[str]) -> str:
         """Format for records: ``float32 cpu T<=64 B<=32 train x W R b``; after ``cpu`` it has
-        ``engine=c`` where that engine was asked for by name, and the names of rules."""
+        ``engine=c`` where that engine was asked for by name, ``precision=bf16`` of such products,
+        and the names of rules."""
         sizes = f"T<={1 << self.steps} B<={1 << self.batch}"
         mode = "eval"
         if self.training:
             mode = f"train {' '.join(sorted(self.gradients(names)))}".strip()
         used = "" if self.engine == _AUTO else f" {_ENGINE}{self.engine}"
+        used += "" if self.precision == IEEE else f" {_PRECISION}{self.precision}"
         used += "".join(f" +{rule.name}" for rule in self.rules)
         return f"{str(self.dtype).removeprefix(_TORCH)} {self.device}{used} {sizes} {mode}"
 
@@ -107,6 +113,8 @@ class Request(NamedTuple):
         dtype, device, *words = text.split()
         named = [word.removeprefix(_ENGINE) for word in words[:1] if word.startswith(_ENGINE)]
         words = words[len(named) :]
+        rounded = [w.removeprefix(_PRECISION) for w in words[:1] if w.startswith(_PRECISION)]
+        words = words[len(rounded) :]
         used = [word[1:] for word in words if word.startswith("+")]
         steps, batch, mode, *wants = words[len(used) :]
         if mode not in ("train", "eval") or not {*wants} <= {*names} or not {*used} <= {*rules}:
@@ -123,6 +131,7 @@ class Request(NamedTuple):
             bucket(int(batch.removeprefix("B<="))),
             engine=named[0] if named else _AUTO,
             rules=tuple(rules[name] for name in used),
+            precision=rounded[0] if rounded else IEEE,
         )
 
 

@@ -4,6 +4,7 @@ value and every cotangent."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from elman.engines.base import Job, Kernel
-from elman.engines.reference.engine import Change, ReferenceKernel
+from elman.engines.reference.engine import Change, ReferenceKernel, change_of
 from elman.ir.graph import Node
 from elman.ir.ops import FLAT, OPS, STAND_INS
 
@@ -47,13 +48,24 @@ class _RoundedBack(Function):
         return d * (1.0 + error), None
 
 
+def _each(change: Change, node: Node, compute: Callable[..., Tensor], *args: Tensor) -> Tensor:
+    return change(node, compute, [*args])
+
+
 def unsteady(job: Job, seed: int = 0) -> Kernel:
     """The oracle of a job with :func:`rounding_errors` of its dtype.
 
     Sums that cancel, recurrences that amplify, and their derivatives, show by how much they do:
     d / g - d * (g / g) / g is 0 but for the rounding of either term.
     """
-    return ReferenceKernel(job.graph, dict(job.spec.dims), rounding_errors(job.spec.dtype, seed))
+    errors, products = rounding_errors(job.spec.dtype, seed), change_of(job)
+
+    def with_errors(node: Node, compute: Callable[..., Tensor], args: list[Tensor]) -> Tensor:
+        if products is None:
+            return errors(node, compute, args)
+        return errors(node, partial(_each, products, node, compute), args)
+
+    return ReferenceKernel(job.graph, dict(job.spec.dims), with_errors)
 
 
 def rounding_errors(dtype: str, seed: int = 0) -> Change:

@@ -155,6 +155,7 @@ def _key(
         "schedules": [[choice.engine, choice.schedule] for choice in choices],
         "beside": arrangement.directions,
         "dtype": spec.dtype,
+        "precision": spec.precision,
         "options": spec.options.to_json(),
         "T": bucket(steps),
         "B": bucket(batch),

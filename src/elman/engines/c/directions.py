@@ -11,6 +11,7 @@ from elman.engines.c.isa import Isa
 from elman.engines.c.matrix_states import MatrixStates
 from elman.engines.c.printer import PhasePrinter, ProductStyle
 from elman.engines.c.products import Panels, pack_code, plan_panels, tiles_of
+from elman.engines.c.rounding import RoundedMemory
 from elman.engines.c.spelling import accesses, in_groups
 from elman.engines.c.sums import SumPrinter
 from elman.lowered.layout import Layout
@@ -48,11 +49,15 @@ class DirectionPrinter:
         self.matrices = MatrixStates(layout, direction)
         self.packed = clock.mark(f"{direction.name}, weights packed")
         self.direct = name == "direct" or not tiled
-        self.panels: dict[Product, Panels] = plan_panels(layout, direction.all_phases)
+        self.panels: dict[Product, Panels] = plan_panels(layout, direction.all_phases, isa.pairs)
         self.invariants = InvariantPrinter(layout)
+        rounded = direction.parts if isa.pairs and not self.direct else ()
+        before = self.matrices.elements()
+        self.rounded = RoundedMemory(rounded, blocks, layout.lanes, before)
         dots = ("dots" if tiled else "plain_dots") if self.direct else ""
+        dots = f"paired_{dots}" if dots and isa.pairs else dots
         rows = blocks.rows if tiled else 1
-        style = ProductStyle(self.panels, blocks, rows, dots)
+        style = ProductStyle(self.panels, blocks, rows, dots, rounded=self.rounded.start)
         self.sums = SumPrinter(layout, direction.sums, isa, blocks, tiled=tiled)
         self._phases = [
             PhasePrinter(layout, phase, style, clock, f"{direction.name}, {where}")
@@ -106,6 +111,7 @@ class DirectionPrinter:
             "    char *p = c->arena;",
             f"    c->scalars_size = rows * {scalars} + 64 / sizeof(T);",  # of each worker
             *self.matrices.size(),
+            *self.rounded.size(),
             *(f"    c->{name} = (T *)p; p += bytes_of({count});" for name, count in regions),
             "    c->flags = (Flag *)p; p += c->workers * sizeof(Flag);",
             "    c->bytes = p - c->arena;",

@@ -3,6 +3,8 @@ same text."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from functools import cached_property
 
 from elman.engines.c.clock import Clock
@@ -26,6 +28,8 @@ class Emitter:
         self, program: Program, isa: Isa, blocks: Blocks | None = None, *, timed: bool = False
     ) -> None:
         self.program, self.isa, blocks = program, isa, blocks or Blocks()
+        if isa.pairs:  # ones are looked for in float32 alone
+            blocks = replace(blocks, gathered_columns=sys.maxsize)
         self.clock = Clock(timed)
         self.lowered = lower(program, isa.lanes(program.spec.dtype), blocks)
         self.layout = layout = self.lowered.layout
@@ -107,7 +111,7 @@ class Emitter:
         everywhere."""
         phases = [phase for direction in self.lowered.directions for phase in direction.all_phases]
         widths: dict[GateBlock, int] = {}
-        for product, panels in plan_panels(self.layout, phases).items():
+        for product, panels in plan_panels(self.layout, phases, self.isa.pairs).items():
             block = product.gate_block
             widths[block] = max(widths.get(block, 1), panels.width)
         return [widths.get(block, 1) for block in self.layout.gate_blocks]

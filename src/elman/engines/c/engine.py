@@ -12,6 +12,7 @@ from elman.engines.base import Engine, Job, Kernel
 from elman.engines.c import cross_entropy, memory, scans
 from elman.engines.c.arguments import prepare
 from elman.engines.c.build import find_compiler
+from elman.engines.c.isa import lacks_pairs
 from elman.engines.c.kernel import DTYPES, CKernel
 from elman.engines.c.merged import MergedSteps, merged_job
 from elman.engines.c.threads import oversubscription, threads
@@ -25,7 +26,7 @@ from elman.plan.forecast import ranked
 from elman.plan.prices import Prices
 from elman.plan.program import Program
 from elman.plan.schedule import Schedule
-from elman.plan.spec import OPTIMIZATIONS
+from elman.plan.spec import OPTIMIZATIONS, USUAL, PlanOptions
 
 PRICES = Prices()
 _PRUNE_RATIO = 1.6  # times the forecast of one after another
@@ -51,6 +52,11 @@ class CEngine(Engine):
             return lacking
         compiler = find_compiler()
         return compiler if isinstance(compiler, str) else None
+
+    def lacks_bf16(self, options: PlanOptions = USUAL) -> str | None:
+        """A processor with such products, of tiles that are not left out."""
+        plain = options.without & {"simd", "tiling"}
+        return f"without {min(plain)} there are none" if plain else lacks_pairs()
 
     def scans(self) -> Any:
         """See :meth:`Engine.scans`."""

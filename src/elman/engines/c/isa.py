@@ -21,12 +21,14 @@ class Isa:
         vector_bytes: width of one vector (bytes); 0: numbers, not vectors.
         registers: how many vector registers there are.
         flags: what the compiler needs to know.
+        pairs: whether products multiply pairs of bfloat16 numbers, and add them up in float32.
     """
 
     name: str
     vector_bytes: int
     registers: int
     flags: tuple[str, ...]
+    pairs: bool = False
 
     def lanes(self, dtype: str) -> int:
         """Elements per vector; one without vectors."""
@@ -43,6 +45,10 @@ class Isa:
             isa = replace(isa, name=f"{isa.name} with libm", flags=flags)
         return isa
 
+    def with_pairs(self) -> Isa:
+        """The same with products of bfloat16 (:func:`lacks_pairs`)."""
+        return replace(self, name=f"{self.name} bf16", flags=(*self.flags, PAIRS_FLAG), pairs=True)
+
     @property
     def accumulators(self) -> int:
         """Registers a product's tile may hold sums in; the rest are for operands."""
@@ -53,6 +59,7 @@ AVX512 = Isa("avx512", 64, 32, ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx5
 AVX2 = Isa("avx2", 32, 16, ("-mavx2", "-mfma"))
 NEON = Isa("neon", 16, 32, ())
 SCALAR = Isa("scalar", 16, 16, ())  # generic vectors, lowered by the compiler to what there is
+PAIRS_FLAG = "-mavx512bf16"
 ISAS = {isa.name: isa for isa in (AVX512, AVX2, NEON, SCALAR)}
 
 _NEEDED = {
@@ -97,3 +104,13 @@ def detect() -> Isa:
         names = ", ".join(isa.name for isa in able)
         raise EngineError(f"ELMAN_ISA={name_wanted!r}, but this machine has {names}")
     return ISAS[name_wanted]
+
+
+def lacks_pairs() -> str | None:
+    """Why this machine, or ELMAN_ISA, has no products of bfloat16; None if it has."""
+    isa = detect()
+    if isa is not AVX512:
+        return f"instruction set {isa.name} has no products of bfloat16"
+    if "avx512_bf16" not in cpu_flags():
+        return "this processor has no products of bfloat16 (avx512_bf16)"
+    return None

@@ -30,6 +30,7 @@ from elman.engines.c.results import Results
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed
+from elman.engines.precision import BF16
 from elman.errors import EngineError
 from elman.plan.forecast import load_of, ranked, step_seconds, usual_rows
 from elman.plan.program import Program
@@ -76,6 +77,8 @@ class CKernel(Kernel):
         self.fixed: Schedule | None = None
         self._load, self._rows = load_of(planned), usual_rows(planned)
         self.isa = detect().without(job.spec.options.without)
+        if job.spec.precision == BF16:
+            self.isa = self.isa.with_pairs()
         self._alone = "threads" in job.spec.options.without
         self.emitter = Emitter(planned, self.isa, blocks, timed=timed)
         self._steps = (blocks or Blocks()).replayed_steps(self._matrix_bytes())

@@ -10,6 +10,7 @@ from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import Ones, gathered_operands
 from elman.engines.c.matrices import MatrixSpelling
 from elman.engines.c.products import Panels, direct_code, product_code
+from elman.engines.c.rounding import RoundedOperands
 from elman.engines.c.spelling import WITHOUT_BASE, accesses, in_groups
 from elman.lowered.layout import Layout
 from elman.lowered.types import (
@@ -54,6 +55,7 @@ class ProductStyle:
         rows: of a block.
         direct: the C function for weights that are read as they lie; empty: of the panels.
         tiled: whether spikes may be gathered.
+        rounded: C text of where a worker's rounded operands lie; empty: none is rounded.
     """
 
     panels: Mapping[Product, Panels]
@@ -61,6 +63,7 @@ class ProductStyle:
     rows: int
     direct: str = ""
     tiled: bool = True
+    rounded: str = ""
 
 
 class PhasePrinter(MatrixSpelling):
@@ -130,13 +133,18 @@ class PhasePrinter(MatrixSpelling):
                 *self.computed,
             ]
         panels = [self.style.panels[product] for product in part.products]
-        ones = self._ones(part)
+        ones, rounded, operand = self._ones(part), list[str](), self.operand
+        if self.style.rounded:
+            style, lanes = self.style, self.layout.lanes
+            places = RoundedOperands(part, style.blocks, lanes, style.rounded)
+            rounded, operand = places.lines(self.operand), places.operand
         if not self.style.direct and (target := self._target(part)) is not None:
             place = f"({self.at(target, 'rb')}) + v * VL"
             code = product_code(
-                panels[0], 0, self.operand, self.style.blocks.k, place, self.stride(target), ones
+                panels[0], 0, operand, self.style.blocks.k, place, self.stride(target), ones
             )
-            lines = self._blocks(panels[0], gate_block, [*code, *self.multiplied], ones=ones)
+            lines = [*code, *self.multiplied]
+            lines = self._blocks(panels[0], gate_block, lines, ones=ones, rounded=rounded)
             return in_groups(part.groups, lines)
         columns = sum(panel.accs * panel.width for panel in panels)
         buf = f"buf + g * {columns} * VL" if part.groups > 1 else "buf"
@@ -148,9 +156,7 @@ class PhasePrinter(MatrixSpelling):
                 dots = self.style.direct
                 calls += direct_code(panel, first, self.operand, self.matrix, dots, buf)
             else:
-                calls += product_code(
-                    panel, first, self.operand, self.style.blocks.k, buf, ones=ones
-                )
+                calls += product_code(panel, first, operand, self.style.blocks.k, buf, ones=ones)
             first += panel.accs * panel.width
         body = "\n                ".join(self.body(part.body))
         call = "\n        ".join(in_groups(part.groups, calls))
@@ -173,7 +179,7 @@ class PhasePrinter(MatrixSpelling):
             f"    enum {{ LDB = {columns * part.groups} * VL }};",
             f"    T buf[{self.style.rows} * LDB] __attribute__((aligned(64)));",
         ]
-        return self._blocks(panels[0], gate_block, lines, buffer, ones)
+        return self._blocks(panels[0], gate_block, lines, buffer, ones, rounded)
 
     def _blocks(
         self,
@@ -182,9 +188,10 @@ class PhasePrinter(MatrixSpelling):
         lines: list[str],
         declared: Sequence[str] = (),
         ones: Mapping[Access, Ones] = MappingProxyType({}),
+        rounded: Sequence[str] = (),
     ) -> list[str]:
-        """Lines that are run for every block of rows and every panel; ones are looked for once per
-        block."""
+        """Lines that are run for every block of rows and every panel; ones are looked for, and
+        operands ``rounded``, once per block."""
         rows, vectors, width = self.style.rows, panel.vectors, panel.width
         lists = [line for operand_ones in ones.values() for line in operand_ones.declared()]
         finite = "const int finite = all_finite(c->flags, c->workers);"
@@ -197,7 +204,7 @@ class PhasePrinter(MatrixSpelling):
             *("    " + line for line in ([*lists, finite] if ones else [])),
             f"    for (long rb = r0; rb < r1; rb += {rows}) {{",
             f"        long m = r1 - rb < {rows} ? r1 - rb : {rows};",
-            *("        " + line for line in sought),
+            *("        " + line for line in (*sought, *rounded)),
             f"        for (long v = lo[{gate_block}]; v < hi[{gate_block}]; v += {width}) {{",
             f"            UNUSED long nv = {vectors} - v < {width} ? {vectors} - v : {width};",
             *("            " + line for line in lines),

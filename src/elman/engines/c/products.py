@@ -26,6 +26,7 @@ class Panels:
         width: vectors of units per panel.
         offset: start in the pack area (elements).
         groups: of the part; each has panels of its own, one behind another.
+        pairs: whether an element holds a pair of k (:attr:`Isa.pairs`).
     """
 
     product: Product
@@ -35,11 +36,13 @@ class Panels:
     offset: int
     lanes: int
     groups: int = 1
+    pairs: bool = False
 
     @property
     def inner(self) -> tuple[int, ...]:
-        """k per operand."""
-        return tuple(operand.units for operand in self.product.operands)
+        """k per operand, or pairs of k."""
+        units = [operand.units for operand in self.product.operands]
+        return tuple([(k + 1) // 2 for k in units] if self.pairs else units)
 
     @property
     def accs(self) -> int:
@@ -83,10 +86,11 @@ def panel_width(accs: int, vectors: int) -> int:
     return width
 
 
-def plan_panels(layout: Layout, phases: Iterable[Phase]) -> dict[Product, Panels]:
+def plan_panels(layout: Layout, phases: Iterable[Phase], pairs: bool) -> dict[Product, Panels]:
     """Give every product of some phases its panels, one after another in the pack area.
 
     Products of one part share the panels' width, since one loop over panels serves them all.
+    ``pairs``: as of :class:`Panels`.
     """
     panels: dict[Product, Panels] = {}
     offset = 0
@@ -96,7 +100,14 @@ def plan_panels(layout: Layout, phases: Iterable[Phase]) -> dict[Product, Panels
         widths = [panel_width(len(product.accs), vectors) for product in part.products]
         for product in part.products:
             panels[product] = Panels(
-                product, units, vectors, min(widths), offset, layout.lanes, part.groups
+                product,
+                units,
+                vectors,
+                min(widths),
+                offset,
+                layout.lanes,
+                part.groups,
+                pairs,
             )
             offset += panels[product].elements * part.groups
     return panels
@@ -121,15 +132,17 @@ Operand = Callable[[Access], tuple[str, str]]  # … of its address at a block's
 def pack_code(panels: Panels, matrix: Place) -> list[str]:
     """C lines that pack this worker's share of the panels."""
     lines: list[str] = []
+    pack = "pack_pairs" if panels.pairs else "pack_block"
     for number, acc in enumerate(panels.product.accs):
         packed_k = 0
-        for term, inner in zip(acc, panels.inner, strict=True):
+        operands = panels.product.operands
+        for term, operand, inner in zip(acc, operands, panels.inner, strict=True):
             base, row = matrix(term.matrix)
             unit, along = ("1", row) if term.transposed else (row, "1")
             lines.append(
-                f"pack_block(w, {panels.start}, {panels.vectors}, {panels.width},"
+                f"{pack}(w, {panels.start}, {panels.vectors}, {panels.width},"
                 f" {panels.accs}, {number}, {panels.total}, {packed_k}, {base}, {unit}, {along},"
-                f" {panels.units}, {inner});"
+                f" {panels.units}, {operand.units});"
             )
             packed_k += inner
     return lines
@@ -212,7 +225,8 @@ def direct_code(
         for term, access in zip(acc, panels.product.operands, strict=True):
             address, stride = operand(access)
             base, row = matrix(term.matrix)
-            name, unit = ("scaled_rows", "1") if term.transposed else (dots, row)
+            scaled = "paired_scaled_rows" if panels.pairs else "scaled_rows"
+            name, unit = (scaled, "1") if term.transposed else (dots, row)
             lines.append(
                 f"    {name}(m, {address}, {stride}, {base} + (v + j) * VL * ({unit}), {row},"
                 f" units, {access.units}, {target}, LDB, {int(multiplied_k > 0)});"

@@ -36,7 +36,8 @@ def _vectors(isa: Isa, dtype: str) -> str:
 @cache
 def head(isa: Isa, dtype: str) -> str:
     """Head of a text that is linked with :func:`runtime`: vectors, workers, functions."""
-    return "\n".join([_vectors(isa, dtype), *map(file, ("runtime.h", "functions.h", "groups.h"))])
+    texts = [_vectors(isa, dtype), *map(file, ("runtime.h", "functions.h", "groups.h"))]
+    return "\n".join([*texts, file("pairs.h")] if isa.pairs else texts)
 
 
 def tile_head() -> str:
@@ -52,13 +53,15 @@ def tile_head() -> str:
 def runtime(isa: Isa, dtype: str) -> str:
     """The runtime unit that every kernel is linked with."""
     texts = [shuffles(isa.lanes(dtype)), *map(file, ("reductions.h", "runtime.c", "spikes.h"))]
+    texts += [file("dot.h"), file("pairs.c")] if isa.pairs else []
     return "\n".join([head(isa, dtype), *texts])
 
 
 @cache
 def _tiles(isa: Isa, dtype: str, name: str) -> str:
     spell = _PRODUCTS[name[:-1]]
-    return f"{_vectors(isa, dtype)}\n{spell(isa, int(name[-1]))}\n"
+    dot = f"{file('dot.h')}\n" if isa.pairs else ""
+    return f"{_vectors(isa, dtype)}\n{dot}{spell(isa, int(name[-1]))}\n"
 
 
 def tiles(isa: Isa, dtype: str, names: Iterable[str]) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ class SumPrinter(Spelling):
         self.lefts: dict[Access, list[Access]] = {}  # right operand -> its left ones
         for term, right in self.outer:
             self.lefts.setdefault(right, []).append(term.left)
+        self.pairs = isa.pairs and tiled
         spikes = {right for term, right in self.outer if term.spikes and tiled}
         self.listed = [
             r for r, ls in self.lefts.items() if gathered_sum(r, r in spikes, ls, blocks)
@@ -61,21 +62,41 @@ class SumPrinter(Spelling):
         width = 0
         for right, lefts in self.lefts.items() if self.tiled else ():
             if (
-                sum(a.units for a in lefts) > self.blocks.copied_lefts
+                self.pairs
+                or sum(a.units for a in lefts) > self.blocks.copied_lefts
                 or right.units % self.layout.lanes
             ):
                 offsets[right] = width
                 width += self.padded(right)
         return offsets
 
+    @cached_property
+    def paired(self) -> dict[Access, tuple[int, int]]:
+        """Left operands that are rounded: first element of their pairs of rows, behind those of
+        right ones and per pair of rows of the chunk, and the length of a row."""
+        places: dict[Access, tuple[int, int]] = {}
+        at = sum(map(self.padded, self.packed))
+        for left in dict.fromkeys(term.left for term, _ in self.outer) if self.pairs else ():
+            row = self.padded(left)
+            row += self.layout.lanes if row % self.blocks.conflicting_row == 0 else 0
+            places[left] = at, row
+            at += row
+        return places
+
+    @property
+    def _copied_rows(self) -> str:
+        """C text of how many rows there are of what is copied."""
+        return "((rows + 1) / 2)" if self.pairs else "rows"
+
     @property
     def regions(self) -> list[tuple[str, str]]:
         """Workspace: packed right operands; lists of ones and a panel of left operands of each
         worker."""
+        copied = sum(map(self.padded, self.packed)) + sum(row for _, row in self.paired.values())
         lists = " + ".join(f"lists_size(rows, {access.units})" for access in self.listed)
         panel = f"c->workers * rows * {WIDEST} * VL" if self.listed else "0"
         return [
-            ("right", f"rows * {sum(map(self.padded, self.packed))}"),
+            ("right", f"{self._copied_rows} * {copied}"),
             ("lists", f"c->workers * ({lists or 0})"),
             ("panel", panel),
         ]
@@ -102,9 +123,16 @@ class SumPrinter(Spelling):
         for right, offset in self.packed.items():
             vectors = self.padded(right) // self.layout.lanes
             test = f"if (!few{self.listed.index(right)}) " if right in self.listed else ""
+            pack = "pair_panels" if self.pairs else "pack_right"
             lines.append(
-                f"{test}pack_right(w, c->right + {offset} * rows, {self._rows(right)},"
+                f"{test}{pack}(w, c->right + {offset} * {self._copied_rows}, {self._rows(right)},"
                 f" {vectors}, {right.units}, rows);"
+            )
+        for left, (offset, row) in self.paired.items():
+            vectors = self.padded(left) // self.layout.lanes
+            lines.append(
+                f"pair_rows(w, c->right + {offset} * {self._copied_rows}, {row},"
+                f" {self._rows(left)}, {vectors}, {left.units}, rows);"
             )
         return lines
 
@@ -140,11 +168,16 @@ class SumPrinter(Spelling):
             for width, needed in ((WIDEST, full_panels), (last, last))
         )
         offset = self.packed.get(right)
-        at = self._rows(right) if offset is None else f"c->right + {offset} * rows, -1"
-        first = f"w, {turn}, {self._rows(term.left)}, {term.left.units}"
+        count = self._copied_rows
+        at = self._rows(right) if offset is None else f"c->right + {offset} * {count}, -1"
+        left = self._rows(term.left)
+        if self.pairs:
+            left_offset, row = self.paired[term.left]
+            left = f"c->right + {left_offset} * {count}, {row}"
+        first = f"w, {turn}, {left}, {term.left.units}"
         most, target = tile_rows(self.isa, WIDEST), self._target(term)
         tiles = (
-            f"add_outer({first}, {most}, {at}, {vectors}, rows, {self.blocks.k}, {target},"
+            f"add_outer({first}, {most}, {at}, {vectors}, {count}, {self.blocks.k}, {target},"
             f" {full}, {rest});"
         )
         if right not in self.listed:

@@ -58,18 +58,28 @@ def _splits(isa: Isa, rows: int, vectors: int) -> int:
     return max(s for s in (1, 2, 4) if s == 1 or s * rows * vectors <= isa.accumulators)
 
 
-def _step(rows: int, vectors: int, part: int, a: list[str], b: list[str]) -> str:
-    """One k: load the shorter side into registers, then stream the other."""
+def _step(isa: Isa, rows: int, vectors: int, part: int, a: list[str], b: list[str]) -> str:
+    """One k, or a pair of them: load the shorter side into registers, then stream the other."""
+
+    def add(r: int, v: int, left: str, right: str) -> str:
+        total = f"c{r}_{v}_{part}"
+        return (
+            f"{total} = dot({total}, {right}, {left});"
+            if isa.pairs
+            else (f"{total} += {right} * {left};")
+        )
+
     if vectors <= rows:
         text = "".join(f"V b{v} = {b[v]};" for v in range(vectors))
         for r in range(rows):
-            text += f"{{T a = {a[r]};"
-            text += "".join(f"c{r}_{v}_{part} += b{v} * a;" for v in range(vectors)) + "}"
+            text += f"{{V a = pair(&{a[r]});" if isa.pairs else f"{{T a = {a[r]};"
+            text += "".join(add(r, v, "a", f"b{v}") for v in range(vectors)) + "}"
         return text
-    text = "".join(f"V a{r} = bc({a[r]});" for r in range(rows))
+    broadcast = "pair(&" if isa.pairs else "bc("
+    text = "".join(f"V a{r} = {broadcast}{a[r]});" for r in range(rows))
     for v in range(vectors):
         text += f"{{V b = {b[v]};"
-        text += "".join(f"c{r}_{v}_{part} += b * a{r};" for r in range(rows)) + "}"
+        text += "".join(add(r, v, f"a{r}", "b") for r in range(rows)) + "}"
     return text
 
 
@@ -114,7 +124,7 @@ def tile(isa: Isa, rows: int, vectors: int, operands: Operands) -> str:
     def step_text(offset: int, part: int) -> str:
         a = [f"A[{operands.left.format(k=offset, r=r, rows=rows)}]" for r in range(rows)]
         b = [f"ld(P + {offset} * {right} + {v} * VL)" for v in range(vectors)]
-        return "{" + _step(rows, vectors, part, a, b) + "}"
+        return "{" + _step(isa, rows, vectors, part, a, b) + "}"
 
     total = {
         (r, v): " + ".join(f"c{r}_{v}_{q}" for q in range(splits))

@@ -13,10 +13,12 @@ from torch import Tensor
 from elman.engines.arrays import Arrays
 from elman.engines.base import DifferentiableKernel, Engine, Job, Kernel
 from elman.engines.call import Call, Result
+from elman.engines.precision import BF16
+from elman.engines.reference.rounding import round_products
 from elman.ir.evaluate import node_functions
 from elman.ir.graph import Graph, Node
 from elman.ir.types import shape_size
-from elman.plan.spec import OPTIMIZATIONS
+from elman.plan.spec import OPTIMIZATIONS, USUAL, PlanOptions
 
 # what is computed, by what, and of which values -> the value that is read
 Change = Callable[[Node, Callable[..., Tensor], list[Tensor]], Tensor]
@@ -83,11 +85,20 @@ def _side_by_side(outputs: list[Tensor]) -> Tensor:
     return torch.cat([v if v.dim() > 1 else v.unsqueeze(-1) for v in outputs], -1)
 
 
+def change_of(job: Job) -> Change | None:
+    """How a job's products are computed where their operands are rounded."""
+    return round_products if job.spec.precision == BF16 else None
+
+
 class Reference(Engine):
     """Runs everything, slowly."""
 
     name = "reference"
     leaves_out = frozenset(OPTIMIZATIONS)  # it does none
+
+    def lacks_bf16(self, options: PlanOptions = USUAL) -> str | None:
+        """None: torch rounds to bfloat16 everywhere."""
+        return None
 
     def lacks(self, device: str, dtype: str) -> str | None:
         """None: torch ops run everywhere."""
@@ -99,7 +110,7 @@ class Reference(Engine):
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Nothing is compiled."""
-        return ReferenceKernel(job.graph, dict(job.spec.dims))
+        return ReferenceKernel(job.graph, dict(job.spec.dims), change_of(job))
 
 
 ENGINE = Reference()

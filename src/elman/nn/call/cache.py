@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
+from elman.engines.precision import asked_on_cpu
 from elman.nn.autograd.transforms import plain
 from elman.nn.call.dense import is_dense
 from elman.nn.call.plan import CallPlan
@@ -93,6 +94,7 @@ class CallCache:
                 first.dtype,
                 wanted(module.engine),
                 _deterministic(),
+                asked_on_cpu(),
                 *map(_needs_grad, tensors if _grad() else ()),
                 *_read_options(module),
                 *form,

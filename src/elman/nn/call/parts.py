@@ -39,7 +39,7 @@ class Parts(NamedTuple):
         plans: of calls that came before.
         recurrent: of each weight of each, whether it is a matrix that multiplies what depends on a
             state.
-        plan: of the module when this was made; runners have :attr:`PlanOptions.compiled` of it.
+        options: of each layer, of the module when this was made.
         begins: whether a sequence that is given no state may begin with something else than zeros:
             with what is learned, or with what cells say (``init=``).
         matrices: per sample, as a caller gives and gets them; None without any.
@@ -55,7 +55,7 @@ class Parts(NamedTuple):
     recurrent: list[list[bool]]
     draws: tuple[str, ...] = ()
     begins: bool = False
-    plan: PlanOptions = USUAL
+    options: PlanOptions = USUAL
     matrices: MatrixShapes | None = None
 
     @property

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from elman.engines import registry
 from elman.engines.call import Call
+from elman.engines.precision import BF16, asking
 from elman.errors import InputError
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.transforms import transformed
@@ -63,7 +64,10 @@ class CallPlan:
         arguments: of the call.
         engine: a name, or ``auto``.
         device: torch's device type.
-        autocast: the type of the results under autocast.
+        autocast: the type that autocast asks for.
+
+    Attributes:
+        results: under autocast the type of the results.
 
     Raises:
         ShapeError, InputError: an argument is not what the module takes.
@@ -79,7 +83,7 @@ class CallPlan:
     ) -> None:
         x, state, options, weights = arguments
         parts = self.parts = module.parts
-        self.device, self.autocast = device, autocast
+        self.device, self.autocast, self.results = device, autocast, autocast or torch.float32
         self.training, self.directions = module.training, 1 + bool(module.bidirectional)
         like = weights[0][0] if weights[0] else None
         self.traced = torch.compiler.is_compiling()
@@ -188,8 +192,9 @@ class CallPlan:
             ShapeError, InputError: as of :meth:`enter`; a memory budget is less than any way needs.
         """
         if self.autocast is not None and torch.is_autocast_enabled(self.device):
-            with torch.autocast(self.device, enabled=False):
-                return cast_to(self.run(module, arguments), self.autocast)
+            asked = BF16 if self.autocast is torch.bfloat16 and self.device == "cpu" else ""
+            with torch.autocast(self.device, enabled=False), asking(asked):
+                return cast_to(self.run(module, arguments), self.results)
         call = self.enter(module, arguments, draw_traced_keys if self.traced else draw_keys)
         if self.traced:
             return self.leave(call, *trace_layers(call, self.settings))

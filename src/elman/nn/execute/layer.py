@@ -15,6 +15,7 @@ from elman.engines.base import Job, Kernel
 from elman.engines.call import Call
 from elman.engines.checkpoint import Checkpointed
 from elman.engines.packed import for_layout
+from elman.engines.precision import settled
 from elman.errors import EngineError, InputError, ShapeError, VerifyError
 from elman.frontend.cell import Cell
 from elman.ir.evaluate import evaluate
@@ -151,6 +152,7 @@ class Runner:
             torch.are_deterministic_algorithms_enabled(),
             engine,
             rules,
+            settled(self.options, dtype, device.type, engine)[0],
         )
         if call.packed is None or engine != "auto":
             return request

@@ -14,7 +14,7 @@ from elman.checks import check_choice, check_flag, check_share, check_size
 from elman.frontend.changes import Change, ClippedGradient, RecurrentDropout, Zoneout
 from elman.frontend.draws import Per
 from elman.nn.engine_choice import checked
-from elman.plan.spec import USUAL, PlanOptions, check_plan
+from elman.plan.spec import USUAL, PlanOptions, Precision, check_plan, check_precision
 
 Layers = TypeVar("Layers", bound=type)
 
@@ -32,6 +32,10 @@ class Options(TypedDict, total=False):
             weights without one, ``x[I]`` or a scalar, are shared. A scalar state or output that
             depends on a head's own values is one per head, [B, heads].
         plan: how cells are compiled, and what the forward saves for the backward.
+        precision: of products in float32 on a CPU: ``"bf16"`` rounds their operands to bfloat16,
+            if the processor multiplies such numbers; sums, states, gradients and all else stay
+            float32. ``"ieee"`` rounds nothing. None: what ``plan`` says, or else
+            ``torch.backends.mkldnn.rnn.fp32_precision``.
         residual: add a layer's input to its output, from the second layer on.
         clip_gradient: clip the gradient that each step passes to the previous states, elementwise
             to [-clip_gradient, clip_gradient]; None: no clipping.
@@ -51,6 +55,7 @@ class Options(TypedDict, total=False):
     engine: str
     heads: int
     plan: PlanOptions
+    precision: Precision | None
     residual: bool
     clip_gradient: float | None
     learn_initial: bool
@@ -67,11 +72,12 @@ class Configured(nn.Module):
     """
 
     # Options that a call reads anew, so that they may be changed between calls.
-    READ_BY_CALLS = ("residual", "weight_dropout")
+    READ_BY_CALLS = ("residual", "weight_dropout", "precision")
 
     engine: str = "auto"
     heads: int = 1
     plan: PlanOptions = USUAL
+    precision: Precision | None = None
     residual: bool = False
     clip_gradient: float | None = None
     learn_initial: bool = False
@@ -90,6 +96,16 @@ class Configured(nn.Module):
             value = check(options.get(name, getattr(Configured, name)))
             if name != "plan" or value != USUAL:
                 setattr(self, name, value)  # so ``torch.save`` names no class of ours unless needed
+
+    @property
+    def _layer_options(self) -> PlanOptions:
+        """How each layer is compiled.
+
+        Raises:
+            InputError: an option cannot be so.
+        """
+        options, precision = check_plan(self.plan).compiled, check_precision(self.precision)
+        return options if precision is None else options.with_precision(precision)
 
     @property
     def _changes(self) -> tuple[Change, ...]:
@@ -138,6 +154,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "engine": checked,
     "heads": partial(check_size, "heads"),
     "plan": check_plan,
+    "precision": check_precision,
     "residual": partial(check_flag, "residual"),
     "clip_gradient": lambda limit: None if limit is None else ClippedGradient(limit).limit,
     "learn_initial": partial(check_flag, "learn_initial"),

@@ -31,7 +31,6 @@ from elman.nn.options.base import check_sample_values
 from elman.nn.options.draws import check_draws, draws_to_keep
 from elman.nn.options.registry import STEP_OPTIONS, CallOptions, given_options
 from elman.passes.draws import draws_of
-from elman.plan.spec import check_plan
 
 
 class SequenceModule(Configured):
@@ -60,7 +59,7 @@ class SequenceModule(Configured):
 
     def _make_parts(self) -> Parts:
         """Make what follows from the cell, the sizes and the options."""
-        two, options = bool(self.bidirectional), self.plan.compiled
+        two, options = bool(self.bidirectional), self._layer_options
         runners = runners_of(self._formulas(), self.input_size, two, bool(self.residual), options)
         signature = Signature.of({name: (r.cell, dict(r.dims)) for name, r in runners.items()})
         stack = Stack(
@@ -82,7 +81,7 @@ class SequenceModule(Configured):
             [[weight.name in recurrent_of(cell) for weight in cell.weights] for cell in cells],
             draws_of([cell.graph for cell in cells]),
             begins,
-            self.plan,
+            options,
             MatrixShapes.of(
                 [(r.cell, dict(r.dims)) for r in runners.values()],
                 alike=signature.form.alike,
@@ -99,16 +98,13 @@ class SequenceModule(Configured):
         self._parts = self._make_parts()  # now, not while a compiler traces
 
     def follow_plan(self) -> None:
-        """Make runners anew if ``plan`` is another one now, with another tape or optimizations.
+        """Make runners anew if ``plan`` is another one now, with another tape or optimizations, or
+        ``precision``.
 
         Raises:
-            InputError: it is no plan.
+            InputError: one cannot be so.
         """
-        runtime = self.parts
-        if (
-            self.plan is not runtime.plan
-            and check_plan(self.plan).compiled != runtime.plan.compiled
-        ):
+        if self._layer_options != self.parts.options:
             self._parts = self._make_parts()
 
     @property

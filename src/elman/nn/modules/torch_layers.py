@@ -152,7 +152,7 @@ class TorchLayers(SequenceModule):
         engine = wanted(self.engine)
         reasons = self._asked_beyond_torch(engine, call_options)
         mistake = self._mistake(input, hx, engine)
-        reason = mistake or unsuitable(input, engine, bool(reasons))
+        reason = mistake or unsuitable(input, engine, bool(reasons), self._type)
         if reason is None and engine == "aten" and self._new_formula:
             reason = "torch's own layer has another formula"
         steps = step_options(call_options)
@@ -164,6 +164,9 @@ class TorchLayers(SequenceModule):
                     raise
                 mistake = reason = str(error)
             else:
+                if self.mode == "GRU" and not reasons and call[0].device == "cpu":
+                    like = input if hx is None else hx  # torch's results have the type of its state
+                    call[0].results = like.data.dtype
                 return self._run(*call, kind)
         if not reasons or (mistake is not None and not steps):  # it computes, or raises its words
             result = self._torch_forward(input, hx, call_options.get("lengths"))
@@ -175,6 +178,11 @@ class TorchLayers(SequenceModule):
             f"engine {engine} cannot run this {type(self).__name__}"
             f"{f' with {option}' if option else ''}: {reason}"
         )
+
+    def _type(self) -> torch.dtype:
+        """Of the weights."""
+        weight: Any = self.weight_ih_l0
+        return weight.dtype
 
     def _mistake(self, input: Any, hx: Any, engine: str) -> str | None:
         """Why the call is torch's whatever engines there are: it asks for that, or has a mistake

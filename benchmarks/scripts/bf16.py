@@ -1,0 +1,108 @@
+"""Products of bfloat16 in training on a CPU: elman in float32 and with ``precision="bf16"``, and
+torch's own layers in float32 and under autocast for bfloat16.
+
+    python -m benchmarks.scripts.bf16 [--quick] [--threads N] [--wall] [--out FILE.jsonl]
+
+Forward and backward with all gradients, input size = hidden size. Ways alternate in one process;
+medians are printed in ms with their quartiles, and written as rows: of the processor time of all
+threads, or with ``--wall`` of the time. Where others use the machine, processor time with one
+thread is the steadier one. GFLOP/s are those of the products.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import elman
+from benchmarks.machine import code, facts
+from benchmarks.rows import append_row
+from elman import cells
+
+CASES = [(50, 64, 512), (25, 64, 1024), (128, 256, 512), (100, 1, 1024), (1000, 1, 256)]  # T, B, H
+QUICK = [(5, 3, 16)]
+GATES = {"GRU": 3, "LSTM": 4, "RNN": 1, "lstm_layernorm": 4}
+
+
+def layers(name: str, size: int) -> dict[str, tuple[nn.Module, bool]]:
+    """What is timed by name, and whether autocast is on."""
+    if name in ("GRU", "LSTM", "RNN"):
+        kind = getattr(elman, name)
+        plain, torchs = kind(size, size), getattr(nn, name)(size, size)
+        beside = {"torch": (torchs, False), "torch autocast": (torchs, True)}
+        rounded = kind(size, size, precision="bf16")
+    else:
+        cell = getattr(cells, name)
+        plain, beside = elman.Recurrent(cell, size, size), {}
+        rounded = elman.Recurrent(cell, size, size, precision="bf16")
+    rounded.load_state_dict(plain.state_dict())
+    return {"float32": (plain, False), "bf16": (rounded, False), **beside}
+
+
+def step(layer: nn.Module, autocast: bool, x: torch.Tensor) -> Callable[[], Any]:
+    """A training step without an optimizer."""
+    d = torch.randn(x.shape)
+
+    def run() -> None:
+        x.grad = None
+        layer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            out = layer(x)[0]
+        out.backward(d.to(out.dtype))
+
+    return run
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table, and write its rows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one tiny case")
+    parser.add_argument("--wall", action="store_true", help="time, not processor time")
+    parser.add_argument("--only", choices=GATES, help="one cell")
+    parser.add_argument("--out", type=Path, help="rows, a line each")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each row")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    clock = time.perf_counter if options.wall else time.process_time
+    for name in [options.only] if options.only else GATES:
+        for T, B, H in QUICK if options.quick else CASES:
+            x = torch.randn(T, B, H).requires_grad_()
+            runs = {way: step(*each, x) for way, each in layers(name, H).items()}
+            for run in (*runs.values(), *runs.values()):
+                run()
+            times: dict[str, list[float]] = {way: [] for way in runs}
+            end = time.perf_counter() + (0.0 if options.quick else options.seconds)
+            while time.perf_counter() < end or len(times["bf16"]) < 3:
+                for way, run in runs.items():
+                    start = clock()
+                    run()
+                    times[way].append((clock() - start) * 1e3)
+            quartiles = {way: statistics.quantiles(values, n=4) for way, values in times.items()}
+            shown = [f"{way} {m:.2f} ({a:.2f}-{b:.2f})" for way, (a, m, b) in quartiles.items()]
+            medians = {way: m for way, (_, m, _) in quartiles.items()}
+            gains = [
+                f"{medians[way] / medians['bf16']:.2f} of {way}" for way in runs if way != "bf16"
+            ]
+            rate = 12e-6 * T * B * GATES[name] * H * H / medians["bf16"]
+            row = f"{name} ({T},{B},{H}): {', '.join(shown)}; bf16 is {', '.join(gains)}"
+            print(f"{row}; {rate:.0f} GFLOP/s", flush=True)
+            if options.out is not None:
+                seconds = {
+                    way: {"median": m / 1e3, "q1": a / 1e3, "q3": b / 1e3}
+                    for way, (a, m, b) in quartiles.items()
+                }
+                of = {"clock": "wall" if options.wall else "cpu", "threads": options.threads}
+                of |= {"gflops": rate, **code(), "machine": facts()}
+                append_row(options.out, {"case": f"{name} {T},{B},{H}", "seconds": seconds, **of})
+
+
+if __name__ == "__main__":
+    main()

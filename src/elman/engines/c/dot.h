@@ -1,0 +1,8 @@
+/* Pairs of bfloat16: an element of T holds two numbers that are neighbours along k, that of the even k in its
+ * lower half. Their products are exact, and added up in float32. After vectors.h. */
+#include <immintrin.h>
+typedef int32_t Pair __attribute__((may_alias));
+INLINE V dot(V sums, V a, V b) {
+    return (V)_mm512_dpbf16_ps((__m512)sums, (__m512bh)(__m512i)a, (__m512bh)(__m512i)b);
+}
+INLINE V pair(const T *p) { return (V)_mm512_set1_epi32(*(const Pair *)p); }
