@@ -15,6 +15,7 @@ from elman.ir.ops import ACCUMULATED
 from elman.ir.printer import show_graph
 from elman.ir.types import is_matrix, shape_size
 from elman.ir.verify import verified
+from elman.nn.options.base import RULES
 from elman.ops import columns, exp, maximum, mean, outer, rows, sigmoid, softmax, tanh
 from elman.ops import sum as total
 from elman.passes import merge
@@ -78,8 +79,9 @@ def drawn(leaf: Node, source: torch.Generator, batch: int) -> torch.Tensor:
     return torch.rand(size, generator=source, dtype=torch.float64) - 0.3
 
 
-def assert_merges(graph, count: int) -> None:
-    """``count`` steps are the merged step: outputs of all, and the last states."""
+def assert_merges(graph, count: int, *, flags: bool = False) -> None:
+    """``count`` steps are the merged step: outputs of all, and the last states. With ``flags``
+    scalar inputs are 0 or 1."""
     several = merged(graph, count)
     assert several is not None
     verified(several)
@@ -88,6 +90,9 @@ def assert_merges(graph, count: int) -> None:
         Arrays(torch.float64, torch.device("cpu")),
     )
     values = {leaf: drawn(leaf, source, BATCH) for leaf in several.leaves}
+    if flags:
+        whole = {leaf: (values[leaf] > 0.2).double() for leaf in several.inputs if not leaf.shape}
+        values |= whole
     got = evaluate(arrays, several.roots, dict(values), DIMS)
     states = [values[leaf] for leaf in several.states]
     weights = {leaf: values[leaf] for leaf in graph.weights}
@@ -108,6 +113,28 @@ def assert_merges(graph, count: int) -> None:
 def test_values_are_kept(of, count):
     """Of several steps at once as of one after another."""
     assert_merges(compiler.graph_of(of), count)
+
+
+@pytest.mark.parametrize("rule", ["reset", "reset_to_initial", "reset_to_learned", "mask"])
+@pytest.mark.parametrize("of", AFFINE, ids=lambda of: of.name)
+def test_resets_and_masks(of, rule):
+    """Terms are chosen by the flag of each step; a state that is dropped reaches nothing."""
+    assert_merges(compiler.graph_of(of, (RULES[rule],)), 3, flags=True)
+
+
+def test_a_dropped_state_may_be_nan():
+    """It is 0 behind a reset, not 0 times what it was."""
+    graph = compiler.graph_of(delta, (RULES["reset"],))
+    several = merged(graph, 2)
+    assert several is not None
+    source, arrays = torch.Generator().manual_seed(0), Arrays(torch.float64, torch.device("cpu"))
+    values = {leaf: drawn(leaf, source, BATCH) for leaf in several.leaves}
+    values |= {leaf: torch.ones(BATCH) for leaf in several.inputs if "reset" in leaf.name}
+    values |= {leaf: values[leaf] * torch.nan for leaf in several.states}
+    last, first, second = evaluate(arrays, several.roots, values, DIMS)
+    assert first.isnan().all()
+    assert second.isfinite().all()
+    assert last.isfinite().all()
 
 
 def random_step(seed: int):

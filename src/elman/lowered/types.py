@@ -135,6 +135,11 @@ class Affine:
     bias: float
     args: tuple[Value, ...]
 
+    @property
+    def is_sum(self) -> bool:
+        """Whether it is the sum of its arguments."""
+        return self.bias == 0.0 and all(coef == 1.0 for coef in self.coefs)
+
 
 @dataclass(frozen=True)
 class Reduce:

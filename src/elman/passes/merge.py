@@ -30,12 +30,16 @@ class _NotAffineError(Exception):
 
 
 class _Term(NamedTuple):
-    """``scale * rows(left) * columns(right) * base``; None: 1."""
+    """``scale * rows(left) * columns(right) * base``; None: 1.
+
+    Where ``gate``, of terms with a base, is 0 the term is 0, whatever the base is.
+    """
 
     base: Node | None = None
     left: Node | None = None
     right: Node | None = None
     scale: Node | None = None
+    gate: Node | None = None
 
 
 class _Affine(NamedTuple):
@@ -74,7 +78,7 @@ def merged(graph: Graph, count: int) -> Graph | None:
     try:
         for step in range(count):
             values: dict[Node, _Value] = dict(zip(graph.states, states, strict=True))
-            values.update({leaf: leaf for leaf in graph.weights})
+            values.update({leaf: _begin(leaf) for leaf in graph.weights})
             for leaf in graph.inputs:
                 name = step_input(leaf.name, step)
                 inputs.append(node(leaf.op, (), (name, *leaf.data[1:]), leaf.shape, leaf.where))
@@ -174,7 +178,7 @@ def _combined(value: _Value, step: int) -> _Value:
         rank_one = term.base is None and term.left is not None and term.right is not None
         if rank_one:  # the number goes into the columns
             term = term._replace(right=_times(term.scale, term.right), scale=None)
-        key = (None, term.left) if rank_one else term[:3]
+        key = (None, term.left) if rank_one else (*term[:3], term.gate)
         other = gathered.get(key)
         if other is not None:
             field = "right" if rank_one else "scale"
@@ -218,6 +222,58 @@ def _added(old: Node, args: list[_Value]) -> _Value:
     return _Affine(old, tuple(terms))
 
 
+def _where(old: Node, args: list[_Value]) -> _Value:
+    """Of terms that both sides have, factors are chosen; others are 0 on the other side."""
+    condition = _node(args[0])
+    if condition.shape:
+        raise _NotAffineError
+    first, second = (
+        [] if isinstance(v, Node) and v.op == "const" and v.number == 0.0 else [*_terms(v)]
+        for v in args[1:]
+    )
+
+    def chosen(a: Node | None, b: Node | None) -> Node | None:
+        if a is b:
+            return a
+        pair = _one(a), _one(b)
+        return node("where", (condition, *pair), (), max((v.shape for v in pair), key=len))
+
+    zero, terms = node("const", (), (0.0,)), list[_Term]()
+    for term in first:
+        other = next((t for t in second if _alike(term, t)), None)
+        if other is None:
+            terms.append(_gated(term, node("ne", (condition, zero))))
+        else:
+            second.remove(other)
+            terms.append(_Term(term.base, *map(chosen, term[1:], other[1:])))
+    terms += [_gated(term, node("eq", (condition, zero))) for term in second]
+    return _Affine(old, tuple(terms))
+
+
+def _alike(term: _Term, other: _Term) -> bool:
+    """Whether two terms differ by their factors alone; of rank one, by one of these."""
+    if term.base is not None or other.base is not None:
+        return term.base is other.base
+    shared = (a is not None and a is b for a, b in zip(term[1:3], other[1:3], strict=True))
+    return any(shared)
+
+
+def _gated(term: _Term, flag: Node) -> _Term:
+    """A term that is 0 where a flag is."""
+    if term.base is not None:
+        return term._replace(gate=_times(term.gate, flag))
+    field = next((name for name in ("right", "left") if getattr(term, name)), "scale")
+    value, zero = _one(getattr(term, field)), node("const", (), (0.0,))
+    return term._replace(**{field: node("where", (flag, value, zero), (), value.shape)})
+
+
+def _kept(term: _Term, value: Node) -> Node:
+    """The value of a term, which its gate may make 0."""
+    if term.gate is None:
+        return value
+    return node("where", (term.gate, value, node("const", (), (0.0,))), (), value.shape)
+
+
 def _spread(old: Node, args: list[_Value]) -> _Value:
     value = _node(args[0])
     if not value.shape:
@@ -227,7 +283,7 @@ def _spread(old: Node, args: list[_Value]) -> _Value:
 
 _MATRICES: dict[str, Callable[[Node, list[_Value]], _Value]] = {
     "mul": _mul, "div": _div, "add": _added, "sub": _added, "neg": _added,
-    "spread": _spread, "tile": _spread,
+    "where": _where, "spread": _spread, "tile": _spread,
 }  # fmt: skip
 
 
@@ -245,7 +301,7 @@ def _matrix(term: _Term, like: Node) -> Node:
             value = wide if value is None else node("mul", (value, wide), (), like.shape)
     if value is None:
         return node("spread", (_one(scale),), (), like.shape)
-    return value if scale is None else node("mul", (scale, value), (), like.shape)
+    return _kept(term, value if scale is None else node("mul", (scale, value), (), like.shape))
 
 
 def _written(value: _Value) -> Node:
@@ -291,7 +347,7 @@ def _sum_of_term(term: _Term, like: Node, axes: list[int]) -> Node:
         value = node("sum", (value,))
     scaled = _times(term.scale, value)
     assert scaled is not None, "a product with the base"
-    return scaled
+    return _kept(term, scaled)
 
 
 def _only(sides: tuple[Node | None, Node | None], axis: int) -> tuple[Node | None, Node | None]:

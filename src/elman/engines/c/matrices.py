@@ -48,12 +48,17 @@ class MatrixSpelling(Spelling):
     """
 
     def accumulate(self, statement: Accumulate) -> str:
-        """See :meth:`Spelling.accumulate`."""
-        number = self._numbers[id(statement)]
-        text = self.value(statement.value)
+        """See :meth:`Spelling.accumulate`. The terms of a sum are added one by one: products among
+        them cost one instruction then."""
+        number, value = self._numbers[id(statement)], statement.value
+        if isinstance(value, Ref):
+            value = self._lets[value.index]
+        terms = value.args if isinstance(value, Affine) and value.is_sum else (statement.value,)
+        texts = map(self.value, terms)
         if self._tail and statement.axis != "columns":
-            text = f"lanes_before({text}, {self.matrix_columns} - u)"
-        return f"a{number}{'[j]' if statement.axis == 'columns' else ''} += {text};"
+            texts = (f"lanes_before({text}, {self.matrix_columns} - u)" for text in texts)
+        target = f"a{number}{'[j]' if statement.axis == 'columns' else ''}"
+        return " ".join(f"{target} += {text};" for text in texts)
 
     def register(self, index: int) -> str:
         """See :meth:`Spelling.register`."""
@@ -82,9 +87,11 @@ class MatrixSpelling(Spelling):
         in_row: list[str] = []
         in_vector: list[str] = []
         self._changes = []
+        self._lets: list[Value] = []
         for statement in part.body:
             match statement:
                 case Let(value):
+                    self._lets.append(value)
                     axes, name = self._axes(value), f"x{len(self._changes)}"
                     self._changes.append(axes)
                     text = self.value(value)
