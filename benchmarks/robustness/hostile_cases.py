@@ -8,7 +8,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 import elman
+from damage import FORMS, NUMBERS, places
 from elman.train.tasks.text.config import TextConfig
 from run_folders import forge
 
@@ -35,8 +35,7 @@ NAMES = (
     *("*/ int evil; /*", "<script>alert(1)</script>", "[red]x[/][/]", "\x1b[2J\x07", "a\nb\\"),
     *("\ud800", "../../../x", "\x00", "%s%n", "$(id)", "\u202ex", "x" * 5000, ""),
 )
-NUMBERS = (0, -1, 2.5, 1e308, -1e308, 1e-320, 10**30, 10**400, float("nan"), float("inf"), True)
-FOREIGN = (None, [], {}, "7", [[[]]], {"a": {"b": 1}}, [1, "2"], *NUMBERS, *NAMES)
+FOREIGN = (None, [], {}, "7", [[[]]], {"a": {"b": 1}}, [1, "2"], True, *NUMBERS, *NAMES)
 NAMED = {f"{ascii(foreign)[:40]} ({number})": foreign for number, foreign in enumerate(FOREIGN)}
 JSON = ("config.json", "facts.json", "result.json", "model.json")
 READ = ("load", "sample", "export", "runs", "report")  # which leave the run's files as they are
@@ -77,55 +76,6 @@ class Case:
     ways: tuple[str, ...]
 
 
-def replace_content(content: bytes) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(content)
-
-
-def instead(make: Callable[[Path], object]) -> Callable[[Path], object]:
-    return lambda path: (path.unlink(), make(path))
-
-
-def listening(path: Path) -> None:
-    folder = os.getcwd()
-    os.chdir(path.parent)  # the name of a socket is short
-    with contextlib.closing(socket.socket(socket.AF_UNIX)) as server:
-        server.bind(path.name)
-    os.chdir(folder)
-
-
-def twice(path: Path) -> None:
-    again = '{"cell": 7, "step": -1, "tokens": 3, "digest": [],'
-    path.write_text(path.read_text().replace("{", again, 1))
-
-
-def to_pipe(path: Path) -> None:
-    os.mkfifo(path.with_suffix(".p"))
-    path.symlink_to(path.with_suffix(".p"))
-
-
-FORMS: dict[str, Callable[[Path], object]] = {
-    "emptied": replace_content(b""),
-    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    "no text": replace_content(b"\xff\xfe\x00\x81" * 999),
-    "deep": replace_content(b'{"a":' * 200_000),
-    "deep lists": replace_content(b"[" * 200_000 + b"]" * 200_000),
-    "digits": replace_content(b'{"steps": ' + b"9" * 100_000 + b"}"),
-    "a list": replace_content(b"[1, 2]"),
-    "null": replace_content(b"null"),
-    "nan": replace_content(b"NaN"),
-    "a mark": lambda path: path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes()),
-    "twice": twice,
-    "huge": lambda path: os.truncate(path, 1 << 42),
-    "gone": Path.unlink,
-    "a pipe": instead(os.mkfifo),
-    "a socket": instead(listening),
-    "a folder": instead(Path.mkdir),
-    "zeros": instead(lambda path: path.symlink_to("/dev/zero")),
-    "a terminal": instead(lambda path: path.symlink_to("/dev/tty")),
-    "a link to nothing": instead(lambda path: path.symlink_to(path.with_name("nothing"))),
-    "a link to itself": instead(lambda path: path.symlink_to(path)),
-    "a link to a pipe": instead(to_pipe),
-}
 Find = Callable[[Place], Iterable[Path]]
 
 
@@ -153,15 +103,6 @@ def forms() -> Iterator[Case]:
     for name in [*names, *(f"{at}/{name}" for at in ("step", "best") for name in inner)]:
         for form, change in formed(lambda place, name=name: [existing(place.file(name))]):
             yield Case("forms", f"{name}: {form}", change, WAYS)
-
-
-def places(content: Any, outer: tuple = ()) -> Iterator[tuple]:
-    """Walk through the places of a JSON value."""
-    if outer:
-        yield outer
-    numbered = enumerate(content) if isinstance(content, list) else ()
-    for key, part in content.items() if isinstance(content, dict) else numbered:
-        yield from places(part, (*outer, key))
 
 
 def replaced(content: Any, location: tuple, value: Any) -> None:

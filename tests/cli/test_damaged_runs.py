@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from damage import FORMS
 from run_folders import FILES, JSON, changed, row_of
 
 GOOD = (
@@ -64,67 +65,28 @@ def test_values_of_another_kind(elman, root, file, place, value, reason):
     check(said, f"{file}: {reason}")
 
 
-def emptied(path: Path) -> None:
-    """No byte is left."""
-    path.write_bytes(b"")
-
-
 def cut(path: Path) -> None:
-    """Half of the first line is left."""
+    """A part of the first line is left."""
     path.write_bytes(path.read_bytes().split(b"\n")[0][:10])
 
 
-def as_folder(path: Path) -> None:
-    """A folder of the file's name."""
-    path.unlink()
-    path.mkdir()
+OTHER_FORMS = {  # what is done to a file -> what is said of a .json, and of metrics.csv
+    "emptied": ("it is empty", "it is empty"),
+    "cut": ("it is not JSON", "it is empty"),
+    "no text": ("it is not JSON", "it is"),
+    **dict.fromkeys(("a folder", "a pipe"), ("it is not a regular file",) * 2),
+    "a link to itself": ("Too many levels of symbolic links",) * 2,
+    "a link to nothing": ("No such file or directory",) * 2,
+    "huge": ("at most 134217728 are read",) * 2,
+}
 
 
-def as_itself(path: Path) -> None:
-    """A link to itself."""
-    path.unlink()
-    path.symlink_to(path)
-
-
-def as_nothing(path: Path) -> None:
-    """A link to a file that is gone."""
-    path.unlink()
-    path.symlink_to(path.with_name("gone"))
-
-
-def as_pipe(path: Path) -> None:
-    """A pipe into which nobody writes: who opens it waits."""
-    path.unlink()
-    os.mkfifo(path)
-
-
-def binary(path: Path) -> None:
-    """Bytes that are no text."""
-    path.write_bytes(b"\xff\xfe\x00\x81" * 99)
-
-
-def huge(path: Path) -> None:
-    """More than memory would hold, on a disk that need not."""
-    os.truncate(path, 1 << 40)
-
-
-FORMS = [  # what is done to a file, what is said of a .json, and of metrics.csv
-    (emptied, "it is empty", "it is empty"),
-    (cut, "it is not JSON", "it is empty"),
-    (binary, "it is not JSON", "it is"),
-    (as_folder, "it is not a regular file", "it is not a regular file"),
-    (as_pipe, "it is not a regular file", "it is not a regular file"),
-    (as_itself, "Too many levels of symbolic links", "Too many levels of symbolic links"),
-    (as_nothing, "No such file or directory", "No such file or directory"),
-    (huge, "at most 134217728 are read", "at most 134217728 are read"),
-]
-
-
-@pytest.mark.parametrize("form, of_json, of_csv", FORMS, ids=[row[0].__name__ for row in FORMS])
+@pytest.mark.parametrize("form", OTHER_FORMS)
 @pytest.mark.parametrize("file", FILES)
-def test_files_of_another_form(elman, root, file, form, of_json, of_csv):
+def test_files_of_another_form(elman, root, file, form):
     """Each file, whatever lies in its place."""
-    form(root / "bad" / file)
+    (FORMS | {"cut": cut})[form](root / "bad" / file)
+    of_json, of_csv = OTHER_FORMS[form]
     code, said, err = elman("runs", f"--out={root}")
     assert (code, err) == (0, "")
     check(said, f"{file}: ")
@@ -251,12 +213,12 @@ def test_a_report_that_cannot_be_written(elman, root):
     assert f"report: {root / 'good' / 'report.html'}" in said
 
 
-@pytest.mark.parametrize("form", [as_folder, as_itself])
+@pytest.mark.parametrize("form", ["a folder", "a link to itself"])
 def test_a_lock_that_is_no_file(elman, root, form):
     """`elman runs` does not mind; who goes on with the run is told."""
     (root / "bad" / "result.json").unlink()
     (root / "bad" / ".lock").write_text("")
-    form(root / "bad" / ".lock")
+    FORMS[form](root / "bad" / ".lock")
     assert "damaged" not in elman("runs", f"--out={root}")[1]
     code, _, err = elman("train", f"--resume={root / 'bad'}")
     assert code == 1
