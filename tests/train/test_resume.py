@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,25 @@ from elman.train.run import checkpoint
 from elman.train.run.folder import RunFolder
 from runs import assert_equal_runs
 
+DRAWN = {"zoneout": 0.2, "recurrent_dropout": 0.2, "weight_dropout": 0.2}
+SGD = {"optimizer": "sgd", "lr": 0.3}
+RUNS: dict[str, dict[str, Any]] = {
+    "auto": {"engine": "auto"},
+    "rnn": {"cell": "rnn", "engine": "aten"},
+    "lstm": {"cell": "lstm", "engine": "aten"},
+    "drawn": {"cell": "lstm", "engine": "reference", **DRAWN},
+    "drawn, auto": {"cell": "lstm", "engine": "auto", **DRAWN},
+    "sgd": SGD,
+    "momentum": {"momentum": 0.9, "schedule": "constant", **SGD},
+    "nesterov": {"momentum": 0.5, "nesterov": True, "schedule": "linear", **SGD},
+}
 
-@pytest.mark.parametrize("cell, engine", [("gru", "auto"), ("rnn", "aten"), ("lstm", "aten")])
-def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at, cell, engine):
-    """Stopped between two checkpoints and two rows of metrics, twice, then carried to the end."""
-    config = dataclasses.replace(small_config, cell=cell, engine=engine)
+
+@pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
+def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at, options):
+    """Stopped between two checkpoints and two rows of metrics, twice, then carried to the end; with
+    what is drawn and dropped, momentum, and the schedule where it was."""
+    config = dataclasses.replace(small_config, **options)
     whole = train(config)
     assert whole.complete
 
@@ -33,43 +48,16 @@ def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at,
 
     assert resumed.complete
     assert_equal_runs(resumed.folder, whole.folder)
-
-
-@pytest.mark.parametrize("engine", ["reference", "auto"])
-def test_random_numbers_resume(small_config, train, resume, interrupt_at, engine):
-    """Zoneout and what is dropped are drawn as in a run that nothing stopped; and they matter."""
-    drawn = {"zoneout": 0.2, "recurrent_dropout": 0.2, "weight_dropout": 0.2}
-    config = dataclasses.replace(small_config, cell="lstm", engine=engine, **drawn)
-    whole = train(config)
-    interrupt_at(7)
-    stopped = train(config)
-    resumed = resume(stopped.folder.path)
-
-    assert_equal_runs(resumed.folder, whole.folder)
-    plain = train(dataclasses.replace(config, **dict.fromkeys(drawn, 0.0)))
-    assert plain.result["valid_loss"] != whole.result["valid_loss"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"momentum": 0.9, "schedule": "constant"},
-        {"momentum": 0.5, "nesterov": True, "schedule": "linear"},
-    ],
-)
-def test_sgd_resumes(small_config, train, resume, interrupt_at, options):
-    """With its momentum, and the schedule where it was."""
-    config = dataclasses.replace(small_config, optimizer="sgd", lr=0.3, **options)
-    whole = train(config)
-    interrupt_at(7)
-    stopped = train(config)
-    resumed = resume(stopped.folder.path)
-
-    assert_equal_runs(resumed.folder, whole.folder)
     assert resumed.folder.read("config") | {"data": ""} == config.to_json() | {"data": ""}
-    adamw = train(dataclasses.replace(small_config, lr=0.3))
-    assert adamw.result["valid_loss"] != whole.result["valid_loss"]
+
+
+def test_options_of_these_runs_matter(small_config, train):
+    """Whatever is drawn or updated otherwise gives another loss."""
+    found = [
+        train(dataclasses.replace(small_config, **options)).result["valid_loss"]
+        for options in (RUNS["drawn"], RUNS["drawn"] | dict.fromkeys(DRAWN, 0.0), SGD, {"lr": 0.3})
+    ]
+    assert len(set(found)) == len(found)
 
 
 def test_resumes_without_the_tuning_cache(
