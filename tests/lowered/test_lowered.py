@@ -16,10 +16,12 @@ from elman import cell as declared
 from elman import cells
 from elman.errors import VerifyError
 from elman.lowered.dump import show_direction
+from elman.lowered.layout import Layout
 from elman.lowered.lower import Lowered
 from elman.lowered.types import (
     Access,
     Copy,
+    Matrix,
     MatVec,
     Once,
     Prefetch,
@@ -35,6 +37,7 @@ from helpers import Case, Sizes, assert_all_same, oracle, random_case
 from kernels import case_of
 from lowered_machine import Machine, lowered_of
 from random_cells import drawn_cells, reusing_cells
+from unseen import holding
 
 F64 = torch.float64
 SIZES = Sizes(T=4, B=3, I=5, H=9)
@@ -82,6 +85,40 @@ def test_a_scalar_that_is_held():
     lowered = lowered_of(case)
     verify(lowered)
     check(lowered, case)
+
+
+class Joined(Layout):
+    """As of engine triton."""
+
+    joins_sums, sums_in_place = True, False
+
+
+@pytest.mark.parametrize("cell", [cells.gru, cells.lem, cells.slstm, held, holding], ids=named)
+def test_other_layouts(cell, monkeypatch):
+    """Summed slots in the order of the weights, and cotangents of all states in two rows."""
+    monkeypatch.setattr("elman.lowered.lower.Layout", Joined)
+    case = random_case(cell, SIZES, 2, F64)
+    lowered = lowered_of(case)
+    assert not any(lowered.layout.summed)
+    verify(lowered)
+    check(lowered, case)
+
+
+def test_sums_that_are_joined(monkeypatch):
+    """What the gradients of neighbouring blocks of a weight are sums of lies side by side."""
+    case = random_case(cells.lstm, Sizes(T=4, B=3, I=8, H=8), 0, F64)
+    plain = lowered_of(case)
+    monkeypatch.setattr("elman.lowered.lower.Layout", Joined)
+    for lowered, expected in ((plain, False), (lowered_of(case), True)):
+        assert lowered.backward is not None
+        lefts: dict[Any, list[tuple[int, int]]] = {}
+        for term in lowered.backward.sums:
+            if isinstance(term.target, Matrix):
+                place = term.target.access.offset, term.left.offset
+                lefts.setdefault(term.right, []).append(place)
+        offsets = [[offset for _, offset in sorted(places)] for places in lefts.values()]
+        assert [len(each) for each in offsets] == [4, 4]
+        assert all((each == [*range(0, 32, 8)]) is expected for each in offsets)
 
 
 @pytest.mark.parametrize("tape", ["save", "auto", "recompute"])

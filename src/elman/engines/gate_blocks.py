@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.ir.draws import stream
 from elman.ir.graph import Node
 from elman.ir.types import gate_block_size
 
@@ -40,11 +39,6 @@ class GateBlockViews:
         for leaf, block in zip(leaves, blocks, strict=True):
             array[self._cuts[leaf]] = block
         return array
-
-
-def stream_of(value: Node) -> int:
-    """Stream number of a canonical ``uniform``; 0 for other ops."""
-    return stream(*value.data) if value.op == "uniform" else 0
 
 
 def _cut(declared: Any, leaf: Node, sizes: Mapping[str, int]) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from types import MappingProxyType
 
 from elman.ir.graph import Node
 from elman.ir.pair import Pair
@@ -14,6 +16,7 @@ from elman.plan.segments import full_reads
 
 _CACHE_LINE = 64  # (bytes)
 _LINE = 16  # elements that a cache line has at most
+_NO_SUMS: Mapping[int, int] = MappingProxyType({})
 
 
 class Layout(Columns):
@@ -22,9 +25,12 @@ class Layout(Columns):
     Args:
         program: what is laid out.
         lanes: elements of a vector, to which units are padded.
-        conflicting_row: rows that are multiples of so many elements are made longer.
+        conflicting_row: rows that are multiples of so many elements are made longer; 0: none.
 
     Attributes:
+        joins_sums: whether slots whose rows are summed lie in the order of the weights that these
+            are gradients of, so that one product takes several of them.
+        sums_in_place: whether cotangents may be summed where they lie.
         gate_blocks: all of the program, in the order of the tables of unit ranges.
         summed: by state: whether its cotangent has one row, and is changed where it lies. Nobody
             else reads that of a vector that is only held (a scalar's is read by every worker), or
@@ -35,17 +41,22 @@ class Layout(Columns):
         tape, tape_row: the same of the tape's slots.
     """
 
+    joins_sums, sums_in_place = False, True
+
     def __init__(self, program: Program, lanes: int, conflicting_row: int) -> None:
         super().__init__(program)
         self.lanes, self._conflicting_row = lanes, conflicting_row
         step = program.pair.step
         self.gate_blocks = _gate_blocks(program)
+        self._first_sums = _first_sums(program) if self.joins_sums else {}
         self.summed = [
-            bool(leaf.shape) and (leaf in step.held or _changes_in_place(program, k))
+            self.sums_in_place
+            and bool(leaf.shape)
+            and (leaf in step.held or _changes_in_place(program, k))
             for k, leaf in enumerate(step.states)
         ]
         self.carry, (self.carry_row, self.summed_row) = self._carries()
-        self.tape, self.tape_row = self.slots(program.tape)
+        self.tape, self.tape_row = self.slots(program.tape, "tape")
         self.weights = WeightBlocks(self, program.pair)
 
     def _carries(self) -> tuple[dict[int, int], tuple[int, int]]:
@@ -79,11 +90,16 @@ class Layout(Columns):
         """Units of a value along an axis; 1 for a scalar."""
         return self.size(value.shape[axis][0]) if len(value.shape) > axis else 1
 
-    def slots(self, slots: Sequence[GateBlock | None]) -> tuple[list[int], int]:
-        """Offsets of slots in a row (None: a scalar's), and the row's length."""
+    def slots(self, slots: Sequence[GateBlock | None], kind: str = "") -> tuple[list[int], int]:
+        """Offsets of slots in a row (None: a scalar's), and the row's length.
+
+        ``kind``: ``tape``, or ``chunk`` of the backward, whose rows may be summed.
+        """
         offsets: list[int] = [0] * len(slots)
         used = 0
-        for index, gate_block in enumerate(slots):
+        first = self._first_sums.get(kind, _NO_SUMS)
+        for index in sorted(range(len(slots)), key=lambda index: first.get(index, inf)):
+            gate_block = slots[index]
             if gate_block is not None:
                 offsets[index] = used
                 used += self.padded(gate_block)
@@ -92,7 +108,7 @@ class Layout(Columns):
                 offsets[index] = used
                 used += 1
         row = -(-used // self.lanes) * self.lanes
-        if row and row % self._conflicting_row == 0:
+        if row and self._conflicting_row and row % self._conflicting_row == 0:
             row += _CACHE_LINE // (8 if self.program.spec.dtype == "float64" else 4)
         return offsets, row
 
@@ -129,6 +145,20 @@ def _gate_blocks(program: Program) -> list[GateBlock]:
         for part in segment.parts
     ]
     return list(dict.fromkeys([*vectors, *parts]))
+
+
+def _first_sums(program: Program) -> dict[str, dict[int, int]]:
+    """By kind and slot: the first weight block whose gradient is a sum of the slot's rows."""
+    by_kind: dict[str, dict[int, int]] = {"tape": {}, "chunk": {}}
+    blocks, backward = program.pair.blocks, program.backward
+    if backward is None:
+        return by_kind
+    for term in program.sums:
+        buffer = backward.summed(term.left)
+        if buffer.where in by_kind and term.target in blocks:
+            ranks, first = by_kind[buffer.where], blocks[term.target][0]
+            ranks[buffer.index] = min(first, ranks.get(buffer.index, first))
+    return by_kind
 
 
 class WeightBlocks:

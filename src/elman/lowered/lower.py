@@ -10,13 +10,8 @@ from elman.ir.pair import loop_invariant
 from elman.lowered.invariants import lower_gradients, lower_invariants
 from elman.lowered.layout import InvariantMemory, Layout, reads
 from elman.lowered.phases import PhaseLowering
-from elman.lowered.types import (
-    Direction,
-    Matrix,
-    RowSum,
-    Space,
-)
-from elman.plan.program import Program, Sweep
+from elman.lowered.types import Access, Direction, Matrix, Phase, RowSum, Space
+from elman.plan.program import Buffer, Program, Sweep, Where
 from elman.plan.schedule import Blocks
 from elman.plan.two_valued import worth_looking
 
@@ -47,25 +42,29 @@ def lower(program: Program, lanes: int, blocks: Blocks | None = None) -> Lowered
     blocks = blocks or Blocks()
     layout = Layout(program, lanes, blocks.conflicting_row)
     memory = InvariantMemory(layout)
-    forward = _DirectionLowering("forward", program.forward, layout, memory, blocks).direction()
+    forward = DirectionLowering("forward", program.forward, layout, memory, blocks).direction()
     if program.backward is None:
         return Lowered(layout, memory, forward, None)
     memory.begin_direction()
-    backward = _DirectionLowering("backward", program.backward, layout, memory, blocks).direction()
+    backward = DirectionLowering("backward", program.backward, layout, memory, blocks).direction()
     return Lowered(layout, memory, forward, backward)
 
 
-class _DirectionLowering:
-    """Lowers one direction in time."""
+class DirectionLowering:
+    """Lowers one direction in time.
+
+    Attributes:
+        phases: before, step, after; a replay, if there is one.
+    """
 
     def __init__(
         self, name: str, sweep: Sweep, layout: Layout, memory: InvariantMemory, blocks: Blocks
     ) -> None:
         self.name, self.sweep, self.layout, self.memory = name, sweep, layout, memory
         self.program: Program = layout.program
-        self.chunk = layout.slots(sweep.chunk)
+        self.chunk = layout.slots(sweep.chunk, "chunk" if name == "backward" else "")
         self.spikes = worth_looking(self.program.pair.step)
-        self._phases = [
+        self.phases = [
             PhaseLowering(
                 phase,
                 layout,
@@ -80,19 +79,15 @@ class _DirectionLowering:
             for phase in sweep.all_phases
         ]
         if sweep.replay is not None:  # one worker replays a sample while another runs its steps
-            loops = self._phases[1], self._phases[3]
+            loops = self.phases[1], self.phases[3]
             row = max(phase.scratch_row for phase in loops)
             for phase in loops:
                 phase.scratch_row = row
 
     def direction(self) -> Direction:
         """The direction, lowered in the order in which offsets are to be given."""
-        before, step, after = (
-            phase.lowered(name)
-            for phase, name in zip(self._phases[:3], ("before", "step", "after"), strict=True)
-        )
-        replay = self._phases[3].lowered("replay") if self.sweep.replay else None
-        phases = before, step, after
+        phases = self.lowered_phases()
+        replay = self.phases[3].lowered("replay") if self.sweep.replay else None
         backward = self.name == "backward"
         sums, targets = self._sums() if backward else ((), frozenset[Node]())
         pair, wants = self.program.pair, self.program.spec.wants
@@ -116,6 +111,22 @@ class _DirectionLowering:
             self.memory.matrices,
             replay,
         )
+
+    def lowered_phases(self) -> tuple[Phase, Phase, Phase]:
+        """Before, step and after as data."""
+        before, step, after, *_ = self.phases
+        return before.lowered("before"), step.lowered("step"), after.lowered("after")
+
+    def carried(self) -> list[tuple[Access, Access]]:
+        """For each state, where a step finds it (its cotangent, in a backward), and leaves it."""
+        before: Where = "state" if self.name == "forward" else "carry"
+        after: Where = "next" if self.name == "forward" else "d_state"
+        access, states = self.phases[1].access, enumerate(self.program.pair.step.states)
+        return [(access(Buffer(before, k), s), access(Buffer(after, k), s)) for k, s in states]
+
+    def summed(self, value: Node) -> Access:
+        """The column of rows of a sum's operand, once all phases have run."""
+        return self.phases[2].access(self.sweep.summed(value), value)
 
     def _invariants(self) -> list[Node]:
         """Loop-invariant values that the phases read, and computed matrices of products."""
@@ -160,7 +171,7 @@ class _DirectionLowering:
         """The sums over rows in the order in which they run, and targets that are summed up in the
         caller's gradients."""
         program, layout, memory = self.program, self.layout, self.memory
-        pair, after = program.pair, self._phases[2]
+        pair = program.pair
         leaf_of = dict(pair.d_invariants)
         gradients = dict(zip(pair.step.weights, pair.d_weights, strict=True))
         in_place = frozenset(
@@ -178,10 +189,7 @@ class _DirectionLowering:
         sums: list[RowSum] = []
         begun: set[Node] = set()
         for term in terms:
-            columns = [
-                None if v is None else after.access(self.sweep.summed(v), v)
-                for v in (term.left, term.right)
-            ]
+            right = None if term.right is None else self.summed(term.right)
             if term.right is None:
                 target = memory.vector(leaf_of[term.target])
             elif term.target in in_place:
@@ -190,9 +198,7 @@ class _DirectionLowering:
                 target = Matrix(access, rows, units)
             else:
                 target = memory.matrix(leaf_of[term.target])
-            left, right = columns
-            assert left is not None
-            spikes = term.right in self.spikes
-            sums.append(RowSum(target, left, right, term.target not in begun, spikes))
+            spikes, first = term.right in self.spikes, term.target not in begun
+            sums.append(RowSum(target, self.summed(term.left), right, first, spikes))
             begun.add(term.target)
         return tuple(sums), in_place

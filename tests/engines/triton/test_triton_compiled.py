@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elman import cells, compiler
-from elman.engines.triton.batched_phase import BatchedPhase
 from elman.engines.triton.layout import TritonLayout
 from elman.engines.triton.limits import PROCESSORS
 from elman.engines.triton.occupancy import grids, loops
@@ -310,9 +309,7 @@ def test_steps_compile(cell: Cell) -> None:
     layout = TritonLayout(of)
     assert of.backward is not None
     for sweep in (of.forward, of.backward):
-        places = Sweeping(layout, sweep, TritonSchedule("steps"), (True, True)).place
-        for phase in (sweep.before, sweep.step, sweep.after):
-            runner = BatchedPhase(layout, phase, places)
+        for runner in Sweeping(layout, sweep, TritonSchedule("steps"), (True, True)).runners:
             for text, segment in zip(runner.texts, runner.segments):
                 if segment.kernel is None:
                     continue

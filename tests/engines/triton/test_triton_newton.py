@@ -212,8 +212,9 @@ def test_heads_share_their_kernels(heads: int) -> None:
     (own,) = formula_of(cells.gru.with_heads(heads), 2 * heads)._iterations(
         newton.newton, torch.float32
     )
-    assert own.steps_text.count("\n") == few.steps_text.count("\n")
-    assert f") * {heads} + group)" in own.steps_text
+    text = own.scan.steps_text
+    assert text.count("\n") == few.scan.steps_text.count("\n")
+    assert f") * {heads} + group)" in text
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,8 @@ def test_compiled(cell: Cell, H: int) -> None:
         if isinstance(one, ScannedNewton):
             shapes |= dict.fromkeys(("totals", "steps"), scans.block(one.n, 1))
         for name, (steps, channels) in shapes.items():
-            kernel = function(name, getattr(one, f"{name}_text"))
+            of = getattr(one, "scan", one) if name in ("totals", "steps") else one
+            kernel = function(name, getattr(of, f"{name}_text"))
             constants = {"STEPS": steps, "CHANNELS": channels}
             constants |= {"LENGTH": convergence.WINDOW} if name == "strayed" else {}
             types = {

@@ -69,7 +69,7 @@ def test_joining_is_associative(n, seed):
 def test_compiled(n, N, target):
     """Neither kernel spills."""
     steps, channels = scans.block(n, N)
-    texts = {"totals": scans.totals_text(n), "steps": scans.steps_text(n)}
+    texts = {"totals": scans.linear(n).totals_text, "steps": scans.linear(n).steps_text}
     _fits(texts, {"STEPS": steps, "CHANNELS": channels}, target)
 
 

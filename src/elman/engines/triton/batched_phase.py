@@ -5,122 +5,97 @@ Batched phases run so over all T·B rows; a step of any size does over its B.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from elman.engines.triton import limits
-from elman.engines.triton.body import LIVE, Body
 from elman.engines.triton.launch import arguments
-from elman.engines.triton.layout import ColumnRange, TritonLayout, merged, padded
-from elman.engines.triton.source import function
-from elman.engines.triton.statements import Code, Var, assign, code, free, kernel, with_heads
+from elman.engines.triton.layout import ColumnRange, TritonLayout, array_of, merged, padded
+from elman.engines.triton.printer import Printer, with_heads
+from elman.engines.triton.source import function, kernel
 from elman.ir.graph import Node
-from elman.plan.program import Buffer, Bundle, Phase, Segment
+from elman.lowered.types import Access, Phase, Product, Segment, Space
 
-ROW = Var("r")
-
-
-class Place(NamedTuple):
-    """Where a buffer lies.
-
-    Attributes:
-        array: its name, of rows.
-        offset: in each row.
-        narrow: the array of the same rows in the sequence's own type, which products read: beside
-            states that are float32; else the same array.
-    """
-
-    array: str
-    offset: int
-    narrow: str
+_NARROW = {"st": "sp", "nx": "sq"}  # arrays of states in the sequence's own type
 
 
-Locate = Callable[[Buffer], Place]
-
-
-class _SegmentKernel(Body):
+class _SegmentKernel(Printer):
     """One segment: values of other segments lie in memory.
 
     Attributes:
-        products: the bundles that torch multiplies first, and the names of their arrays.
-        arguments: names of the kernel's arguments.
+        products: what torch multiplies first, and the names of their arrays.
     """
 
-    def __init__(self, layout: TritonLayout, phase: Phase, places: Locate, *, heads: bool) -> None:
-        super().__init__(layout, phase)
-        self.places, self.heads = places, heads
-        self.products: list[tuple[Bundle, str]] = []
-        self.arguments: list[str] = []
+    def __init__(self, layout: TritonLayout, phase: Phase, *, wide: bool) -> None:
+        super().__init__(layout)
+        self._wide, self._several = wide, len(phase.segments) > 1
+        self.products: list[tuple[Product, str]] = []
 
-    def address(self, buffer: Buffer) -> Code:
-        """See :meth:`Body.address`."""
-        place = self.places(buffer)
-        return self._at(place.array, place.offset)
+    def address(self, access: Access) -> str:
+        """See :meth:`Printer.address`."""
+        return self._at(array_of(access), access)
 
-    def _at(self, array: str, offset: int) -> Code:
-        return code("{} + {} * {} + {}", Var(array), ROW, Var(f"{array}_r"), offset)
+    def _at(self, array: str, access: Access) -> str:
+        return f"{self.array(array)} + r * {self.array(f'{array}_r')} + {access.offset}"
 
-    def store(self, buffer: Buffer, value: Node) -> None:
-        """See :meth:`Body.store`; a state in float32 is kept in the sequence's type as well; one
-        that only holds a value stays where it lies."""
-        if buffer.where == "next" and self.layout.column(buffer).array in self.layout.held:
+    def store(self, access: Access, name: str) -> None:
+        """See :meth:`Printer.store`; scalars that a later segment may read, and states in both
+        types."""
+        if access.region.space is Space.SCALAR and not self._several:
+            self.at_hand[access] = name
             return
-        super().store(buffer, value)
-        place = self.places(buffer)
-        if place.narrow != place.array:
-            self.statements.append(self.stored(self._at(place.narrow, place.offset), value))
+        super().store(access, name)
+        if self._wide and access.region.space is Space.STATE:
+            self.lines.append(self.stored(self._at(narrow_array(access), access), access, name))
 
-    def accumulated(self, bundle: Bundle) -> list[Var]:
-        """See :meth:`Body.accumulated`: what torch multiplied, side by side."""
-        array = f"pb{len(self.products)}"
-        self.products.append((bundle, array))
-        loads: list[Var] = []
-        for index, acc in enumerate(bundle.accs):
-            size = self.layout.width(acc.into)
-            at = code("{} + {}", self._at(array, index * size), self.units(size))
-            load = "tl.load({}, mask={}, other=0.0).to(tl.float32)"
-            loads.append(self.define(load, at, self.inside(size), letter="a"))
-        return loads
-
-    def segment(self, segment: Segment) -> None:
-        """See :meth:`Body.segment`; scalars that a later segment may read are stored."""
-        for value in segment.scalars:
-            self._compute(value)
-            if len(self.phase.segments) > 1:
-                self.store(self.phase.buffers[value], value)
-        super().segment(Segment(segment.sync, (), segment.scalar_writes, segment.parts))
-
-    def text(self) -> str:
-        """The kernel, called ``rows``."""
-        body = [
-            assign(ROW, "(tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]"),
-            assign(LIVE, "{} < count", ROW),
-            *self.before,
-            *self.statements,
+    def product(self, product: Product) -> list[str]:
+        """See :meth:`Printer.product`: what torch multiplied, side by side."""
+        array = self.array(f"pb{len(self.products)}")
+        self.products.append((product, array))
+        size = self.layout.size(product.gate_block)
+        start = f"{array} + r * {self.array(f'{array}_r')} + {self.units(size)}"
+        mask = self.inside(size)
+        return [
+            self.define(f"tl.load({start} + {k * size}, mask={mask}, other=0.0)", "a")
+            for k in range(len(product.accs))
         ]
-        arrays = free(body)
-        self.arguments, heads = with_heads(arrays, 1) if self.heads else (arrays, [])
-        self.arguments = [*self.arguments, "count"]
-        return kernel("rows", [*self.arguments, "N: tl.constexpr"], [*heads, *body], ["count"])
+
+    def text(self, *, heads: bool) -> tuple[str, list[str]]:
+        """The kernel, called ``rows``, and its arguments."""
+        lines = [
+            "r = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
+            "live = r < count",
+            *self.before,
+            *self.lines,
+        ]
+        arrays, to_head = with_heads(self.arrays, 1) if heads else ([*self.arrays], [])
+        names = [*arrays, "count"]
+        return kernel("rows", [*names, "N: tl.constexpr"], [*to_head, *lines], ["count"]), names
 
     @property
     def block(self) -> int:
         """Rows that a program takes."""
-        widest = max(map(padded, self._units), default=1)
+        widest = max(map(padded, self._sizes), default=1)
         return max(1, min(limits.ROWS_MOST, limits.ROWS_BLOCK // widest))
+
+
+def narrow_array(access: Access) -> str:
+    """The array with a state's rows in the type of its sequence, beside that in float32."""
+    name = array_of(access)
+    return f"{_NARROW[name[:2]]}{name[2:]}"
 
 
 @dataclass(frozen=True, eq=False)
 class _JoinedOperands:
-    """Operands of a bundle that lie side by side: one product.
+    """Operands of a product that lie side by side: one product.
 
     Attributes:
         columns: where.
-        places: which of the bundle's operands they are.
+        places: which of the product's operands they are.
     """
 
     columns: ColumnRange
@@ -131,7 +106,7 @@ class _JoinedOperands:
 class _Compiled:
     """One segment: products, each into an array of its own, then a kernel."""
 
-    products: tuple[tuple[Bundle, str, tuple[_JoinedOperands, ...]], ...]
+    products: tuple[tuple[Product, str, tuple[_JoinedOperands, ...]], ...]
     kernel: Any
     arguments: list[str]
     block: int
@@ -143,22 +118,15 @@ class BatchedPhase:
     Args:
         layout: of the program.
         phase: what to run.
-        places: where its buffers lie.
+        wide: whether its states are float32, beside their sequences.
         heads: whether several heads run side by side, with arrays and weights of their own.
     """
 
     def __init__(
-        self,
-        layout: TritonLayout,
-        phase: Phase,
-        places: Locate,
-        *,
-        heads: bool = False,
+        self, layout: TritonLayout, phase: Phase, *, wide: bool = False, heads: bool = False
     ) -> None:
-        self.layout, self.phase, self._places, self.heads = layout, phase, places, heads
+        self.layout, self.phase, self.wide, self.heads = layout, phase, wide, heads
         self.texts: list[str] = []
-        self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
-        self.scratch = layout.slots(phase.scratch)
         self.segments = [self._compiled(segment) for segment in phase.segments]
 
     @property
@@ -168,28 +136,23 @@ class BatchedPhase:
         products = [runs for segment in self.segments for *_, runs in segment.products]
         return names | {run.columns.base for runs in products for run in runs}
 
-    def places(self, buffer: Buffer) -> Place:
-        """The place of a buffer."""
-        if buffer.where == "scratch":
-            return Place("sr", self.scratch[0][buffer.index], "sr")
-        return self._places(buffer)
-
     def _compiled(self, segment: Segment) -> _Compiled:
-        body = _SegmentKernel(self.layout, self.phase, self.places, heads=self.heads)
-        body.segment(segment)
-        text = body.text()
+        printer = _SegmentKernel(self.layout, self.phase, wide=self.wide)
+        printer.segment(segment)
+        text, names = printer.text(heads=self.heads)
         self.texts.append(text)
-        compiled = function("rows", text) if body.statements else None
-        products = tuple((bundle, name, self._runs(bundle)) for bundle, name in body.products)
-        return _Compiled(products, compiled, body.arguments, body.block)
+        compiled = function("rows", text) if printer.lines else None
+        products = tuple((product, name, self._runs(product)) for product, name in printer.products)
+        return _Compiled(products, compiled, names, printer.block)
 
-    def _runs(self, bundle: Bundle) -> tuple[_JoinedOperands, ...]:
-        """A bundle's operands, those side by side together."""
+    def _runs(self, product: Product) -> tuple[_JoinedOperands, ...]:
+        """A product's operands, those side by side together."""
         placed: list[tuple[ColumnRange, int]] = []
-        for index, operand in enumerate(bundle.operands):
-            place = self.places(self.phase.buffers[operand])
-            width = self.layout.width(operand)
-            placed.append((ColumnRange(place.narrow, place.offset, width), index))
+        for index, operand in enumerate(product.operands):
+            columns = ColumnRange.of(operand)
+            if self.wide and operand.region.space is Space.STATE:
+                columns = columns._replace(base=narrow_array(operand))
+            placed.append((columns, index))
         runs: list[_JoinedOperands] = []
         for place, index in sorted(placed):
             if runs and runs[-1].columns.is_contiguous_with(place):
@@ -202,14 +165,14 @@ class BatchedPhase:
 
     def matrices(self) -> list[Node]:
         """Matrices of its products."""
-        matrices = [
-            term.args[0]
+        terms = (
+            term
             for segment in self.segments
-            for bundle, *_ in segment.products
-            for acc in bundle.accs
-            for term in acc.terms
-        ]
-        return list(dict.fromkeys(matrices))
+            for product, *_ in segment.products
+            for acc in product.accs
+            for term in acc
+        )
+        return list(dict.fromkeys(self.layout.memory.values[term.matrix] for term in terms))
 
     def weights(self, matrices: Mapping[Node, Tensor]) -> list[Tensor]:
         """Weights of its products, one per run of joined operands, in order.
@@ -217,14 +180,16 @@ class BatchedPhase:
         Args:
             matrices: values of :meth:`matrices` [.., m, n].
         """
-        operands: list[Tensor] = []
+        node_of, operands = self.layout.memory.values, list[Tensor]()
         for segment in self.segments:
-            for bundle, _, runs in segment.products:
+            for product, _, runs in segment.products:
                 for run in runs:
                     below: list[Tensor] = []
                     for place in run.places:
-                        terms = [acc.terms[place] for acc in bundle.accs]
-                        blocks = [transposed_if(matrices[t.args[0]], t.transposed) for t in terms]
+                        terms = [acc[place] for acc in product.accs]
+                        blocks = [
+                            transposed_if(matrices[node_of[t.matrix]], t.transposed) for t in terms
+                        ]
                         below.append(joined(blocks).mT)
                     operands.append(joined(below))
         return operands
@@ -257,7 +222,7 @@ class BatchedPhase:
 def _multiplied(
     runs: Sequence[_JoinedOperands], arrays: Mapping[str, Tensor], weights: Iterator[Tensor]
 ) -> Tensor:
-    """The sums of a bundle, side by side: [.., rows, Σ units]."""
+    """The sums of a product, side by side: [.., rows, Σ units]."""
     total: Tensor | None = None
     for run in runs:
         product = multiplied(run.columns.view(arrays), next(weights))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed
+from elman.engines.triton import limits
 from elman.engines.triton.batched_phase import BatchedPhase, transposed_if
 from elman.engines.triton.launch import Arrays, fresh, numbered
 from elman.engines.triton.sweeping import Sweeping
@@ -46,10 +47,10 @@ class CallBuffers(ABC):
         self.T, self.B, self.rows = of.sizes(call)
         like = call.inputs[0]
         lead, layout = self.heads, of.layout
-        vectors = [] if vec is not None else [*layout.vectors]
+        vectors = [] if vec is not None else [*layout.memory.offsets]
         values = of.rate.values(call.weights, [*vectors, *sweep.matrices], heads=bool(lead))
         if vectors:
-            vec = torch.cat([values[node].reshape(*lead, -1) for node in vectors], -1).float()
+            vec = _side_by_side([values[node].reshape(*lead, -1) for node in vectors])
         self.vec = like.new_zeros(*lead, 1, dtype=torch.float32) if vec is None else vec
         self._matrices = {node: _rowed(values[node]) for node in sweep.matrices}
         self._carry: Sequence[Tensor] = []
@@ -74,7 +75,7 @@ class CallBuffers(ABC):
         if not runner.segments:
             return
         workspace: Arrays = {}
-        for name, width in (("sr", runner.scratch[1]), ("sc", runner.scalars)):
+        for name, width in (("sr", runner.phase.scratch_row), ("sc", runner.phase.scalars)):
             if width:
                 workspace[name] = fresh(self.vec, *self.heads, self.rows, width)
         weights = runner.weights(self._matrices)
@@ -111,8 +112,8 @@ class CallBuffers(ABC):
         weights = runner.weights(self._matrices)
         rows = {name: a for name, a in self.arrays.items() if not name.startswith(("st", "nx"))}
         workspace = {
-            "sr": fresh(self.vec, *heads, B, max(1, runner.scratch[1])),
-            "sc": fresh(self.vec, *heads, B, max(1, runner.scalars)),
+            "sr": fresh(self.vec, *heads, B, max(1, runner.phase.scratch_row)),
+            "sc": fresh(self.vec, *heads, B, max(1, runner.phase.scalars)),
         }
         wide: list[Tensor] = []
         if self.sweep.wide:
@@ -181,7 +182,7 @@ class CallBuffers(ABC):
 
     def _chunk(self, like: Tensor) -> Tensor:
         """Memory between batched phases and steps."""
-        width = max(1, self.sweep.chunk[1])
+        width = max(1, self.sweep.lowering.chunk[1])
         return fresh(like, *self.heads, self.rows, width, dtype=self.of.slots)
 
 
@@ -340,6 +341,13 @@ def _empty(like: Tensor, filled: bool, *shape: int) -> Tensor:
 def _rowed(matrix: Tensor) -> Tensor:
     """A matrix, or several, whose rows are contiguous."""
     return matrix if matrix.stride(-1) == 1 else matrix.contiguous()
+
+
+def _side_by_side(vectors: Sequence[Tensor]) -> Tensor:
+    """Vectors [.., n] in one array of float32, padded as their offsets are."""
+    zeros = vectors[0].new_zeros(limits.ALIGNED).expand(*vectors[0].shape[:-1], -1)
+    padded = [part for v in vectors for part in (v, zeros[..., : -v.shape[-1] % limits.ALIGNED])]
+    return torch.cat(padded, -1).float()
 
 
 @lru_cache(maxsize=8)

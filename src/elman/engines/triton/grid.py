@@ -11,32 +11,19 @@ kept full with a minibatch of four.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import Any
 
 from elman.engines.triton import limits
-from elman.engines.triton.body import LIVE
-from elman.engines.triton.layout import KTile, TritonLayout, k_tiles, padded
-from elman.engines.triton.loop import ALL_LIVE, SAMPLE, STEP, TIME, Loop
+from elman.engines.triton.layout import KTile, TritonLayout, array_of, k_tiles, padded
+from elman.engines.triton.loop import Loop, Names, shape
 from elman.engines.triton.schedule import TritonSchedule
-from elman.engines.triton.statements import (
-    Code,
-    Statement,
-    Var,
-    assign,
-    code,
-    defined,
-    joined,
-    substituted,
-)
-from elman.ir.graph import Node
-from elman.ir.pair import loop_invariant
-from elman.plan.cost import phase_nodes
-from elman.plan.program import Acc, Buffer, Bundle, Segment, Sweep
-from elman.plan.segments import full_reads
+from elman.engines.triton.source import indented
+from elman.lowered.lower import DirectionLowering
+from elman.lowered.types import Access, Let, Phase, Product, Segment, Space, Store, Term, columns_of
 
-_EPOCH, _BARS, _INSIDE = Var("epoch"), Var("bar_at"), Var("inside")
+_SHARED = (Space.SCRATCH, Space.CARRY)  # in memory where other programs read it
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,34 +32,28 @@ class _Stage:
 
     Attributes:
         sync: whether it waits for other programs.
-        early: what is loaded a stage ahead.
+        early: variables of what is loaded a stage ahead, and which columns these are.
         ready: what is done with it before the wait.
         work: what follows the wait.
         late: what no other program waits for.
     """
 
     sync: bool
-    early: list[Statement] = field(default_factory=list)
-    ready: list[Statement] = field(default_factory=list)
-    work: list[Statement] = field(default_factory=list)
-    late: list[Statement] = field(default_factory=list)
-
-    @property
-    def statements(self) -> list[Statement]:
-        """All of them."""
-        return [*self.early, *self.ready, *self.work, *self.late]
+    early: list[tuple[str, Access]] = field(default_factory=list)
+    ready: list[str] = field(default_factory=list)
+    work: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
 
 
 class Grid(Loop):
     """One direction's time loop, its units cut over ``programs``.
 
     Args:
-        layout, sweep, schedule, chunk, kept_states, packed, heads: as of :class:`Loop`.
+        layout, schedule, lowering, phase, options: as of :class:`Loop`.
 
     Attributes:
         programs: of a group.
         passes: how often the interpreter repeats a step until all programs have seen all others.
-        scratch: offsets of what is shared within a step, and the length of its rows.
     """
 
     numbers = ("i0", "i1", "T", "B", "g0")
@@ -82,102 +63,85 @@ class Grid(Loop):
     def __init__(
         self,
         layout: TritonLayout,
-        sweep: Sweep,
         schedule: TritonSchedule,
-        chunk: tuple[list[int], int],
-        kept_states: tuple[bool, ...],
-        *,
-        packed: bool,
-        heads: bool,
+        lowering: DirectionLowering,
+        phase: Phase,
+        **options: Any,
     ) -> None:
-        super().__init__(layout, sweep, schedule, chunk, kept_states, packed=packed, heads=heads)
+        super().__init__(layout, schedule, lowering, phase, **options)
         self.slices, self.splits = schedule.slices, schedule.warps  # of an inner dim, one a warp
-        self.scratch = layout.slots(self.phase.scratch)
-        segments = self.phase.segments
-        sizes = [layout.size(part.gate_block) for s in segments for part in s.parts]
+        sizes = [layout.size(part.gate_block) for s in phase.segments for part in s.parts]
         self.programs = -(-max(sizes, default=1) // schedule.units)
-        self.passes = 1 + sum(segment.sync for segment in segments)
-        self._stages: list[_Stage] = []
+        self.passes = 1 + sum(segment.sync for segment in phase.segments)
+        self._stages: list[list[_Stage]] = []  # of each slice
+        self._step_ends: list[list[str]] = []
         self._sums: set[int] = set()  # how many blocks are summed at once, somewhere
-        self._operands: dict[tuple[Node, KTile], Var] = {}
-        self._inner: dict[KTile, tuple[Var, int]] = {}
-        self._split_weights: dict[tuple[Node, bool, KTile], Var] = {}
-        self._all: dict[int, tuple[Var, Var]] = {}
+        self._operands: dict[Access, dict[KTile, str]] = {}
+        self._all_sizes: set[int] = set()
         # by all programs
-        self._read = {arg for value in phase_nodes(self.phase) for arg in full_reads(value)}
-        self._shared = {k for k, leaf in enumerate(self.handed_on) if leaf in self._read}
+        self._read = {access for segment in phase.segments for access in _full_reads(segment)}
+        self._read |= {after for before, after in self.carried if before in self._read}
 
     def _program_size(self, size: int) -> int:
         return -(-size // self.programs)
 
     def block_of(self, size: int) -> int:
-        """See :meth:`Body.block_of`."""
+        """See :meth:`Printer.block_of`."""
         return max(limits.GRID_UNITS, 1 << (self._program_size(size) - 1).bit_length())
 
     def masked(self, size: int) -> bool:
-        """See :meth:`Body.masked`."""
+        """See :meth:`Printer.masked`."""
         return True
 
-    def indices(self, name: Var, inside: Var, size: int) -> list[Statement]:
-        """See :meth:`Body.indices`: those of this program."""
+    def indices(self, name: str, size: int) -> list[str]:
+        """See :meth:`Printer.indices`: those of this program."""
         offsets, own = f"tl.arange(0, {self.block_of(size)})[:, None]", self._program_size(size)
         return [
-            assign(name, f"tl.program_id(0) * {own} + {offsets}"),
-            assign(inside, f"({offsets} < {own}) & ({{}} < {size})", name),
+            f"{name} = tl.program_id(0) * {own} + {offsets}",
+            f"ok_{name} = ({offsets} < {own}) & ({name} < {size})",
         ]
 
-    def address(self, buffer: Buffer) -> Code:
-        """See :meth:`Body.address`."""
-        where = buffer.where
-        if where not in ("scratch", "carry", "d_state"):
-            return super().address(buffer)
-        offsets, row = self.scratch
-        if where != "scratch":
-            offsets, row = self.layout.carry, self.layout.carry_row
-        array = Var("sr" if where == "scratch" else "ca")
-        step = code("({} + 1)" if where == "d_state" else "{}", TIME)
-        at = code("{} + (({} & 1) * B + {}) * {}", array, step, SAMPLE, row)
-        return code("{} + {}", at, offsets[buffer.index])
+    def column(self, access: Access, array: str) -> str:
+        """See :meth:`Loop.column`."""
+        region = access.region
+        if region.space not in _SHARED:
+            return super().column(access, array)
+        name = self.array("ca" if region.space is Space.CARRY else array)
+        step = f"({self.time} + 1)" if access.step else self.time
+        return f"{name} + (({step} & 1) * B + {self.names.n}) * {region.row} + {access.offset}"
 
-    def _target(self, buffer: Buffer) -> Code:
+    def _target(self, access: Access) -> str:
         """Where a value is stored. The interpreter repeats a step: what a program had before and
         what it has stored are two arrays there, and one on a GPU."""
-        if buffer.where in ("tape", "chunk"):
-            return self.slot("tapenow" if buffer.where == "tape" else "chnow", buffer)
-        return self.address(buffer)
+        twice = access.region.space in (Space.TAPE, Space.CHUNK)
+        return self.column(access, f"{array_of(access)}{'now' if twice else ''}")
 
-    def goes_to_memory(self, buffer: Buffer, value: Node) -> bool:
-        """See :meth:`Loop.goes_to_memory`; scratch of this program alone is at hand."""
-        if buffer.where == "scratch":
-            return value in self._read
-        if buffer.where == "d_state":
-            return buffer.index in self._shared
-        return super().goes_to_memory(buffer, value)
+    def in_memory(self, access: Access) -> bool:
+        """See :meth:`Loop.in_memory`; what this program alone reads is at hand."""
+        if access.region.space in _SHARED:
+            return access in self._read
+        return super().in_memory(access)
 
-    def store(self, buffer: Buffer, value: Node) -> None:
-        """See :meth:`Body.store`; what others read in full comes before the rest."""
-        self.use(value)
-        if buffer.where in ("next", "d_state"):
-            self._next[buffer.index] = value
-        if not self.goes_to_memory(buffer, value):
-            return
-        carried = buffer.where in ("next", "d_state") and buffer.index in self._shared
-        is_read = carried or value in self._read
-        statements = self.statements if is_read else self._stages[-1].late
-        statements.append(self.stored(self._target(buffer), value))
+    def store(self, access: Access, name: str) -> None:
+        """See :meth:`Printer.store`; what others read in full comes before the rest."""
+        self.at_hand[access] = name
+        self._operands.pop(access, None)
+        if self.in_memory(access):
+            lines = self.lines if access in self._read else self._stages[-1][-1].late
+            lines.append(self.stored(self._target(access), access, name))
 
     def segment(self, segment: Segment) -> None:
-        """See :meth:`Body.segment`."""
-        self._stages.append(_Stage(segment.sync))
-        self.statements = self._stages[-1].work
+        """See :meth:`Printer.segment`."""
+        self._stages[-1].append(_Stage(segment.sync))
+        self.lines = self._stages[-1][-1].work
         super().segment(segment)
 
-    def load(self, buffer: Buffer, value: Node) -> Var:
-        """See :meth:`Body.load`: a stage ahead. Nothing of this kernel wrote what is loaded
+    def load(self, access: Access) -> str:
+        """See :meth:`Printer.load`: a stage ahead. Nothing of this kernel wrote what is loaded
         here."""
         raw, name = self.fresh("r"), self.fresh()
-        self._stages[-1].early.append(assign(raw, self.loaded(buffer, value)))
-        self._stages[-1].ready.append(assign(name, "{}.to(tl.float32)", raw))
+        self._stages[-1][-1].early.append((raw, access))
+        self._stages[-1][-1].ready.append(f"{name} = {raw}.to(tl.float32)")
         return name
 
     def text(self) -> str:
@@ -185,187 +149,189 @@ class Grid(Loop):
         kernel = super().text()
         return "\n\n".join([*(_added(count) for count in sorted(self._sums)), kernel])
 
-    def samples(self) -> list[Statement]:
+    # slices
+
+    def _begin(self, s: int) -> None:
+        """Print what follows for a slice."""
+        self.names = Names.marked(f"_{s}" if self.slices > 1 else "")
+
+    def _each(self, lines_of: Callable[[], list[str]]) -> list[str]:
+        """Lines of every slice."""
+        lines: list[str] = []
+        for s in range(self.slices):
+            self._begin(s)
+            lines += lines_of()
+        return lines
+
+    def print_steps(self) -> None:
+        """See :meth:`Loop.print_steps`."""
+        for s in range(self.slices):
+            self._begin(s)
+            self._stages.append([])
+            self._operands = {}
+            super().print_steps()
+            self._step_ends.append(self.step_end())
+
+    def samples(self) -> list[str]:
         """See :meth:`Loop.samples`."""
-        first = "(g0 + tl.program_id(1)) * {} + {}"
-        return [
-            statement
-            for s in range(self.slices)
-            for statement in self._of(s, self.samples_from(code(f"({first})", self.slices, s)))
-        ]
+        group = f"(g0 + tl.program_id(1)) * {self.slices}"
+        blocks = iter(f"({group} + {s})" for s in range(self.slices))
+        return self._each(lambda: self.samples_from(next(blocks)))
 
-    def _of(self, s: int, statements: Iterable[Statement]) -> list[Statement]:
-        """Statements of one slice, with names of its own."""
-        if self.slices == 1:
-            return list(statements)
-        return substituted(statements, {name: f"{name}_{s}" for name in self._slice_names})
-
-    @cached_property
-    def _slice_names(self) -> list[str]:
-        """Names that every slice has of its own, once all stages are written."""
-        states = [var.name for var in (SAMPLE, LIVE, ALL_LIVE, _EPOCH, *self.carried)]
-        stages = [statement for stage in self._stages for statement in stage.statements]
-        return [*states, *defined([*self.step_head()[1:], *stages, *self.step_end()])]
-
-    def _each(self, statements: Iterable[Statement]) -> list[Statement]:
-        """Statements of every slice."""
-        return [line for s in range(self.slices) for line in self._of(s, statements)]
-
-    def step(self) -> tuple[Statement, ...]:
+    def step(self) -> list[str]:
         """See :meth:`Loop.step`."""
-        stages, end = self._stages, self.step_end()
-        number, *head = self.step_head()
-        order = [(k, s) for k in range(len(stages)) for s in range(self.slices)]
-        lines = [number, *self._each(head)]
+        lines = [self.number("i"), *self._each(self.step_head)]
+        count = len(self._stages[0])
+        order = [(k, s) for k in range(count) for s in range(self.slices)]
         for (k, s), following in zip(order, [*order[1:], None], strict=True):
             if following is not None:
-                lines += self._of(following[1], stages[following[0]].early)
+                self._begin(following[1])
+                lines += self._early(self._stages[following[1]][following[0]])
             else:
-                lines += self._ahead("i + 1", "soon")
-            lines += self._of(s, stages[k].ready)
-            if stages[k].sync:
-                wait = Statement(code("lib.wait({} + {}, {})", _BARS, s, _EPOCH))
-                lines += self._of(s, [Statement(code("if BARRIER"), body=(wait,))])
-            lines += self._of(s, stages[k].work)
-            if stages[(k + 1) % len(stages)].sync:
-                lines += self._of(s, [Statement(code("{}", self.programs), (_EPOCH,), "+=")])
-                arrive = Statement(code("lib.arrive({} + {})", _BARS, s))
-                lines.append(Statement(code("if BARRIER"), body=(arrive,)))
-            lines += self._of(s, stages[k].late)
-            if k == len(stages) - 1:
-                lines += self._of(s, end)
-        return (*lines, *self._first_loads("soon"))
+                lines += self._ahead("i + 1", "_soon")
+            self._begin(s)
+            stage, epoch = self._stages[s][k], f"epoch{self.names.mark}"
+            lines += stage.ready
+            if stage.sync:
+                lines += ["if BARRIER:", f"    lib.wait(bar_at + {s}, {epoch})"]
+            lines += stage.work
+            if self._stages[s][(k + 1) % count].sync:
+                lines.append(f"{epoch} += {self.programs}")
+                lines += ["if BARRIER:", f"    lib.arrive(bar_at + {s})"]
+            lines += stage.late
+            if k == count - 1:
+                lines += self._step_ends[s]
+        return [*lines, *self._first_loads("_soon")]
 
-    def _ahead(self, number: str, mark: str) -> list[Statement]:
-        """The first loads of a step that begins next; its names end with a mark."""
-        early = self._stages[0].early
-        if not early:
+    def _early(self, stage: _Stage, mark: str = "") -> list[str]:
+        """The loads of a stage; their variables end with a mark."""
+        return [f"{raw}{mark} = {self.loaded(access)}" for raw, access in stage.early]
+
+    def _ahead(self, number: str, mark: str) -> list[str]:
+        """The first loads of a step that begins next; all variables end with a mark."""
+        stage = self._stages[0][0]
+        if not stage.early:
             return []
+        self._begin(0)
+        of_slice = self.names
+        self.names = Names.marked(mark)._replace(n=of_slice.n, all_live=of_slice.all_live)
+        self.time, live = f"t{mark}", self.live
         # there may be no such step: then nothing is live; its number is looked up in packed rows
         clamped = f"tl.minimum({number}, T - 1)" if self.packed else number
-        head = [assign(_INSIDE, f"{number} < i1"), assign(STEP, clamped), *self.step_head()]
-        if not self.packed:
-            head.append(assign(LIVE, "{}", ALL_LIVE))
-        head.append(assign(LIVE, "{} & {}", LIVE, _INSIDE))
-        ahead = [*head, *early]
-        return self._of(0, substituted(ahead, {name: f"{name}_{mark}" for name in defined(ahead)}))
+        lines = [f"i{mark} = {clamped}", self.number(f"i{mark}"), *self.step_head()]
+        inside = live if self.packed else of_slice.all_live
+        lines += [f"{live} = {inside} & ({number} < i1)", *self._early(stage, mark)]
+        self.time, self.names = "t", of_slice
+        return lines
 
-    def _first_loads(self, mark: str) -> list[Statement]:
+    def _first_loads(self, mark: str) -> list[str]:
         """Take what was loaded ahead."""
-        names = defined(self._stages[0].early)
-        return self._of(0, [assign(Var(name), "{}", Var(f"{name}_{mark}")) for name in names])
+        return [f"{raw} = {raw}{mark}" for raw, _ in self._stages[0][0].early]
 
-    def _inner_of(self, tile: KTile) -> tuple[Var, int]:
+    def begin(self) -> list[str]:
+        """See :meth:`Loop.begin`; loads of the first step too."""
+        base = super()
+        states = self._each(lambda: [*base.begin(), f"epoch{self.names.mark} = 0"])
+        bars = f"bar_at = {self.array('bar')} + (g0 + tl.program_id(1)) * {self.slices}"
+        return [bars, *states, *self._ahead("i0", "_first"), *self._first_loads("_first")]
+
+    def end(self) -> list[str]:
+        """See :meth:`Loop.end`."""
+        return self._each(super().end)
+
+    # products, and units of other programs
+
+    def _inner_of(self, tile: KTile) -> tuple[str, int]:
         """A piece's indices [splits, units of a split], and how many splits."""
-        if tile not in self._inner:
-            splits = max(1, min(self.splits, tile.length // limits.GRID_INNER))
-            each, name = tile.length // splits, Var(f"k{tile.size}_{tile.start}")
-            first = f"{tile.start} + tl.arange(0, {splits})[:, None] * {each}"
-            self.before.append(assign(name, f"{first} + tl.arange(0, {each})[None, :]"))
-            self._inner[tile] = name, splits
-        return self._inner[tile]
+        splits = max(1, min(self.splits, tile.length // limits.GRID_INNER))
+        each = tile.length // splits
+        first = f"{tile.start} + tl.arange(0, {splits})[:, None] * {each}"
+        return self.once(tile, "k", f"{first} + tl.arange(0, {each})[None, :]"), splits
 
-    def _split_weight(self, matrix: Node, transposed: bool, tile: KTile) -> Var:
+    def _split_weight(self, term: Term, tile: KTile) -> str:
         """This program's rows of a matrix: [splits, units, units of a split]."""
-        place = matrix, transposed, tile
-        if place not in self._split_weights:
-            array, stride = self.array(matrix, transposed)
-            units, mask = self._indices(self.shape(matrix, transposed)[0])
-            k = self._inner_of(tile)[0]
-            inside = code("{}[None, :, :]", mask)
-            if tile.padded:
-                inside = code("{} & ({}[:, None, :] < {})", inside, k, tile.size)
-            at = code("{} + {}[None, :, :] * {} + {}[:, None, :]", array, units, stride, k)
-            name = self._split_weights[place] = self.fresh("w")
-            load = "tl.load({}, mask={}, other=0.0).to(DT)"
-            self.before.append(assign(name, load, at, inside))
-        return self._split_weights[place]
+        array, stride = self.matrix(term)
+        units, k = self.units(shape(term)[0]), self._inner_of(tile)[0]
+        inside = f"ok_{units}[None, :, :]"
+        if tile.padded:
+            inside += f" & ({k}[:, None, :] < {tile.size})"
+        at = f"{array} + {units}[None, :, :] * {stride} + {k}[:, None, :]"
+        load = f"tl.load({at}, mask={inside}, other=0.0).to(DT)"
+        return self.once((term, tile), "w", load)
 
-    def _split_operand(self, value: Node, tile: KTile) -> Var:
+    def _split_operand(self, access: Access, tile: KTile) -> str:
         """A piece of all units: [splits, units of a split, samples]."""
-        if (value, tile) not in self._operands:
+        pieces = self._operands.setdefault(access, {})
+        if tile not in pieces:
             k = self._inner_of(tile)[0]
-            row = self._target(self.phase.buffers[value])
-            mask = code("{}[None, :, :]", LIVE)
+            mask = f"{self.live}[None, :, :]"
             if tile.padded:
-                mask = code("({} < {})[:, :, None] & {}", k, tile.size, mask)
-            at = code("({})[None, :, :] + {}[:, :, None]", row, k)
-            load = "tl.load({}, mask={}, other=0.0, cache_modifier='.cg').to(DT)"
-            self._operands[value, tile] = self.define(load, at, mask, letter="o")
-        return self._operands[value, tile]
+                mask = f"({k} < {tile.size})[:, :, None] & {mask}"
+            at = f"({self._target(access)})[None, :, :] + {k}[:, :, None]"
+            load = f"tl.load({at}, mask={mask}, other=0.0, cache_modifier='.cg').to(DT)"
+            pieces[tile] = self.define(load, "o")
+        return pieces[tile]
 
-    def accumulated(self, bundle: Bundle) -> list[Var]:
-        """Parts of the inner dim side by side, then their sums, all at once."""
-        chains = [self._chains(acc) for acc in bundle.accs]
+    def product(self, product: Product) -> list[str]:
+        """See :meth:`Printer.product`: parts of the inner dim side by side, then their sums, all at
+        once."""
+        chains = [self._chains(product, acc) for acc in product.accs]
         flat = [name for chain in chains for name in chain]
         sums = {name: self.fresh("a") for name in flat}
-        one_by_one = [assign(total, "tl.sum({}, 0)", name) for name, total in sums.items()]
+        one_by_one = [f"{total} = tl.sum({name}, 0)" for name, total in sums.items()]
         if len(flat) == 1 or any(len(chain) > 1 for chain in chains):
-            self.statements += one_by_one
+            self.lines += one_by_one
         else:
             self._sums.add(len(flat))
-            at_once = code("tl.reduce(({}), 0, added{})", joined(flat), len(flat))
-            self.statements += [
-                Statement(code("if INTERPRETED"), body=tuple(one_by_one)),
-                Statement(code("else"), body=(Statement(at_once, tuple(sums.values())),)),
-            ]
-        return [
-            self.define(joined([sums[name] for name in chain], " + "), letter="a")
-            for chain in chains
-        ]
+            at_once = f"tl.reduce(({', '.join(flat)}), 0, added{len(flat)})"
+            self.lines += ["if INTERPRETED:", *indented(one_by_one)]
+            self.lines += ["else:", f"    {', '.join(sums.values())} = {at_once}"]
+        return [self.define(" + ".join(sums[name] for name in chain), "a") for chain in chains]
 
-    def _chains(self, acc: Acc) -> list[Var]:
-        """Blocks [splits, units, samples] whose sums are a product."""
-        units = self.block_of(self.layout.width(acc.into))
-        chains: dict[int, Var] = {}  # what has unlike splits is summed apart
-        for term in acc.terms:
-            matrix, operand = term.args
-            for tile in k_tiles(self.layout.width(operand)):
-                _, splits = self._inner_of(tile)
-                weight = self._split_weight(matrix, term.transposed, tile)
-                value = self._split_operand(operand, tile)
-                zeros = code("tl.zeros([{}, {}, N], tl.float32)", splits, units)
-                call = "lib.dot_split({}, {}, {}, PRECISION, INTERPRETED)"
-                start = chains.get(splits, zeros)
-                chains[splits] = self.define(call, weight, value, start, letter="a")
+    def _chains(self, product: Product, acc: tuple[Term, ...]) -> list[str]:
+        """Blocks [splits, units, samples] whose sums are an accumulation."""
+        units = self.block_of(self.layout.size(product.gate_block))
+        chains: dict[int, str] = {}  # what has unlike splits is summed apart
+        for term, operand in zip(acc, product.operands, strict=True):
+            for tile in k_tiles(operand.units):
+                splits = self._inner_of(tile)[1]
+                weight, value = self._split_weight(term, tile), self._split_operand(operand, tile)
+                start = chains.get(splits, f"tl.zeros([{splits}, {units}, N], tl.float32)")
+                call = f"lib.dot({weight}, {value}, {start}, PRECISION, INTERPRETED)"
+                chains[splits] = self.define(call, "a")
         return list(chains.values())
 
-    def all_units(self, value: Node) -> tuple[Code, Var | None]:
-        """See :meth:`Body.all_units`; from memory, where the others' are."""
-        size = self.layout.width(value)
-        if size not in self._all:
-            units, mask = self._all[size] = Var(f"f{size}"), Var(f"ok_f{size}")
-            self.before += [
-                assign(units, "tl.arange(0, {})[:, None]", padded(size)),
-                assign(mask, "{} < {}", units, size),
-            ]
-        units, mask = self._all[size]
-        if loop_invariant(value):
-            name = self.fresh("g")
-            at = code("{} + {} + {}", Var("vec"), self.layout.vectors[value], units)
-            self.before.append(assign(name, "tl.load({}, mask={}, other=0.0)", at, mask))
-            return code("tl.broadcast_to({}, [{}, N])", name, padded(size)), mask
-        at = code("{} + {}", self._target(self.phase.buffers[value]), units)
-        load = "tl.load({}, mask={} & {}, other=0.0, cache_modifier='.cg').to(tl.float32)"
-        return code("{}", self.define(load, at, mask, LIVE, letter="g")), mask
+    def all_units(self, access: Access) -> tuple[str, str]:
+        """See :meth:`Printer.all_units`; from memory, where the others' are."""
+        size = access.units
+        units, mask = f"f{size}", f"ok_f{size}"
+        if size not in self._all_sizes:
+            self._all_sizes.add(size)
+            self.before.append(f"{units} = tl.arange(0, {padded(size)})[:, None]")
+            self.before.append(f"{mask} = {units} < {size}")
+        if access.region.space is Space.VECTOR:
+            load = (
+                f"tl.load({self.array('vec')} + {access.offset} + {units}, mask={mask}, other=0.0)"
+            )
+            name = self.once((access, "all"), "g", load)
+            return f"tl.broadcast_to({name}, [{padded(size)}, N])", mask
+        load = f"tl.load({self._target(access)} + {units}, mask={mask} & {self.live}, other=0.0"
+        return self.define(f"{load}, cache_modifier='.cg').to(tl.float32)", "g"), mask
 
-    def program_units(self, all_units: Code, value: Node) -> Code:
-        """See :meth:`Body.program_units`."""
-        return code("lib.units({}, {})", all_units, self.units(self.layout.width(value)))
+    def program_units(self, all_units: str, size: int) -> str:
+        """See :meth:`Printer.program_units`."""
+        return f"lib.units({all_units}, {self.units(size)})"
 
-    def begin(self) -> list[Statement]:
-        """See :meth:`Loop.begin`; loads of the first step too."""
-        bars = code("{} + (g0 + tl.program_id(1)) * {}", Var("bar"), self.slices)
-        return [
-            assign(_BARS, bars),
-            *self._each([*super().begin(), assign(_EPOCH, "0")]),
-            *self._ahead("i0", "first"),
-            *self._first_loads("first"),
-        ]
 
-    def end(self) -> list[Statement]:
-        """See :meth:`Loop.end`."""
-        return self._each(super().end())
+def _full_reads(segment: Segment) -> Iterator[Access]:
+    """Columns of which a segment reads all units."""
+    values = [store.value for store in segment.scalars]
+    for part in segment.parts:
+        values += [s.value for s in part.body if isinstance(s, Let | Store)]
+        for product in part.products:
+            yield from product.operands
+    for value in values:
+        yield from (access for access, whole in columns_of(value) if whole and not access.scalar)
 
 
 def _added(count: int) -> str:

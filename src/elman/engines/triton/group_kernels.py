@@ -15,7 +15,7 @@ from torch import Tensor
 from elman.engines.triton import limits, scans
 from elman.engines.triton.launch import launching
 from elman.engines.triton.linearised import Linearised
-from elman.engines.triton.source import function
+from elman.engines.triton.source import function, indented, kernel
 from elman.ir.graph import Node
 
 
@@ -36,7 +36,7 @@ class GroupKernels:
         self.leaves = [leaf for group in groups for leaf in (*group.rows, *group.invariants)]
         self.jacobian_text, self.strayed_text = self._jacobian(), self._strayed()
         lines = [*self._head(), *self._first.values(), *self._extremes()]
-        self.residual_text = scans.kernel("residual", "y, y0, X, vec, off", lines)
+        self.residual_text = kernel("residual", ("y, y0, X, vec, off", *scans.SIZES), lines)
 
     def operands(
         self, values: Mapping[Node, Tensor], rows: int, batch: int
@@ -128,7 +128,7 @@ class GroupKernels:
             for j in range(n):
                 at = f"A + (t * {n * n} + {i * n + j}) * N + c"
                 lines.append(f"tl.store({at}, a{i}{j}, mask=inside)")
-        return scans.kernel("jacobian", "y, y0, X, vec, A, rest, off", lines)
+        return kernel("jacobian", ("y, y0, X, vec, A, rest, off", *scans.SIZES), lines)
 
     def _strayed(self) -> str:
         """The kernel of a block of windows whose steps run one after another, each from a state
@@ -149,23 +149,17 @@ class GroupKernels:
             loop.append(f"q{i} = tl.load({at}, mask=inside, other=0.0)")
             loop.append(f"worst = tl.maximum(worst, lib.size(g{i} - q{i}, inside))")
         loop += [f"h{i} = g{i}" for i in range(self.n)]
-        lines += ["for s in range(LENGTH):", *(f"    {line}" for line in loop)]
+        lines += ["for s in range(LENGTH):", *indented(loop)]
         lines.append("number = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)")
         lines.append("tl.store(off + number, tl.max(worst))")
-        return scans.kernel("strayed", "first, y, X, vec, off, LENGTH: tl.constexpr", lines)
+        return kernel(
+            "strayed", ("first, y, X, vec, off, LENGTH: tl.constexpr", *scans.SIZES), lines
+        )
 
     def residual(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> Tensor:
         """The largest distance of steps from f of what precedes them [], NaN counting as infinity;
         arguments as of :meth:`improved`."""
-        T, _, N = self._sizes(y)
-        steps, channels = scans.shape(limits.GROUP_ELEMENTS, N)
-        grid = (-(-T // steps), -(-N // channels))
-        off = self._off(y, grid)
-        kernel = function("residual", self.residual_text)
-        with launching(y):
-            y, y0 = y.contiguous(), y0.contiguous()
-            kernel[grid](y, y0, X, vec, off, T, N, STEPS=steps, CHANNELS=channels)
-        return off[0].amax()
+        return self._evaluated("residual", self.residual_text, y, y0, X, vec)[0].amax()
 
     def strayed(self, first: Tensor, y: Tensor, X: Tensor, vec: Tensor) -> Tensor:
         """The largest distance of windows from a sequential run [], NaN counting as infinity.
@@ -191,14 +185,20 @@ class GroupKernels:
         """Jacobians [T, n, n, N] at what precedes each step, f less the iterate [T, n, N], and the
         largest residual and value [2]; arguments as of :meth:`improved`."""
         T, n, N = self._sizes(y)
+        A, rest = y.new_empty(T, n, n, N), y.new_empty(T, n, N)
+        off = self._evaluated("jacobian", self.jacobian_text, y, y0, X, vec, A, rest)
+        return A, rest, off.amax(1)
+
+    def _evaluated(self, name: str, text: str, y: Tensor, y0: Tensor, *arrays: Tensor) -> Tensor:
+        """Run a kernel on all blocks; what :meth:`_extremes` stores."""
+        T, _, N = self._sizes(y)
         steps, channels = scans.shape(limits.GROUP_ELEMENTS, N)
         grid = (-(-T // steps), -(-N // channels))
-        A, rest, off = y.new_empty(T, n, n, N), y.new_empty(T, n, N), self._off(y, grid)
-        kernel = function("jacobian", self.jacobian_text)
+        off, sizes = self._off(y, grid), {"STEPS": steps, "CHANNELS": channels}
         with launching(y):
             y, y0 = y.contiguous(), y0.contiguous()
-            kernel[grid](y, y0, X, vec, A, rest, off, T, N, STEPS=steps, CHANNELS=channels)
-        return A, rest, off.amax(1)
+            function(name, text)[grid](y, y0, *arrays, off, T, N, **sizes)
+        return off
 
     def _sizes(self, y: Tensor) -> tuple[int, int, int]:
         return y.shape[0], self.n, y.shape[2 if self.units else 1]

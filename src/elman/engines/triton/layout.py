@@ -1,20 +1,45 @@
-"""Where everything lies in memory: slots in rows, loop-invariant vectors in one array."""
+"""Where everything lies in memory, and in which arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import NamedTuple
 
 from torch import Tensor
 
 from elman.engines.triton import limits
-from elman.ir.graph import Node
-from elman.ir.pair import loop_invariant
-from elman.ir.types import GateBlock
-from elman.lowered.columns import Column, Columns
-from elman.plan.program import Phase, Program
+from elman.lowered.columns import Column
+from elman.lowered.layout import InvariantMemory, Layout
+from elman.lowered.lower import DirectionLowering
+from elman.lowered.types import Access, Space
+from elman.plan.program import Program, Sweep
+from elman.plan.schedule import Blocks
+
+_NAMES = {
+    Space.INPUT: "in",
+    Space.STATE: "st",
+    Space.GATHERED: "st",
+    Space.OUTPUT: "out",
+    Space.D_OUTPUT: "dy",
+    Space.D_INPUT: "din",
+    Space.CARRY: "ca",
+    Space.TAPE: "tape",
+    Space.CHUNK: "ch",
+    Space.SCRATCH: "sr",
+    Space.SCALAR: "sc",
+}
+_AFTER = {Space.STATE: "nx", Space.CARRY: "cn"}  # of the next step
+_SEVERAL = (Space.INPUT, Space.STATE, Space.GATHERED, Space.D_INPUT)
+_BLOCKS = Blocks(rolled_statements=sys.maxsize)  # heads are an axis of the launch
+
+
+def array_of(access: Access) -> str:
+    """The name of the array of rows in which a column lies."""
+    space = access.region.space
+    name = _AFTER[space] if access.step else _NAMES[space]
+    return f"{name}{access.region.array}" if space in _SEVERAL else name
 
 
 class ColumnRange(NamedTuple):
@@ -23,6 +48,11 @@ class ColumnRange(NamedTuple):
     base: str
     offset: int
     width: int
+
+    @staticmethod
+    def of(access: Access) -> ColumnRange:
+        """The units of a value."""
+        return ColumnRange(array_of(access), access.offset, access.units)
 
     def view(self, arrays: Mapping[str, Tensor]) -> Tensor:
         """Them [.., rows, n]."""
@@ -44,92 +74,27 @@ def merged(places: Sequence[ColumnRange]) -> list[ColumnRange]:
     return ranges
 
 
-class TritonLayout(Columns):
-    """All compile-time numbers of one program."""
+class TritonLayout(Layout):
+    """All compile-time numbers of one program.
+
+    Attributes:
+        memory: of loop-invariant vectors and scalars, in one array, and which matrices there are.
+    """
+
+    joins_sums, sums_in_place = True, False
 
     def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self.vectors = self._vectors()
-        self._ranks = _ranks(program)
-        leaves = program.pair.step.states
-        self.carry, self.carry_row = self.slots(
-            [leaf.shape[0][0] if leaf.shape else None for leaf in leaves]
-        )
-        self.tape, self.tape_row = self.slots(program.tape, "tape")
+        super().__init__(program, limits.ALIGNED, 0)
+        self.memory = InvariantMemory(self)
 
-    def width(self, value: Node) -> int:
-        """Units of a value; 1 for a scalar."""
-        return self.size(value.shape[0][0]) if value.shape else 1
+    def lowering(self, sweep: Sweep) -> DirectionLowering:
+        """A direction of the program, to be lowered."""
+        name = "forward" if sweep is self.program.forward else "backward"
+        return DirectionLowering(name, sweep, self, self.memory, _BLOCKS)
 
     def carried(self) -> list[tuple[int, int, Column]]:
         """For each gate block of the states: its array, its place in the carry, its column."""
-        return [
-            (column.array, offset, column)
-            for offset, column in zip(self.carry, self.states, strict=True)
-        ]
-
-    def _vectors(self) -> dict[Node, int]:
-        """Offsets of all loop-invariant vectors and scalars in one array, in the order in which
-        kernels read them."""
-        program, offsets, used = self.program, dict[Node, int](), 0
-        sweeps = [program.forward, *([program.backward] if program.backward is not None else [])]
-        for phase in (p for sweep in sweeps for p in (sweep.before, sweep.after, sweep.step)):
-            for value in _values_read(phase):
-                if value not in offsets and loop_invariant(value):
-                    offsets[value] = used
-                    used += self.width(value)
-        return offsets
-
-    def slots(
-        self, gate_blocks: Sequence[GateBlock | None], kind: str = ""
-    ) -> tuple[list[int], int]:
-        """Offsets of slots in a row, vectors first, and the row's length.
-
-        Args:
-            gate_blocks: of the slots; None: a scalar.
-            kind: ``tape``, or the backward's ``chunk``: what is summed lies in the order of the
-                weights that it is the gradient of.
-        """
-        ranks = self._ranks.get(kind, {})
-        order = sorted(range(len(gate_blocks)), key=lambda index: ranks.get(index, inf))
-        offsets = [0] * len(gate_blocks)
-        used = 0
-        for index in order:
-            gate_block = gate_blocks[index]
-            if gate_block is not None:
-                offsets[index] = used
-                used += -(-self.size(gate_block) // limits.ALIGNED) * limits.ALIGNED
-        for index, gate_block in enumerate(gate_blocks):
-            if gate_block is None:
-                offsets[index] = used
-                used += 1
-        return offsets, -(-used // limits.ALIGNED) * limits.ALIGNED
-
-
-def _values_read(phase: Phase) -> Iterator[Node]:
-    """What a phase's kernels read, constants and matrices apart."""
-    for segment in phase.segments:
-        for nodes, writes in (
-            (segment.scalars, segment.scalar_writes),
-            *((part.nodes, part.writes) for part in segment.parts),
-        ):
-            values = [arg for node in nodes for arg in node.args[node.op == "matmul" :]]
-            values += [value for value, _ in writes]
-            yield from (value for value in values if value.op not in ("const", "count"))
-
-
-def _ranks(program: Program) -> dict[str, dict[int, int]]:
-    """By kind and slot: the first weight block whose gradient is a sum of the slot's rows."""
-    by_kind: dict[str, dict[int, int]] = {"tape": {}, "chunk": {}}
-    if program.backward is None:
-        return by_kind
-    blocks = program.pair.blocks
-    for term in program.sums:
-        buffer = program.backward.summed(term.left)
-        if buffer.where in by_kind and term.target in blocks:
-            ranks, first = by_kind[buffer.where], blocks[term.target][0]
-            ranks[buffer.index] = min(first, ranks.get(buffer.index, first))
-    return by_kind
+        return [(column.array, self.carry[k], column) for k, column in enumerate(self.states)]
 
 
 def padded(size: int) -> int:

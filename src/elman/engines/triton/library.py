@@ -89,10 +89,10 @@ def remainder(v, w):
 
 
 @triton.jit
-def amax(v):
-    """The largest unit of each sample [samples]; NaN where there is one."""
-    odd = tl.sum((v != v).to(tl.float32), 0) > 0.0
-    return tl.where(odd, float("nan"), tl.max(v, 0))
+def amax(v, AXIS: tl.constexpr):
+    """The largest along an axis; NaN where there is one."""
+    odd = tl.sum((v != v).to(tl.float32), AXIS) > 0.0
+    return tl.where(odd, float("nan"), tl.max(v, AXIS))
 
 
 @triton.jit
@@ -142,9 +142,7 @@ def group_var(v, GROUPS: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr)
 def group_amax(v, GROUPS: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr):
     """The largest unit of each group [groups, samples]; NaN where there is one."""
     inside = tl.arange(0, UNITS)[None, :, None] < WIDTH
-    wide = tl.where(inside, by_group(v, GROUPS, UNITS, WIDTH), -float("inf"))
-    odd = tl.sum((wide != wide).to(tl.float32), 1) > 0.0
-    return tl.where(odd, float("nan"), tl.max(wide, 1))
+    return amax(tl.where(inside, by_group(v, GROUPS, UNITS, WIDTH), -float("inf")), 1)
 
 
 @triton.jit
@@ -198,15 +196,8 @@ def size(v, inside):
 
 @triton.jit
 def dot(a, b, acc, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
-    """``acc + a @ b`` in float32; the interpreter multiplies bits of bfloat16, so not there."""
-    if INTERPRETED:
-        return acc + tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
-    return tl.dot(a, b, acc, input_precision=PRECISION)
-
-
-@triton.jit
-def dot_split(a, b, acc, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
-    """As :func:`dot`, of blocks [splits, ., .] whose sum is the product."""
+    """``acc + a @ b`` in float32, or the same of each of several products [splits, ., .]; the
+    interpreter multiplies bits of bfloat16, so not there."""
     if INTERPRETED:
         return acc + tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     return tl.dot(a, b, acc, input_precision=PRECISION)

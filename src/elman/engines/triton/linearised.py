@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from elman.engines.group_step import GroupStep
-from elman.engines.triton.statements import Var, code, live, printed
-from elman.engines.triton.unitwise import Entry, Writer, operand
+from elman.engines.triton.unitwise import Entry, Writer, live, operand
 from elman.ir.graph import Node, Rate
 
 
@@ -17,7 +16,7 @@ class Linearised:
     Args:
         group: what is written.
         sizes: of the named dims.
-        units, held: as of :class:`Writer`.
+        units, passthrough: as of :class:`Writer`.
         groups: how many there are of the kind, of which each channel has one.
         again: whether each row loads anew what is of weight rate: more loads, fewer registers.
 
@@ -43,7 +42,7 @@ class Linearised:
         self.width = max(writer.size(state) for state in group.states) if units else 1
         self._at = [0, *accumulate(self._counts)]
         for state, first, count in zip(group.states, self._at, self._counts):
-            writer.entries[state] = [Var(f"h{first + i}") for i in range(count)]
+            writer.entries[state] = [f"h{first + i}" for i in range(count)]
         writer.place([*group.after, *group.rows])
         self.rows, self.invariants = list(writer.rows), list(writer.invariants)
         rows = [(self._wide(writer, group.after), writer.take())]
@@ -51,11 +50,11 @@ class Linearised:
             if again:
                 writer.forget_invariants()
             rows.append((self._row(writer, group, s), writer.take()))
-        read: set[str] = set()
-        for entries, statements in reversed(rows):  # a row may read what an earlier one defines
-            read.update(entry.name for entry in entries if isinstance(entry, Var))
-            statements[:] = live(statements, read)
-        self._rows = [(entries, printed(statements)) for entries, statements in rows]
+        read: set[Entry] = set()
+        self._rows: list[tuple[list[Entry], list[str]]] = []
+        for entries, lines in reversed(rows):  # a row may read what an earlier one defines
+            read.update(entries)
+            self._rows.insert(0, (entries, live(lines, read)))
 
     def _wide(self, writer: Writer, values: Sequence[Node | None]) -> list[Entry]:
         """An entry for every state."""
@@ -82,7 +81,7 @@ class Linearised:
         entries, lines = self._rows[0]
         text = [*lines, "zero = tl.zeros([STEPS, CHANNELS], tl.float32)"]
         for i, entry in enumerate(entries):
-            text += [str(code("g{} = {} + zero", i, operand(entry))), f"f{i} = lib.number(g{i})"]
+            text += [f"g{i} = {operand(entry)} + zero", f"f{i} = lib.number(g{i})"]
         return text
 
     def row(self, i: int) -> list[str]:
@@ -90,6 +89,6 @@ class Linearised:
         entries, lines = self._rows[1 + i]
         text = list(lines)
         for j, entry in enumerate(entries):
-            bounded = code("lib.bounded({} + zero)", operand(entry))
+            bounded = f"lib.bounded({operand(entry)} + zero)"
             text.append(f"a{i}{j} = tl.where(inside, {bounded}, {float(i == j)})")
         return text

@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from elman.engines.triton.body import LIVE, Body, only
-from elman.engines.triton.layout import TritonLayout, padded
+from typing import NamedTuple
+
+from elman.engines.triton.layout import TritonLayout, array_of, padded
+from elman.engines.triton.printer import Printer, only, with_heads
 from elman.engines.triton.schedule import TritonSchedule
-from elman.engines.triton.statements import (
-    Code,
-    Statement,
-    Var,
-    assign,
-    code,
-    free,
-    joined,
-    kernel,
-    with_heads,
-)
+from elman.engines.triton.source import indented, kernel
 from elman.ir.graph import Node
-from elman.plan.program import Acc, Buffer, Bundle, Sweep
+from elman.lowered.lower import DirectionLowering
+from elman.lowered.types import Access, Matrix, Phase, Product, Space, Term
 
 # numbers that are known when a kernel is compiled
 OPTIONS = ("N", "DT", "STAGES", "PRECISION", "INTERPRETED", "BARRIER")
-ALL_LIVE, ROW, BEFORE, SAMPLE = map(Var, ("all_live", "row", "before", "n"))
-STEP, TIME = Var("i"), Var("t")  # of a kernel's loop, and of the sequence
+_OF_CALLERS = (Space.INPUT, Space.D_OUTPUT)  # of any strides but along units
+_AT_HAND = (Space.SCALAR, Space.SCRATCH, Space.CARRY)
 
 
-class Loop(Body):
+class Names(NamedTuple):
+    """Variables of some samples: their numbers, which there are, which are in a step; the rows of a
+    step, and of the states before it."""
+
+    n: str
+    all_live: str
+    live: str
+    row: str
+    before: str
+    mark: str
+
+    @staticmethod
+    def marked(mark: str) -> Names:
+        """Names that end with a mark."""
+        return Names(*(f"{name}{mark}" for name in ("n", "all_live", "live", "row", "before", "")))
+
+
+class Loop(Printer):
     """One direction's time loop.
 
     Args:
-        layout, sweep, schedule: of which program, in which direction, and how.
-        chunk: offsets of the chunk's slots, and the length of its rows.
+        layout, schedule: of the program, and how it runs.
+        lowering, phase: the direction, and its step.
         kept_states: which states are stored at every step.
         packed: whether rows are packed, each sample with its own number of steps.
         heads: whether there are several, each with programs, arrays and weights of its own.
@@ -42,6 +52,8 @@ class Loop(Body):
         matrices: what the products multiply with, in the order of ``m0``, ``m1`` …; and whether
             it is given transposed: what is summed over lies side by side, as tensor cores read.
         arguments: names of the kernel's arguments, once there is a text.
+        names: of the samples that are printed.
+        time: variable of the step's number in the sequence.
     """
 
     numbers: tuple[str, ...] = ("T", "B")
@@ -51,201 +63,193 @@ class Loop(Body):
     def __init__(
         self,
         layout: TritonLayout,
-        sweep: Sweep,
         schedule: TritonSchedule,
-        chunk: tuple[list[int], int],
+        lowering: DirectionLowering,
+        phase: Phase,
         kept_states: tuple[bool, ...],
         *,
         packed: bool,
         heads: bool,
     ) -> None:
-        super().__init__(layout, sweep.step)
-        self.chunk, self.kept_states = chunk, kept_states
-        self.packed, self.heads = packed, heads
-        self.forward = sweep is layout.program.forward
+        super().__init__(layout)
+        self.phase, self.kept_states, self.packed, self.heads = phase, kept_states, packed, heads
+        self.forward = lowering.name == "forward"
         self.matrices: list[tuple[Node, bool]] = []
         self.arguments: list[str] = []
-        self._weights: dict[tuple[Node, bool], Var] = {}
-        self._next: dict[int, Node] = {}
-        self._columns: dict[int, Var] = {}
-        pair = layout.program.pair
-        self.leaves = pair.step.states
-        self.handed_on = pair.step.states if self.forward else pair.d_next
-        self.carried = [Var(f"h{index}") for index in range(len(self.handed_on))]
-        self.names |= dict(zip(self.handed_on, self.carried, strict=True))
+        self.carried = lowering.carried()
+        self._next = {after: k for k, (_, after) in enumerate(self.carried)}
+        self.time = "t"
+        self.names = Names.marked("")
 
-    def address(self, buffer: Buffer) -> Code:
-        """See :meth:`Body.address`."""
-        where, layout = buffer.where, self.layout
-        if where in ("tape", "chunk"):
-            return self.slot("tape" if where == "tape" else "ch", buffer)
-        column = layout.column(buffer)
-        if where in ("input", "d_output"):  # the caller's, of any strides but along units
-            name = f"in{column.array}" if where == "input" else "dy"
-            stride = Var(f"{name}_b")
-            return code("{} + {} * {} + {}", Var(name), ROW, stride, column.offset)
-        if where == "output":
-            return code("{} + {} * {} + {}", Var("out"), ROW, layout.output_width, column.offset)
-        assert where in ("state", "next"), f"a {where} is not memory of a loop"
-        row = code("{}", BEFORE) if where == "state" else code("({} + B)", ROW)
-        if column.array in layout.held:
-            row = code("{}", SAMPLE)
-        width = layout.state_widths[column.array]
-        return code("{} + {} * {} + {}", Var(f"st{column.array}"), row, width, column.offset)
+    @property
+    def live(self) -> str:
+        """See :class:`Printer`."""
+        return self.names.live
 
-    def slot(self, array: str, buffer: Buffer) -> Code:
-        """Where a slot of the tape, or of the chunk, lies in an array."""
-        is_tape = buffer.where == "tape"
-        offsets = self.layout.tape if is_tape else self.chunk[0]
-        width = self.layout.tape_row if is_tape else self.chunk[1]
-        return code("{} + {} * {} + {}", Var(array), ROW, width, offsets[buffer.index])
+    def state(self, k: int) -> str:
+        """The variable of a state, or of its cotangent, between steps."""
+        return f"h{k}{self.names.mark}"
 
-    def store(self, buffer: Buffer, value: Node) -> None:
-        """See :meth:`Body.store`; what the next step reads stays at hand."""
-        if buffer.where in ("next", "d_state"):
-            self._next[buffer.index] = value
-        if self.goes_to_memory(buffer, value):
-            super().store(buffer, value)
+    def address(self, access: Access) -> str:
+        """See :meth:`Printer.address`."""
+        return self.column(access, array_of(access))
 
-    def goes_to_memory(self, buffer: Buffer, value: Node) -> bool:
-        """Whether a store is more than a variable; values of a step are at hand."""
-        if buffer.where == "next":
-            array = self.layout.column(buffer).array
-            return self.kept_states[array] and array not in self.layout.held
-        return buffer.where not in ("scratch", "d_state")
+    def column(self, access: Access, array: str) -> str:
+        """Pointers to a column in an array."""
+        region, row = access.region, self.names.row
+        stride: object = region.row
+        if region.space in _OF_CALLERS:
+            stride = self.array(f"{array}_b")
+        elif region.space is Space.STATE:
+            array = f"st{region.array}"
+            row = f"({row} + B)" if access.step else self.names.before
+            if region.array in self.layout.held:
+                row = self.names.n
+        return f"{self.array(array)} + {row} * {stride} + {access.offset}"
 
-    def array(self, matrix: Node, is_transposed: bool) -> tuple[Var, Var]:
+    def store(self, access: Access, name: str) -> None:
+        """See :meth:`Printer.store`; values of a step, and what the next one reads, are at hand."""
+        self.at_hand[access] = name
+        if self.in_memory(access):
+            self.lines.append(self.stored(self.address(access), access, name))
+
+    def in_memory(self, access: Access) -> bool:
+        """Whether a store is more than a variable."""
+        if access.region.space is Space.STATE:
+            return self.kept_states[access.region.array]
+        return access.region.space not in _AT_HAND
+
+    def matrix(self, term: Term) -> tuple[str, str]:
         """A matrix's array, as it is or transposed, and its stride."""
-        if (matrix, is_transposed) not in self.matrices:
-            self.matrices.append((matrix, is_transposed))
-        name = f"m{self.matrices.index((matrix, is_transposed))}"
-        return Var(name), Var(f"{name}_r")
+        key = self.layout.memory.values[term.matrix], term.transposed
+        if key not in self.matrices:
+            self.matrices.append(key)
+        name = f"m{self.matrices.index(key)}"
+        return self.array(name), self.array(f"{name}_r")
 
-    def shape(self, matrix: Node, transposed: bool) -> tuple[int, int]:
-        """Units of a product with a matrix, and those that it sums over."""
-        rows, columns = (self.layout.size(dim[0]) for dim in matrix.shape)
-        return (columns, rows) if transposed else (rows, columns)
-
-    def _weight(self, matrix: Node, transposed: bool) -> Var:
+    def _weight(self, term: Term) -> str:
         """A matrix that was loaded before the loop."""
-        if (matrix, transposed) in self._weights:
-            return self._weights[matrix, transposed]
-        array, stride = self.array(matrix, transposed)
-        out, inner = self.shape(matrix, transposed)
+        array, stride = self.matrix(term)
+        out, inner = shape(term)
         u = self.units(out)
-        if inner not in self._columns:
-            self._columns[inner] = Var(f"c{inner}")
-            self.before.append(
-                assign(self._columns[inner], "tl.arange(0, {})[None, :]", padded(inner))
-            )
-        c = self._columns[inner]
+        c = self.once(("inner", inner), "c", f"tl.arange(0, {padded(inner)})[None, :]")
         sizes = [(name, size) for name, size in ((u, out), (c, inner)) if padded(size) != size]
-        mask = code("")
-        if sizes:
-            inside = joined([code("({} < {})", *of) for of in sizes], " & ")
-            mask = code(", mask={}, other=0.0", inside)
-        name = self._weights[matrix, transposed] = self.fresh("w")
-        at = code("{} + {} * {} + {}", array, u, stride, c)
-        self.before.append(assign(name, "tl.load({}{}).to(DT)", at, mask))
-        return name
+        inside = " & ".join(f"({name} < {size})" for name, size in sizes)
+        mask = f", mask={inside}, other=0.0" if inside else ""
+        load = f"tl.load({array} + {u} * {stride} + {c}{mask}).to(DT)"
+        return self.once(term, "w", load)
 
-    def accumulated(self, bundle: Bundle) -> list[Var]:
-        """See :meth:`Body.accumulated`."""
-        return [self._product(acc) for acc in bundle.accs]
-
-    def _product(self, acc: Acc) -> Var:
-        """A chain of products on weights that are held."""
-        units = self.block_of(self.layout.width(acc.into))
-        total: Code | Var = code("tl.zeros([{}, N], tl.float32)", units)
-        for term in acc.terms:
-            matrix, operand = term.args
-            weight = self._weight(matrix, term.transposed)
-            value = only(*self.all_units(operand))
-            call = "lib.dot({}, ({}).to(DT), {}, PRECISION, INTERPRETED)"
-            total = self.define(call, weight, value, total, letter="a")
-        assert isinstance(total, Var), "a product has terms"
-        return total
+    def product(self, product: Product) -> list[str]:
+        """See :meth:`Printer.product`: chains of products on weights that are held."""
+        units = self.block_of(self.layout.size(product.gate_block))
+        sums: list[str] = []
+        for acc in product.accs:
+            total = f"tl.zeros([{units}, N], tl.float32)"
+            for term, operand in zip(acc, product.operands, strict=True):
+                weight, value = self._weight(term), only(*self.all_units(operand))
+                dot = f"lib.dot({weight}, ({value}).to(DT), {total}, PRECISION, INTERPRETED)"
+                total = self.define(dot, "a")
+            sums.append(total)
+        return sums
 
     def text(self) -> str:
         """The kernel, called ``loop``."""
-        for segment in self.phase.segments:
-            self.segment(segment)
+        self.print_steps()
         step, begin, end = self.step(), self.begin(), self.end()
-        numbers = code("tl.range({}, num_stages=STAGES)", self.steps)
-        loop = Statement(numbers, (STEP,), body=step)
-        body = [*self.samples(), *self.before, *begin, loop, *end]
-        arrays, heads = free(body), list[Statement]()
+        loop = f"for i in tl.range({self.steps}, num_stages=STAGES):"
+        lines = [*self.samples(), *self.before, *begin, loop, *indented(step), *end]
+        arrays, to_head = [*self.arrays], list[str]()
         if self.heads:
-            arrays, heads = with_heads(arrays, self.heads_axis)
+            arrays, to_head = with_heads(arrays, self.heads_axis)
         self.arguments = [*arrays, *self.numbers]
         options = [f"{name}: tl.constexpr" for name in OPTIONS]
         unspecialised = [name for name in self.numbers if name != "B"]
-        return kernel("loop", [*self.arguments, *options], [*heads, *body], unspecialised)
+        return kernel("loop", [*self.arguments, *options], [*to_head, *lines], unspecialised)
 
-    def samples(self) -> list[Statement]:
+    def print_steps(self) -> None:
+        """Print the segments of a step."""
+        self.at_hand = {before: self.state(k) for k, (before, _) in enumerate(self.carried)}
+        for segment in self.phase.segments:
+            self.segment(segment)
+
+    def samples(self) -> list[str]:
         """Which samples are a program's."""
-        return self.samples_from(code("tl.program_id(0)"))
+        return self.samples_from("tl.program_id(0)")
 
-    def samples_from(self, block: Code) -> list[Statement]:
+    def samples_from(self, block: str) -> list[str]:
         """The samples of a block of a batch."""
+        n, all_live, live, *_ = self.names
         return [
-            assign(SAMPLE, "({} * N + tl.arange(0, N)).to(tl.int64)[None, :]", block),
-            assign(LIVE, "{} < B", SAMPLE),
-            assign(ALL_LIVE, "{}", LIVE),
+            f"{n} = ({block} * N + tl.arange(0, N)).to(tl.int64)[None, :]",
+            f"{live} = {n} < B",
+            f"{all_live} = {live}",
         ]
 
-    def step(self) -> tuple[Statement, ...]:
-        """All statements of a step."""
-        return (*self.step_head(), *self.statements, *self.step_end())
+    def step(self) -> list[str]:
+        """All lines of a step."""
+        return [self.number("i"), *self.step_head(), *self.lines, *self.step_end()]
 
-    def step_head(self) -> list[Statement]:
-        """Where a step's rows lie; first comes its number."""
-        number = assign(TIME, "{}" if self.forward else "T - 1 - {}", STEP)
+    def number(self, step: str) -> str:
+        """The line of a step's number in the sequence."""
+        return f"{self.time} = {step if self.forward else f'T - 1 - {step}'}"
+
+    def step_head(self) -> list[str]:
+        """Where a step's rows lie."""
+        n, _, live, row, before, mark = self.names
+        t, first = self.time, f"first{mark}"
         if not self.packed:
-            return [
-                number,
-                assign(ROW, "{} * B + {}", TIME, SAMPLE),
-                assign(BEFORE, "{}", ROW),
-            ]
-        rows, first = Var("rows"), Var("first")
-        previous = "tl.where({1} > 0, tl.load({0} + tl.maximum({1} - 1, 0)) + B, 0) + {2}"
+            return [f"{row} = {t} * B + {n}", f"{before} = {row}"]
+        rows = self.array("rows")
+        previous = f"tl.load({rows} + tl.maximum({t} - 1, 0)) + B"
         return [
-            number,
-            assign(first, "tl.load({} + {})", rows, TIME),
-            assign(LIVE, "{} < tl.load({} + {} + 1) - {}", SAMPLE, rows, TIME, first),
-            assign(ROW, "{} + {}", first, SAMPLE),
-            assign(BEFORE, previous, rows, TIME, SAMPLE),
+            f"{first} = tl.load({rows} + {t})",
+            f"{live} = {n} < tl.load({rows} + {t} + 1) - {first}",
+            f"{row} = {first} + {n}",
+            f"{before} = tl.where({t} > 0, {previous}, 0) + {n}",
         ]
 
-    def step_end(self) -> list[Statement]:
+    def step_end(self) -> list[str]:
         """Hand on what the next step reads; a sample whose steps are over keeps its own."""
-        ends: list[Statement] = []
-        for index, value in self._next.items():
-            state = self.broadcast(self.use(value), value)
+        ends: list[str] = []
+        moves: list[str] = []
+        for after, k in self._next.items():
+            if after not in self.at_hand:
+                continue
+            state = self.broadcast(self.at_hand[after], after)
             if self.packed:
-                state = code("tl.where({}, {}, {})", LIVE, state, self.carried[index])
-            ends.append(assign(Var(f"next_{index}"), state))
-        moves = [assign(self.carried[k], "{}", Var(f"next_{k}")) for k in self._next]
+                state = f"tl.where({self.live}, {state}, {self.state(k)})"
+            ends.append(f"next_{k}{self.names.mark} = {state}")
+            moves.append(f"{self.state(k)} = next_{k}{self.names.mark}")
         return [*ends, *moves]
 
-    def _ends(self, name: str, index: int) -> tuple[Code, Code]:
-        """Pointers to a state's gate block in an array [B, n] per state, and their mask."""
-        column, leaf = self.layout.states[index], self.leaves[index]
-        width = self.layout.state_widths[column.array]
-        array = Var(f"{name}{column.array}")
-        at = code("{} + {} * {} + {}", array, SAMPLE, width, column.offset)
-        if not leaf.shape:
-            return at, code("{}", ALL_LIVE)
-        return code("{} + {}", at, self.units(column.width)), self.inside(column.width, ALL_LIVE)
+    def _ends(self, name: str) -> list[tuple[str, str, str]]:
+        """The variable of each state, pointers to its gate block in an array [B, n] per state, and
+        their mask."""
+        ends: list[tuple[str, str, str]] = []
+        for k, (access, _) in enumerate(self.carried):
+            column, mask = self.layout.states[k], self.names.all_live
+            array, width = f"{name}{column.array}", self.layout.state_widths[column.array]
+            at = f"{self.array(array)} + {self.names.n} * {width} + {column.offset}"
+            if not access.scalar:
+                at, mask = f"{at} + {self.units(column.width)}", self.inside(column.width, mask)
+            ends.append((self.state(k), at, mask))
+        return ends
 
-    def begin(self) -> list[Statement]:
+    def begin(self) -> list[str]:
         """Load the states before the first step."""
-        name = "first" if self.forward else "dlast"
-        load = "tl.load({}, mask={}, other=0.0).to(tl.float32)"
-        return [assign(state, load, *self._ends(name, k)) for k, state in enumerate(self.carried)]
+        return [
+            f"{state} = tl.load({at}, mask={mask}, other=0.0).to(tl.float32)"
+            for state, at, mask in self._ends("first" if self.forward else "dlast")
+        ]
 
-    def end(self) -> list[Statement]:
+    def end(self) -> list[str]:
         """Store the states after the last step."""
-        name = "last" if self.forward else "dfirst"
-        ends = [(*self._ends(name, k), state) for k, state in enumerate(self.carried)]
-        return [Statement(code("lib.put({0}, {2}, {1})", *end)) for end in ends]
+        ends = self._ends("last" if self.forward else "dfirst")
+        return [f"lib.put({at}, {state}, {mask})" for state, at, mask in ends]
+
+
+def shape(term: Term) -> tuple[int, int]:
+    """Units of a product with a matrix, and those that it sums over."""
+    matrix: Matrix = term.matrix
+    rows, columns = matrix.rows, matrix.columns
+    return (columns, rows) if term.transposed else (rows, columns)

@@ -22,7 +22,6 @@ from elman.engines.triton import limits, scans, walks
 from elman.engines.triton.group_kernels import GroupKernels
 from elman.engines.triton.launch import launching
 from elman.engines.triton.linearised import Linearised
-from elman.engines.triton.source import function
 from elman.ir.graph import Node
 
 
@@ -46,51 +45,31 @@ class ScannedNewton(Newton):
 
     def __init__(self, groups: Sequence[Linearised], *, units: bool) -> None:
         super().__init__(groups, units=units)
-        self.totals_text, self.steps_text = self._totals(), self._steps()
-
-    def _scanned(self) -> list[str]:
-        """Each step as the affine map A y + b, scanned."""
         n, lines = self.n, [*self._head(), *self._first.values()]
         for i in range(n):
             lines += self._first.row(i)
-        for i in range(n):
+        for i in range(n):  # each step as the affine map A y + b
             along = " + ".join(f"a{i}{j} * h{j}" for j in range(n))
             lines.append(f"b{i} = tl.where(inside, f{i} - ({along}), 0.0)")
-        return [*lines, scans.scanned(n)]
+        self.scan = scans.BlockScan(n, "y, y0, X, vec", lines, "made, off", self._stores)
 
-    def _totals(self) -> str:
-        """The kernel of what each block of steps does as a whole."""
-        lines = [*self._scanned(), *scans.total_stores(self.n)]
-        return scans.scan_kernel(self.n, "totals", "y, y0, X, vec, At, bt", lines)
-
-    def _steps(self) -> str:
-        """The kernel of the next iterate ``made`` from the states before each block of steps; and
-        of :meth:`_extremes`."""
-        starts, states = scans.from_starts(self.n)
-        lines = [*self._scanned(), *starts]
-        for i, state in enumerate(states):
-            at = self._place("made", i, "t")
-            lines.append(f"tl.store({at}, lib.bounded({state}), mask=inside)")
-        lines += self._extremes()
-        return scans.scan_kernel(self.n, "steps", "y, y0, X, vec, start, made, off", lines)
+    def _stores(self, states: list[str]) -> list[str]:
+        """Lines that store the next iterate, and what :meth:`_extremes` does."""
+        at = [self._place("made", i, "t") for i in range(self.n)]
+        stores = [
+            f"tl.store({made}, lib.bounded({state}), mask=inside)"
+            for made, state in zip(at, states, strict=True)
+        ]
+        return [*stores, *self._extremes()]
 
     def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`Newton.improved`."""
-        T, n, N = self._sizes(y)
-        steps, channels = scans.block(n, N)
-        chunks = -(-T // steps)
-        grid = (chunks, -(-N // channels))
+        T, _, N = self._sizes(y)
         y, y0 = y.contiguous(), y0.contiguous()
-        start = (y0 if self.units else y0.mT.contiguous()).unsqueeze(0)
-        iterate, off = torch.empty_like(y), self._off(y, grid)
-        totals, kernel = function("totals", self.totals_text), function("steps", self.steps_text)
-        sizes = {"STEPS": steps, "CHANNELS": channels}
+        iterate, off = torch.empty_like(y), self._off(y, self.scan.grid(T, N))
         with launching(y):
-            if chunks > 1:
-                At, bt = y.new_empty(chunks, n, n, N), y.new_empty(chunks, n, N)
-                totals[grid](y, y0, X, vec, At, bt, T, N, **sizes)
-                start = scans.chunks_before(At, bt, start[0])
-            kernel[grid](y, y0, X, vec, start, iterate, off, T, N, **sizes)
+            start = y0 if self.units else y0.mT.contiguous()
+            self.scan.run((y, y0, X, vec), (iterate, off), start, T)
         return iterate, off.amax(1)
 
 

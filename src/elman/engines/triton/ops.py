@@ -5,10 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from elman.engines.gate_blocks import stream_of
-from elman.engines.triton.statements import Code, Operand, code
-from elman.ir.graph import Node
-
 SPELL: dict[str, str] = {
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
@@ -46,9 +42,9 @@ SPELL: dict[str, str] = {
 }
 
 
-def spell(value: Node, args: Sequence[Operand], unit: Operand) -> Code:
+def spell(op: str, args: Sequence[str], unit: str = "", stream: int = 0) -> str:
     """An elementwise op; ``unit``: the units [units, 1] of its block."""
-    return code(SPELL[value.op], *args, unit=unit, stream=stream_of(value))
+    return SPELL[op].format(*args, unit=unit, stream=stream)
 
 
 def number(value: float) -> str:
@@ -64,23 +60,23 @@ def block(value: float) -> str:
     return f"({text} * -1.0)" if value == 0.0 and math.copysign(1.0, value) < 0 else text
 
 
-def spell_sum(coefs: Sequence[float], bias: float, terms: Sequence[Operand]) -> Code:
+def spell_sum(coefs: Sequence[float], bias: float, terms: Sequence[str]) -> str:
     """``bias + Σ coef · term``; ``-x`` is 0 - x in Triton, which of 0.0 is not -0.0."""
     text = ""
-    for coef in coefs:
+    for coef, term in zip(coefs, terms, strict=True):
         sign = "-" if text and math.copysign(1.0, coef) < 0 else "+"
         size = abs(coef) if sign == "-" else coef
         factor = number(size) if size else block(size)
-        part = "{}" if size == 1.0 else f"{factor} * {{}}"
+        part = term if size == 1.0 else f"{factor} * {term}"
         text = f"{text} {sign} {part}" if text else part
     if bias and text:
         text = f"{text} + {number(bias)}"
-    return code(text or block(bias), *terms)
+    return text or block(bias)
 
 
-def largest(blocks: Sequence[Operand]) -> Code:
+def largest(blocks: Sequence[str]) -> str:
     """The largest of some blocks, unit by unit; NaN where there is one."""
-    result = code("{}", blocks[0])
-    for further in blocks[1:]:
-        result = code(SPELL["maximum"], result, further)
+    result, *others = blocks
+    for other in others:
+        result = spell("maximum", [result, other])
     return result

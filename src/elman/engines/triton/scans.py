@@ -7,6 +7,7 @@ Larger systems are those of ``walks``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from elman.engines.triton import limits, walks
 from elman.engines.triton.launch import launching
-from elman.engines.triton.source import function
+from elman.engines.triton.source import function, kernel
 
 _DTYPES = (torch.float32, torch.float64)
 
@@ -51,13 +52,7 @@ PLACE = [  # where a block of steps and channels lies
 ]
 
 
-def scanned(n: int) -> str:
-    """The line that scans the entries ``a00`` … ``b0`` … of a block's steps."""
-    names = ", ".join(_flat(*_names(n, "")))
-    return f"{names} = tl.associative_scan(({names},), 0, after)"
-
-
-def total_stores(n: int) -> list[str]:
+def _total_stores(n: int) -> list[str]:
     """Lines that store what a scanned block of steps does as a whole: ``At`` [C, n, n, N], ``bt``
     [C, n, N]."""
     a, b = _names(n, "")
@@ -71,7 +66,7 @@ def total_stores(n: int) -> list[str]:
     return lines
 
 
-def from_starts(n: int) -> tuple[list[str], list[str]]:
+def _from_starts(n: int) -> tuple[list[str], list[str]]:
     """Lines that load the states ``start`` [C, n, N] before each block of steps; and texts of all
     its states."""
     a, b = _names(n, "")
@@ -83,20 +78,8 @@ def from_starts(n: int) -> tuple[list[str], list[str]]:
     return lines, [f"{b[i]} + {sums[i]}" for i in range(n)]
 
 
-def kernel(name: str, arrays: str, lines: list[str]) -> str:
-    """The text of a kernel on arrays of T steps, N channels."""
-    sizes = "T, N, STEPS: tl.constexpr, CHANNELS: tl.constexpr"
-    body = "\n".join(f"    {line}" for line in lines)
-    return f'@triton.jit(do_not_specialize=["T"])\ndef {name}({arrays}, {sizes}):\n{body}\n'
-
-
-def scan_kernel(n: int, name: str, arrays: str, lines: list[str]) -> str:
-    """The same of a kernel whose blocks of steps are scanned."""
-    return "\n".join([*_joined(n), "", "", kernel(name, arrays, lines)])
-
-
 def _loaded(n: int) -> list[str]:
-    """A block of steps, scanned; steps beyond the last change nothing."""
+    """Loads of a block of steps; steps beyond the last change nothing."""
     a, b = _names(n, "")
     lines = list(PLACE)
     for i in range(n):
@@ -104,22 +87,73 @@ def _loaded(n: int) -> list[str]:
             at = f"A + (t * {n * n} + {i * n + j}) * N + c"
             lines.append(f"{a[i][j]} = tl.load({at}, mask=inside, other={float(i == j)})")
         lines.append(f"{b[i]} = tl.load(b + (t * {n} + {i}) * N + c, mask=inside, other=0.0)")
-    return [*lines, scanned(n)]
+    return lines
+
+
+SIZES = ("T", "N", "STEPS: tl.constexpr", "CHANNELS: tl.constexpr")
+
+
+class BlockScan:
+    """Kernels of a recurrence whose blocks of steps are scanned: of what each block does as a
+    whole, and of all states from those before each block.
+
+    Args:
+        n: states.
+        operands: names of the arrays that are read.
+        lines: what defines the entries ``a00`` … ``b0`` … of a block's steps.
+        results: names of the arrays that are stored.
+        stores: lines that store these, from texts of all states.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        operands: str,
+        lines: list[str],
+        results: str,
+        stores: Callable[[list[str]], list[str]],
+    ) -> None:
+        self.n = n
+        names = ", ".join(_flat(*_names(n, "")))
+        scanned = [*lines, f"{names} = tl.associative_scan(({names},), 0, after)"]
+        starts, states = _from_starts(n)
+        totals, steps = [*scanned, *_total_stores(n)], [*scanned, *starts, *stores(states)]
+        self.totals_text = self._text("totals", f"{operands}, At, bt", totals)
+        self.steps_text = self._text("steps", f"{operands}, start, {results}", steps)
+
+    def _text(self, name: str, arrays: str, lines: list[str]) -> str:
+        return "\n".join([*_joined(self.n), "", "", kernel(name, (arrays, *SIZES), lines)])
+
+    def grid(self, T: int, N: int) -> tuple[int, int]:
+        """Blocks of steps, and of channels."""
+        steps, channels = block(self.n, N)
+        return -(-T // steps), -(-N // channels)
+
+    def run(
+        self, operands: Sequence[Tensor], results: Sequence[Tensor], y0: Tensor, T: int
+    ) -> None:
+        """Compute all states of T steps from those before [n, N]."""
+        n, N = y0.shape
+        chunks, _ = grid = self.grid(T, N)
+        steps, channels = block(n, N)
+        sizes: dict[str, Any] = {"STEPS": steps, "CHANNELS": channels}
+        start = y0.unsqueeze(0)
+        if chunks > 1:
+            At, bt = y0.new_empty(chunks, n, n, N), y0.new_empty(chunks, n, N)
+            function("totals", self.totals_text)[grid](*operands, At, bt, T, N, **sizes)
+            start = torch.cat((start, _solved(At, bt, y0)[:-1]))
+        function("steps", self.steps_text)[grid](*operands, start, *results, T, N, **sizes)
 
 
 @cache
-def totals_text(n: int) -> str:
-    """The kernel of what each block of steps does as a whole."""
-    return scan_kernel(n, "totals", "A, b, At, bt", [*_loaded(n), *total_stores(n)])
+def linear(n: int) -> BlockScan:
+    """The kernels of y[t] = A[t] y[t-1] + b[t]."""
 
+    def stores(states: list[str]) -> list[str]:
+        at = [f"y + (t * {n} + {i}) * N + c" for i in range(n)]
+        return [f"tl.store({y}, {state}, mask=inside)" for y, state in zip(at, states, strict=True)]
 
-@cache
-def steps_text(n: int) -> str:
-    """The kernel of all y from the states before each block of steps."""
-    lines, states = from_starts(n)
-    for i, state in enumerate(states):
-        lines.append(f"tl.store(y + (t * {n} + {i}) * N + c, {state}, mask=inside)")
-    return scan_kernel(n, "steps", "A, b, start, y", [*_loaded(n), *lines])
+    return BlockScan(n, "A, b", _loaded(n), "y", stores)
 
 
 def block(n: int, N: int) -> tuple[int, int]:
@@ -154,26 +188,12 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
 
 
 def _solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
-    T, n, N = b.shape
+    T, n, _ = b.shape
     if n > limits.SCANNED:
         return walks.solved(A, b, y0)
-    steps, channels = block(n, N)
-    chunks = -(-T // steps)
-    grid = (chunks, -(-N // channels))
-    sizes: dict[str, Any] = {"STEPS": steps, "CHANNELS": channels}
-    start = y0.unsqueeze(0)
-    if chunks > 1:
-        At, bt = A.new_empty(chunks, n, n, N), b.new_empty(chunks, n, N)
-        function("totals", totals_text(n))[grid](A, b, At, bt, T, N, **sizes)
-        start = chunks_before(At, bt, y0)
     y = torch.empty_like(b)
-    function("steps", steps_text(n))[grid](A, b, start, y, T, N, **sizes)
+    linear(n).run((A, b), (y,), y0, T)
     return y
-
-
-def chunks_before(At: Tensor, bt: Tensor, y0: Tensor) -> Tensor:
-    """The states [C, n, N] before each of C chunks, of which each maps y to At y + bt."""
-    return torch.cat((y0.unsqueeze(0), _solved(At, bt, y0)[:-1]))
 
 
 def backward(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from importlib import util
 from pathlib import Path
@@ -28,6 +29,20 @@ def _library(interpreted: bool) -> Any:
     module = util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """The lines of a body."""
+    return [f"    {line}" for line in lines]
+
+
+def kernel(
+    name: str, arguments: Sequence[str], lines: Iterable[str], unspecialised: Sequence[str] = ("T",)
+) -> str:
+    """The text of a kernel; ``unspecialised``: arguments for whose values it is not compiled
+    anew."""
+    decorator = f"@triton.jit(do_not_specialize={[*unspecialised]})"
+    return "\n".join([decorator, f"def {name}({', '.join(arguments)}):", *indented(lines), ""])
 
 
 def function(name: str, text: str) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 from triton import knobs
 
 from elman.engines.precision import precision
-from elman.engines.triton.batched_phase import BatchedPhase, Place
+from elman.engines.triton.batched_phase import BatchedPhase
 from elman.engines.triton.grid import Grid
 from elman.engines.triton.launch import (
     Arrays,
@@ -25,7 +25,7 @@ from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
 from elman.errors import EngineError
 from elman.ir.graph import Node
-from elman.plan.program import Buffer, Sweep
+from elman.plan.program import Sweep
 
 
 class Sweeping:
@@ -38,6 +38,7 @@ class Sweeping:
         heads: whether several heads run side by side, with arrays and weights of their own.
 
     Attributes:
+        lowering, step: the direction, and one step of it, as data.
         matrices: what its products multiply with.
         steps: runs each step where they are launched one by one; then without ``loop``.
         wide: whether states go from step to step in float32, beside the sequences that are kept.
@@ -54,25 +55,24 @@ class Sweeping:
         heads: bool = False,
     ) -> None:
         self.layout, self.sweep, self.schedule, self.packed = layout, sweep, schedule, packed
+        self.lowering = lowering = layout.lowering(sweep)
+        before, self.step, after = lowering.lowered_phases()
         self.forward = sweep is layout.program.forward
-        self.chunk = layout.slots(sweep.chunk, "" if self.forward else "chunk")
-        self.before = BatchedPhase(layout, sweep.before, self.place, heads=heads)
-        self.after = BatchedPhase(layout, sweep.after, self.place, heads=heads)
+        self.before = BatchedPhase(layout, before, heads=heads)
+        self.after = BatchedPhase(layout, after, heads=heads)
         self.steps: BatchedPhase | None = None
         self.wide = False
         self.loop: Loop | None = None
         self.text = ""
         if schedule.kind == "steps":
             self.wide = self.forward and layout.program.spec.dtype != "float32"
-            places = self._wide_place if self.wide else self.place
-            self.steps = BatchedPhase(layout, sweep.step, places, heads=heads)
-            self.matrices = self._matrices()
-            return
-        kind = Grid if schedule.kind == "grid" else Loop
-        options = {"packed": packed, "heads": heads}
-        self.loop = kind(layout, sweep, schedule, self.chunk, kept_states, **options)
-        self.text = self.loop.text()
-        self.kernel = function("loop", self.text)
+            self.steps = BatchedPhase(layout, self.step, wide=self.wide, heads=heads)
+        else:
+            kind = Grid if schedule.kind == "grid" else Loop
+            options = {"kept_states": kept_states, "packed": packed, "heads": heads}
+            self.loop = kind(layout, schedule, lowering, self.step, **options)
+            self.text = self.loop.text()
+            self.kernel = function("loop", self.text)
         self.matrices = self._matrices()
 
     def _matrices(self) -> list[Node]:
@@ -90,35 +90,6 @@ class Sweeping:
     def arrays(self) -> set[str]:
         """Names of the arrays of which batched phases need the rows of all steps."""
         return self.before.arrays | self.after.arrays
-
-    def place(self, buffer: Buffer) -> Place:
-        """The place of a buffer."""
-        where, layout = buffer.where, self.layout
-        slots = {
-            "tape": ("tape", layout.tape),
-            "chunk": ("ch", self.chunk[0]),
-            "carry": ("ca", layout.carry),
-            "d_state": ("cn", layout.carry),
-        }
-        if where in slots:
-            array, offsets = slots[where]
-            return Place(array, offsets[buffer.index], array)
-        if where == "scalar":
-            return Place("sc", buffer.index, "sc")
-        column = layout.column(buffer)
-        array = {"output": "out", "d_output": "dy"}.get(where)
-        if array is None:
-            kinds = {"input": "in", "state": "st", "next": "nx", "d_input": "din"}
-            array = f"{kinds[where]}{column.array}"
-        return Place(array, column.offset, array)
-
-    def _wide_place(self, buffer: Buffer) -> Place:
-        """The place of a buffer in steps whose states are float32, beside their sequences."""
-        place = self.place(buffer)
-        if buffer.where not in ("state", "next"):
-            return place
-        kind = "sp" if buffer.where == "state" else "sq"
-        return place._replace(narrow=f"{kind}{self.layout.column(buffer).array}")
 
     def run(
         self, arrays: Arrays, states: Sequence[Tensor], steps: int, element: Any
@@ -155,7 +126,7 @@ class Sweeping:
                 carry.narrow(-2, side * B, B).narrow(-1, offset, column.width).copy_(columns)
         counters = groups * self.schedule.slices
         return {
-            "sr": fresh(like, *heads, 2 * B, max(1, loop.scratch[1])),
+            "sr": fresh(like, *heads, 2 * B, max(1, self.step.scratch_row)),
             "ca": carry,
             "bar": states[0].new_zeros(*heads, counters, dtype=torch.int32),
         }

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from elman.engines.triton.ops import SPELL, block, largest, number, spell_sum
-from elman.engines.triton.statements import Code, Operand, Statement, Var, assign
+from elman.engines.triton.ops import block, largest, number, spell, spell_sum
 from elman.ir.graph import Node, Rate, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import loop_invariant
 from elman.ir.types import dim_size, shape_size
 
-Entry = Var | float  # one unit of a value: a variable, or a number that is known
+Entry = str | float  # one unit of a value: a variable, or a number that is known
+
+
+class Line(NamedTuple):
+    """A variable's definition, and which entries it reads."""
+
+    name: str
+    text: str
+    reads: tuple[Entry, ...]
+
+
+def live(lines: Sequence[Line], read: set[Entry]) -> list[str]:
+    """Text of the definitions without those that nothing reads; ``read``: what is read behind them,
+    to which what they read is added."""
+    texts: list[str] = []
+    for line in reversed(lines):
+        if line.name in read:
+            texts.append(f"{line.name} = {line.text}")
+            read.update(line.reads)
+    return texts[::-1]
 
 
 class Writer:
-    """Statements that compute values unit by unit.
+    """Lines that compute values unit by unit.
 
     What changes at most once per row is loaded: of rows from planes ``X``, of weight rate from
     ``vec``. Numbers that are known are folded, zeros and ones above all: seeds consist of them.
@@ -25,7 +44,7 @@ class Writer:
         units: whether units are channels: every value is one block then.
         groups: how many groups of states there are, of which each channel has one, ``group``: of
             each value of weight rate ``vec`` has one for every group.
-        held: states that only hold a value, which are loaded as values of rows are.
+        passthrough: states that only hold a value, which are loaded as values of rows are.
     """
 
     def __init__(
@@ -38,7 +57,7 @@ class Writer:
     ) -> None:
         self.sizes, self.units, self.groups, self._passthrough = sizes, units, groups, passthrough
         self.entries: dict[Node, list[Entry]] = {}
-        self.statements: list[Statement] = []
+        self._lines: list[Line] = []
         self.invariants: dict[Node, int] = {}  # offsets among all values of weight rate
         self.rows: dict[Node, int] = {}  # places among all values of rows
         self._count = 0
@@ -68,11 +87,10 @@ class Writer:
         """Entries of a value."""
         return 1 if self.units else self.size(value)
 
-    def _named(self, template: str | Code, *operands: Operand) -> Var:
+    def _named(self, text: str, reads: Iterable[Entry] = ()) -> str:
         self._count += 1
-        name = Var(f"x{self._count}")
-        self.statements.append(assign(name, template, *operands))
-        return name
+        self._lines.append(Line(f"x{self._count}", text, tuple(reads)))
+        return self._lines[-1].name
 
     def value(self, root: Node) -> list[Entry]:
         """The entries of a value, computed if they are not known."""
@@ -93,10 +111,10 @@ class Writer:
             node: entry for node, entry in self.entries.items() if not loop_invariant(node)
         }
 
-    def take(self) -> list[Statement]:
-        """The statements since the last call."""
-        statements, self.statements = self.statements, []
-        return statements
+    def take(self) -> list[Line]:
+        """The lines since the last call."""
+        lines, self._lines = self._lines, []
+        return lines
 
     def _is_end(self, node: Node) -> bool:
         return node in self.entries or self._is_loaded(node)
@@ -112,8 +130,9 @@ class Writer:
             if self.units and node.shape:
                 return [self._named(self._invariant(f"{at} + unit"))]
             return [self._named(self._invariant(str(at + k))) for k in range(self.count(node))]
-        at, load = self.rows[node], "tl.load(X + {} * plane + at, mask=inside, other=0.0)"
-        return [self._named(load, at + k) for k in range(self.count(node))]
+        places = range(self.rows[node], self.rows[node] + self.count(node))
+        load = "tl.load(X + {} * plane + at, mask=inside, other=0.0)"
+        return [self._named(load.format(place)) for place in places]
 
     def _invariant(self, at: str) -> str:
         if self.groups == 1:
@@ -160,7 +179,7 @@ class Writer:
         before = dim_size(node.data, self.sizes)
         return [
             self._named(
-                "({} == {}.0).to(tl.float32)", operand(entry, wide=True), before + k % width
+                f"({operand(entry, wide=True)} == {before + k % width}.0).to(tl.float32)", (entry,)
             )
             for k, entry in enumerate(wide)
         ]
@@ -186,17 +205,17 @@ class Writer:
             return b
         if b == 1.0:
             return a
-        return self._named("{} * {}", operand(a), operand(b))
+        return self._named(f"{operand(a)} * {operand(b)}", (a, b))
 
     def _sum(self, terms: Sequence[tuple[float, Entry]], bias: float = 0.0) -> Entry:
         bias += sum(coef * entry for coef, entry in terms if isinstance(entry, float))
-        named = [(coef, entry) for coef, entry in terms if isinstance(entry, Var)]
+        named = [(coef, entry) for coef, entry in terms if isinstance(entry, str)]
         if not named:
             return bias
         if len(named) == 1 and named[0][0] == 1.0 and not bias:
             return named[0][1]
-        coefs = tuple(coef for coef, _ in named)
-        return self._named(spell_sum(coefs, bias, [entry for _, entry in named]))
+        coefs, entries = zip(*named, strict=True)
+        return self._named(spell_sum(coefs, bias, entries), entries)
 
     def _pointwise(self, node: Node, args: list[Entry]) -> Entry:
         if node.op == "lin":
@@ -209,13 +228,13 @@ class Writer:
             return args[1]
         if node.op == "stop":
             return args[0]
-        return self._named(SPELL[node.op], *(operand(arg, wide=True) for arg in args))
+        return self._named(spell(node.op, [operand(arg, wide=True) for arg in args]), args)
 
     def _reduced(self, node: Node, entries: list[Entry]) -> Entry:
         if node.op == "amax":
-            return self._named(largest([operand(entry, wide=True) for entry in entries]))
+            return self._named(largest([operand(entry, wide=True) for entry in entries]), entries)
         if node.op == "argmax":
-            return self._first([operand(entry, wide=True) for entry in entries])
+            return self._first(entries)
         share = 1.0 if node.op == "sum" else 1.0 / len(entries)
         total = self._sum([(share, entry) for entry in entries])
         if node.op != "var":
@@ -223,20 +242,20 @@ class Writer:
         off = [self._sum([(1.0, entry), (-1.0, total)]) for entry in entries]
         return self._sum([(share, self._times(difference, difference)) for difference in off])
 
-    def _first(self, entries: Sequence[Operand]) -> Entry:
+    def _first(self, entries: Sequence[Entry]) -> Entry:
         """The number of the first largest entry; NaN is the largest."""
-        best = self._named("{}", entries[0])
-        place: Operand = operand(0.0, wide=True)
+        best, place = self._named(operand(entries[0], wide=True), entries[:1]), block(0.0)
         for k, entry in enumerate(entries[1:], 1):
-            larger = "({0} > {1}) | (({0} != {0}) & ({1} == {1}))"
-            is_larger = self._named(larger, entry, best)
-            best = self._named("tl.where({}, {}, {})", is_larger, entry, best)
-            place = self._named("tl.where({}, {}.0, {})", is_larger, k, place)
-        return place if isinstance(place, Var) else 0.0
+            unit = operand(entry, wide=True)
+            larger = f"({unit} > {best}) | (({unit} != {unit}) & ({best} == {best}))"
+            is_larger = self._named(larger, (entry, best))
+            best = self._named(f"tl.where({is_larger}, {unit}, {best})", (is_larger, entry, best))
+            place = self._named(f"tl.where({is_larger}, {k}.0, {place})", (is_larger, place))
+        return place if len(entries) > 1 else 0.0
 
 
-def operand(entry: Entry, *, wide: bool = False) -> Operand:
+def operand(entry: Entry, *, wide: bool = False) -> str:
     """An entry in an expression; a number as a block where a function wants one."""
-    if isinstance(entry, Var):
+    if isinstance(entry, str):
         return entry
     return block(entry) if wide else number(entry)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from elman.engines.triton import limits
 from elman.engines.triton.launch import processors
-from elman.engines.triton.source import function
+from elman.engines.triton.source import function, indented, kernel
 
 
 def _sums(n: int, vector: str, target: str, *, plus: str = "") -> list[str]:
@@ -41,11 +41,10 @@ def _loads(n: int) -> list[str]:
 
 
 def _kernel(name: str, arrays: str, before: list[str], loop: list[str], after: list[str]) -> str:
-    head = f"def {name}({arrays}, T, N, STEPS: tl.constexpr, THREADS: tl.constexpr):"
+    sizes = ("T", "N", "STEPS: tl.constexpr", "THREADS: tl.constexpr")
     thread = "thread = tl.program_id(0) * THREADS + tl.arange(0, THREADS)"  # 2³¹ would be of 250 GB
-    body = [thread, *before, "for s in range(STEPS):", *(f"    {line}" for line in loop), *after]
-    lines = "\n".join(f"    {line}" for line in body)
-    return f'@triton.jit(do_not_specialize=["T"])\n{head}\n{lines}\n'
+    lines = [thread, *before, "for s in range(STEPS):", *indented(loop), *after]
+    return kernel(name, (arrays, *sizes), lines)
 
 
 @cache

@@ -73,8 +73,7 @@ class WeightGradients:
         }
 
     def _place(self, value: Node) -> ColumnRange:
-        place = self._sweep.place(self._sweep.sweep.summed(value))
-        return ColumnRange(place.array, place.offset, self._sweep.layout.width(value))
+        return ColumnRange.of(self._sweep.lowering.summed(value))
 
     def _cut(self, right: Node | None, terms: Sequence[Sum]) -> list[_JoinedSum]:
         """Runs of terms that share what they are multiplied with."""

@@ -1,0 +1,99 @@
+"""Texts of kernels: every name is defined before it is read, and an argument that is not read is no
+argument."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from elman import cells, compiler
+from elman.engines.triton.layout import TritonLayout
+from elman.engines.triton.schedule import TritonSchedule
+from elman.engines.triton.sweeping import Sweeping
+from elman.engines.triton.unitwise import Line, live
+from elman.frontend.cell import Cell
+from elman.plan.build import program
+from elman.plan.spec import Spec
+from products import some_of
+from unseen import epilogue, holding, latents
+
+GIVEN = {"tl", "lib", "triton", "float"}  # to every kernel
+
+
+def texts(cell: Cell, schedule: str, dtype: str, **options: bool) -> list[str]:
+    """Of both directions."""
+    dims = cell.bind(3, 6, **({"P": 2} if cell is epilogue else {}))
+    wants = frozenset(leaf.name for leaf in (*cell.inputs, *cell.weights))
+    job = compiler.job(cell, Spec(tuple(sorted(dims.items())), dtype, "cuda", wants))
+    of = program(job.pair, job.spec)
+    layout = TritonLayout(of)
+    kept = (True,) * len(layout.state_widths)
+    assert of.backward is not None
+    sweeps = [
+        Sweeping(layout, sweep, TritonSchedule.parse(schedule), kept, **options)
+        for sweep in (of.forward, of.backward)
+    ]
+    rows = [text for sweep in sweeps for runner in sweep.runners for text in runner.texts]
+    return [*rows, *(sweep.text for sweep in sweeps if sweep.loop is not None)]
+
+
+def undefined(text: str) -> set[str]:
+    """Names that a kernel reads before it defines them, in the order of its lines; and arguments
+    that it does not read."""
+    *functions, kernel = ast.parse(text).body
+    assert isinstance(kernel, ast.FunctionDef)
+    arguments = {arg.arg for arg in kernel.args.args}
+    known = {*GIVEN, *arguments, *(f.name for f in functions if isinstance(f, ast.FunctionDef))}
+    read: set[str] = set()
+    wrong: set[str] = set()
+
+    def visit(statements: list[Any]) -> None:
+        for statement in statements:
+            inner = [*getattr(statement, "body", []), *getattr(statement, "orelse", [])]
+            ends = {id(part) for each in inner for part in ast.walk(each)}
+            names = [part for part in ast.walk(statement) if isinstance(part, ast.Name)]
+            names = [part for part in names if id(part) not in ends]
+            loads = {part.id for part in names if isinstance(part.ctx, ast.Load)}
+            stores = {part.id for part in names if isinstance(part.ctx, ast.Store)}
+            if isinstance(statement, ast.AugAssign):
+                loads |= stores
+            wrong.update(loads - known)
+            read.update(loads)
+            known.update(stores)
+            visit(inner)
+
+    visit(kernel.body)
+    options = {"N", "DT", "STAGES", "PRECISION", "INTERPRETED", "BARRIER"}
+    numbers = {"T", "B", "i0", "i1", "g0"}
+    return wrong | (arguments - read - options - numbers)
+
+
+@pytest.mark.parametrize(
+    "cell, schedule, options",
+    some_of(
+        [cells.gru, cells.lstm_layernorm, cells.indrnn, latents, holding, epilogue],
+        ["loop/16/4/1", "steps", "grid/16/2/3/1", "grid/2/2/3/3"],
+        [{}, {"packed": True}, {"heads": True}],
+    ),
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_names(cell: Cell, schedule: str, options: dict[str, bool]) -> None:
+    """In every schedule, of dense and packed rows, of heads."""
+    for text in texts(cell, schedule, "bfloat16", **options):
+        assert undefined(text) == set(), text
+
+
+def test_undefined_names_are_noticed() -> None:
+    """Behind a loop, in one, and in an assignment that adds."""
+    text = "def k(x, y, z):\n    for i in range(x):\n        a = b + i\n    c += a\n    y\n"
+    assert undefined(text) == {"range", "b", "c", "z"}
+
+
+def test_dead_code() -> None:
+    """What nothing reads goes, and what only that reads; what is read before is told."""
+    lines = [Line("a", "1", ()), Line("b", "-a", ("a",)), Line("c", "a + h", ("a", "h"))]
+    read: set[Any] = {"c"}
+    assert live(lines, read) == ["a = 1", "c = a + h"]
+    assert read == {"a", "c", "h"}
