@@ -42,12 +42,12 @@ class _SegmentKernel(Printer):
     def _at(self, array: str, access: Access) -> str:
         return f"{self.array(array)} + r * {self.array(f'{array}_r')} + {access.offset}"
 
+    def in_memory(self, access: Access) -> bool:
+        """See :meth:`Printer.in_memory`: scalars where a later segment may read them."""
+        return self._several or access.region.space is not Space.SCALAR
+
     def store(self, access: Access, name: str) -> None:
-        """See :meth:`Printer.store`; scalars that a later segment may read, and states in both
-        types."""
-        if access.region.space is Space.SCALAR and not self._several:
-            self.at_hand[access] = name
-            return
+        """See :meth:`Printer.store`: states in both types."""
         super().store(access, name)
         if self._wide and access.region.space is Space.STATE:
             self.lines.append(self.stored(self._at(narrow_array(access), access), access, name))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elman.engines.triton import limits
-from elman.engines.triton.layout import KTile, TritonLayout, array_of, k_tiles, padded
+from elman.engines.triton.layout import KTile, TritonLayout, array_of, k_tiles, padded, power_of_2
 from elman.engines.triton.loop import Loop, Names, shape
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import indented
@@ -87,7 +87,7 @@ class Grid(Loop):
 
     def block_of(self, size: int) -> int:
         """See :meth:`Printer.block_of`."""
-        return max(limits.GRID_UNITS, 1 << (self._program_size(size) - 1).bit_length())
+        return max(limits.GRID_UNITS, power_of_2(self._program_size(size)))
 
     def masked(self, size: int) -> bool:
         """See :meth:`Printer.masked`."""

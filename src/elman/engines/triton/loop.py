@@ -107,14 +107,8 @@ class Loop(Printer):
                 row = self.names.n
         return f"{self.array(array)} + {row} * {stride} + {access.offset}"
 
-    def store(self, access: Access, name: str) -> None:
-        """See :meth:`Printer.store`; values of a step, and what the next one reads, are at hand."""
-        self.at_hand[access] = name
-        if self.in_memory(access):
-            self.lines.append(self.stored(self.address(access), access, name))
-
     def in_memory(self, access: Access) -> bool:
-        """Whether a store is more than a variable."""
+        """See :meth:`Printer.in_memory`: not what a step or the next one alone reads."""
         if access.region.space is Space.STATE:
             return self.kept_states[access.region.array]
         return access.region.space not in _AT_HAND

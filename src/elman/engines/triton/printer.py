@@ -156,10 +156,15 @@ class Printer(ABC):
             return address, self.live
         return f"{address} + {self.units(access.units)}", self.inside(access.units)
 
+    def in_memory(self, access: Access) -> bool:
+        """Whether a store is more than a variable that is at hand."""
+        return True
+
     def store(self, access: Access, name: str) -> None:
         """Store a variable to a column."""
         self.at_hand[access] = name
-        self.lines.append(self.stored(self.address(access), access, name))
+        if self.in_memory(access):
+            self.lines.append(self.stored(self.address(access), access, name))
 
     def stored(self, address: str, access: Access, name: str) -> str:
         """The line that stores a variable."""

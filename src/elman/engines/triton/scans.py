@@ -16,6 +16,7 @@ from torch import Tensor
 
 from elman.engines.triton import limits, walks
 from elman.engines.triton.launch import launching
+from elman.engines.triton.layout import power_of_2
 from elman.engines.triton.source import function, kernel
 
 _DTYPES = (torch.float32, torch.float64)
@@ -163,7 +164,7 @@ def block(n: int, N: int) -> tuple[int, int]:
 
 def shape(elements: int, N: int) -> tuple[int, int]:
     """Steps and channels of a block of so many of both."""
-    channels = min(limits.SCAN_CHANNELS, 1 << (N - 1).bit_length())
+    channels = min(limits.SCAN_CHANNELS, power_of_2(N))
     return max(2, elements // channels), channels
 
 

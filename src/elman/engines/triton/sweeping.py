@@ -12,13 +12,7 @@ from triton import knobs
 from elman.engines.precision import precision
 from elman.engines.triton.batched_phase import BatchedPhase
 from elman.engines.triton.grid import Grid
-from elman.engines.triton.launch import (
-    Arrays,
-    arguments,
-    fresh,
-    numbered,
-    processors,
-)
+from elman.engines.triton.launch import Arrays, arguments, fresh, numbered, processors
 from elman.engines.triton.layout import TritonLayout
 from elman.engines.triton.loop import Loop
 from elman.engines.triton.schedule import TritonSchedule
@@ -33,7 +27,7 @@ class Sweeping:
 
     Args:
         layout, sweep, schedule: what is run, and how.
-        kept: which states are stored at every step.
+        kept_states: which states are stored at every step.
         packed: whether rows are packed, each sample with its own number of steps.
         heads: whether several heads run side by side, with arrays and weights of their own.
 
@@ -54,10 +48,10 @@ class Sweeping:
         packed: bool = False,
         heads: bool = False,
     ) -> None:
-        self.layout, self.sweep, self.schedule, self.packed = layout, sweep, schedule, packed
+        self.layout, self.schedule, self.packed = layout, schedule, packed
         self.lowering = lowering = layout.lowering(sweep)
         before, self.step, after = lowering.lowered_phases()
-        self.forward = sweep is layout.program.forward
+        self.forward = lowering.name == "forward"
         self.before = BatchedPhase(layout, before, heads=heads)
         self.after = BatchedPhase(layout, after, heads=heads)
         self.steps: BatchedPhase | None = None
