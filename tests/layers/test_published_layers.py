@@ -201,6 +201,24 @@ def test_values_of_the_first_layer_are_mixed_in():
         layer(x)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("cell", layers.stack.LAYERS)
+def test_states_are_of_float32_at_least(cell):
+    """Under autocast, and where all parameters are of half precision."""
+    torch.manual_seed(0)
+    net, x = layers.Stack(cell, 8, 16, num_layers=2), torch.randn(7, 2, 8)
+    want, last = net(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, state = net(x)
+        later, _ = net(x, state)
+    later.sum().backward()
+    half = net.to(torch.bfloat16)
+    for got, parts in ((out, state), half(x.bfloat16())):
+        torch.testing.assert_close(got.float(), want, rtol=0.1, atol=0.15)
+        shapes = zip(parts, last, strict=True)
+        assert all(part.dtype == torch.float32 for part, like in shapes if like.dim() > 3)
+
+
 @pytest.mark.parametrize("cell", layers.stack.LAYERS)
 def test_stacks(cell):
     """Blocks of any layer: trained for a few steps, run as a stream, dropout in training alone."""

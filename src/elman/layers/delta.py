@@ -12,6 +12,7 @@ from elman.cells import delta_net, gated_delta_net
 from elman.frontend.cell import Cell
 from elman.layers.parts import (
     Layer,
+    RMSNorm,
     ShortConvolution,
     State,
     check_sizes,
@@ -52,7 +53,7 @@ class _DeltaLayer(Layer):
             self.add_module(f"{name}_conv1d", ShortConvolution(num_heads * size, conv_size))
         self.b_proj = nn.Linear(hidden_size, num_heads, bias=False)
         self.g_proj = nn.Linear(hidden_size, num_heads * V, bias=False) if use_gate else None
-        self.o_norm = nn.RMSNorm(V, eps=norm_eps)
+        self.o_norm = RMSNorm(V, norm_eps)
         self.o_proj = nn.Linear(num_heads * V, hidden_size, bias=False)
 
     def _gates(self, x: Tensor) -> list[Tensor]:

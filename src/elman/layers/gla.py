@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.cells import gla
-from elman.layers.parts import Layer, State, check_sizes, heads_of, part_size
+from elman.layers.parts import Layer, RMSNorm, State, check_sizes, heads_of, part_size
 
 
 class GatedLinearAttention(Layer):
@@ -62,7 +62,7 @@ class GatedLinearAttention(Layer):
             nn.Linear(hidden_size, gate_low_rank_dim, bias=False),
             nn.Linear(gate_low_rank_dim, keys),
         )
-        self.g_norm_swish_gate = nn.RMSNorm(V, eps=norm_eps)
+        self.g_norm_swish_gate = RMSNorm(V, norm_eps)
         self.o_proj = nn.Linear(values, hidden_size, bias=False)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:

@@ -9,6 +9,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 from elman.cells import mamba2
 from elman.layers.parts import (
     Layer,
+    RMSNorm,
     ShortConvolution,
     State,
     check_sizes,
@@ -67,7 +68,7 @@ class Mamba2(Layer):
         self.dt_bias = nn.Parameter(drawn_steps(heads))
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(heads))
-        self.norm = nn.RMSNorm(inner, eps=norm_eps)
+        self.norm = RMSNorm(inner, norm_eps)
         self.out_proj = nn.Linear(inner, hidden_size, bias=False)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:

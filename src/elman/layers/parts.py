@@ -77,7 +77,7 @@ class Layer(nn.Module):
     def _run_cell(
         self, inputs: Sequence[Tensor], state: State | None, static: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        """Run all steps.
+        """Run all steps, in float32 at least: states of half precision lose what is small.
 
         Args:
             inputs [T, B, heads, ·], or [T, B, heads] of scalars: the cell's.
@@ -88,13 +88,26 @@ class Layer(nn.Module):
             out [T, B, heads, ·], and the states after the last step.
         """
         B, heads = inputs[0].shape[1:3]
-        folded = tuple(x.flatten(1, 2) for x in inputs)
-        begin = None if state is None else tuple(part.flatten(1, 2) for part in state)
-        more = {} if static is None else {"static": static.repeat(B)}
+        dtype = torch.promote_types(inputs[0].dtype, torch.float32)
+        folded = tuple(x.flatten(1, 2).to(dtype) for x in inputs)
+        begin = None if state is None else tuple(part.flatten(1, 2).to(dtype) for part in state)
+        more = {} if static is None else {"static": static.repeat(B).to(dtype)}
         alone = begin[0] if begin is not None and len(begin) == 1 else begin
-        out, last = self.cell(folded, alone, **more)
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            out, last = self.cell(folded, alone, **more)
         ends = last if isinstance(last, tuple) else (last,)
         return out.unflatten(1, (B, heads)), tuple(end.unflatten(1, (B, heads)) for end in ends)
+
+
+class RMSNorm(nn.RMSNorm):
+    """Normalisation by the root mean square, in the dtype of the gains."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__(size, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis."""
+        return super().forward(x.to(self.weight.dtype))
 
 
 class ShortConvolution(nn.Conv1d):
@@ -144,7 +157,8 @@ def head_norm(heads: int, channels: int, eps: float, bias: bool) -> nn.GroupNorm
 
 def normalise_heads(norm: nn.GroupNorm, x: Tensor) -> Tensor:
     """Apply a :func:`head_norm` to x [T, B, heads, n]: [T, B, heads · n]."""
-    return norm(x.flatten(0, 1).flatten(1)).unflatten(0, x.shape[:2])
+    rows = x.flatten(0, 1).flatten(1).to(norm.weight.dtype)
+    return norm(rows).unflatten(0, x.shape[:2])
 
 
 def inverse_softplus(value: Tensor) -> Tensor:

@@ -154,7 +154,7 @@ class RWKV7(Layer):
                 raise InputError("values of the first layer are missing", "layer(x, values=values)")
             values = v
         else:
-            v = torch.lerp(v, values, torch.sigmoid(self._low_rank("v", xv)))
+            v = v + (values - v) * torch.sigmoid(self._low_rank("v", xv))
         a = torch.sigmoid(self._low_rank("a", xa))
         removal = F.normalize(heads_of(k * self.k_k, self.heads), dim=-1)
         k = k * (1 + (a - 1) * self.k_a)

@@ -12,7 +12,7 @@ from elman.layers.delta import DeltaNet, GatedDeltaNet
 from elman.layers.gla import GatedLinearAttention
 from elman.layers.mamba2 import Mamba2
 from elman.layers.mlstm import MLSTM
-from elman.layers.parts import Layer, State, check_sizes
+from elman.layers.parts import Layer, RMSNorm, State, check_sizes
 from elman.layers.rwkv7 import RWKV7
 
 _HEAD = 64  # units of a head, where so many divide the layer
@@ -57,7 +57,7 @@ class _Block(nn.Module):
 
     def __init__(self, size: int, layer: nn.Module) -> None:
         super().__init__()
-        self.norm, self.layer = nn.RMSNorm(size, eps=1e-5), layer
+        self.norm, self.layer = RMSNorm(size, 1e-5), layer
 
     def forward(self, x: Tensor, *rest: Any) -> Any:
         """What the layer returns for the normalised input."""
@@ -111,7 +111,7 @@ class Stack(nn.Module):
             for k in range(num_layers)
         )
         self.dropout = nn.Dropout(dropout)
-        self.norm = nn.RMSNorm(hidden_size, eps=1e-5)
+        self.norm = RMSNorm(hidden_size, 1e-5)
 
     def state_shapes(self, batch: int) -> list[list[int]]:
         """Shapes of the tensors of a state."""

@@ -171,7 +171,7 @@ def _check_carried(
     expected += [[[processes, *shape] for shape in shapes] for shapes in stacks]
     if parts and shapes not in expected:
         raise misfit(f"the carried state is {shapes}, not {expected}")
-    dtypes = {value.dtype for value in model.parameters()}
+    dtypes = {torch.float32, *(value.dtype for value in model.parameters())}
     dtypes |= {torch.bfloat16, torch.float16} if "mixed" in config.precision else set()
     for name, value in parts.items():
         if value.dtype not in dtypes:
