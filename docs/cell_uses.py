@@ -49,6 +49,7 @@ USES = {
     "`elman.layers.GatedLinearAttention`.",
     "hgrn2": "For HGRN2 models: one gate does for decay and key.",
     "gated_slot_attention": "To recall from a small, fixed number of slots.",
+    "mamba": "For Mamba models, and for filters of each channel by itself.",
     "mamba2": "For Mamba-2 models; the layer is `elman.layers.Mamba2`.",
     "rwkv6": "For RWKV-6 models.",
     "mlstm": "For xLSTM models, together with `slstm`; the layer is `elman.layers.MLSTM`.",

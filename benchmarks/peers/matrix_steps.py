@@ -114,6 +114,12 @@ def longhorn(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
     return (S @ q[:, :, None])[:, :, 0], (S,)
 
 
+def mamba(inputs: Row, static: Row, states: Row) -> tuple[Tensor, Row]:
+    (x, dt, B, C), (A,), (S,) = inputs, static, states
+    S = torch.exp(dt[:, :, None] * A) * S + (dt * x)[:, :, None] * B[:, None]
+    return (S @ C[:, :, None])[:, :, 0], (S,)
+
+
 def mamba2(inputs: Row, static: Row, states: Row) -> tuple[Tensor, Row]:
     (x, dt, B, C), (A,), (S,) = inputs, static, states
     S = _wide(torch.exp(dt * A)) * S + _wide(dt) * _outer(x, B)
@@ -157,7 +163,7 @@ def ttt_linear(inputs: Row, static: Row, states: Row) -> tuple[Tensor, Row]:
 STEPS: dict[str, MatrixStep] = {
     step.__name__: step
     for step in (
-        *(linear_attention, retention, gla, hgrn2, gated_slot_attention, mamba2, rwkv6),
+        *(linear_attention, retention, gla, hgrn2, gated_slot_attention, mamba, mamba2, rwkv6),
         *(delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear),
         mlstm,
     )

@@ -35,6 +35,7 @@ from elman.cells.lru import lru as lru
 from elman.cells.lstm import lstm as lstm
 from elman.cells.lstm_layernorm import lstm_layernorm as lstm_layernorm
 from elman.cells.lstm_peephole import lstm_peephole as lstm_peephole
+from elman.cells.mamba import mamba as mamba
 from elman.cells.mamba2 import mamba2 as mamba2
 from elman.cells.mgu import mgu as mgu
 from elman.cells.mingru import mingru as mingru
@@ -75,7 +76,7 @@ GATED = (ligru, fastgrnn, indgru, rhn, mogrifier, onlstm, gru_layernorm, rglru)
 OSCILLATING = (antisymmetric, antisymmetric_gated, cornn, unicornn)  # differential equations
 TIMED = (phased_lstm, t_lstm, gru_d, cfc, cfc_pure)  # times of steps, or between them, are given
 RANDOM = (zoneout_lstm_layernorm,)  # that draw random numbers where they train
-ADDITIVE = (linear_attention, retention, gla, hgrn2, gated_slot_attention, mamba2, rwkv6)
+ADDITIVE = (linear_attention, retention, gla, hgrn2, gated_slot_attention, mamba, mamba2, rwkv6)
 CORRECTING = (delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear)
 MATRIX = (*ADDITIVE, *CORRECTING, mlstm)  # a matrix is their state: engines reference and c
 MORE = (*SPIKING, *GATED, *OSCILLATING, *TIMED)
