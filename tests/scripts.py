@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import elman
+from elman.measuring import process as measuring
+from elman.measuring.process import Program
 from forked import Forked
 
 TESTS = Path(__file__).parent
@@ -55,3 +57,17 @@ def run_script(text: str, tmp_path: Path, patience_s: float = PATIENCE_S, **env:
         return finished(process, patience_s=patience_s)
     finally:
         process.kill()
+
+
+def run_program_forked(program: Program, limit_s: float) -> str:
+    """As ``run_program``, in a process that has torch imported and compiles as tests do."""
+    first, script, *words = program.words
+    if first == "-m":
+        words = [script, *words]
+        script = f"""
+import io, runpy, sys
+sys.argv, sys.stdin = {words!r}, io.StringIO({program.text!r})
+runpy.run_module({script!r}, run_name="__main__")
+"""
+    env = measuring.environment(program) | {"ELMAN_CFLAGS": "-O0"}
+    return finished(Forked(("-c", script), env), patience_s=limit_s).strip().splitlines()[-1]

@@ -15,8 +15,9 @@ from benchmarks.measures.memory import MEMORY as STEP_OF
 from benchmarks.programs import program
 from benchmarks.suites.memory import MIB
 from elman.engines.c.memory import LARGE
-from elman.measuring.process import Program, run_program
+from elman.measuring.process import Program
 from helpers import need_engine
+from scripts import run_program_forked
 
 KNOWN = """
 import json
@@ -46,7 +47,7 @@ def test_a_known_step():
     """What is held (32 MiB) and the most (16 more), beside x and weights; the steps before do not
     count. In a process of its own: freed memory of other tests would be taken again."""
     root = Path(__file__).parents[2]
-    result = json.loads(run_program(Program(("-c", KNOWN), folders=(root,)), 100))
+    result = json.loads(run_program_forked(Program(("-c", KNOWN), folders=(root,)), 100))
     assert result["held"] == pytest.approx(32 * MIB, abs=2 * MIB)
     assert result["peak"] >= 48 * MIB - 2 * MIB
     assert result["weights"] == 4
@@ -55,7 +56,7 @@ def test_a_known_step():
 def taken(case: Case, name: str) -> dict[str, int]:
     """What a step of a contestant takes, in a process of its own."""
     text = packed(case, name, {})
-    return json.loads(run_program(program("measures.memory", threads=1, text=text), 300))
+    return json.loads(run_program_forked(program("measures.memory", threads=1, text=text), 300))
 
 
 def case_of(engine: str, *sizes: int) -> Case:

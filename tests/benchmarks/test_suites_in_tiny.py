@@ -23,8 +23,8 @@ from benchmarks.studies import learning
 from benchmarks.suites import SUITES, layers
 from benchmarks.table import CASE, words
 from benchmarks.workloads import fitting, language
-from elman.measuring.process import Program, environment
-from scripts import begin, finished
+from elman.measuring.process import Program
+from scripts import run_program_forked
 
 T = 12  # pixels of an image, 3 x 4
 LEAST = Effort(1e-9, 1, 1)
@@ -51,21 +51,8 @@ def run_forked(program: Program, limit_s: float) -> str:
     name = unpacked(program.text)[1] if program.text else ""
     key = (*program.words[:2], name)
     if key not in _said:
-        _said[key] = _run_forked(program, limit_s)
+        _said[key] = run_program_forked(program, limit_s)
     return _said[key]
-
-
-def _run_forked(program: Program, limit_s: float) -> str:
-    first, script, *words = program.words
-    if first == "-m":
-        words = [script, *words]
-        script = f"""
-import io, runpy, sys
-sys.argv, sys.stdin = {words!r}, io.StringIO({program.text!r})
-runpy.run_module({script!r}, run_name="__main__")
-"""
-    env = environment(program) | {"ELMAN_CFLAGS": "-O0"}
-    return finished(begin("-c", script, **env), patience_s=limit_s).strip().splitlines()[-1]
 
 
 _measured: dict[str, Row] = {}
