@@ -10,10 +10,12 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from benchmarks.users.spikes import rleaky
 from calls import call, call_of, given_of
 from elman import cells
 from elman.engines.vjp import leaves_of, vjp
 from elman.tuning.kernels import kernel_of
+from engines.test_c_gathering import FEW, SOME, spiking
 from helpers import AWKWARD, Sizes, assert_all_same, assert_close, job_of, need, random_case
 from kernels import c_kernel, case_of, scheduled, unlike
 from plan.test_property import BLOCKS, PRICES, SCHEDULE, TAPES
@@ -79,6 +81,31 @@ def test_sizes(T, B, H, monkeypatch):
     """More rows than a block, more steps than a chunk, several panels and blocks of k."""
     sizes = Sizes(T, B, I=2 * H + 1, H=H)
     agree(monkeypatch, partial(random_case, cells.gru, sizes), SCHEDULES[2:])
+
+
+@pytest.mark.parametrize("shift", [FEW, SOME])
+@pytest.mark.parametrize("cell", [rleaky, cells.rlif], ids=named)
+def test_spikes_agree(cell, shift, monkeypatch):
+    """Rows of rounded weights are added up where few are 1; of rounded cotangents for gradients."""
+    sizes = Sizes(T=3, B=90, I=260, H=260)
+
+    def draw(seed):
+        case = spiking(shift, F32, sizes, cell)
+        source = torch.Generator().manual_seed(seed)
+        if cell is cells.rlif:
+            case.inputs["x"].copy_(torch.rand(3, 90, 260, generator=source) < (shift + 1) / 4)
+        return replace(case, d_output=torch.randn(case.d_output.shape, generator=source))
+
+    case, want = judged(draw)
+    assert case.T * case.d_output.shape[1] >= 64  # fewer rows are not looked through
+    kernel = c_kernel(case, precision="bf16")
+    text = kernel.emitter.text()
+    assert "halves4(" in text
+    assert "round_left(" in text
+    for schedule in SCHEDULES[:1] + SCHEDULES[2:3]:
+        with monkeypatch.context() as patch:
+            scheduled(patch, kernel, *schedule)
+            assert_all_same(call(kernel, case), want, F32, case.T)
 
 
 def test_reference_rounds_alike():

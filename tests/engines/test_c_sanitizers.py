@@ -50,6 +50,8 @@ def tried(drawn):
 with oversubscription.ignored():
     for name in ("gru", "lstm_layernorm", "rlif"):
         learn(getattr(cells, name), (5, 33))
+    for name in ("gru", "rlif"):
+        learn(getattr(cells, name), (5, 33), precision="bf16")
     patient = settings(max_examples=examples, deadline=None, derandomize=True, database=None,
                        suppress_health_check=list(HealthCheck))
     patient(given(drawn_cells())(tried))()

@@ -3,8 +3,6 @@ same text."""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import replace
 from functools import cached_property
 
 from elman.engines.c.clock import Clock
@@ -28,8 +26,6 @@ class Emitter:
         self, program: Program, isa: Isa, blocks: Blocks | None = None, *, timed: bool = False
     ) -> None:
         self.program, self.isa, blocks = program, isa, blocks or Blocks()
-        if isa.pairs:  # ones are looked for in float32 alone
-            blocks = replace(blocks, gathered_columns=sys.maxsize)
         self.clock = Clock(timed)
         self.lowered = lower(program, isa.lanes(program.spec.dtype), blocks)
         self.layout = layout = self.lowered.layout

@@ -39,11 +39,13 @@ class Ones:
         number: tells it from others of the segment.
         inner: units of the operand.
         rows: of a block.
+        picked: the C function that adds up rows of a panel, without its number of vectors.
     """
 
     number: int
     inner: int
     rows: int
+    picked: str
 
     def declared(self) -> list[str]:
         """C lines before the loop over blocks."""
@@ -61,19 +63,32 @@ class Ones:
     def added(self, count: int, panel: str, target: str, row: str, acc: int) -> str:
         """C line that multiplies by ``count`` vectors of a panel, as ``rows{count}`` does."""
         n = self.number
-        return f"picked{count}(m, at{n}, 0, ends{n}, {panel}, {target}, {row}, {acc});"
+        return f"{self.picked}{count}(m, at{n}, 0, ends{n}, {panel}, {target}, {row}, {acc});"
 
 
 def picked_rows(isa: Isa, vectors: int) -> str:
     """``picked{vectors}``: C[m, :] (+)= the sum of the panel's rows that are listed, from
     the list's place i on."""
     del isa  # as many sums as hide the latency of one, on each
+    row = f"const T *p = P + at[i + {{}}] * {vectors}L * VL;"
+    return _picked("picked", vectors, row, "ld(p + {} * VL)")
+
+
+def picked_halves(isa: Isa, vectors: int) -> str:
+    """``halves{vectors}``: the same of a panel of pairs of bfloat16."""
+    del isa
+    row = f"const long k = at[i + {{}}]; const T *p = P + k / 2 * {vectors}L * VL;"
+    return _picked("halves", vectors, row, "half(ld(p + {} * VL), k & 1)")
+
+
+def _picked(name: str, vectors: int, row: str, vector: str) -> str:
+    """The function; ``row`` and ``vector`` are C text of a chain's row, and of a vector of it."""
     chains = min(4, 8 // vectors)
     sums = [[f"c{v}_{q}" for v in range(vectors)] for q in range(chains)]
 
     def added(chain: int) -> str:
-        lines = "".join(f" {name} += ld(p + {v} * VL);" for v, name in enumerate(sums[chain]))
-        return f"{{ const T *p = P + at[i + {chain}] * {vectors}L * VL;{lines} }}"
+        lines = "".join(f" {c} += {vector.format(v)};" for v, c in enumerate(sums[chain]))
+        return f"{{ {row.format(chain)}{lines} }}"
 
     rounds = " ".join(added(chain) for chain in range(chains))
     totals = [" + ".join(sums[q][v] for q in range(chains)) for v in range(vectors)]
@@ -81,8 +96,8 @@ def picked_rows(isa: Isa, vectors: int) -> str:
         f"st(C + {v} * VL, acc ? ld(C + {v} * VL) + ({total}) : {total});"
         for v, total in enumerate(totals)
     )
-    zeros = ", ".join(f"{name} = {{0}}" for chain in sums for name in chain)
-    return f"""SHARED void picked{vectors}(long m, const unsigned short *at, long i,
+    zeros = ", ".join(f"{c} = {{0}}" for chain in sums for c in chain)
+    return f"""SHARED void {name}{vectors}(long m, const unsigned short *at, long i,
                           const int *ends, const T *P, T *C, long ldc, int acc) {{
     for (long r = 0; r < m; r++, C += ldc) {{
         V {zeros};

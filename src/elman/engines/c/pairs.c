@@ -47,6 +47,11 @@ SHARED void pair_panels(const Worker *w, T *dst, const T *src, long stride, long
         pair_column(dst + (first * ((rows + 1) / 2) + v - first) * VL, columns * VL, src + v * VL, stride, units - v * VL, rows);
     }
 }
+SHARED void round_left(const Worker *w, T *dst, long row, const T *src, long stride, long vectors, long units, long rows) {
+    for (long r = share(rows, w->id, w->workers); r < share(rows, w->id + 1, w->workers); r++)
+        for (long v = 0; v < vectors; v++)
+            st(dst + r * row + v * VL, half(across_lanes(ldn(src + r * stride, v * VL, units), (V){0}), 0));
+}
 SHARED void paired_dots(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc) {
     long n = units < VL ? units : VL;
     if (!acc) for (long r = 0; r < m; r++) st(C + r * ldc, (V){0});

@@ -8,6 +8,10 @@ SHARED void pack_pairs(const Worker *w, T *pack, long vectors, long width, long 
 /* operands of sums over rows, whose pairs are of neighbouring rows: in rows, or in panels as of pack_right */
 SHARED void pair_rows(const Worker *w, T *dst, long row, const T *src, long stride, long vectors, long units, long rows);
 SHARED void pair_panels(const Worker *w, T *dst, const T *src, long stride, long vectors, long units, long rows);
+/* rows of a left operand whose sums with spikes add up some of them: rounded, in float32 */
+SHARED void round_left(const Worker *w, T *dst, long row, const T *src, long stride, long vectors, long units, long rows);
+/* as picked1 to picked4, of panels of pairs */
+SHARED Picked halves1, halves2, halves3, halves4;
 /* as dots and scaled_rows: both operands are rounded on their way */
 SHARED void paired_dots(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc);
 SHARED void paired_scaled_rows(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc);

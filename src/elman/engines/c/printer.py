@@ -229,7 +229,8 @@ class PhasePrinter(MatrixSpelling):
         size = self.layout.size(part.gate_block)
         blocks = self.style.blocks
         operands = [a for p in part.products for a in gathered_operands(p, size, blocks)]
+        picked = self.style.panels[part.products[0]].picked
         return {
-            access: Ones(number, access.units, self.style.rows)
+            access: Ones(number, access.units, self.style.rows, picked)
             for number, access in enumerate(dict.fromkeys(operands))
         }

@@ -45,6 +45,11 @@ class Panels:
         return tuple([(k + 1) // 2 for k in units] if self.pairs else units)
 
     @property
+    def picked(self) -> str:
+        """The C function that adds up rows of a panel (:class:`Ones`)."""
+        return "halves" if self.pairs else "picked"
+
+    @property
     def accs(self) -> int:
         """Accumulated products per unit."""
         return len(self.product.accs)
@@ -121,7 +126,7 @@ def tiles_of(panels: Iterable[Panels], blocks: Blocks) -> set[str]:
             listed = bool(gathered_operands(panel.product, panel.units, blocks))
             counts = {count for width in panel.widths for _, count in panel.tiles(width)}
             names.update(f"rows{count}" for count in counts)
-            names.update(f"picked{count}" for count in counts if listed)
+            names.update(f"{panel.picked}{count}" for count in counts if listed)
     return names
 
 

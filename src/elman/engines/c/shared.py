@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
-from elman.engines.c.gathering import picked_rows
+from elman.engines.c.gathering import picked_halves, picked_rows
 from elman.engines.c.isa import Isa
 from elman.engines.c.tiles import WIDEST, column_products, packed_products, row_products, shuffles
 
@@ -16,6 +16,7 @@ _PRODUCTS = {
     "outer": packed_products,
     "across": column_products,
     "picked": picked_rows,
+    "halves": picked_halves,
 }
 WIDTHS = range(1, WIDEST + 1)  # vectors of the tiles that there are
 _ROWS = "long m, const T *A, long lda, const T *P, long K, T *C, long ldc, int acc"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate
 
 from elman.engines.c.gathering import gathered_sum
 from elman.engines.c.isa import Isa
@@ -83,6 +84,20 @@ class SumPrinter(Spelling):
             at += row
         return places
 
+    @cached_property
+    def rounded(self) -> dict[Access, tuple[int, int]]:
+        """Left operands whose rounded rows are added up where a right one has few ones: first
+        element per row of the chunk, behind all pairs, and the length of a row."""
+        lefts = [left for right in self.listed if self.pairs for left in self.lefts[right]]
+        rows = [(left, self.padded(left)) for left in dict.fromkeys(lefts)]
+        starts = accumulate((row for _, row in rows), initial=0)
+        return {left: (start, row) for (left, row), start in zip(rows, starts)}
+
+    @property
+    def _copied(self) -> int:
+        """Elements of all that is copied, per copied row."""
+        return sum(map(self.padded, self.packed)) + sum(row for _, row in self.paired.values())
+
     @property
     def _copied_rows(self) -> str:
         """C text of how many rows there are of what is copied."""
@@ -92,11 +107,10 @@ class SumPrinter(Spelling):
     def regions(self) -> list[tuple[str, str]]:
         """Workspace: packed right operands; lists of ones and a panel of left operands of each
         worker."""
-        copied = sum(map(self.padded, self.packed)) + sum(row for _, row in self.paired.values())
         lists = " + ".join(f"lists_size(rows, {access.units})" for access in self.listed)
         panel = f"c->workers * rows * {WIDEST} * VL" if self.listed else "0"
         return [
-            ("right", f"{self._copied_rows} * {copied}"),
+            ("right", f"{self._copied_rows} * {self._copied}{self._rounded_size()}"),
             ("lists", f"c->workers * ({lists or 0})"),
             ("panel", panel),
         ]
@@ -134,7 +148,23 @@ class SumPrinter(Spelling):
                 f"pair_rows(w, c->right + {offset} * {self._copied_rows}, {row},"
                 f" {self._rows(left)}, {vectors}, {left.units}, rows);"
             )
+        for left, (offset, row) in self.rounded.items():
+            rights = [right for right in self.listed if left in self.lefts[right]]
+            test = " || ".join(f"few{self.listed.index(right)}" for right in rights)
+            lines.append(
+                f"if ({test}) round_left(w, {self._rounded_at(offset)}, {row}, {self._rows(left)},"
+                f" {self.padded(left) // self.layout.lanes}, {left.units}, rows);"
+            )
         return lines
+
+    def _rounded_size(self) -> str:
+        """C text that adds the elements of :attr:`rounded`."""
+        rows = sum(row for _, row in self.rounded.values())
+        return f" + rows * {rows}" if rows else ""
+
+    def _rounded_at(self, offset: int) -> str:
+        """C text of where rows of :attr:`rounded` begin."""
+        return f"c->right + {self._copied} * {self._copied_rows} + {offset} * rows"
 
     def _rows(self, access: Access) -> str:
         """C text of a column's address in the chunk's first row, and of its stride."""
@@ -184,6 +214,9 @@ class SumPrinter(Spelling):
             return tiles
         number = self.listed.index(right)
         panel = f"c->panel + w->id * rows * {WIDEST} * VL"
+        if self.pairs:
+            start, row = self.rounded[term.left]
+            first = f"w, {turn}, {self._rounded_at(start)}, {row}, {term.left.units}"
         return (
             f"if (few{number}) add_listed({first}, {most}, {self._rows(right)},"
             f" {right.units}, rows, lists{number}, {panel},"
