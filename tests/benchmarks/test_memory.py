@@ -107,7 +107,7 @@ def test_logits_never_stand_in_memory():
     """Beside gradients a decoder's step takes logits of 128 rows and little more; torch's all."""
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux counts the peak of resident memory anew")
-    N, H, V = 1000, 16, 10_000
+    N, H, V = 500, 16, 10_000
     names = ("torch", OURS, f"{OURS}-reference")
     case = Case("case", DECODER, "rnn", 1, N, H, V, names, "torch", threads=1)
     memory, chunk = {name: taken(case, name) for name in names}, 128 * V * 4
