@@ -11,9 +11,9 @@ step by step, the chunks its parallel form (section 3.3) with a triangular solve
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from torch import Tensor
 import elman
 from benchmarks.machine import code, facts
 from benchmarks.rows import append_row
+from elman.measuring.timing import quartiles, time_side_by_side
 from elman.ops import outer
 
 CASES = [(1024, 8, 4, 64), (4096, 1, 4, 64), (1024, 8, 4, 128)]  # T, B, heads, K = V
 QUICK = [(96, 1, 2, 16)]
 CHUNK = 64
+SECONDS, ROUNDS = 5.0, 5  # of timing each case, and at least so many rounds
 
 
 @elman.cell(input="q[K], k[K], v[V], a, b", state="S[K, V]", output="y[V]")
@@ -97,25 +99,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for run in ways.values():
             for value, other in zip(train(run, x, d), want, strict=True):
                 torch.testing.assert_close(value, other, rtol=2e-3, atol=2e-3)
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(3 if quick else 5):
-            for name, run in ways.items():
-                for _ in range(1 if name == "loop" else 3):
-                    start = time.perf_counter()
-                    train(run, x, d)
-                    times[name].append((time.perf_counter() - start) * 1e3)
-        quartiles = {name: statistics.quantiles(values, n=4) for name, values in times.items()}
-        cells = [f"{m:7.1f} ({low:.1f}-{high:.1f})" for low, m, high in quartiles.values()]
-        medians = [m for _, m, _ in quartiles.values()]
-        gains = (
-            f"{medians[1] / medians[0]:.0f} of the loop, {medians[2] / medians[0]:.1f} of chunks"
-        )
+        runs = {name: partial(train, run, x, d) for name, run in ways.items()}
+        samples = time_side_by_side(runs, 0.0 if quick else SECONDS, ROUNDS)
+        spreads = {name: quartiles(sample.steady) for name, sample in samples.items()}
+        cells = [
+            f"{1e3 * s.median:7.1f} ({1e3 * s.q1:.1f}-{1e3 * s.q3:.1f})" for s in spreads.values()
+        ]
+        fast, slow, chunked = (spread.median for spread in spreads.values())
+        gains = f"{slow / fast:.0f} of the loop, {chunked / fast:.1f} of chunks"
         print(f"{T:<6} {B:<2} {heads:<6} {size:<6} " + "  ".join(cells) + f"  {gains}")
         if options.out is not None:
-            seconds = {
-                name: {"median": m / 1e3, "q1": low / 1e3, "q3": high / 1e3}
-                for name, (low, m, high) in quartiles.items()
-            }
+            seconds = {name: asdict(spread) for name, spread in spreads.items()}
             row = {"case": f"{T},{B},{heads},{size}", "seconds": seconds, **code()}
             append_row(options.out, {**row, "machine": facts()})
 
