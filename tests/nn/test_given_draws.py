@@ -109,11 +109,10 @@ def test_types_that_buffers_keep(dtype):
 def test_half_precision_and_autocast():
     """Draws keep all of their bits."""
     net, x = made("both").bfloat16(), torch.randn(T, B, I).bfloat16()
-    draws = net.draws(T, B)
+    draws, net.precision = net.draws(T, B), "ieee"
     whole = copy.deepcopy(net).float()
     want = whole(x.float(), draws=draws)[0].bfloat16()
     assert torch.equal(net(x, draws=draws)[0], want)
-    whole.precision = "ieee"
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(whole(x.float(), draws=draws)[0], want)
 

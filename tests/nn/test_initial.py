@@ -121,8 +121,7 @@ def test_torchs_layers_have_none():
     with forced("aten"):
         want = net(x)[0]
         assert_close(want[0], net.step(x[0])[0])
-    with pytest.warns(UserWarning, match="step by step on engine reference"):
-        half = net.to(torch.bfloat16)(x.bfloat16())[0]
+    half = net.to(torch.bfloat16)(x.bfloat16())[0]
     torch.testing.assert_close(half.double(), want, rtol=0.05, atol=0.02)
     with pytest.raises(InputError, match="reset_to must be 'zeros' or 'initial'"):
         net.double()(torch.ones(T, B, I, dtype=F64), reset=torch.ones(T, B), reset_to="learned")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -213,3 +214,24 @@ def test_bits_repeat():
         torch.use_deterministic_algorithms(False)
     for one, other in zip(first, again, strict=True):
         assert_close(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_modules_in_half_precision(dtype):
+    """Cells in bfloat16 or float16 run on engine c in float32, those in bfloat16 with such
+    products; results and gradients have their type."""
+    torch.manual_seed(0)
+    half = elman.Recurrent(cells.lstm_peephole, 4, 16, 2).to(dtype)
+    full = copy.deepcopy(half).float()
+    full.precision = "bf16" if dtype is torch.bfloat16 else "ieee"
+    found, mix = [], torch.randn(9, 3, 16).sign()
+    for net, x in ((half, X.to(dtype)), (full, X.to(dtype).float())):
+        for _ in range(2):  # planned, and run again
+            out, state = net(x)
+        (out.float() * mix).sum().backward()
+        grads = [value.grad for value in net.parameters()]
+        found.append([out, *state, *grads])
+    for mine, other in zip(*found, strict=True):
+        assert mine.dtype == dtype
+        torch.testing.assert_close(mine, other.to(dtype))
+    assert all(run["engine"] == "c" for run in elman.nn.choices(half)["l0"].values())

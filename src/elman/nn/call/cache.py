@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.engines.precision import asked_on_cpu
 from elman.nn.autograd.transforms import plain
 from elman.nn.call.dense import is_dense
 from elman.nn.call.plan import CallPlan
 from elman.nn.engine_choice import wanted
 from elman.nn.modules.layer_options import Configured
+from elman.torch_internals import fp32_precision as _precision
 
 _MOST = 128  # plans of a module; beyond them it begins anew
 _PLAIN = (Tensor, Parameter)
@@ -94,7 +94,7 @@ class CallCache:
                 first.dtype,
                 wanted(module.engine),
                 _deterministic(),
-                asked_on_cpu(),
+                _precision("mkldnn", "rnn"),
                 *map(_needs_grad, tensors if _grad() else ()),
                 *_read_options(module),
                 *form,

@@ -10,6 +10,7 @@ torch's compiler traces one; ``explain`` prints what one asks for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -101,8 +102,11 @@ class CallPlan:
         self.traced = self.traced and not self.layout.packed
         self.number_type = signature.number_type(x, like)
         self.draws = bool(parts.draws) and self.training
-        # a half of a key has 24 bits, so calls that draw are computed in float32 at least
-        self.wide = self.draws and self.number_type in HALVES
+        # a half of a key has 24 bits, so calls that draw are computed in float32 at least; so are
+        # those that engines serve in float32 alone
+        half = self.number_type in HALVES
+        fused = engine == "auto" and serves(device, torch.float32)
+        self.wide = half and (self.draws or (fused and not serves(device, self.number_type)))
         self.weight_dropout = module.weight_dropout if self.training else 0.0
         share = module.dropout if self.training else 0.0
         checkpoint = Checkpoint.of(module.plan.checkpoint, module.plan.memory_budget)
@@ -115,7 +119,7 @@ class CallPlan:
         self._usual = (  # x [T, B, n] alone goes in, and nothing happens to it on its way
             single
             and signature.form.alike
-            and not (options or self.layout.packed or parts.begins or self.draws)
+            and not (options or self.layout.packed or parts.begins or self.draws or self.wide)
             and not (self.weight_dropout or self.settings.between)
         )
         self._usual_kernel: BoundKernel | None = None
@@ -203,7 +207,15 @@ class CallPlan:
         if transformed(every) is not None:  # kernels that every transform goes through
             engine = settings.engine if settings.engine == "reference" else None
             settings = settings._replace(engine=engine, checkpoint=EVERYTHING)
-        return self.leave(call, *self.parts.stack.run(call, settings, self._bound))
+        return self.leave(call, *self._run_stack(call, settings))
+
+    def _run_stack(
+        self, call: BoundCall, settings: RunSettings
+    ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """As :meth:`Stack.run`; a module in bfloat16 asks for such products."""
+        rounds = self.wide and self.number_type is torch.bfloat16 and self.device == "cpu"
+        with asking(BF16) if rounds else nullcontext():
+            return self.parts.stack.run(call, settings, self._bound)
 
     def run_again(
         self,
@@ -222,7 +234,7 @@ class CallPlan:
             return self._run_usual(self._usual_kernel, x, state, weights)
         each = [weights[cut] for cut in self.parts.cuts]
         call = self.enter(module, Arguments(x, state, options, each))
-        return self.leave(call, *self.parts.stack.run(call, self.settings, self._bound))
+        return self.leave(call, *self._run_stack(call, self.settings))
 
     def prepare(self, x: Any, state: Any, weights: Sequence[Tensor]) -> None:
         """After the first call, find what runs usual ones of this kind without further layouts: a
