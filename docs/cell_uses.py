@@ -51,6 +51,7 @@ USES = {
     "gated_slot_attention": "To recall from a small, fixed number of slots.",
     "mamba": "For Mamba models, and for filters of each channel by itself.",
     "mamba2": "For Mamba-2 models; the layer is `elman.layers.Mamba2`.",
+    "plastic_rnn": "To learn within a sequence, by Hebbian traces of synapses.",
     "rwkv6": "For RWKV-6 models.",
     "mlstm": "For xLSTM models, together with `slstm`; the layer is `elman.layers.MLSTM`.",
     "delta_net": "For language models that recall associations; the layer is "

@@ -1,7 +1,8 @@
 """Steps of cells whose state is a matrix, as papers write them: with matrices, or as gradients.
 
-They know nothing of elman: a step takes one row of each input and of each static input [B, ..], and
-the states, and gives its output and the next states. A state S [B, K, V] maps keys to values.
+They know nothing of elman: a step takes one row of each input, what is fixed (static inputs
+[B, ..], weights), and the states, and gives its output and the next states. A state S [B, K, V]
+maps keys to values.
 """
 
 from __future__ import annotations
@@ -114,10 +115,19 @@ def longhorn(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
     return (S @ q[:, :, None])[:, :, 0], (S,)
 
 
-def mamba(inputs: Row, static: Row, states: Row) -> tuple[Tensor, Row]:
-    (x, dt, B, C), (A,), (S,) = inputs, static, states
-    S = torch.exp(dt[:, :, None] * A) * S + (dt * x)[:, :, None] * B[:, None]
+def mamba(inputs: Row, fixed: Row, states: Row) -> tuple[Tensor, Row]:
+    (x, dt, B, C), (A_log,), (S,) = inputs, fixed, states
+    decay = torch.exp(torch.einsum("bd,dn->bdn", dt, -torch.exp(A_log)))
+    S = decay * S + (dt * x)[:, :, None] * B[:, None]
     return (S @ C[:, :, None])[:, :, 0], (S,)
+
+
+def plastic_rnn(inputs: Row, fixed: Row, states: Row) -> tuple[Tensor, Row]:
+    """Synapse by synapse: R and alpha [H, H], the trace of each [B, H, H]."""
+    (x,), (W, R, alpha, b, eta), (h, trace) = inputs, fixed, states
+    weights = R + alpha * trace
+    new = torch.tanh(x @ W.T + (weights * h[:, None]).sum(2) + b)
+    return new, (new, eta * _outer(new, h) + (1 - eta) * trace)
 
 
 def mamba2(inputs: Row, static: Row, states: Row) -> tuple[Tensor, Row]:
@@ -164,6 +174,7 @@ STEPS: dict[str, MatrixStep] = {
     step.__name__: step
     for step in (
         *(linear_attention, retention, gla, hgrn2, gated_slot_attention, mamba, mamba2, rwkv6),
+        plastic_rnn,
         *(delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear),
         mlstm,
     )

@@ -18,7 +18,7 @@ from helpers import assert_same, need_engine
 F64, F32 = torch.float64, torch.float32
 CHUNKS = 70  # steps of more than one chunk of the replay, which has 64 at most
 SIZES = [(1, 1, 1, 3), (5, 7, 6, 3), (16, 16, 5, 2), (3, 31, 4, 1), (6, 5, CHUNKS, 3)]
-ROWS, COLUMNS = ("K", "D", "P"), ("V", "N")  # what the dims of states are called
+ROWS, COLUMNS = ("K", "D", "P", "I"), ("V", "N", "H")  # what the dims of states are called
 SHARES = ("a", "b", "w", "f", "eta", "theta", "alpha", "decay", "dt")  # between 0 and 1
 
 
@@ -29,7 +29,7 @@ def same(v):
 
 class Drawn:
     """Random arguments of a cell, each in the range that it is meant for: ``inputs`` [T, B, ..],
-    ``static`` and ``states`` [B, ..] by name; ``sizes`` of the module."""
+    ``static`` and ``states`` [B, ..], ``weights`` by name; ``sizes`` of the module."""
 
     def __init__(self, cell: Cell, K: int, V: int, T: int, B: int, seed: int = 0) -> None:
         dims = dict.fromkeys(ROWS, K) | dict.fromkeys(COLUMNS, V) | {"M": 3}
@@ -39,7 +39,7 @@ class Drawn:
         def value(name: str, entry_shape: tuple, *lead: int) -> Tensor:
             axes = axes_of(entry_shape[0][0], sizes) if entry_shape else ()
             shape = axes or tuple(dim_size(dim, sizes) for dim in entry_shape)
-            drawn = torch.randn(*lead, *shape, generator=source, dtype=F64)
+            drawn = torch.randn((*lead, *shape), generator=source, dtype=F64)
             if name in SHARES and not (cell.name == "mlstm" and name == "f"):
                 return torch.sigmoid(drawn)
             if name == "A":
@@ -50,33 +50,34 @@ class Drawn:
 
         self.inputs = {e.name: value(e.name, e.shape, T, B) for e in cell.inputs}
         self.static = {e.name: value(e.name, e.shape, B) for e in cell.static}
+        self.weights = {e.name: value(e.name, e.shape) for e in cell.weights}
         self.states = {e.name: 0.5 * value(e.name, e.shape, B) for e in cell.states}
         if cell is cells.linear_attention:
             self.states["z"].abs_()  # a sum of features
-        first, state = cell.inputs[0].shape, axes_of(cell.states[0].shape[0][0], sizes)
-        assert state is not None
-        self.size = dim_size(first[0], sizes), state[1]
+        first, state = cell.inputs[0].shape, cell.states[0].shape[0][0]
+        last = state[1] if isinstance(state, tuple) else state
+        self.size = dim_size(first[0], sizes), dim_size((last,), sizes)
         named = set[str]().union(*(names_in(e.shape) for e in (*cell.inputs, *cell.states)))
-        given = names_in(first) | {str(cell.states[0].shape[0][0][1])}  # type: ignore[index]
+        given = names_in(first) | {str(last)}
         self.more = {name: dims[name] for name in named - given}
 
     def leaves(self, dtype: torch.dtype) -> list[list[Tensor]]:
         """Inputs, static inputs and states that gradients are asked of."""
-        groups = (self.inputs, self.static, self.states)
+        groups = (self.inputs, self.static, self.weights, self.states)
         return [[x.to(dtype).requires_grad_() for x in group.values()] for group in groups]
 
 
 def by_loop(cell: Cell, drawn: Drawn) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Outputs and last states of the paper's loop; cotangents; gradients of all arguments."""
-    inputs, static, states = drawn.leaves(F64)
+    inputs, static, weights, states = drawn.leaves(F64)
     rows, now = list[Tensor](), tuple(states)
     for row in zip(*inputs, strict=True):
-        output, now = STEPS[cell.name](row, tuple(static), now)
+        output, now = STEPS[cell.name](row, (*static, *weights), now)
         rows.append(output)
     results = [torch.stack(rows), *now]
     source = torch.Generator().manual_seed(9)
     cotangents = [torch.randn(r.shape, generator=source, dtype=F64) for r in results]
-    grads = torch.autograd.grad(results, [*inputs, *static, *states], cotangents)
+    grads = torch.autograd.grad(results, [*inputs, *static, *weights, *states], cotangents)
     return results, cotangents, list(grads)
 
 
@@ -85,13 +86,16 @@ def by_module(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The same of a module on an engine."""
     net = elman.Recurrent(cell, *drawn.size, dtype=dtype, engine=engine, **drawn.more)
-    inputs, static, states = drawn.leaves(dtype)
+    inputs, static, weights, states = drawn.leaves(dtype)
+    with torch.no_grad():
+        for parameter, weight in zip(net.parameters(), weights, strict=True):
+            parameter.copy_(weight)
     more = {"static": tuple(static) if len(static) > 1 else static[0]} if static else {}
     begin = tuple(state[None] for state in states)
     out, last = net(tuple(inputs), begin if len(begin) > 1 else begin[0], **more)
     ends = last if isinstance(last, tuple) else (last,)
     results = [out, *(end[0] for end in ends)]
-    leaves = [*inputs, *static, *states]
+    leaves = [*inputs, *static, *net.parameters(), *states]
     grads = torch.autograd.grad(results, leaves, [c.to(dtype) for c in cotangents])
     return results, list(grads)
 
@@ -103,7 +107,7 @@ def test_cells_are_the_papers_loops(cell, K, V, T, B):
     need_engine("c")
     drawn = Drawn(cell, K, V, T, B)
     want, cotangents, want_grads = by_loop(cell, drawn)
-    names = [*drawn.inputs, *drawn.static, *drawn.states]
+    names = [*drawn.inputs, *drawn.static, *drawn.weights, *drawn.states]
     short = T < CHUNKS
     for engine, dtype in [("c", F64), ("c", F32), *([("reference", F64)] if short else [])]:
         got, grads = by_module(cell, drawn, engine, dtype, cotangents)

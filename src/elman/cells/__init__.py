@@ -48,6 +48,7 @@ from elman.cells.onlstm import onlstm_chunked as onlstm_chunked
 from elman.cells.paragru import paragru as paragru
 from elman.cells.paralstm import paralstm as paralstm
 from elman.cells.phased_lstm import phased_lstm as phased_lstm
+from elman.cells.plastic_rnn import plastic_rnn as plastic_rnn
 from elman.cells.retention import retention as retention
 from elman.cells.rglru import rglru as rglru
 from elman.cells.rhn import rhn as rhn
@@ -76,7 +77,17 @@ GATED = (ligru, fastgrnn, indgru, rhn, mogrifier, onlstm, gru_layernorm, rglru)
 OSCILLATING = (antisymmetric, antisymmetric_gated, cornn, unicornn)  # differential equations
 TIMED = (phased_lstm, t_lstm, gru_d, cfc, cfc_pure)  # times of steps, or between them, are given
 RANDOM = (zoneout_lstm_layernorm,)  # that draw random numbers where they train
-ADDITIVE = (linear_attention, retention, gla, hgrn2, gated_slot_attention, mamba, mamba2, rwkv6)
+ADDITIVE = (
+    linear_attention,
+    retention,
+    gla,
+    hgrn2,
+    gated_slot_attention,
+    mamba,
+    mamba2,
+    rwkv6,
+    plastic_rnn,
+)
 CORRECTING = (delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear)
 MATRIX = (*ADDITIVE, *CORRECTING, mlstm)  # a matrix is their state: engines reference and c
 MORE = (*SPIKING, *GATED, *OSCILLATING, *TIMED)

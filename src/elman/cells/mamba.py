@@ -1,18 +1,26 @@
 """Mamba: a selective state space with N states for each channel."""
 
+from typing import Any
+
 from elman.frontend.cell import cell
 from elman.ops import exp, outer, rows
 
 
+def _counted(A_log: Any) -> None:
+    """Each channel's states decay at the rates 1 to N, as in the paper's section 3.6 [D, N]."""
+    A_log.copy_((A_log.new_ones(A_log.shape).cumsum(-1)).log())
+
+
 @cell(
     input="x[D], dt[D], B[N], C[N]",
-    static="A[D, N]",
     state="S[D, N]",
+    weights="A_log[D, N]",
+    init={"A_log": _counted},
     output="y[D]",
     source="Gu & Dao 2023 (Mamba), arXiv:2312.00752v2, eq. 2 with A discretised by eq. 4, and B "
     "by Euler's rule as in the authors' code",
 )
-def mamba(x, dt, B, C, A, S):
-    """``dt`` is positive, A negative; the skip D x of the published layer is added behind."""
-    S = exp(rows(dt) * A) * S + outer(dt * x, B)
+def mamba(x, dt, B, C, S, A_log):
+    """``dt`` is positive; A is -exp(A_log). The skip D x of the published layer is added behind."""
+    S = exp(-rows(dt) * exp(A_log)) * S + outer(dt * x, B)
     return S @ C, S

@@ -50,15 +50,8 @@ class Layer(nn.Module):
 
     def state_shapes(self, batch: int) -> list[list[int]]:
         """Shapes of the tensors of a state: pasts, then what the cell's states are."""
-        inside = [[1, batch, self.heads, *(axes or size)] for size, axes in self._cell_states()]
+        inside = [[1, batch, self.heads, *size] for size in self.cell.parts.state_sizes]
         return [*([steps, batch, channels] for steps, channels in self._pasts), *inside]
-
-    def _cell_states(self) -> list[tuple[tuple[int, ...], tuple[int, int] | None]]:
-        """Size of each of the cell's states, and rows and columns where it is a matrix."""
-        parts = self.cell.parts
-        assert parts.matrices is not None, "a cell with a matrix as its state"
-        axes = [each for _, each in parts.matrices.states]
-        return [(tuple(size), each) for (_, size), each in zip(parts.signature.states, axes)]
 
     def _parted(self, x: Tensor, state: State | None) -> tuple[list[Any], State | None]:
         """The pasts of a state, and the cell's states. Raises ShapeError: x is not

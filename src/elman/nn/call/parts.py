@@ -70,6 +70,14 @@ class Parts(NamedTuple):
         matrix = self.matrices is not None and any(axes for _, axes in self.matrices.states[:1])
         return 2 if matrix else len(self.signature.states[0][1])
 
+    @property
+    def state_sizes(self) -> list[tuple[int, ...]]:
+        """Size of each state of one sample, as a caller gives and gets it."""
+        sizes = [tuple(size) for _, size in self.signature.states]
+        if self.matrices is None or not self.matrices.states:
+            return sizes
+        return [axes or size for size, (_, axes) in zip(sizes, self.matrices.states, strict=True)]
+
 
 @dataclass
 class BoundCall:

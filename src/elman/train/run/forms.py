@@ -165,8 +165,11 @@ def _check_carried(
         raise misfit(f"{processes} processes, for a batch of {config.batch}")
     shapes = [list(value.shape) for value in in_order(parts)]
     rows = config.batch // processes
-    layers = [m.parts.signature for m in model.modules() if isinstance(m, SequenceModule)]
-    expected = [[[processes, s.lead, rows, *size] for _, size in s.states] for s in layers]
+    layers = [m.parts for m in model.modules() if isinstance(m, SequenceModule)]
+    expected = [
+        [[processes, each.signature.lead, rows, *size] for size in each.state_sizes]
+        for each in layers
+    ]
     stacks = [m.state_shapes(rows) for m in model.modules() if isinstance(m, Stack)]
     expected += [[[processes, *shape] for shape in shapes] for shapes in stacks]
     if parts and shapes not in expected:
