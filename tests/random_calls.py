@@ -169,8 +169,8 @@ _SMALL = "--hidden=8 --embedding=4 --layers=1 --batch=4 --bptt=8 --steps=1 --val
 _SMALL += "--engine=reference --accelerator=cpu --threads=1 --no-compare --out=runs --data=TEXT"
 _COMMANDS = {
     "train": (_SMALL, "dropout zoneout recurrent-dropout weight-dropout lr warmup schedule "
-              "optimizer momentum window step-size weight-decay clip seed minutes validate-every "
-              "precision checkpoint-every log-every devices nodes sync-every timeout on-nonfinite "
+              "optimizer momentum weight-decay clip seed minutes validate-every "
+              "precision checkpoint-every log-every devices nodes timeout on-nonfinite "
               "level preset vocabulary embedding-dropout uniform epochs temperature resume cell"),
     "sample": ("RUN --length=3", "length prompt temperature seed last"),
     "runs": ("RUNS", "out report"),

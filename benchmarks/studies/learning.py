@@ -79,7 +79,7 @@ class Learner:
     def step(self) -> None:
         """Do one training step."""
         config, index = self.config, len(self.losses)
-        lr = learning_rate(index, self.steps, config.peak_lr, config.warmup, config.schedule)
+        lr = learning_rate(index, self.steps, config.lr, config.warmup, config.schedule)
         batch = self.data.batch(index, rows_of(self.stepper.fabric, config.batch))
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self.random)
@@ -206,8 +206,9 @@ def measure_samples(case: TrainedCase, effort: Effort) -> Row:
         case: at most so many training steps.
         effort: as many seeds as starts, all of :data:`SEEDS` at most.
     """
-    rule = {"optimizer": "sgd", "window": WINDOW, "step_size": STEP_SIZE, "schedule": "constant"}
-    rule |= {"weight_decay": 0.0, "warmup": 0.0, "engine": "c"}
+    momentum = 1 - case.B / WINDOW
+    rule = {"optimizer": "sgd", "momentum": momentum, "lr": STEP_SIZE * (1 - momentum) * case.B}
+    rule |= {"schedule": "constant", "weight_decay": 0.0, "warmup": 0.0, "engine": "c"}
     config = TextConfig.of(_options(case, cell=case.cell, steps=case.steps, **rule))
     steps = (steps_to(TARGET, replace(config, seed=seed)) for seed in SEEDS[: effort.starts])
     counts = [None if count is None else count * case.B for count in steps]
@@ -215,10 +216,10 @@ def measure_samples(case: TrainedCase, effort: Effort) -> Row:
     texts = ", ".join("none" if count is None else str(count) for count in counts)
     return study(
         f"samples to {TARGET} bits per character: {texts} (of {case.steps * case.B} at most); "
-        f"momentum {config.used_momentum:.3f}, learning rate {config.peak_lr:.3g}",
+        f"momentum {config.momentum:.3f}, learning rate {config.lr:.3g}",
         samples=None if middle == math.inf else int(middle),
         each=counts,
-        rate={"momentum": config.used_momentum, "lr": config.peak_lr},
+        rate={"momentum": config.momentum, "lr": config.lr},
     )
 
 
@@ -266,8 +267,9 @@ KINDS = {
     "speech": Sequences(
         SeriesConfig,
         "ELMAN_BENCH_AUDIO",
-        "an .npz with audio_train, length_train, digit_train, speaker_train, and the same of test",
-        {"lr": 1e-2, "by": "group"},
+        "an .npz with audio_train, length_train, label_train, and the same of test, as "
+        "benchmarks.scripts.speakers writes it",
+        {"lr": 1e-2},
     ),
 }
 
@@ -280,7 +282,6 @@ def config_of(case: TrainedCase) -> SequenceConfig:
         raise NoDataError(f"no data: set {kind.variable} to {kind.content}")
     sizes: dict[str, Any] = {"layers": case.layers, "hidden": case.H, "heads": case.heads}
     run: dict[str, Any] = {"batch": case.B, "steps": case.steps, "threads": case.threads}
-    joined: dict[str, Any] = {"join": case.T} if kind.config is SeriesConfig else {}
     return kind.config(
         data=path,
         cell=case.cell,
@@ -288,7 +289,7 @@ def config_of(case: TrainedCase) -> SequenceConfig:
         dropout=0.0,
         engine="c",
         accelerator="cpu",
-        **sizes | run | joined | kind.options,
+        **sizes | run | kind.options,
     )
 
 

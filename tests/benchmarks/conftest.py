@@ -11,7 +11,10 @@ import pytest
 
 from benchmarks.__main__ import bench
 from benchmarks.scaling import scale
+from benchmarks.scripts.speakers import join_recordings
 from elman.cli.app import run_command
+
+HALVES = ("train", "test")
 
 
 @pytest.fixture
@@ -57,13 +60,12 @@ def two_classes(tmp_path, monkeypatch) -> None:
     draw, y = np.random.default_rng(0), np.arange(20) % 2
     waves = [np.sin(np.arange(9) * (1 + speaker)) * 999 for speaker in y]
     voices = {"audio": np.concatenate(waves).astype(np.int16), "length": np.full(20, 9)}
-    voices |= {"digit": y, "speaker": y}
-    for name, extra in (("images", {}), ("audio", {"speaker_names": np.array(["high", "low"])})):
-        arrays: dict[str, np.ndarray] = dict(extra)
-        for half in ("train", "test"):
-            x = draw.integers(0, 99, (20, 3, 4, 3)) + 150 * y[:, None, None, None]
-            images = {"x": x.astype(np.uint8), "y": y}
-            data = images if name == "images" else voices
-            arrays |= {f"{key}_{half}": array for key, array in data.items()}
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-        monkeypatch.setenv(f"ELMAN_BENCH_{name.upper()}", str(tmp_path / f"{name}.npz"))
+    halves = {f"{k}_{half}": v for k, v in (voices | {"speaker": y}).items() for half in HALVES}
+    np.savez(tmp_path / "audio.npz", **join_recordings(halves, 12))
+    monkeypatch.setenv("ELMAN_BENCH_AUDIO", str(tmp_path / "audio.npz"))
+    arrays: dict[str, np.ndarray] = {}
+    for half in HALVES:
+        x = draw.integers(0, 99, (20, 3, 4, 3)) + 150 * y[:, None, None, None]
+        arrays |= {f"x_{half}": x.astype(np.uint8), f"y_{half}": y}
+    np.savez(tmp_path / "images.npz", **arrays)
+    monkeypatch.setenv("ELMAN_BENCH_IMAGES", str(tmp_path / "images.npz"))

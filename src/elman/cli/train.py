@@ -33,11 +33,11 @@ DATA = "Data and task"
 PANELS = {  # of the help, by the names of options; all others are in DATA
     "Model": "cell layers hidden heads residual embedding tie uniform",
     "Regularisation": "dropout zoneout recurrent_dropout weight_dropout embedding_dropout noise",
-    "Optimisation": "batch bptt epochs lr warmup schedule optimizer momentum nesterov window "
-    "step_size weight_decay clip on_nonfinite",
+    "Optimisation": "batch bptt epochs lr warmup schedule optimizer momentum nesterov "
+    "weight_decay clip on_nonfinite",
     "Run": "seed minutes steps validate_every checkpoint_every log_every tensorboard resume out "
     "compare trust",
-    "Hardware": "engine precision accelerator devices nodes sync_every shard timeout threads",
+    "Hardware": "engine precision accelerator devices nodes shard timeout threads",
 }
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
 EXAMPLES = (

@@ -14,7 +14,6 @@ from elman.errors import InputError
 from elman.train.distributed.gradients import (
     Workers,
     average_gradients,
-    average_models,
     divide_as,
     gather_whole,
     parts,
@@ -85,43 +84,24 @@ def test_weight_decay_moves_what_has_a_gradient(monkeypatch, here, elsewhere):
     assert (weight < 1).all()
 
 
-def test_models_and_moments_are_averaged_apart_from_each_other(sent):
-    """One message; every parameter keeps memory of its own, as safetensors wants it."""
-    net = nn.Linear(3, 2)
-    net(torch.ones(1, 3)).sum().backward()
-    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.5)
-    optimizer.step()
-    want = [p.detach() / 2 for p in net.parameters()]
-    places = [p.data_ptr() for p in net.parameters()]
-    average_models(net, optimizer)
-    assert sent == [8 + 8]
-    assert [p.data_ptr() for p in net.parameters()] == places
-    for parameter, half in zip(net.parameters(), want, strict=True):
-        torch.testing.assert_close(parameter.detach(), half)
-        torch.testing.assert_close(
-            optimizer.state[parameter]["momentum_buffer"], torch.full_like(half, 0.5)
-        )
-
-
 def test_a_step_on_shared_cores_sends_one_message(sent, monkeypatch):
-    """Gradient, loss and wishes; anybody's wish is a wish, a loss is the mean."""
+    """Gradient, loss and votes; anybody's vote counts, a loss is the mean."""
     made = make_stepper(Fabric(accelerator="cpu", devices=1), Scaled(), Config(), SQUARES)
-    made.gathers = True
+    made.averaging = True
     batch = Batch(torch.ones(1, 2), torch.zeros(1, 2), begins=True)
-    loss, norm = made.train(batch, 0.1, wishes=lambda: (False, True))
-    assert sent == [1 + stepper.WISHES + 1 + 4]
+    loss, norm = made.train(batch, 0.1, cast_votes=lambda: (False, True))
+    assert sent == [1 + stepper.MOST_VOTES + 1 + 4]
     assert loss == pytest.approx(0.5)
     assert norm == pytest.approx(1.0)
-    assert made.wished == [False, True, False]
+    assert made.votes == [False, True, False]
 
 
-@pytest.mark.parametrize(("every", "gathers"), [(1, True), (4, False)])
-def test_gradients_are_gathered_on_shared_cores(monkeypatch, every, gathers):
-    """Unless processes train apart; never by a process alone."""
-    fabric, config = Fabric(accelerator="cpu", devices=1), Config(sync_every=every)
-    assert not make_stepper(fabric, Scaled(), config, SQUARES).gathers
+def test_gradients_are_averaged_on_shared_cores(monkeypatch):
+    """Never by a process alone."""
+    fabric = Fabric(accelerator="cpu", devices=1)
+    assert not make_stepper(fabric, Scaled(), Config(), SQUARES).averaging
     monkeypatch.setattr(stepper, "averages_after_backward", lambda fabric: True)
-    assert make_stepper(fabric, Scaled(), config, SQUARES).gathers == gathers
+    assert make_stepper(fabric, Scaled(), Config(), SQUARES).averaging
 
 
 def test_where_models_are_wrapped(monkeypatch):
@@ -192,13 +172,11 @@ def test_whole_and_divided(mesh):
 
 
 def test_what_cannot_be_divided(mesh):
-    """A parameter that is a number; copies that are averaged now and then."""
+    """A parameter that is a number."""
     net = nn.Linear(2, 2)
     net.scale = nn.Parameter(torch.tensor(1.0))
     with pytest.raises(InputError, match=r"scale is a number, which cannot be divided\n.*--shard"):
         shard(net, mesh)
-    with pytest.raises(InputError, match="shard divides one model, sync_every averages many"):
-        Config(shard=True, sync_every=4, devices=2)
 
 
 @pytest.mark.slow

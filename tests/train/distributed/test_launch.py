@@ -1,11 +1,6 @@
-"""How processes start, meet, agree, and tell what keeps them from it; torchrun's attempts apart."""
+"""How processes start, agree, and tell what keeps them from it; torchrun's attempts apart."""
 
 from __future__ import annotations
-
-import socket
-import time
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
 import torch
@@ -29,43 +24,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def store():
-    """A store as torchrun's: one for all attempts."""
-    return torch.distributed.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=100)
-    )
-
-
-def joined(store, world: int) -> list:
-    """The parts of a store that so many processes find."""
-
-    def part(rank: int):
-        own = torch.distributed.TCPStore(
-            "127.0.0.1", store.port, wait_for_workers=False, timeout=timedelta(seconds=100)
-        )
-        return launching.attempt_store(own, rank, world, time.monotonic() + 20)
-
-    with ThreadPoolExecutor(world) as threads:
-        return list(threads.map(part, range(world)))
-
-
-def test_attempts_do_not_see_one_another(store):
-    """However many processes each has, in whatever order they come."""
-    for attempt, world in enumerate((2, 3, 3, 2)):
-        parts = joined(store, world)
-        assert not any(part.check(["address"]) for part in parts)
-        parts[-1].set("address", str(attempt))
-        assert [part.get("address") for part in parts] == [str(attempt).encode()] * world
-
-
-def test_one_that_does_not_come(store):
-    """Those of an earlier attempt are not taken for it."""
-    joined(store, 2)
-    with pytest.raises(torch.distributed.DistError, match="1 of 2 processes came"):
-        launching.attempt_store(store, 0, 2, time.monotonic() + 0.2)
-
-
 def run_of(out, launch: str):
     """A run folder that an attempt of a launch has begun."""
     run = create_run(out, "text")
@@ -86,7 +44,7 @@ def test_the_run_of_a_launch(tmp_path):
 
 def test_without_torchrun_nothing_is_noted(tmp_path, monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    attempt = launching.meet(1.0, tmp_path)
+    attempt = launching.find_attempt(1.0, tmp_path)
     attempt.mark_run(tmp_path)
     assert attempt == launching.Attempt()
     assert not list(tmp_path.iterdir())
@@ -100,57 +58,29 @@ def test_processes_that_do_not_meet(monkeypatch, tmp_path):
     monkeypatch.setenv("MASTER_PORT", "0")
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     with pytest.raises(RunError, match="the processes of the run have not found one another"):
-        launching.meet(0.5, tmp_path)
+        launching.find_attempt(0.5, tmp_path)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_workers_of_a_torchrun_that_is_gone(monkeypatch, tmp_path, rank):
-    """Nobody listens at its store any more: torch is not asked, whose attempts to connect take
-    twice the time."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    monkeypatch.setattr(launching, "started_by_torchrun", lambda: True)
-    monkeypatch.setattr(launching, "rendezvous", lambda *_, **__: pytest.fail("torch was asked"))
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
-    for name, value in {"RANK": str(rank), "WORLD_SIZE": "2", **place, **agent}.items():
+def test_attempts_do_not_see_one_another(monkeypatch, tmp_path):
+    """In one store each attempt, however many restarts came before, has keys of its own, and finds
+    the run of the launch."""
+    server = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port)}
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none"}
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", **place, **agent}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(
-        RunError, match=rf"not found one another(.|\n)*no store at 127.0.0.1:{port}"
-    ):
-        launching.meet(0.2, tmp_path)
-
-
-def test_all_waits_of_a_meeting_have_one_end(monkeypatch, tmp_path):
-    """What one wait took, the next one has not: the store's own waits too."""
-    clock = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    given: list[float] = []
-
-    class Slow:
-        def set_timeout(self, timeout):
-            given.append(timeout.total_seconds())
-
-    def rendezvous(place, timeout):
-        given.append(timeout.total_seconds())
-        clock[0] += 3.0
-        return iter([(Slow(), 1, 2)])
-
-    def attempt_store(store, rank, world, deadline):
-        given.append(deadline - clock[0])
-        raise torch.distributed.DistStoreError("1 of 2 processes came")
-
     monkeypatch.setattr(launching, "started_by_torchrun", lambda: True)
-    monkeypatch.setattr(
-        launching, "await_store", lambda deadline: clock.__setitem__(0, clock[0] + 1.0)
-    )
-    monkeypatch.setattr(launching, "rendezvous", rendezvous)
-    monkeypatch.setattr(launching, "attempt_store", attempt_store)
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(RunError, match="not found one another"):
-        launching.meet(10.0, tmp_path)
-    assert given == [9.0, 6.0, 6.0]
+    launches, runs = set(), []
+    for restarts in range(3):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
+        attempt = launching.find_attempt(5.0, tmp_path)
+        assert attempt.earlier_run == (runs[-1] if runs else None)
+        assert not attempt.store.check(["address"])
+        attempt.store.set("address", str(restarts))
+        assert attempt.store.get("address") == str(restarts).encode()
+        launches.add(attempt.launch)
+        runs.append(run_of(tmp_path, attempt.launch))
+    assert len(launches) == 1
 
 
 @pytest.mark.parametrize("address", ["127.0.1.1", "::1", "10.77.0.2"])

@@ -1,4 +1,4 @@
-"""Many processes of one run: torchrun, a worker killed, models averaged, and what goes wrong."""
+"""Many processes of one run: torchrun, a worker killed, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -27,12 +27,7 @@ pytestmark = [
 ]
 
 IN_PROC = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
-GROWING = (  # torchrun's words for a group that another machine may join
-    *("-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=1"),
-    *("--rdzv-backend=c10d", "--rdzv-id=growing", "--rdzv-conf=last_call_timeout=1"),
-)
 STEPS = "--steps=12"  # of runs that several tests look at
-OWN_STORES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else who joins never hears of the store
 
 
 def test_any_number_of_workers_learns_alike(common):
@@ -75,8 +70,7 @@ def test_a_killed_process_ends_the_others(small_text, tmp_path):
 
 @IN_PROC
 def test_a_killed_worker_is_started_again(small_text, common, tmp_path):
-    """torchrun starts it anew, and it goes on with the run that it was in: equal to a whole one.
-    Several are started anew where a machine joins."""
+    """torchrun starts it anew, and it goes on with the run that it was in: equal to a whole one."""
     options, killed = ("--steps=100", "--dropout=0.1"), tmp_path / "killed"
     process = torchrun(1, f"--data={small_text}", *OPTIONS, *options, f"--out={killed}")
     try:
@@ -100,52 +94,6 @@ def test_a_resume_by_fewer_workers(common):
     assert losses(parts) == pytest.approx(losses(common(STEPS)), rel=1e-5)
 
 
-@IN_PROC
-@pytest.mark.long
-def test_a_machine_that_joins(small_text, common, tmp_path):
-    """torchrun's group grows: all go on with the run, no sample is lost or seen twice, although no
-    restart is counted."""
-    out, options = tmp_path / "grown", (f"--data={small_text}", "--steps=60", *OPTIONS)
-    words = (*GROWING, f"--rdzv-endpoint=127.0.0.1:{free_port()}", *ELMAN, *options)
-    first = begin(*words, f"--out={out}", **OWN_STORES)
-    second = None
-    try:
-        wait_until(lambda: list(out.glob("*/checkpoints/step-*[1-9]*")), first)
-        (worker,) = children(first)
-        os.kill(worker, signal.SIGSTOP)  # until it is asked to end, so that enough is left to do
-        second = begin(*words, f"--out={out}", **OWN_STORES)
-        wait_until(lambda: signal.SIGTERM in pending(worker), second)
-        os.kill(worker, signal.SIGCONT)
-        said = finished(second, first)
-    finally:
-        for process in filter(None, (first, second)):
-            process.kill()
-
-    assert "1 processes then, 2 now" in said
-    grown, alone = losses(out), losses(common("--steps=60"))
-    assert len(grown) == 60
-    assert grown == pytest.approx(alone, rel=1e-3)
-
-
-def test_models_are_averaged_now_and_then(common):
-    """With plain SGD and a step between averages it is data-parallel training, which learns as one
-    process does; with more it is not, and a resumed run still equals a whole one."""
-    sgd = ("--optimizer=sgd", "--lr=0.3", "--momentum=0.5", "--clip=1e9", "--steps=14")
-    one, averaged = common(*sgd), common(*sgd, "--sync-every=3", processes=2)
-    every, third = losses(one), losses(averaged)
-    run = only_run(averaged)
-    steps = [path.name for path in checkpoint.list_checkpoints(run.checkpoints)]
-
-    assert third[:1] == pytest.approx(every[:1])
-    assert third[4:] != pytest.approx(every[4:], rel=1e-6)
-    assert third[-1] == pytest.approx(every[-1], rel=0.05)
-    assert steps == ["step-000000012", "step-000000014"]  # where all have the same model
-
-    cut_short(run, 12)
-    finished(*as_torchrun(2, f"--resume={run.path}"))
-    assert losses(averaged) == third
-
-
 def wait_until(there: Callable[[], object], process: Forked) -> None:
     """Wait for what a process does while it runs."""
     end = time.monotonic() + PATIENCE_S
@@ -159,13 +107,6 @@ def children(process: Forked) -> list[int]:
     """The processes that a process has started."""
     told = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     return [int(word) for word in told.split()]
-
-
-def pending(process: int) -> set[int]:
-    """The signals that a process has not been given yet."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    (mask,) = (int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd"))
-    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
 def pair(tmp_path: Path, *differing: tuple[str, ...]) -> list[Forked]:

@@ -18,21 +18,20 @@ from elman.train.tasks.sequences.model import build_model
 
 @pytest.fixture(scope="session")
 def tones(tmp_path_factory):
-    """Three kinds of waves, 8 to 20 steps long, by two speakers of different loudness."""
+    """Three kinds of waves, 8 to 20 steps long, of two loudnesses."""
     draw = np.random.default_rng(0)
-    arrays = {"speaker_names": np.array(["loud", "soft"])}
+    arrays = {}
     for half, count in (("train", 60), ("test", 30)):
         lengths = draw.integers(8, 20, count)
-        labels, speakers = np.arange(count) % 3, np.arange(count) // 3 % 2
+        labels, quiet = np.arange(count) % 3, np.arange(count) // 3 % 2
         waves = [
-            np.sin(np.arange(n) * (1 + label) + draw.uniform(0, 6)) * (1000 if who else 9000)
-            for n, label, who in zip(lengths, labels, speakers)
+            np.sin(np.arange(n) * (1 + label) + draw.uniform(0, 6)) * (1000 if soft else 9000)
+            for n, label, soft in zip(lengths, labels, quiet)
         ]
         arrays |= {
             f"audio_{half}": np.concatenate(waves).astype(np.int16),
             f"length_{half}": lengths,
             f"label_{half}": labels,
-            f"speaker_{half}": speakers,
         }
     path = tmp_path_factory.mktemp("tones") / "tones.npz"
     np.savez(path, **arrays)
@@ -57,13 +56,13 @@ def config(tones):
 
 
 def test_learns(config, train, console):
-    """Well above the largest class; by class and by speaker in the result and on the screen."""
+    """Well above the largest class; by class in the result and on the screen."""
     longer = dataclasses.replace(config, steps=150, hidden=24, lr=1e-2)
     result = train(longer, comparing=True).result
     said = console.file.getvalue()
 
     assert result["valid_score"] > 0.8 > result["baseline"]["score"]
-    assert set(result["table"]) == {"class 0", "class 1", "class 2", "of loud", "of soft"}
+    assert set(result["table"]) == {"class 0", "class 1", "class 2"}
     assert result["speed"]["largest_logit_difference"] < 1e-4
     assert "better than the largest class" in said
     assert "sequences/s" in said
@@ -146,15 +145,6 @@ def test_images(train, tmp_path):
     found = accuracy(elman.load(outcome.folder.path), x[:20].reshape(20, 16, 1), y[:20])
     assert found == pytest.approx(outcome.result["valid_score"])
     assert found > 0.9
-
-
-def test_speakers(config):
-    """One held out; or as classes, the recordings of each as equal sequences."""
-    data = prepare_series(dataclasses.replace(config, unseen="soft"))
-    assert (set(data.test.groups), len(data.test)) == ({"soft"}, 45)
-    data = prepare_series(dataclasses.replace(config, by="group", join=100))
-    assert data.facts()["steps"] == [100, 100]
-    assert data.spec.classes == ["loud", "soft"]
 
 
 def test_epochs_fix_the_steps(config, train):

@@ -10,7 +10,6 @@ import pytest
 
 from elman.errors import InputError, MissingPackageError, RunError
 from elman.train.tasks.sequences.finding import find_images, find_series
-from elman.train.tasks.sequences.source import Half, Source, by_group, hold_out, join_sequences
 
 
 def write(folder, **files):
@@ -82,57 +81,18 @@ def test_damaged_tables(tmp_path, text, message):
     assert "A_TRAIN.tsv" in str(error.value)
 
 
-def test_recordings_are_cut_and_speakers_named(tmp_path):
-    """Recordings end to end are cut; speakers have their names."""
+def test_recordings_are_cut(tmp_path):
+    """Recordings lie end to end; further arrays are left."""
     half = {"audio": np.arange(7, dtype=np.int16), "length": np.array([3, 4])}
     arrays = {f"{name}_{part}": value for part in ("train", "test") for name, value in half.items()}
     for part in ("train", "test"):
         arrays |= {f"digit_{part}": np.array([7, 2], np.uint8), f"speaker_{part}": np.array([1, 0])}
-    np.savez(tmp_path / "a.npz", speaker_names=np.array(["ann", "bob"]), **arrays)
+    np.savez(tmp_path / "a.npz", **arrays)
     source = find_series(str(tmp_path))
 
     assert source.kind == "wave"
     assert [piece[:, 0].tolist() for piece in source.train.values] == [[0, 1, 2], [3, 4, 5, 6]]
-    assert (source.test.labels, source.test.groups) == (["7", "2"], ["bob", "ann"])
-
-    unseen = hold_out(source, "ann")
-    assert (len(unseen.train), len(unseen.test)) == (2, 2)
-    assert set(unseen.test.groups) == {"ann"}
-    assert set(unseen.train.labels) == {"7"}
-    with pytest.raises(RunError, match=r"no group 'eve' to hold out(.|\n)*ann, bob"):
-        hold_out(source, "eve")
-
-
-def numbered(*lengths):
-    """A half of two classes by turns, by two speakers, whose values count up."""
-    ends = np.cumsum(lengths)
-    values = [np.arange(end - n, end)[:, None] for n, end in zip(lengths, ends)]
-    labels = [str(k % 2) for k in range(len(lengths))]
-    return Half(values, labels, [("ann", "bob")[k // 2 % 2] for k in range(len(lengths))])
-
-
-def test_joined():
-    """Each class end to end in its order, cut into equal sequences; its rest is dropped."""
-    source = join_sequences(Source("x", "wave", numbered(3, 4, 5, 2), numbered(2, 2, 2, 3)), 4)
-    train = {
-        tuple(v[:, 0].tolist()): label for v, label in zip(source.train.values, source.train.labels)
-    }
-    assert train == {(0, 1, 2, 7): "0", (8, 9, 10, 11): "0", (3, 4, 5, 6): "1"}
-    assert (source.train.labels, source.test.labels) == (["0", "0", "1"], ["0", "1"])
-    assert source.kind == "wave"
-    with pytest.raises(RunError, match=r"too short(.|\n)*class.*0(.|\n)*4 steps(.|\n)*--join 4"):
-        join_sequences(Source("x", "wave", numbered(3, 4, 5, 2), numbered(2, 2, 2, 3)), 5)
-
-
-def test_by_group():
-    """The groups are the classes; data without groups say so."""
-    halves = numbered(3, 4, 5, 2), numbered(2, 2, 2, 3)
-    source = by_group(Source("x", "wave", *halves))
-    assert source.train.labels == ["ann", "ann", "bob", "bob"]
-    assert not source.train.groups
-    nameless = [Half(half.values, half.labels) for half in halves]
-    with pytest.raises(RunError, match=r"no groups to tell apart(.|\n)*--by label"):
-        by_group(Source("x", "wave", *nameless))
+    assert source.test.labels == ["7", "2"]
 
 
 def arrays(**changes):

@@ -1,11 +1,6 @@
-"""Several processes, one model: how gradients, models and a few numbers are averaged or divided.
+"""Several processes, one model: averages of gradients and numbers, and models in shards.
 
 - copies (`Workers`): gradients are averaged in each step;
-- local SGD: each process trains by itself, and now and then all average their models
-  (S. U. Stich, "Local SGD converges fast and communicates little", ICLR 2019, Algorithm 1; the
-  state of the optimizer too, so that all start alike between two averages). torch's
-  ``model_averaging.utils.average_parameters`` leaves all parameters as views of one buffer, which
-  safetensors refuses to write; so the buffer is copied back here;
 - shards: each process holds its rows of every parameter (torch's FSDP2, ``fully_shard``). A part of
   the model - embedding, recurrent stack, read-out - has its whole weights in a process from its
   forward to the end of it and again for its backward; then the sum of its gradients is divided.
@@ -14,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -25,7 +19,6 @@ from torch import Tensor, nn
 
 from elman.errors import InputError
 from elman.nn import LinearCrossEntropyLoss
-from elman.tuning.decisions import sending_after_backward
 
 
 def mean(values: Tensor) -> Tensor:
@@ -63,15 +56,6 @@ def average_gradients(parameters: Iterable[nn.Parameter], numbers: Tensor) -> No
         parameter.grad = gradient if share else None
 
 
-def average_models(model: nn.Module, optimizer: Any) -> None:
-    """Give all processes the mean of their weights and of their optimizers' averages; counters are
-    the same in every process."""
-    states = optimizer.state_dict()["state"].values()
-    values = [value for state in states for value in state.values()]
-    averages = [value for value in values if isinstance(value, Tensor) and value.dim()]
-    average_tensors([*model.parameters(), *averages])
-
-
 class Workers(DDPStrategy):
     """Processes with a copy of the model each.
 
@@ -99,16 +83,6 @@ def averages_after_backward(fabric: Fabric) -> bool:
     """Whether gradients are averaged after the backward, by `average_gradients`."""
     strategy = fabric.strategy
     return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.shares_cores
-
-
-def backward_context(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManager[None]:
-    """Context of a step's forward and backward: gradients are sent during the backward where that
-    hides the messages, unless they stay in this process, ``alone``."""
-    if averages_after_backward(fabric):
-        return sending_after_backward()
-    if not alone or fabric.world_size == 1:
-        return nullcontext()
-    return fabric.no_backward_sync(model)
 
 
 def shard(model: nn.Module, mesh: Any) -> Any:

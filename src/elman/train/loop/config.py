@@ -92,14 +92,6 @@ class Config:
     optimizer: str = setting("adamw", f"{' or '.join(OPTIMIZERS)}.", one_of(OPTIMIZERS))
     momentum: float = setting(0.0, "Momentum of sgd.", SHARE)
     nesterov: bool = setting(False, "Use Nesterov's momentum.")
-    window: float | None = setting(
-        None,
-        "Samples that the momentum of sgd averages over: momentum = 1 - minibatch / window.",
-        POSITIVE,
-    )
-    step_size: float | None = setting(
-        None, "With sgd: lr = step_size * (1 - momentum) * minibatch, instead of --lr.", POSITIVE
-    )
     weight_decay: float = setting(
         0.01, "Weight decay of all matrices; with sgd it is added to the gradient.", NOT_NEGATIVE
     )
@@ -115,11 +107,6 @@ class Config:
     accelerator: str = setting("auto", "cpu, cuda or auto.")
     devices: int = setting(1, "Processes on this machine, one per device.", POSITIVE)
     nodes: int = setting(1, "Machines; each starts the same command, or torchrun does.", POSITIVE)
-    sync_every: int = setting(
-        1,
-        "Steps between averages of the processes' models; 1: gradients are averaged in each step.",
-        POSITIVE,
-    )
     shard: bool = setting(
         False, "Divide weights, gradients and moments among the processes instead of copying them."
     )
@@ -139,27 +126,15 @@ class Config:
                 raise InputError(f"{entry.name} {rule.text}, not {value}")
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"{entry.name} must be finite, not {value}")
-        self.check_momentum()
-        if self.shard and self.sync_every > 1:
-            raise InputError("shard divides one model, sync_every averages many: give one of them")
+        if self.nesterov and not self.momentum:
+            raise InputError("nesterov needs a momentum above 0, as in --momentum 0.9 --nesterov")
+        if self.momentum and self.optimizer != "sgd":
+            hint = "leave --momentum out, or --optimizer sgd"
+            raise InputError(f"{self.optimizer} has no momentum to set: {hint}")
         if self.batch % self.workers:
             nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
             text = f"batch {self.batch} does not divide among {self.devices} devices{nodes}"
             raise InputError(text)
-
-    def check_momentum(self) -> None:
-        """Raise InputError if the settings of the momentum contradict one another."""
-        if self.momentum and self.window is not None:
-            raise InputError("momentum and window set the same thing: give one of them")
-        if self.window is not None and self.window < self.minibatch:
-            raise InputError(f"window {self.window:g} is less than a minibatch, {self.minibatch}")
-        if self.nesterov and not self.used_momentum:
-            raise InputError("nesterov needs a momentum above 0, as in --momentum 0.9 --nesterov")
-        for name in ("momentum", "window", "step_size"):
-            if getattr(self, name) and self.optimizer != "sgd":
-                option = name.replace("_", "-")
-                hint = f"leave --{option} out, or --optimizer sgd"
-                raise InputError(f"{self.optimizer} has no {name.replace('_', ' ')} to set: {hint}")
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -176,26 +151,6 @@ class Config:
     def workers(self) -> int:
         """Processes of all nodes."""
         return self.devices * self.nodes
-
-    @property
-    def minibatch(self) -> int:
-        """Samples behind one update of the weights: those of all processes, or where models are
-        averaged now and then, of each."""
-        return self.batch if self.sync_every == 1 else self.batch // self.workers
-
-    @property
-    def used_momentum(self) -> float:
-        """The given momentum, or that of the window (G. Diamos, "Persistent RNNs", 2016, slides: 1
-        - minibatch / window)."""
-        return self.momentum if self.window is None else 1 - self.minibatch / self.window
-
-    @property
-    def peak_lr(self) -> float:
-        """The given rate, or that of the step size (same source: step size * (1 - momentum) *
-        minibatch)."""
-        if self.step_size is None:
-            return self.lr
-        return self.step_size * (1 - self.used_momentum) * self.minibatch
 
     @property
     def adds_inputs(self) -> bool:

@@ -143,16 +143,14 @@ class Loop:
         """Do one training step, and validation, metrics and checkpoint that are due after it.
 
         Returns:
-            Whether all processes stop, because one of them was asked to and all have one model.
+            Whether all processes stop, because one of them was asked to.
         """
         config, before = self.config, self.tally.step
-        lr = learning_rate(before, self.steps, config.peak_lr, config.warmup, config.schedule)
+        lr = learning_rate(before, self.steps, config.lr, config.warmup, config.schedule)
         alone = self.stepper.fabric.world_size == 1
         votes = tuple if alone else partial(self.votes, request)  # sent with the gradients
         began = time.perf_counter()
-        loss, norm = self.stepper.train(
-            self.data.batch(before, self.rows), lr, self.in_sync(before + 1), votes
-        )
+        loss, norm = self.stepper.train(self.data.batch(before, self.rows), lr, votes)
         step_s = time.perf_counter() - began
         loss *= self.words.scale
         fell, self.fell = self.fell, self.fallbacks()
@@ -173,9 +171,7 @@ class Loop:
             self.validate()
         if self.tally.count and (validated or self.due(config.log_every)):
             self.log(lr, validated)
-        if not self.in_sync(self.tally.step):
-            return False
-        chose, late, stop = self.stepper.wished
+        chose, late, stop = self.stepper.votes
         if validated or alone:  # as of now, which may be a message
             chose, late, stop = vote(self.stepper.fabric, *self.votes(request))
         # What was measured once is used to the end of the run, even if this process is killed now.
@@ -187,10 +183,6 @@ class Loop:
         """This process's votes: new choices of kernels, a late checkpoint, a request to stop."""
         late = time.monotonic() - self.saved > CHECKPOINT_S
         return self.choices() != self.recorded, late, bool(request)
-
-    def in_sync(self, step: int) -> bool:
-        """Whether all processes have the same model after a step."""
-        return step % self.config.sync_every == 0 or step == self.steps
 
     def skip(self, loss: float, norm: float) -> None:
         """Go on after a step whose loss or gradient is not finite, if that is asked for. Raises
@@ -222,8 +214,7 @@ class Loop:
         self.tally.valid_loss, self.tally.valid_score = score.loss, score.score
         self.fell = self.fallbacks()
         self.display.say(f"step {self.tally.step}/{self.steps}: validation {words.describe(score)}")
-        if self.in_sync(self.tally.step):
-            self.keep_best(score)
+        self.keep_best(score)
 
     def keep_best(self, score: Score) -> None:
         """Keep the weights, in memory and on the disk, if they are the best so far."""

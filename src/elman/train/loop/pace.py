@@ -90,15 +90,12 @@ def settle(config: Config, step_s: float, threads: int) -> Config:
         predicted = max(config.LEAST_VALIDATED, min(predicted, round(affordable / 3)))
         validations = max(1, min(validations, round(affordable / predicted)))
 
-    def round_up(interval: int) -> int:  # until all processes have the same model
-        return max(1, -(-interval // config.sync_every)) * config.sync_every
-
     return replace(
         config,
         steps=steps,
         threads=threads,
-        validate_every=round_up(config.validate_every or -(-steps // validations)),
-        checkpoint_every=round_up(config.checkpoint_every or -(-steps // CHECKPOINTS)),
+        validate_every=config.validate_every or -(-steps // validations),
+        checkpoint_every=config.checkpoint_every or -(-steps // CHECKPOINTS),
         log_every=config.log_every or max(1, steps // LOG_ROWS),
         **{config.VALIDATED: predicted},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +14,7 @@ from torch import Tensor, nn
 
 from elman.train.distributed.gradients import (
     average_gradients,
-    average_models,
     averages_after_backward,
-    backward_context,
     gather_whole,
     mean,
 )
@@ -23,8 +22,9 @@ from elman.train.loop.config import Config
 from elman.train.loop.objective import Objective, Score, evaluate
 from elman.train.loop.optimizer import OPTIMIZERS
 from elman.train.loop.task import Batch, predictions
+from elman.tuning.decisions import sending_after_backward
 
-WISHES = 3  # at most, that processes tell one another in a step
+MOST_VOTES = 3  # of a process in a step
 
 
 @dataclass
@@ -32,9 +32,9 @@ class Stepper:
     """A model and its optimizer under way; the state is what the next step starts from.
 
     Attributes:
-        apart: whether processes train by themselves and average their models when asked to.
-        gathers: whether gradients are averaged after the backward, in one message.
-        wished: what any process wished in the last step.
+        state: carried from the last step into the next one.
+        averaging: whether gradients are averaged after the backward, in one message.
+        votes: logical OR over all processes of their votes in the last step.
     """
 
     fabric: Fabric
@@ -42,10 +42,9 @@ class Stepper:
     optimizer: Any
     objective: Objective
     clip: float
-    apart: bool = False
-    gathers: bool = False
+    averaging: bool = False
     state: Any = field(default=None)
-    wished: list[bool] = field(default_factory=list)
+    votes: list[bool] = field(default_factory=list)
 
     @property
     def plain(self) -> nn.Module:
@@ -53,11 +52,7 @@ class Stepper:
         return self.model.module
 
     def train(
-        self,
-        batch: Batch,
-        lr: float,
-        sync: bool = True,
-        wishes: Callable[[], Sequence[bool]] = tuple,
+        self, batch: Batch, lr: float, cast_votes: Callable[[], Sequence[bool]] = tuple
     ) -> tuple[float, float]:
         """Do one training step; where loss or gradient is not finite, it changes nothing.
 
@@ -65,8 +60,7 @@ class Stepper:
             batch: what to learn from; the state of the step before is carried into it unless it
                 begins anew (truncated BPTT).
             lr: learning rate of this step.
-            sync: whether all processes have the same model afterwards, if they train apart.
-            wishes: what this process wishes, asked after the forward; `wished` has all processes'.
+            cast_votes: called after the forward; returns the votes of this process.
 
         Returns:
             The objective's loss before the update, and the gradient's norm: means over all
@@ -78,48 +72,48 @@ class Stepper:
             group["lr"] = lr
         inputs, targets = self.fabric.to_device((batch.inputs, batch.targets))
         self.optimizer.zero_grad()
-        with backward_context(self.fabric, self.model, self.apart):
+        with sending_after_backward() if self.averaging else nullcontext():
             if self.objective.inside:
                 loss, state = self.model(inputs, detach_state(self.state), targets)
             else:
                 outputs, state = self.model(inputs, detach_state(self.state))
                 loss = self.objective.loss(outputs, targets)
-            wished = wishes()
+            votes = cast_votes()
             self.fabric.backward(loss)
-        told_loss, told_norm = self.exchange(loss.detach(), wished)
-        if math.isfinite(told_loss) and math.isfinite(told_norm):
+        mean_loss, mean_norm = self.exchange(loss.detach(), votes)
+        if math.isfinite(mean_loss) and math.isfinite(mean_norm):
             self.optimizer.step()
             self.state = detach_state(state)
-        if self.apart and sync and self.fabric.world_size > 1:
-            average_models(self.model, self.optimizer)
-        return told_loss, told_norm
+        return mean_loss, mean_norm
 
-    def exchange(self, loss: Tensor, wishes: Sequence[bool]) -> tuple[float, float]:
-        """Average and clip gradients, return loss and norm, means over all processes, and note what
-        any of them wishes.
+    def exchange(self, loss: Tensor, votes: Sequence[bool]) -> tuple[float, float]:
+        """Average and clip gradients, and combine the votes of all processes.
 
         Args:
             loss []: of this process.
-            wishes: of this process; up to :data:`WISHES`.
+            votes: of this process; up to :data:`MOST_VOTES`.
+
+        Returns:
+            Loss and norm: means over all processes.
         """
-        votes = [float(wish) for wish in wishes] + [0.0] * (WISHES - len(wishes))
-        numbers = torch.cat((loss[None], loss.new_tensor(votes)))
-        if self.gathers:
+        padding = [False] * (MOST_VOTES - len(votes))
+        numbers = torch.cat((loss[None], loss.new_tensor([*votes, *padding])))
+        if self.averaging:
             average_gradients(self.model.parameters(), numbers)
         norm = self.fabric.clip_gradients(
             self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
         )
         assert norm is not None, "clipping by norm returns the norm"
         numbers = torch.cat((numbers, gather_whole(norm)[None].to(loss.dtype)))
-        if self.fabric.world_size > 1 and not self.gathers:
+        if self.fabric.world_size > 1 and not self.averaging:
             mean(numbers)
-        told_loss, *votes, told_norm = numbers.tolist()
-        self.wished = [vote > 0 for vote in votes]
-        return told_loss, told_norm
+        mean_loss, *shares, mean_norm = numbers.tolist()
+        self.votes = [share > 0 for share in shares]
+        return mean_loss, mean_norm
 
     @torch.no_grad()
     def validate(self, batches: Iterable[Batch]) -> Score:
-        """Return mean loss and score over some batches; the own state stays as it is."""
+        """Return mean loss and score over some batches; the carried state stays as it is."""
         self.model.eval()
         score = evaluate(self.objective, predictions(self.model, batches))
         self.model.train()
@@ -139,11 +133,10 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Ob
         {"params": undecayed, "weight_decay": 0.0},
     ]
     make = OPTIMIZERS[config.optimizer]
-    optimizer = make(groups, config.peak_lr, config.used_momentum, config.nesterov)
-    stepping = fabric.setup_optimizers(optimizer)
-    apart = config.sync_every > 1
-    gathers = averages_after_backward(fabric) and not apart
-    return Stepper(fabric, wrapped, stepping, objective, config.clip, apart, gathers)
+    optimizer = make(groups, config.lr, config.momentum, config.nesterov)
+    averaging = averages_after_backward(fabric)
+    prepared = fabric.setup_optimizers(optimizer)
+    return Stepper(fabric, wrapped, prepared, objective, config.clip, averaging)
 
 
 def detach_state(state: Any) -> Any:

@@ -128,7 +128,7 @@ def _check_memory(values: Mapping[str, Any], optimizer: Any, config: Config) -> 
     """Check the state of an optimizer: complete for a parameter, or absent if it had no gradient
     yet."""
     parameters = [value for group in optimizer.param_groups for value in group["params"]]
-    names = optimizer_state(config.optimizer, config.used_momentum, config.nesterov)
+    names = optimizer_state(config.optimizer, config.momentum, config.nesterov)
     actual: dict[str, dict[str, str]] = {}
     for key, value in values.items():
         index, _, name = key.partition(".")

@@ -22,8 +22,8 @@ from elman.train.distributed.launch import (
     Attempt,
     check_same_everywhere,
     detect_lost_process,
+    find_attempt,
     launch,
-    meet,
     rows_of,
     vote,
     with_processes,
@@ -76,7 +76,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
     """Train a new model into a new folder below `out`. Raises RunError: the data or the folder
     cannot be used; InputError: the configuration does not fit this machine."""
     began = time.perf_counter()
-    attempt = meet(config.timeout, out)
+    attempt = find_attempt(config.timeout, out)
     if attempt.earlier_run is not None:
         cell = config.absolute().cell if ":" in config.cell else None
         return resume(attempt.earlier_run, console, comparing=comparing, attempt=attempt, cell=cell)
@@ -127,7 +127,7 @@ def resume(
     """Go on with a run from its last checkpoint, with the run's own configuration.
 
     Args:
-        attempt: of the processes that torchrun has started, if they have met.
+        attempt: of torchrun, if it is known already.
         cell: file.py:cell, in place of the file that the run names.
         trust: whether the file that the run names may be run, and links in its folder followed.
 
@@ -146,7 +146,7 @@ def resume(
         check_inner(folder, trust)
         check_formula(folder, config)
     config = with_processes(config, resumed=True)
-    attempt = attempt or meet(config.timeout)
+    attempt = attempt or find_attempt(config.timeout)
     fabric = launch(config, attempt)
     first, task = fabric.global_rank == 0, task_of(config)
     display = Display(console if first else Console(quiet=True), words_of(config))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from elman.train.loop.config import COUNT, NOT_NEGATIVE, one_of, override, setting
+from elman.train.loop.config import COUNT, NOT_NEGATIVE, override, setting
 from elman.train.tasks.epochs import EpochConfig
 
 
@@ -33,15 +33,6 @@ class SeriesConfig(SequenceConfig):
     data: str | None = setting(
         None,
         "A folder or file: .tsv, .csv, .ts or .npz; or a name of the UCR/UEA archive.",
-    )
-    unseen: str | None = setting(None, "Hold out this group (speaker) instead of the test half.")
-    by: str = setting(
-        "label",
-        "What is classified: label, or group (speaker).",
-        one_of(("label", "group"), "must be {}", " or "),
-    )
-    join: int | None = setting(
-        None, "Concatenate the sequences of a class and cut them into so many steps.", COUNT
     )
 
 

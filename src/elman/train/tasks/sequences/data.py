@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from elman.train.tasks.epochs import SequenceSet
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.sequences.finding import find_images, find_series
 from elman.train.tasks.sequences.model import ClassifierSpec, as_floats, pad, permute
-from elman.train.tasks.sequences.source import Source, by_group, hold_out, join_sequences
+from elman.train.tasks.sequences.source import Source
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,11 @@ class Tensors:
         x [N, T, I]: uint8 pixels, or scaled float32 with zeros behind each sequence's end.
         lengths [N]: steps of each.
         y [N]: classes.
-        groups: N names, or empty.
     """
 
     x: Tensor
     lengths: Tensor
     y: Tensor
-    groups: Sequence[str]
 
     def __len__(self) -> int:
         return len(self.y)
@@ -69,14 +66,7 @@ class SequenceData(SequenceSet):
 def prepare_series(config: SeriesConfig) -> SequenceData:
     """Read and lay out time series or raw audio. Raises InputError, RunError: there is nothing
     readable."""
-    source = find_series(config.data)
-    if config.unseen is not None:
-        source = hold_out(source, config.unseen)
-    if config.by == "group":
-        source = by_group(source)
-    if config.join is not None:
-        source = join_sequences(source, config.join)
-    return lay_out(source, config)
+    return lay_out(find_series(config.data), config)
 
 
 def prepare_images(config: ImagesConfig) -> SequenceData:
@@ -118,7 +108,7 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
         count += sum(piece.size for piece in half.values)
         y = torch.tensor([numbers[label] for label in half.labels])
         x, lengths = pad(spec.scaled(half.values), config.patch)
-        halves.append(Tensors(x, lengths, y, half.groups))
+        halves.append(Tensors(x, lengths, y))
     share = missing / count
     return SequenceData(config, source.name, source.digest, spec, *halves, missing=share)
 

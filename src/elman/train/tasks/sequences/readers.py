@@ -16,7 +16,6 @@ from elman.train.tasks.arrays import load_npz, unreadable
 from elman.train.tasks.sequences.source import Half, Source, Values
 
 LABELS = ("y", "label", "digit", "class")
-GROUPS = ("speaker", "group")
 NPZ_HINT = (
     "an .npz needs x_train, y_train, x_test, y_test; or audio_train (all recordings end to end) "
     "with length_train and label_train, and the same for test"
@@ -28,8 +27,7 @@ def read_npz(path: Path) -> Source:
 
     Either ``x_<half>`` [N, T], [N, T, I] or images uint8 [N, H, W] or [N, H, W, C]; or
     ``audio_<half>`` [samples], all recordings end to end, with ``length_<half>`` [N]. Beside it
-    ``y_``, ``label_``, ``digit_`` or ``class_<half>`` [N], and maybe ``speaker_`` or
-    ``group_<half>`` [N], whose names may lie in ``speaker_names``.
+    ``y_``, ``label_``, ``digit_`` or ``class_<half>`` [N].
 
     Raises:
         RunError: if the file is none, or arrays are missing or do not fit each other.
@@ -65,11 +63,7 @@ def npz_half(path: Path, arrays: Mapping[str, np.ndarray], half: str) -> Half:
         raise unreadable(path, f"x_{half} is of shape {list(named[1].shape)}", NPZ_HINT)
     if len(values) != len(labels[1]) or labels[1].ndim != 1 or not len(values):
         raise unreadable(path, f"{len(values)} sequences, {len(labels[1])} labels", NPZ_HINT)
-    group = find(*GROUPS)
-    names = [] if group is None else [str(name) for name in group[1]]
-    if group is not None and f"{group[0]}_names" in arrays:
-        names = [str(arrays[f"{group[0]}_names"][k]) for k in group[1]]
-    return Half(values, [str(label) for label in labels[1]], names)
+    return Half(values, [str(label) for label in labels[1]])
 
 
 def flatten_images(images: np.ndarray) -> np.ndarray:

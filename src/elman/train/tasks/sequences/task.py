@@ -20,14 +20,12 @@ WORDS = Words("sequences", "nats per sequence", "nats", 1.0, "score", ACCURACY)
 
 
 def conclude(model: nn.Module, data: SequenceData, config: SequenceConfig) -> dict[str, Any]:
-    """Classify the whole held-out half: loss and accuracy, by class and by group."""
+    """Classify the whole held-out half: loss and accuracy, in all and by class."""
     outputs = [logits.double().cpu() for logits, _ in predictions(model, data.all_held_out())]
     logits, y = torch.cat(outputs), data.test.y
     score, right = evaluate(CLASSES, [(logits, y)]), (logits.argmax(-1) == y).tolist()
     classes = [f"class {name}" for name in data.spec.classes]
-    groups = [f"of {name}" for name in data.test.groups]
     table = by_name(right, [classes[k] for k in y], classes)
-    table |= by_name(right, groups, sorted(set(groups)))
     return {"valid_loss": score.loss, "valid_score": score.score, "table": table}
 
 
