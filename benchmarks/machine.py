@@ -16,7 +16,7 @@ import torch
 import elman
 from elman.engines.c.build import Compiler, find_compiler
 from elman.engines.c.isa import detect
-from elman.tuning.facts import machine_facts
+from elman.tuning.machine import machine_facts
 
 PACKAGE = Path(elman.__path__[0])
 SOURCES = (PACKAGE, Path(__file__).parent)  # of what is measured, and of what measures

@@ -10,7 +10,7 @@ from typing import Any
 
 from elman.errors import RunError, diagnostic
 from elman.files import missing, read_file
-from elman.tuning.waiting import waiting_in_words
+from elman.tuning.machine import describe_waiting
 
 Row = dict[str, Any]
 STUDY = "told"  # the field of what a study says of itself, which tables show
@@ -35,7 +35,7 @@ def curve(title: str, x: str, y: str, log: str, lines: Mapping[str, Any]) -> dic
 
 def busy_in_words(row: Row) -> str:
     """That other programs took the cores from a row's measurement; "" if none did."""
-    return waiting_in_words(row.get("waited", 0.0))
+    return describe_waiting(row.get("waited", 0.0))
 
 
 def read_rows(path: Path) -> dict[str, Row]:

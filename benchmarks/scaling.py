@@ -39,7 +39,7 @@ from elman.train.loop.config import Config
 from elman.train.loop.layers import recurrent
 from elman.train.run.stored import DamageError, Positive, Range, Share, decode, read_object
 from elman.tuning.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
-from elman.tuning.waiting import Waiting, waiting_in_words
+from elman.tuning.machine import Waiting, describe_waiting
 
 BUDGET_S, SHARING_S = 30.0, 6.0  # for all minibatches; for what sharing costs beside sums
 LEAST_ROUNDS = 3
@@ -414,7 +414,7 @@ def notes(times: Times, batch: int, most: int) -> Iterator[str]:
             f"≈: a minibatch of {times.largest} is the largest that was measured; beyond it a step "
             "is taken to grow in proportion."
         )
-    if busy := waiting_in_words(times.waited):
+    if busy := describe_waiting(times.waited):
         yield busy
     if most > batch:
         yield f"More than {batch} workers would not have a sample each."

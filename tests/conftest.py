@@ -129,7 +129,7 @@ def pytest_runtest_setup(item):
 @pytest.fixture(autouse=True)
 def nothing_said_before(monkeypatch):
     """What is said once per process is said once per test."""
-    monkeypatch.setattr("elman.errors._said", set())
+    monkeypatch.setattr("elman.errors._warned", set())
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import elman
 from elman import cell, cells, compiler
 from elman.autodiff.rules import VJP
 from elman.drawing import _picture, draw, draw_ops
-from elman.drawing.collapse import collapsed
+from elman.drawing.collapse import collapse_norms
 from elman.drawing.layout import columns, layout, width_of
 from elman.drawing.picture import BEFORE, spoken
 from elman.drawing.svg import _overlap, _Writer
@@ -242,7 +242,7 @@ def test_factors_are_written_in_short():
 
 def test_a_layer_norm_is_one_shape():
     """With all that it normalises as operands, and nothing of its inside left; unless asked."""
-    picture = collapsed(made(cells.gru_layernorm))
+    picture = collapse_norms(made(cells.gru_layernorm))
     (norm,) = [mark for mark in picture.marks.values() if mark.label == "layer norm"]
     assert norm.taped
     tails = [line.tail for line in picture.lines if line.head == norm.key]
@@ -264,7 +264,7 @@ def test_a_norm_whose_inside_is_read_stays_as_it_is():
         return tanh(x + (h - mean(h)) * (1.0 / sqrt(spread + 1e-5))) + spread
 
     picture = made(own)
-    assert collapsed(picture) is picture
+    assert collapse_norms(picture) is picture
 
 
 def test_compact_pictures_show_the_forward_alone():

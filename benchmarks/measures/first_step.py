@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import elman.nn
-from elman.tuning.waiting import Waiting
+from elman.tuning.machine import Waiting
 
 
 def first_step(path: Path, T: int, B: int, H: int) -> dict[str, Any]:

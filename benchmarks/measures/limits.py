@@ -23,7 +23,7 @@ from benchmarks.peers.remote import enter
 from benchmarks.problem import draw_problem
 from elman.errors import EngineError
 from elman.explaining import step_bytes
-from elman.nn.explain import layers_of
+from elman.nn.inspect import layers_of
 
 PROBE = 100  # steps of the first short run
 ELEMENTS = 2 * 10**8  # of an output of which all steps are compared, as memory allows

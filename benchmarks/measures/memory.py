@@ -30,7 +30,7 @@ from benchmarks.workloads.decoding import decoded, draw_decoder, few_rows
 from elman.engines.c.memory import release
 from elman.errors import EngineError
 from elman.measuring.process import run_program
-from elman.nn.explain import explain
+from elman.nn.inspect import explain
 
 LIMIT_S = 300.0  # of one contestant
 _MMAP_THRESHOLD, _PER_CALL = -3, 1 << 16  # glibc's mallopt

@@ -15,7 +15,7 @@ from benchmarks.problem import Contestant, Problem, Results, draw_problem
 from elman.errors import EngineError, VerifyError
 from elman.measuring.timing import quartiles, ratios, time_side_by_side
 from elman.tuning.agreement import disagreement
-from elman.tuning.waiting import Waiting
+from elman.tuning.machine import Waiting
 
 
 @dataclass

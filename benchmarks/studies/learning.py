@@ -32,7 +32,7 @@ from elman.train.loop.config import Config
 from elman.train.loop.optimizer import learning_rate
 from elman.train.loop.stepper import Stepper, make_stepper
 from elman.train.loop.task import Data, Task
-from elman.train.tasks.registry import task_of, words_of
+from elman.train.tasks.registry import labels_of, task_of
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.text.config import TextConfig
 
@@ -87,7 +87,7 @@ class Learner:
             loss, _ = self.stepper.train(batch, lr)
             self.seconds.append(time.perf_counter() - start)
             self.random = torch.get_rng_state()
-        self.losses.append(words_of(config).unit(loss))
+        self.losses.append(labels_of(config).unit(loss))
 
     def learn(self, interval: int) -> None:
         """Do all steps that are left, validating after every so many of them and the last."""
@@ -101,7 +101,7 @@ class Learner:
     def validate(self) -> None:
         """Judge the model on the held-out data."""
         result = self.stepper.validate(self.data.held_out())
-        loss = words_of(self.config).unit(result.loss)
+        loss = labels_of(self.config).unit(result.loss)
         self.scores.append((len(self.losses), loss, result.score))
 
 

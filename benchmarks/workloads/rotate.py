@@ -75,14 +75,14 @@ class RotateData(SequenceSet):
 
     def baseline(self) -> Baseline:
         """Repeat the input."""
-        pairs = ((batch.inputs, batch.targets) for batch in self.all_held_out())
+        pairs = ((batch.inputs, batch.targets) for batch in self.test_batches())
         return score_baseline("repeated input", pairs)
 
     def cut(self, half: Tensor, rows: Tensor) -> Batch:
         """Turn some images: inputs x and targets y [T, B, n], y[t] = x[t + 1]."""
         frames = turned(half[rows], self.config.turns, self.config.degrees).flatten(2)
         frames = frames[:, :, : self.spec.inputs] * 2 - 1  # what tanh can reach
-        return Batch(frames[:-1].contiguous(), frames[1:].contiguous(), begins=True)
+        return Batch(frames[:-1].contiguous(), frames[1:].contiguous(), resets_state=True)
 
 
 def turned(images: Tensor, turns: int, degrees: float) -> Tensor:
@@ -127,7 +127,7 @@ def build_model(config: RotateConfig, spec: RotateSpec, *, baseline: bool = Fals
 
 def conclude(model: nn.Module, data: RotateData, config: RotateConfig) -> dict[str, Any]:
     """Turn the whole held-out half: loss and R²."""
-    score = evaluate(SQUARES, predictions(model, data.all_held_out()))
+    score = evaluate(SQUARES, predictions(model, data.test_batches()))
     return {"valid_loss": score.loss, "valid_score": score.score}
 
 

@@ -22,10 +22,9 @@ from elman.nn import (
     restore,
     using,
 )
-from elman.nn.explain import explain
-from elman.nn.modules.saving import NAMED as _NAMED
-from elman.nn.modules.saving import safe_globals
-from elman.nn.tune import tune
+from elman.nn.inspect import explain, tune
+from elman.nn.records import NAMED as _NAMED
+from elman.nn.records import safe_globals
 from elman.plan.spec import PlanOptions
 from elman.version import __version__
 

@@ -47,17 +47,17 @@ def find_cell(name: str) -> Cell:
         RunError: if the file does not exist, does not run, or has no such cell.
     """
     if ":" not in name:
-        known = {cell.name: cell for cell in cells.ALL}
-        if name not in known:
+        library_cells = {cell.name: cell for cell in cells.ALL}
+        if name not in library_cells:
             if Path(name).expanduser().is_file():
                 raise RunError(_which(Path(name).expanduser(), "which cell of the file?"))
-            near = (get_close_matches(name, known, 1) or ["gru"])[0]
+            near = (get_close_matches(name, library_cells, 1) or ["gru"])[0]
             raise InputError(
                 f"no cell is called {name!r}",
                 f"{near}, or my_file.py:my_cell for a cell of your own",
-                known=", ".join(sorted(known)),
+                library_cells=", ".join(sorted(library_cells)),
             )
-        return known[name]
+        return library_cells[name]
     path, _, attribute = name.rpartition(":")
     file = Path(path).expanduser()
     if not file.is_file():
@@ -72,13 +72,13 @@ def find_cell(name: str) -> Cell:
     return value
 
 
-def _which(file: Path, title: str, wanted: str = "") -> str:
+def _which(file: Path, title: str, attempt: str = "") -> str:
     """Hint for a file without the name of a cell: the cells in it."""
     there = [name for name, value in vars(_run_file(file)).items() if isinstance(value, Cell)]
     details = [("path", str(file))]
     if not there:
         return diagnostic(title, details, _DECORATE)
-    near = get_close_matches(wanted, there, 1) or there
+    near = get_close_matches(attempt, there, 1) or there
     return diagnostic(title, [*details, ("cells", ", ".join(there))], f"{file}:{near[0]}")
 
 
@@ -107,7 +107,7 @@ def _module_of(file: Path, resolved: Path, changed_ns: int, size: int) -> Module
         text = f"{type(error).__name__}: {error}"
         title = "the file of the cell does not run"
         raise RunError(
-            title, _import_of(error), path=file, at=_raised_at(file, error), error=text
+            title, _import_of(error), path=file, at=_error_place(file, error), error=text
         ) from error
     return module
 
@@ -145,11 +145,11 @@ def _importable(module: ModuleType, folder: str) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def _raised_at(file: Path, error: BaseException) -> str:
+def _error_place(file: Path, error: BaseException) -> str:
     """The innermost line of a file that an error came through; empty if there is none."""
     if isinstance(error, SyntaxError):
         return line_of(error.filename or "", error.lineno or 0)
-    frames = [one for one in extract_tb(error.__traceback__) if Path(one.filename) == file]
+    frames = [frame for frame in extract_tb(error.__traceback__) if Path(frame.filename) == file]
     return line_of(frames[-1].filename, frames[-1].lineno or 0) if frames else ""
 
 

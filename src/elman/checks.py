@@ -92,11 +92,11 @@ def check_number(name: str, value: Any, least: float = 0.0, most: float = math.i
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
-    """One of some words. Raises InputError: it is none of them."""
+    """Check that a value is one of some words. Raises InputError: it is not."""
     if not isinstance(value, str) or value not in choices:
-        *others, last = map(repr, choices)
-        known = f"{', '.join(others)} or {last}" if others else last
-        raise InputError(f"{name} must be {known}, got {shown(value)}")
+        *head, last = map(repr, choices)
+        expected = f"{', '.join(head)} or {last}" if head else last
+        raise InputError(f"{name} must be {expected}, got {shown(value)}")
     return value
 
 
@@ -119,11 +119,11 @@ def check_names(name: str, value: Any, example: str) -> frozenset[str]:
 
 def check_mapping(name: str, value: Any, example: str) -> dict[str, Any]:
     """A dict by names; None is an empty one. Raises InputError: it is none."""
-    found = {} if value is None else value
-    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-        what = f"{name} must be a dict by names, got {shown(value)}"
-        raise InputError(what, example)
-    return dict(found)
+    mapping = {} if value is None else value
+    if not isinstance(mapping, Mapping) or not all(isinstance(key, str) for key in mapping):
+        message = f"{name} must be a dict by names, got {shown(value)}"
+        raise InputError(message, example)
+    return dict(mapping)
 
 
 def check_list(name: str, value: Any, example: str) -> None:
@@ -151,5 +151,5 @@ def check_callable(name: str, value: Any, arguments: Sequence[str], example: str
     except ValueError:  # of Python's own functions, some of which do not tell
         return
     except TypeError:
-        what = f"{name} must take ({', '.join(arguments)}), and {shown(value)} does not"
-        raise InputError(what, example) from None
+        message = f"{name} must take ({', '.join(arguments)}), and {shown(value)} does not"
+        raise InputError(message, example) from None

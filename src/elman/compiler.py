@@ -29,7 +29,8 @@ def graph_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> Graph:
 
 
 def once_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> tuple[Node, ...]:
-    """What those states hold: values of static inputs and weights, known once per sequence."""
+    """Values of static inputs and weights that are computed once per sequence, as further
+    states."""
     return _split_of(cell, rules).once
 
 
@@ -57,10 +58,10 @@ def pair_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> Pair:
 
 @lru_cache(maxsize=256)
 def _pair_of(cell: Cell, rules: tuple[Rule, ...]) -> Pair:
-    return paired(graph_of(cell, rules))
+    return build_pair(graph_of(cell, rules))
 
 
-def paired(graph: Graph) -> Pair:
+def build_pair(graph: Graph) -> Pair:
     """The canonical step of a graph and its adjoint."""
     graph = verified(graph)
     for rewrite in PASSES:
@@ -70,7 +71,7 @@ def paired(graph: Graph) -> Pair:
 
 
 def job(cell: Cell, spec: Spec, rules: tuple[Rule, ...] = ()) -> Job:
-    """What an engine is asked for."""
+    """Build the job of a cell for an engine."""
     return _job(cell, spec, rules)
 
 

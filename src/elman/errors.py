@@ -27,14 +27,14 @@ class ElmanError(Exception):
     """Base of all errors raised by elman.
 
     Args:
-        what: the mistake with its values, one line.
+        message: the mistake with its values, one line.
         hint: a corrected line; omitted if empty.
         details: rows below it, such as ``at="my_cell.py:12: z = W @ x"``; empty ones are omitted.
     """
 
-    def __init__(self, what: str = "", hint: str = "", **details: object) -> None:
+    def __init__(self, message: str = "", hint: str = "", **details: object) -> None:
         rows = [(label, str(value)) for label, value in details.items()]
-        super().__init__(diagnostic(what, rows, hint))
+        super().__init__(diagnostic(message, rows, hint))
 
 
 class TraceError(ElmanError):
@@ -65,14 +65,14 @@ class DisagreementError(EngineError):
     """A kernel does not compute what the oracle computes: a bug in elman, not in the cell.
 
     Args:
-        who: the engine and its schedule.
+        engine: the engine and its schedule.
         cell: its name.
         off: which result is off, and by how much.
     """
 
-    def __init__(self, who: str, cell: str, off: str) -> None:
+    def __init__(self, engine: str, cell: str, off: str) -> None:
         self.reason = f"does not agree with the reference: {off}"
-        super().__init__(f"engine {who} cannot run {cell}: it {self.reason}")
+        super().__init__(f"engine {engine} cannot run {cell}: it {self.reason}")
 
 
 class PickleError(ElmanError, pickle.PickleError):
@@ -88,27 +88,27 @@ class MissingPackageError(ElmanError, ImportError):
     """A package that an extra of elman brings is not installed; the text names the extra.
 
     Args:
-        what: the text.
+        message: the text.
         name: of the module, as of any ImportError.
     """
 
-    def __init__(self, what: str = "", name: str | None = None) -> None:
-        super().__init__(what)
+    def __init__(self, message: str = "", name: str | None = None) -> None:
+        super().__init__(message)
         self.name = name
 
 
-def diagnostic(what: str, details: Iterable[tuple[str, str]], hint: str = "") -> str:
+def diagnostic(message: str, details: Iterable[tuple[str, str]], hint: str = "") -> str:
     """Build a message: what happened, then one row per detail, then a hint to paste.
 
     Args:
-        what: the mistake with its values, one line.
+        message: the mistake with its values, one line.
         details: (label, text) rows such as ``("at", "my_cell.py:12: z = W @ x")``.
         hint: a corrected line; omitted if empty.
     """
-    found = [(label, text) for label, text in details if text]
+    rows = [(label, text) for label, text in details if text]
     if hint:
-        found.append(("hint", hint))
-    return "\n".join([what, *(f"  {label:<5} {text}" for label, text in found)])
+        rows.append(("hint", hint))
+    return "\n".join([message, *(f"  {label:<5} {text}" for label, text in rows)])
 
 
 _on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
@@ -125,18 +125,18 @@ def on_command_line() -> Generator[None]:
 
 
 def spelled(python: str, command: str) -> str:
-    """What to write: in Python, or on the command line if that is where the user is."""
+    """Return the hint for Python, or for the command line if elman runs as a command."""
     return command if _on_command_line.get() else python
 
 
 def sized_by(names: Iterable[str]) -> str:
-    """How a user gives the sizes of dims: ``by keyword, e.g. P=…``, or ``with --dim P=…``."""
-    given = [f"{name}=…" for name in names]
-    return spelled(f"by keyword, e.g. {', '.join(given)}", f"with --dim {','.join(given)}")
+    """Describe how the sizes of dims are given: ``by keyword, e.g. P=…``, or ``with --dim P=…``."""
+    options = [f"{name}=…" for name in names]
+    return spelled(f"by keyword, e.g. {', '.join(options)}", f"with --dim {','.join(options)}")
 
 
-_said: set[str] = set()
-_OWN = ("elman", "torch")
+_warned: set[str] = set()
+_PACKAGES = ("elman", "torch")
 
 
 def warn_once(text: str, key: str = "") -> None:
@@ -146,27 +146,27 @@ def warn_once(text: str, key: str = "") -> None:
         text: of the warning.
         key: what it is about; the text itself if omitted.
     """
-    if (key or text) in _said:
+    if (key or text) in _warned:
         return
-    _said.add(key or text)
+    _warned.add(key or text)
     warn(text)
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the user's line."""
     level, frame = 1, inspect.currentframe()
-    while frame and str(frame.f_globals.get("__name__")).partition(".")[0] in _OWN:
+    while frame and str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES:
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
 
 
 @contextmanager
-def nothing_said() -> Generator[None]:
+def quiet_warnings() -> Generator[None]:
     """Inside, no warning is shown; what was not shown is said the next time."""
-    before = set(_said)
+    before = set(_warned)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             yield
         finally:
-            _said.intersection_update(before)
+            _warned.intersection_update(before)

@@ -26,12 +26,12 @@ def xml_text(text: str) -> str:
 
 
 def dot_string(text: str) -> str:
-    """What stands between the quotes of a string in graphviz' language."""
+    """Escape text for a quoted string in graphviz' language."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def c_comment(text: str) -> str:
-    """What stands in a comment of C: one line of ASCII that neither ends nor begins one."""
+    """Escape text for a comment of C: one line of ASCII that neither ends nor begins a comment."""
     line = printable(text, "").encode("ascii", "backslashreplace").decode()
     return line.replace("*/", "* /").replace("/*", "/ *")
 
@@ -42,18 +42,18 @@ def c_name(text: str) -> str:
     return f"_{name}" if name[:1].isdigit() else name
 
 
-def c_names(names: Iterable[str], taken: Collection[str], capitals: Iterable[str]) -> list[str]:
+def c_names(names: Iterable[str], reserved: Collection[str], capitals: Iterable[str]) -> list[str]:
     """Identifiers of C for names, which are not taken, and differ by more than capitals.
 
     Args:
-        taken: by other things.
+        reserved: by other things.
         capitals: what they may not be in capitals.
     """
-    found: list[str] = []
+    identifiers: list[str] = []
     upper = set(capitals)
     for name in map(c_name, names):
-        while name in taken or name.upper() in upper:
+        while name in reserved or name.upper() in upper:
             name += "_"
-        found.append(name)
+        identifiers.append(name)
         upper.add(name.upper())
-    return found
+    return identifiers

@@ -26,12 +26,12 @@ EXTRAS = {  # a package, as it is imported -> the extra that brings it
 }
 
 
-def require(module: str, who: str) -> Any:
+def require(module: str, purpose: str) -> Any:
     """Import a module of a package that an extra brings.
 
     Args:
         module: as `import` has it.
-        who: what needs it, as the message begins.
+        purpose: what needs it, as the message begins.
 
     Raises:
         MissingPackageError: the package is not installed.
@@ -39,22 +39,22 @@ def require(module: str, who: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        found = missing_package(error, who)
-        if found is None:
+        missing = missing_package(error, purpose)
+        if missing is None:
             raise
-        raise found from error
+        raise missing from error
 
 
-def missing_package(error: ModuleNotFoundError, who: str) -> MissingPackageError | None:
+def missing_package(error: ModuleNotFoundError, purpose: str) -> MissingPackageError | None:
     """Build the error that names the extra; None where no extra brings the package."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         return None
     name = package.replace("_", "-")
-    text = f"{who} needs the package {name}: {install_line(EXTRAS[package])}"
+    text = f"{purpose} needs the package {name}: {install_line(EXTRAS[package])}"
     return MissingPackageError(text, name=package)
 
 
 def install_line(extra: str) -> str:
-    """What to type for an extra."""
+    """The command that installs an extra."""
     return f'pip install "elman[{extra}]"'

@@ -11,9 +11,9 @@ VARIABLE = "ELMAN_CACHE"
 
 def cache_folder() -> Path:
     """ELMAN_CACHE, else the platform's cache folder. Raises RuntimeError where there is no home."""
-    asked = os.environ.get(VARIABLE)
-    if asked:
-        return Path(asked).expanduser()
+    path = os.environ.get(VARIABLE)
+    if path:
+        return Path(path).expanduser()
     try:
         import platformdirs
     except ImportError:
@@ -26,12 +26,12 @@ def private_folder(folder: Path) -> bool:
     write."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return not open_to_others(folder)
+        return not is_shared(folder)
     except OSError:
         return False
 
 
-def open_to_others(folder: Path) -> bool:
+def is_shared(folder: Path) -> bool:
     """Whether others may write to a folder. Raises OSError if that cannot be told."""
     if sys.platform == "win32":
         return False

@@ -1,4 +1,4 @@
-"""What elman asks of torch, and of Triton, that they do not promise to keep; with a way without it.
+"""Undocumented parts of torch and Triton that elman uses, each with a fallback.
 
 All of it is here and nowhere else. Names are looked up once, when elman is imported: where there is
 one, it is bound as it is, so that calls go straight to torch's C. Where this torch lacks one, what
@@ -46,24 +46,26 @@ def _private(owner: str, name: str, instead: Any) -> Any:
     return instead
 
 
-def _imported(module: str) -> None:
+def _import_optional(module: str) -> None:
     """Import a module of torch's that may not be there."""
     if importlib.util.find_spec(module) is not None:
         importlib.import_module(module)
 
 
-def _unavailable(what: str, name: str) -> EngineError:
-    return EngineError(f"{what} needs {name}, which torch {torch.__version__} does not have")
+def _unavailable(feature: str, name: str) -> EngineError:
+    return EngineError(f"{feature} needs {name}, which torch {torch.__version__} does not have")
 
 
 # ---- modes that change what torch's operations do
 
 
-def _one() -> int:
+def _one_mode() -> int:
     return 1
 
 
-count_dispatch_modes: Callable[[], int] = _private("torch._C", "_len_torch_dispatch_stack", _one)
+count_dispatch_modes: Callable[[], int] = _private(
+    "torch._C", "_len_torch_dispatch_stack", _one_mode
+)
 """How many modes of class TorchDispatchMode surround a call.
 
 Without it: always one, so that layers run on torch's operations, which modes see.
@@ -153,7 +155,7 @@ Without it: True, or None, as an autograd function tells that no transform takes
 """
 
 
-_imported("torch._functorch.pyfunctorch")
+_import_optional("torch._functorch.pyfunctorch")
 _transforms: Callable[[], list[Any]] | None = _private(
     "torch._functorch.pyfunctorch", "retrieve_all_functorch_interpreters", None
 )
@@ -172,7 +174,7 @@ def differentiated_in_vmap(tensors: Iterable[Tensor]) -> bool:
         return False
     if _transforms is None or _has_gradient is None or _level is None:
         return False
-    levels = [one.level() for one in _transforms() if one.key().name == "Vmap"]
+    levels = [stage.level() for stage in _transforms() if stage.key().name == "Vmap"]
     return bool(levels) and any(_has_gradient(t) and _level(t) > levels[0] for t in tensors)
 
 
@@ -189,7 +191,7 @@ Without it: always, so that backwards run on torch's operations.
 """
 
 
-def _level_entered() -> bool:
+def _enter_level() -> bool:
     try:
         level = forward_ad.enter_dual_level()
     except RuntimeError:
@@ -202,8 +204,8 @@ def _level_open() -> bool:
     return forward_ad._current_level >= 0
 
 
-_known = _private("torch.autograd.forward_ad", "_current_level", None) is not None
-forward_mode: Callable[[], bool] = _level_open if _known else _level_entered
+_has_level = _private("torch.autograd.forward_ad", "_current_level", None) is not None
+forward_mode: Callable[[], bool] = _level_open if _has_level else _enter_level
 """Whether a call is inside a level of forward-mode differentiation (``dual_level``).
 
 Without ``_current_level``: by entering one, as torch refuses to nest them.
@@ -225,12 +227,12 @@ def forward_gradients() -> AbstractContextManager[None]:
 # ---- autograd
 
 
-def _graph_kept() -> bool:
+def _keeps_graph() -> bool:
     return True
 
 
 backward_keeps_graph: Callable[[], bool] = _private(
-    "torch._C._autograd", "_get_current_graph_task_keep_graph", _graph_kept
+    "torch._C._autograd", "_get_current_graph_task_keep_graph", _keeps_graph
 )
 """Whether a second backward may follow the one that is under way (``retain_graph``).
 
@@ -258,7 +260,7 @@ _run_backward: Callable[..., Any] | None = _private(
 def differentiate(
     roots: Sequence[Tensor], leaves: Sequence[Tensor], ds: Sequence[Tensor], create_graph: bool
 ) -> Sequence[Tensor | None]:
-    """What ``torch.autograd.grad`` returns, without its checks.
+    """Call ``torch.autograd.grad`` without its checks.
 
     To compare the shapes of cotangents, that one imports a computer algebra system: 0.2 s of the
     first training step. Without the private name: torch.autograd.grad.
@@ -290,7 +292,7 @@ COUNTS_USERS = _count_users is not None and _address is not None
 
 
 def count_users(storage: Any) -> int:
-    """How many hold a storage in C++, tensors for instance; its object in Python is one of them."""
+    """Count the C++ references to a storage; its Python object is one of them."""
     assert _count_users is not None, "COUNTS_USERS says so"
     return _count_users(storage._cdata)
 
@@ -312,7 +314,7 @@ def default_store() -> Any:
 
 
 class DispatchKeys(NamedTuple):
-    """What a thread's operations go through.
+    """Dispatch keys that a thread includes and excludes.
 
     Attributes:
         included, excluded: dispatch keys.
@@ -331,7 +333,7 @@ _COMPILED = "a recurrent layer inside torch.compile or torch.export"
 
 
 def dispatch_keys() -> DispatchKeys:
-    """Those of this thread, now. Raises EngineError: this torch does not tell."""
+    """The dispatch keys of this thread. Raises EngineError: this torch does not tell."""
     if _included is None or _excluded is None:
         raise _unavailable(_COMPILED, "_dispatch_tls_local_include_set")
     return DispatchKeys(_included(), _excluded())

@@ -372,7 +372,7 @@ from elman.engines.c import shared
 from elman.interchange.c import project
 import locale, pathlib, sys
 assert locale.getencoding() != "utf-8" and not sys.flags.utf8_mode
-for room, read in ((shared, shared.file), (project, project.own_file)):
+for room, read in ((shared, shared.file), (project, project.read_text_file)):
     files = [*pathlib.Path(room.__file__).parent.glob("*.[ch]")]
     assert files
     for path in files:

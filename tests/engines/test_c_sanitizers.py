@@ -35,7 +35,7 @@ def learn(cell, sizes, **options):
     net = elman.Recurrent(cell, *sizes, engine="c", **options)
     for T, B in ((1, 1), (9, 17)):
         x = torch.randn(T, B, sizes[0], requires_grad=True)
-        more = [torch.randn(T, B, *map(int, own)) for _, own in net.parts.signature.inputs[1:]]
+        more = [torch.randn(T, B, *map(int, own)) for _, own in net.runtime.signature.inputs[1:]]
         y, _ = net((x, *more) if more else x)
         y.square().sum().backward()
 

@@ -473,7 +473,7 @@ def test_windows_bound_memory():
 def test_falls_back_to_torch_ops_without_a_compiler(monkeypatch):
     """Where engine c cannot run, sequential steps are torch ops."""
     monkeypatch.setattr("elman.engines.deer.sequential.sequential_kernel", lambda job: None)
-    monkeypatch.setattr("elman.errors._said", {"deer rnn"})
+    monkeypatch.setattr("elman.errors._warned", {"deer rnn"})
     case = chaotic(20.0)
     kernel = registry.find("deer").compile(job_of(case), "newton")
     given = given_of(case)

@@ -11,7 +11,7 @@ from elman import cell, cells
 from elman.engines.call import Call
 from elman.ops import spike, stop_gradient, where
 from elman.tuning.kernels import kernel_of
-from elman.tuning.ties import near_ties
+from elman.tuning.rounding import near_ties
 from elman.tuning.trial import Trial, make_trial
 from helpers import Sizes, job_of, need, random_case
 

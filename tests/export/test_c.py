@@ -50,7 +50,7 @@ def by_c(module, folder, inputs, lanes=0, name="model"):
     at = [ctypes.c_void_p(state.data_ptr())]
     getattr(own, f"{name}_init")(*at)
     step = getattr(own, f"{name}_step")
-    steps = len(module.parts.signature.inputs)
+    steps = len(module.runtime.signature.inputs)
     for t in range(len(out)):
         rows = [x[t].contiguous() if k < steps else x for k, x in enumerate(inputs)]
         step(*at, *(ctypes.c_void_p(v.data_ptr()) for v in [*rows, out[t]]))
@@ -59,13 +59,13 @@ def by_c(module, folder, inputs, lanes=0, name="model"):
 
 def drawn(module, T=5):
     source = torch.Generator().manual_seed(0)
-    signature = module.parts.signature
+    signature = module.runtime.signature
     moving = [torch.randn(T, *shape, generator=source) for _, shape in signature.inputs]
     return moving + [torch.randn(shape, generator=source) for _, shape in signature.static]
 
 
 def expected(module, inputs):
-    count = len(module.parts.signature.inputs)
+    count = len(module.runtime.signature.inputs)
     given = tuple(x.unsqueeze(1) for x in inputs[:count])
     once = tuple(x.unsqueeze(0) for x in inputs[count:])
     more = {"static": once if len(once) > 1 else once[0]} if once else {}
@@ -204,7 +204,7 @@ def test_layers_of_their_own(learned, tmp_path):
     net = elman.Recurrent(one, 5, sizes, learn_initial=learned, **given)
     for value in net._initial():
         torch.nn.init.normal_(value)
-    assert [name for name, _ in net.parts.signature.inputs] == ["x", "m"]
+    assert [name for name, _ in net.runtime.signature.inputs] == ["x", "m"]
     check(net, tmp_path)
     done = subprocess.run(["make", "-C", tmp_path, "check"], capture_output=True, check=False)
     assert done.returncode == 0

@@ -54,7 +54,7 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
     """Outputs and last states, from zeros or from drawn states, as on engine reference."""
     torch.manual_seed(1)
     module = module.eval()
-    signature = module.parts.signature
+    signature = module.runtime.signature
     lead = (B, T) if module.batch_first else (T, B)
     inputs = [torch.randn(*lead, *shape) for _, shape in signature.inputs]
     static = [torch.randn(B, *shape) for _, shape in signature.static]
@@ -68,7 +68,7 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
     exact = copy.deepcopy(module).double()
     wide = [tuple(v.double() for v in group) for group in (inputs, starts, static)]
     given = {"static": wide[2]} if static else {}
-    start = signature.form.closed(wide[1]) if states else None
+    start = signature.form.nest(wide[1]) if states else None
     with torch.no_grad(), forced("reference"):
         x = wide[0] if len(inputs) > 1 else wide[0][0]
         out, last = exact(x, start, lengths=lengths, **given)

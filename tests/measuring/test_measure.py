@@ -12,7 +12,7 @@ from elman import cells
 from elman.errors import EngineError, InputError, RunError, ShapeError, VerifyError
 from elman.measuring import measure as measure_module
 from elman.measuring import process as measure_process
-from elman.measuring.measure import Measured, measure
+from elman.measuring.measure import Measurement, measure
 from elman.measuring.plain_loop import Pairing
 from elman.measuring.process import MeasureRequest, measure_in_process
 from elman.ops import sum, tanh
@@ -51,7 +51,7 @@ def peak(monkeypatch):
     torch.set_num_threads(threads)
 
 
-def small(cell=cells.mgu, **more) -> Measured:
+def small(cell=cells.mgu, **more) -> Measurement:
     """A measurement that takes no time."""
     options = {"steps": 12, "batch": 3, "seconds": 1e-3, "engine": "reference"} | more
     return measure(cell, 4, 6, **options)
@@ -121,7 +121,7 @@ def test_result_as_text_and_as_json():
         "of the peak (100)",
     ):
         assert text in text_of
-    assert Measured.from_json(json.loads(json.dumps(result.to_json()))) == result
+    assert Measurement.from_json(json.loads(json.dumps(result.to_json()))) == result
     assert "of the peak" not in str(small(dtype="float64"))
 
 

@@ -268,13 +268,13 @@ def test_the_backward_finds_its_forward_or_runs_it_again():
     compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
     x = torch.randn(5, 2, 3)
     out = compiles(x)[0]
-    assert len(compiled._kept) == 1
+    assert len(compiled._saved_results) == 1
     del out
     gc.collect()
-    assert not compiled._kept
+    assert not compiled._saved_results
 
     out = compiles(x)[0]
-    compiled._kept.clear()
+    compiled._saved_results.clear()
     out.sum().backward()
     got = [p.grad.clone() for p in net.parameters()]
     net.zero_grad()
@@ -292,7 +292,7 @@ def test_torchs_own_layers_still_break_the_graph():
 def test_operators_pass_torchs_own_checks():
     """Schema, fake implementation and autograd registration, by torch's tester."""
     net = elman.GRU(3, 4)
-    (name, _), *_ = names.names_of(net.parts.stack_key, False)
+    (name, _), *_ = names.names_of(net.runtime.stack_key, False)
     weights = [w.detach().requires_grad_() for w in net.parameters()]
     x, h = torch.randn(5, 2, 3, requires_grad=True), torch.zeros(2, 4)
     wants = [True, False, True, True, True, True]
@@ -314,7 +314,7 @@ def test_operators_pass_torchs_own_checks():
 def test_names():
     """A cell of a module is found by its name; a local one lives only here."""
     net = elman.GRU(3, 4)
-    (name, _), *_ = names.names_of(net.parts.stack_key, False)
+    (name, _), *_ = names.names_of(net.runtime.stack_key, False)
     assert names.group_of(name) is net.stack.groups_for(False)[0][0]
     other = name.replace('"H": 4', '"H": 5')
     made = names.group_of(other)

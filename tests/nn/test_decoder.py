@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 import elman
 from elman.engines.c import cross_entropy as compiled
 from elman.errors import BuildError, DisagreementError, EngineError, InputError, ShapeError
-from elman.nn.compile.cross_entropy import linear_cross_entropy
+from elman.nn.autograd.cross_entropy import linear_cross_entropy
 from fake_compilers import compiler
 from helpers import GRADIENT, assert_close
 

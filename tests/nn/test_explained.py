@@ -11,7 +11,7 @@ import elman
 from elman import cells
 from elman.errors import InputError, ShapeError
 from elman.nn.execute.layer import Runner
-from elman.nn.explain import explain, layers_of
+from elman.nn.inspect import explain, layers_of
 from helpers import need_engine
 
 

@@ -9,7 +9,7 @@ import torch
 
 import elman
 from elman import cells
-from elman.nn.autograd.derived import derived
+from elman.nn.autograd.derived import derive
 from helpers import OwnBackwardEngine, Sizes, assert_all_same, random_case, run, stand_in
 
 
@@ -18,9 +18,9 @@ def engine(monkeypatch):
     """A correct engine with its own backward, in the place of c."""
     made = OwnBackwardEngine()
     stand_in(monkeypatch, made)
-    derived.cache_clear()  # what other tests derived runs on engine c
+    derive.cache_clear()  # what other tests derived runs on engine c
     yield made
-    derived.cache_clear()
+    derive.cache_clear()
 
 
 def net(engine="c", own=cells.gru, **options):

@@ -111,12 +111,12 @@ def tensors_of(state: Any) -> list[Tensor]:
 def starts_of(net: Any, batch: int = 3, seed: int = 3) -> Any:
     """Initial states as the module takes them."""
     source = torch.Generator().manual_seed(seed)
-    signature = net.parts.signature
+    signature = net.runtime.signature
     drawn = [
         torch.randn(signature.lead, batch, *sizes, dtype=F64, generator=source)
         for _, sizes in signature.states
     ]
-    state = signature.form.closed(drawn)
+    state = signature.form.nest(drawn)
     for value in tensors_of(state):
         value.requires_grad_()
     return state
@@ -124,7 +124,7 @@ def starts_of(net: Any, batch: int = 3, seed: int = 3) -> Any:
 
 def of_layer(net: Any, state: Any, number: int) -> Any:
     """The state of one layer, as a module of one layer takes it."""
-    two, counts = 1 + net.bidirectional, net.parts.signature.form.counts
+    two, counts = 1 + net.bidirectional, net.runtime.signature.form.counts
     at = sum(counts[: two * number])
     count = counts[two * number]
     own = flat(state)[at : at + two * count]
@@ -138,7 +138,7 @@ def by_chain(net: Any, x: Tensor, state: Any = None, **call: Any) -> tuple[Any, 
     if state is None and net.learn_initial:
         batch = x.shape[0 if net.batch_first else 1]
         learned = [v.unsqueeze(1).expand(-1, batch, -1) for v in net._initial()]
-        state = net.parts.signature.form.closed(learned)
+        state = net.runtime.signature.form.nest(learned)
     for number, layer in enumerate(each_layer(net, clip_gradient=None)):
         own = None if state is None else of_layer(net, state, number)
         made_of, last = layer(out, own, **call)

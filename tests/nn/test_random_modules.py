@@ -79,7 +79,7 @@ def module_of(drawn: Drawn, options: dict[str, Any]) -> Any:
 def given_of(net: Any, call: dict[str, Any]) -> tuple[list[Tensor], tuple[Any, ...], Any]:
     """Leaves, arguments, and keyword arguments of a call."""
     source = torch.Generator().manual_seed(1)
-    T, B, signature = call["T"], call["B"], net.parts.signature
+    T, B, signature = call["T"], call["B"], net.runtime.signature
     rows = (B, T) if net.batch_first else (T, B)
 
     def normal(*shape: int) -> Tensor:

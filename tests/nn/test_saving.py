@@ -469,7 +469,7 @@ def test_a_program_of_a_cell_that_was_changed_since(module, monkeypatch):
     want, file = net(X)[0], io.BytesIO()
     torch.export.save(torch.export.export(net, (X,)), file)
     for change in (SAME["variables"], CHANGED["formula"]):
-        monkeypatch.setattr(names, "_own", {})
+        monkeypatch.setattr(names, "_rebuilt", {})
         monkeypatch.setattr(names, "_groups", {})
         module(**change)
         file.seek(0)

@@ -156,8 +156,8 @@ def test_one_that_goes_away_while_it_is_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "words, found, other, better",
     [
-        (CHARACTERS.words, Score(1.0, 0.1), Score(2.0, 0.9), True),  # the loss is told first
-        (CHARACTERS.words, Score(2.0, 0.9), Score(2.0, 0.1), False),
+        (CHARACTERS.labels, Score(1.0, 0.1), Score(2.0, 0.9), True),  # the loss is told first
+        (CHARACTERS.labels, Score(2.0, 0.9), Score(2.0, 0.1), False),
         (WORDS, Score(2.0, 0.9), Score(1.0, 0.8), True),  # the accuracy is
         (WORDS, Score(1.0, 0.9), Score(2.0, 0.9), False),
         (WORDS, Score(math.nan, 0.9), Score(2.0, 0.1), False),

@@ -215,7 +215,7 @@ def test_out_that_is_a_file(small_config, tmp_path, console):
 def test_display_on_a_terminal_and_elsewhere():
     """A bar with loss, speed and time left on a terminal; plain lines now and then elsewhere."""
     terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
-    bar = Display(terminal, CHARACTERS.words)
+    bar = Display(terminal, CHARACTERS.labels)
     bar.start(0, 10)
     bar.update(4, 10, 2.5, 12345.0)
     bar.stop()
@@ -223,7 +223,7 @@ def test_display_on_a_terminal_and_elsewhere():
     assert "2.500 bits/char, 12,345 characters/s" in terminal.file.getvalue()
 
     plain = Console(file=io.StringIO(), width=120)
-    lines = Display(plain, CHARACTERS.words)
+    lines = Display(plain, CHARACTERS.labels)
     lines.start(0, 10)
     lines.update(3, 10, 2.5, 12345.0)
     assert plain.file.getvalue() == ""

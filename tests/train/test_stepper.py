@@ -29,7 +29,7 @@ def test_sgd_is_its_formula(momentum, nesterov):
     x, y = torch.tensor([[1.0, 2.0], [3.0, -1.0]]), torch.tensor([[2.0, 0.0], [1.0, 1.0]])
     w, v = torch.eye(2), torch.zeros(2, 2)
     for lr in (0.1, 0.05, 0.2):
-        loss, norm = stepper.train(Batch(x, y, begins=True), lr)
+        loss, norm = stepper.train(Batch(x, y, resets_state=True), lr)
         error = x @ w - y
         g = x.T @ error / 2  # of the mean of four squares
         assert loss == pytest.approx(float(error.square().mean()))
@@ -55,14 +55,14 @@ def test_a_step_that_is_not_finite_changes_nothing(where):
     stepper = make_stepper(Fabric(accelerator="cpu", devices=1), Carrying(), config, SQUARES)
     if where == "loss":
         good = torch.ones(2, 2)
-        stepper.train(Batch(good, 2 * good, begins=True), 0.1)
+        stepper.train(Batch(good, 2 * good, resets_state=True), 0.1)
     else:
         stepper.state = torch.ones(1)
     before = [stepper.plain.weight.clone(), stepper.state.clone()]
     remembered = str(stepper.optimizer.state_dict()["state"])
     bad = torch.full((2, 2), float("inf") if where == "loss" else 1.0)
 
-    loss, norm = stepper.train(Batch(bad, torch.zeros(2, 2), begins=False), 0.1)
+    loss, norm = stepper.train(Batch(bad, torch.zeros(2, 2), resets_state=False), 0.1)
 
     assert not (math.isfinite(loss) and math.isfinite(norm))
     assert math.isfinite(loss) == (where == "gradient")

@@ -172,7 +172,7 @@ def test_cells_that_are_no_file(begun, small_config, train):
 def test_restarts_by_torchrun_name_the_file(begun, small_config, console, file, monkeypatch):
     """The call that goes on is the call that began, so it needs no record."""
     attempt = launching.Attempt(earlier_run=begun)
-    monkeypatch.setattr(launching, "meet", lambda timeout, out=None: attempt)
+    monkeypatch.setattr(launching, "find_attempt", lambda timeout, out=None: attempt)
     file.write_text(f"{CELL}# more\n")
     config = dataclasses.replace(small_config, cell=f"{file}:mine")
     assert running.start(config, begun.parent, console, comparing=False).complete

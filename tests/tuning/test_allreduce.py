@@ -9,8 +9,8 @@ from elman.tuning.allreduce import (
     INTERCONNECTS,
     Interconnect,
     buckets,
-    done_s,
     find_interconnect,
+    reduction_end_s,
     step_s,
 )
 
@@ -42,7 +42,7 @@ def test_gradients_are_gathered():
 def test_messages_wait_for_one_another():
     """Each is sent when it is there and the one before is done."""
     link = Interconnect(0.0, 1.0)  # two workers, ring: a second per byte
-    assert done_s([(0.0, 2.0), (1.0, 1.0), (9.0, 1.0)], 2, link) == 10.0
+    assert reduction_end_s([(0.0, 2.0), (1.0, 1.0), (9.0, 1.0)], 2, link) == 10.0
 
 
 def test_what_is_released_early_is_hidden():

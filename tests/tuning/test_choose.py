@@ -101,7 +101,7 @@ def test_what_another_version_measured_is_ignored(job, monkeypatch, empty_cache)
     stand_in(monkeypatch, OwnBackwardEngine())
     choose(job, 4, 2)
     with monkeypatch.context() as upgraded:
-        upgraded.setattr("elman.tuning.facts.__version__", "99.0")
+        upgraded.setattr("elman.tuning.machine.__version__", "99.0")
         assert fresh(job) == "benchmarked"
         assert fresh(job) == "remembered"
     assert fresh(job) == "remembered"

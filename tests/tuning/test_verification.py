@@ -12,14 +12,13 @@ import elman
 from elman import cells, ops
 from elman.engines.call import Cotangents, Gradients, Result
 from elman.errors import DisagreementError
-from elman.nn.autograd.derived import derived
+from elman.nn.autograd.derived import derive
 from elman.nn.execute.layer import Runner
 from elman.ops import exp, relu, sigmoid, stop_gradient, tanh, where
 from elman.tuning import verification
 from elman.tuning.kernels import kernel_of
 from elman.tuning.request import Request
-from elman.tuning.rounding import unsteady
-from elman.tuning.ties import near_ties
+from elman.tuning.rounding import near_ties, unsteady
 from elman.tuning.trial import make_trial
 from elman.tuning.verification import compile_verified
 from helpers import OwnBackwardEngine, OwnBackwardKernel, Sizes, job_of, need, random_case, stand_in
@@ -118,12 +117,12 @@ def test_a_pinned_choice_is_verified(spoilt):
 def test_what_is_derived_is_verified(spoilt, monkeypatch):
     """Second derivatives run on kernels of their own."""
     monkeypatch.setattr(SpoiltEngine, "fuses", True)
-    derived.cache_clear()
+    derive.cache_clear()
     module = elman.Recurrent(cells.rnn, 3, 5, engine="aten", dtype=torch.float64)
     x = torch.randn(3, 2, 3, dtype=torch.float64)
     with pytest.raises(DisagreementError):
         grad(lambda x: grad(lambda x: module(x)[0].pow(3).sum())(x).square().sum())(x)
-    derived.cache_clear()
+    derive.cache_clear()
 
 
 def test_marks_are_kept_by_library(nothing_known, monkeypatch):
@@ -144,7 +143,7 @@ def test_marks_are_kept_by_library(nothing_known, monkeypatch):
     monkeypatch.setattr(type(kernel_of(job, "c", "one")), "fingerprint", lambda self: "other")
     another_process()
     assert len(compared) == 2
-    monkeypatch.setattr("elman.tuning.facts.__version__", "0.0.1")  # calls kernels in its own way
+    monkeypatch.setattr("elman.tuning.machine.__version__", "0.0.1")  # calls kernels in its own way
     another_process()
     assert len(compared) == 3
 

@@ -14,7 +14,7 @@ from elman.train.loop.config import Config
 from elman.train.loop.display import clock
 from elman.train.loop.metrics import COLUMNS
 from elman.train.run.outcome import describe_baseline, describe_speed
-from elman.train.run.record import Compared, Record, Skipped, Summary, summarise
+from elman.train.run.record import Comparison, Record, Skipped, Summary, summarise
 
 TILES = 4
 ENGINE_HEADERS = ("layer", "sizes", "engine", "schedule", "instruction set")
@@ -34,7 +34,8 @@ def page_of(record: Record, config: Config) -> RunPage:
     """Collect the contents of a run's report; damaged files are named, and the rest is shown."""
     summary, facts, result = summarise(record, config), record.facts, record.result
     speed = result.speed if result else Skipped("there is no result yet")
-    baseline, words = summary.baseline, summary.words
+    baseline, labels = summary.baseline, summary.labels
+    measure = labels.score
     columns = {name: [getattr(row, name) for row in record.rows] for name in COLUMNS}
     settings, defaults = divide_settings(config)
     content = {k: v for k, v in facts.content.items() if k != "machine"} if facts else {}
@@ -50,17 +51,15 @@ def page_of(record: Record, config: Config) -> RunPage:
         headlines=headlines(summary, speed, record),
         notes=(
             f"run {summary.name}, engine {summary.engine}",
-            describe_speed(speed, config.cell, summary.words),
+            describe_speed(speed, config.cell, summary.labels),
             *([describe_damage(record)] if record.damages else ()),
         ),
         curves=columns,
         baseline=baseline and Level(baseline.name, baseline.loss, baseline.score),
-        items=words.items,
-        loss=Scale("Loss", words.loss, words.form),
-        score=Scale(
-            words.score.title.capitalize(), words.score.axis, words.score.form, words.score.limits
-        ),
-        speeds=asdict(speed.items_per_s) if isinstance(speed, Compared) else {},
+        items=labels.items,
+        loss=Scale("Loss", labels.loss, labels.form),
+        score=Scale(measure.title.capitalize(), measure.axis, measure.form, measure.limits),
+        speeds=asdict(speed.items_per_s) if isinstance(speed, Comparison) else {},
         sample=result.sample if result else "",
         tables={name: format_table(table) for name, table in tables.items()},
         folded={"Settings": format_table(defaults)},
@@ -80,37 +79,37 @@ def title(summary: Summary, config: Config) -> str:
     """Model, data and result in a line: ``gru 2 x 256 on words.txt: 1.958 bits per character``."""
     data = Path(config.data).name if config.data else "Python's own sources"
     about = printable(f"{summary.model} on {data}", "")
-    words = summary.words
-    if words.headline == "score" and summary.valid_score is not None:
-        return f"{about}: {words.score.text(summary.valid_score)}"
+    labels = summary.labels
+    if labels.headline == "score" and summary.valid_score is not None:
+        return f"{about}: {labels.score.text(summary.valid_score)}"
     if summary.valid_loss is None:
         return f"{about}: not validated yet"
-    return f"{about}: {words.with_unit(summary.valid_loss)}"
+    return f"{about}: {labels.with_unit(summary.valid_loss)}"
 
 
 def headlines(
-    summary: Summary, speed: Skipped | Compared, record: Record
+    summary: Summary, speed: Skipped | Comparison, record: Record
 ) -> tuple[tuple[str, str], ...]:
     """Write four numbers and what they are: loss, score, speed, time."""
-    words, tiles = summary.words, []
-    beside = f"; {describe_baseline(summary.baseline, words)}" if summary.baseline else ""
+    labels, tiles = summary.labels, []
+    beside = f"; {describe_baseline(summary.baseline, labels)}" if summary.baseline else ""
     loss = score = None
     if summary.valid_loss is not None:
-        loss = (f"{summary.valid_loss:{words.form}}", f"{words.loss} in validation")
+        loss = (f"{summary.valid_loss:{labels.form}}", f"{labels.loss} in validation")
     if summary.valid_score is not None:
-        number = format(summary.valid_score, words.score.form)
-        score = (number, f"{words.score.title} in validation")
-    first, second = (loss, score) if words.headline == "loss" else (score, loss)
+        number = format(summary.valid_score, labels.score.form)
+        score = (number, f"{labels.score.title} in validation")
+    first, second = (loss, score) if labels.headline == "loss" else (score, loss)
     if first is not None:
         step = f"; weights of step {summary.best_step}" if summary.best_step is not None else ""
         tiles.append((first[0], f"{first[1]}{beside}{step}"))
     if second is not None:
         tiles.append(second)
-    if isinstance(speed, Compared):
+    if isinstance(speed, Comparison):
         busy = "; measured on a busy machine" if summary.busy else ""
         tiles.append((f"{speed.ratio:.2f}x", f"times as fast as torch.nn's layer{busy}"))
     if summary.items_per_s is not None:
-        text = f"{words.items}/s in training, with data, clipping and update; "
+        text = f"{labels.items}/s in training, with data, clipping and update; "
         text += f"step {summary.step} of {summary.steps}"
         tiles.append((f"{summary.items_per_s:,.0f}", text))
     seconds = record.rows[-1].train_seconds if record.rows else None

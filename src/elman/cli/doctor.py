@@ -29,8 +29,8 @@ from elman.extras import EXTRAS, install_line
 from elman.folders import cache_folder, private_folder
 from elman.plan.spec import Spec
 from elman.tuning.choose import Choice, choose
-from elman.tuning.facts import cores, machine_facts
 from elman.tuning.kernels import kernel_of, refusal
+from elman.tuning.machine import cores, machine_facts
 from elman.tuning.trial import make_trial
 
 BROKEN = 1

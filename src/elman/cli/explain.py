@@ -26,9 +26,9 @@ from elman.cli._options import (
 )
 from elman.cli._terminal import say, wide_console
 from elman.explaining import WHY
-from elman.nn.explain import explain as explained
+from elman.nn.inspect import explain as explained
 from elman.plan.spec import OPTIMIZATIONS, PlanOptions
-from elman.tuning.waiting import Waiting, waiting_in_words
+from elman.tuning.machine import Waiting, describe_waiting
 
 EXAMPLES = (
     "elman explain gru --hidden 128 --steps 100 --batch 16",
@@ -108,7 +108,7 @@ def explain(
         say(console, str(explanation))
     else:
         engines = explanation.stages["engines"]
-        busy = waiting_in_words(waiting.share()) if WHY["benchmarked"] in engines else ""
+        busy = describe_waiting(waiting.share()) if WHY["benchmarked"] in engines else ""
         warning = f"busy    {busy}\n" if busy else ""
         say(console, f"{explanation.title}\n{explanation.summary}\n{warning}\n{engines}\n")
         say(console, "--all shows formula, backward, program and costs, too")

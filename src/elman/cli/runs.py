@@ -96,12 +96,12 @@ COLUMNS: dict[str, Callable[[Summary], Text]] = {
     "model": lambda summary: plain(summary.model),
     "steps": lambda summary: plain(f"{summary.step}/{summary.steps}"),
     "loss": lambda summary: plain(
-        f"{number(summary.valid_loss, summary.words.form)} {summary.words.brief}"
+        f"{number(summary.valid_loss, summary.labels.form)} {summary.labels.brief}"
     ),
     "score": lambda summary: plain(score_of(summary, summary.valid_score)),
     "baseline": lambda summary: plain(baseline_of(summary)),
     "speed": lambda summary: plain(
-        f"{number(summary.items_per_s, ',.0f')} {summary.words.items}/s"
+        f"{number(summary.items_per_s, ',.0f')} {summary.labels.items}/s"
     ),
     "vs torch.nn": speed_of,
     "engine": lambda summary: plain(summary.engine),
@@ -113,15 +113,15 @@ def baseline_of(summary: Summary) -> str:
     """Format the baseline of a run."""
     if summary.baseline is None:
         return "-"
-    words = summary.words
-    if words.headline == "score":
+    labels = summary.labels
+    if labels.headline == "score":
         return score_of(summary, summary.baseline.score)
-    return number(summary.baseline.loss, words.form)
+    return number(summary.baseline.loss, labels.form)
 
 
 def score_of(summary: Summary, value: float | None) -> str:
     """Write a score of a run, with its name."""
-    return "-" if value is None else summary.words.score.text(value)
+    return "-" if value is None else summary.labels.score.text(value)
 
 
 def table_of_differences(summaries: list[Summary]) -> Table:

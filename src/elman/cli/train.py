@@ -94,7 +94,7 @@ def command(task: Task, about: str) -> Callable[..., None]:
             return
         console, common = Console(), {name: values.pop(name) for name in COMMON}
         if common["resume"] is not None:
-            refuse_others(context)
+            refuse_options(context)
             outcome = run.resume(
                 common["resume"],
                 console,
@@ -121,7 +121,7 @@ def announce(console: Console, text: str) -> None:
         console.print(plain(text))
 
 
-def refuse_others(context: typer.Context) -> None:
+def refuse_options(context: typer.Context) -> None:
     """Raise if options beside --resume would change the run's own configuration."""
     if rejected := [name for name in set_options(context) if name not in FREE]:
         hint = f"elman resume {context.params['resume']}"

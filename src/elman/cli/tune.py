@@ -32,8 +32,8 @@ from elman.frontend.cell import Cell
 from elman.plan.spec import Spec
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import label
+from elman.tuning.machine import Waiting, describe_waiting
 from elman.tuning.together import APART, AT_ONCE, choose_together
-from elman.tuning.waiting import Waiting, waiting_in_words
 
 AGAIN = " (--again benchmarks anew)"
 EXAMPLES = (
@@ -107,7 +107,7 @@ def tune(
         if layers > 1:
             stack = [members[0]] + [members[-1]] * (layers - 1)
             console.print(stack_table(stack, steps, batch))
-    if busy := waiting_in_words(waiting.share()):
+    if busy := describe_waiting(waiting.share()):
         console.print(plain(busy), style="yellow")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from elman import compiler
 from elman.checks import check_flag, check_path, check_size
 from elman.checks import shown as repeated
-from elman.drawing.collapse import collapsed, forward_only
+from elman.drawing.collapse import collapse_norms, forward_only
 from elman.drawing.layout import GAP_X, columns, dot_text, layout
 from elman.drawing.picture import Picture, picture
 from elman.drawing.svg import svg
@@ -43,7 +43,7 @@ class Drawing:
 
 
 def draw(
-    what: Any,
+    subject: Any,
     path: str | Path | None = None,
     *,
     input_size: int | None = None,
@@ -63,7 +63,7 @@ def draw(
     and follows a dark colour scheme.
 
     Args:
-        what: a cell, or a module of elman's.
+        subject: a cell, or a module of elman's.
         path: the file to write: ``.svg``, or ``.dot`` or ``.gv`` for Graphviz.
         input_size, hidden_size: of a cell; they decide what is saved and what is hoisted.
         plan: how much is saved (``tape``), and which optimizations are off; None: the module's.
@@ -80,12 +80,12 @@ def draw(
         >>> picture = elman.draw(elman.cells.gru, "gru.svg")
     """
     check_size("layer", layer, 0)
-    cell, sizes, own = _subject(what, input_size, hidden_size, dims, layer)
+    cell, sizes, module_plan = _subject(subject, input_size, hidden_size, dims, layer)
     target = _target(path, ".svg", ".dot", ".gv")
     check_flag("compact", compact)
     check_flag("collapse", collapse)
-    picture = _picture(cell, sizes, own if plan is None else check_plan(plan).compiled)
-    picture = collapsed(picture) if collapse else picture
+    picture = _picture(cell, sizes, module_plan if plan is None else check_plan(plan).compiled)
+    picture = collapse_norms(picture) if collapse else picture
     picture = forward_only(picture) if compact else picture
     placed = layout(picture, COMPACT_GAP if compact else GAP_X)
     drawing = Drawing(
@@ -130,22 +130,22 @@ def _target(path: str | Path | None, *suffixes: str) -> Path | None:
 
 
 def _subject(
-    what: Any, input_size: int | None, hidden_size: int, dims: dict[str, int], layer: int
+    subject: Any, input_size: int | None, hidden_size: int, dims: dict[str, int], layer: int
 ) -> tuple[Cell, dict[str, int], PlanOptions]:
     """The cell, its sizes and its plan; a module has all in its ``runners``."""
-    if isinstance(what, Cell):
+    if isinstance(subject, Cell):
         inputs = hidden_size if input_size is None else input_size
-        return what, what.bind(inputs, hidden_size, **dims), USUAL
-    runners = getattr(what, "runners", None)
+        return subject, subject.bind(inputs, hidden_size, **dims), USUAL
+    runners = getattr(subject, "runners", None)
     if isinstance(runners, dict) and runners:
         shown = runners.get(f"l{layer}")
         if shown is None:
             raise InputError(f"the module has no layer {layer}", has=", ".join(runners))
         return shown.cell, dict(shown.dims), shown.options
     raise InputError(
-        f"draw takes a cell or a module of elman's, not {type(what).__name__}",
+        f"draw takes a cell or a module of elman's, not {type(subject).__name__}",
         'elman.draw(elman.cells.gru, "gru.svg")',
-        value=repeated(what),
+        value=repeated(subject),
     )
 
 

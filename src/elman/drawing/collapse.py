@@ -11,13 +11,13 @@ from elman.drawing.picture import Line, Mark, Picture
 _CHAIN = {"+", "sqrt", "1 / ·"}  # from a variance to what its operands are multiplied by
 
 
-def collapsed(picture: Picture) -> Picture:
+def collapse_norms(picture: Picture) -> Picture:
     """The picture with each layer norm as one shape, which reads what is normalised."""
     for key, mark in picture.marks.items():
         if mark.label == "var" and mark.kind == "function":
             group = _norm(picture, key)
             if group is not None:
-                return collapsed(_joined(picture, group))
+                return collapse_norms(_merge(picture, group))
     return picture
 
 
@@ -64,7 +64,7 @@ def _norm(picture: Picture, variance: str) -> set[str] | None:
     return None if outside or not results else group
 
 
-def _joined(picture: Picture, group: set[str]) -> Picture:
+def _merge(picture: Picture, group: set[str]) -> Picture:
     """The picture with these shapes as one."""
     members = [mark for key, mark in picture.marks.items() if key in group]
     joint = Mark(
@@ -78,7 +78,7 @@ def _joined(picture: Picture, group: set[str]) -> Picture:
         zone=min(mark.zone for mark in members),
     )
     lines = dict.fromkeys(
-        line if group.isdisjoint((line.tail, line.head)) else _moved(line, group, joint.key)
+        line if group.isdisjoint((line.tail, line.head)) else _redirect(line, group, joint.key)
         for line in picture.lines
         if not group.issuperset((line.tail, line.head))
     )
@@ -89,7 +89,7 @@ def _joined(picture: Picture, group: set[str]) -> Picture:
     return Picture(picture.title, picture.subtitle, {key: marks[key] for key in order}, [*lines])
 
 
-def _moved(line: Line, group: set[str], key: str) -> Line:
+def _redirect(line: Line, group: set[str], key: str) -> Line:
     """A line into or out of the group; what flows back into it is inside the shape."""
     if line.head in group:
         return Line(line.tail, key)
@@ -97,7 +97,7 @@ def _moved(line: Line, group: set[str], key: str) -> Line:
 
 
 def _tails(lines: Iterable[Line]) -> Mapping[str, list[str]]:
-    """What each shape reads."""
+    """The values that each shape reads."""
     tails: dict[str, list[str]] = {}
     for line in lines:
         tails.setdefault(line.head, []).append(line.tail)

@@ -104,9 +104,9 @@ def dot_text(picture: Picture, column: Mapping[str, int]) -> str:
     for line in picture.lines:
         lines.append(f'  "{line.tail}" -> "{line.head}";')
     for number in sorted(set(column.values())):
-        same = " ".join(f'"{key}"' for key, own in column.items() if own == number)
+        rank = " ".join(f'"{key}"' for key, place in column.items() if place == number)
         lines.append(
-            f"  {{ rank=same; column{number} [style=invis, width=0.01, height=0.01]; {same} }}"
+            f"  {{ rank=same; column{number} [style=invis, width=0.01, height=0.01]; {rank} }}"
         )
     chain = " -> ".join(f"column{number}" for number in sorted(set(column.values())))
     return "\n".join([*lines, f"  {chain} [style=invis];", "}"])
@@ -114,7 +114,7 @@ def dot_text(picture: Picture, column: Mapping[str, int]) -> str:
 
 def _bands(picture: Picture, centre: Mapping[str, Point]) -> dict[int, tuple[float, float]]:
     """Where what runs before, and after, the loop begins and ends."""
-    found: dict[int, tuple[float, float]] = {}
+    edges: dict[int, tuple[float, float]] = {}
     for zone in (BEFORE, AFTER):
         inside = [
             (centre[key][0] - _room(mark)[0] / 2, centre[key][0] + _room(mark)[0] / 2)
@@ -122,8 +122,8 @@ def _bands(picture: Picture, centre: Mapping[str, Point]) -> dict[int, tuple[flo
             if mark.zone == zone
         ]
         if inside:
-            found[zone] = (min(left for left, _ in inside), max(right for _, right in inside))
-    return found
+            edges[zone] = (min(start for start, _ in inside), max(end for _, end in inside))
+    return edges
 
 
 class _Rows:
@@ -133,7 +133,7 @@ class _Rows:
         self.picture = picture
         self.rows: list[list[str]] = [[] for _ in range(max(column.values()) + 1)]
         self.room: dict[str, tuple[float, float]] = {}
-        self.left: dict[str, list[str]] = {}
+        self.before: dict[str, list[str]] = {}
         self.right: dict[str, list[str]] = {}
         self.via: dict[Line, list[str]] = {}
         for key, mark in picture.marks.items():
@@ -150,7 +150,7 @@ class _Rows:
             chain = [line.tail, *lanes, line.head]
             for before, after in itertools.pairwise(chain):
                 self.right.setdefault(before, []).append(after)
-                self.left.setdefault(after, []).append(before)
+                self.before.setdefault(after, []).append(before)
 
     def crossings(self) -> int:
         place = {key: index for row in self.rows for index, key in enumerate(row)}
@@ -166,10 +166,10 @@ class _Rows:
 
     def order(self) -> None:
         """Sweep to and fro, each column by the mean row of its neighbours; keep the best."""
-        best, kept = self.crossings(), [list(row) for row in self.rows]
+        best, best_rows = self.crossings(), [list(row) for row in self.rows]
         for sweep in range(_SWEEPS):
             rightward = sweep % 2 == 0
-            near = self.left if rightward else self.right
+            near = self.before if rightward else self.right
             indices = range(len(self.rows))
             for index in indices if rightward else reversed(indices):
                 place = {
@@ -177,10 +177,10 @@ class _Rows:
                 }
 
                 self.rows[index].sort(key=partial(_mean, near=near, place=place))
-            found = self.crossings()
-            if found < best:
-                best, kept = found, [list(row) for row in self.rows]
-        self.rows = kept
+            count = self.crossings()
+            if count < best:
+                best, best_rows = count, [list(row) for row in self.rows]
+        self.rows = best_rows
         self._swap()
 
     def _swap(self) -> None:
@@ -191,9 +191,9 @@ class _Rows:
             for row in self.rows:
                 for at in range(len(row) - 1):
                     row[at], row[at + 1] = row[at + 1], row[at]
-                    found = self.crossings()
-                    if found < best:
-                        best = found
+                    count = self.crossings()
+                    if count < best:
+                        best = count
                     else:
                         row[at], row[at + 1] = row[at + 1], row[at]
             if best == before:
@@ -206,11 +206,11 @@ class _Rows:
             y.update(zip(row, _spread([0.0] * len(row), self._steps(row)), strict=True))
         for sweep in range(2 * _SWEEPS):
             for row in self.rows if sweep % 2 == 0 else reversed(self.rows):
-                wishes: list[float] = []
+                targets: list[float] = []
                 for key in row:
-                    ends = [y[end] for end in (*self.left.get(key, ()), *self.right.get(key, ()))]
-                    wishes.append(sum(ends) / len(ends) if ends else y[key])
-                y.update(zip(row, _spread(wishes, self._steps(row)), strict=True))
+                    ends = [y[end] for end in (*self.before.get(key, ()), *self.right.get(key, ()))]
+                    targets.append(sum(ends) / len(ends) if ends else y[key])
+                y.update(zip(row, _spread(targets, self._steps(row)), strict=True))
         return y
 
     def _steps(self, row: Sequence[str]) -> list[float]:
@@ -225,14 +225,14 @@ def _mean(key: str, near: Mapping[str, list[str]], place: Mapping[str, float]) -
     return sum(ends) / len(ends) if ends else place[key]
 
 
-def _spread(wishes: Sequence[float], steps: Iterable[float]) -> list[float]:
+def _spread(targets: Sequence[float], steps: Iterable[float]) -> list[float]:
     """Places nearest to the wishes (least squares) that keep the order and the distances."""
     offsets = [0.0]
     for step in steps:
         offsets.append(offsets[-1] + step)
     blocks: list[list[float]] = []  # (mean, count), pooled until they ascend
-    for wish, offset in zip(wishes, offsets, strict=False):
-        blocks.append([wish - offset, 1.0])
+    for target, offset in zip(targets, offsets, strict=False):
+        blocks.append([target - offset, 1.0])
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
             mean, count = blocks.pop()
             total = blocks[-1][1] + count

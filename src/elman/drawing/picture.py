@@ -1,4 +1,4 @@
-"""What a picture of a cell shows: shapes for values, lines for who reads whom, both ways."""
+"""The picture of a cell: shapes for values, lines for reads, forward and backward."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ def picture(title: str, subtitle: str, program: Program, names: Names) -> Pictur
 
 
 class _Collector:
-    def __init__(self, made: Picture, program: Program, names: Names) -> None:
-        self.made, self.names, self.program = made, names, program
+    def __init__(self, canvas: Picture, program: Program, names: Names) -> None:
+        self.canvas, self.names, self.program = canvas, names, program
         self.pair: Pair = program.pair
-        self.kept = set(program.kept)
+        self.taped = set(program.kept)
         self.values = {v for v in self.pair.step.walk() if not loop_invariant(v)}
         self.needed = self._activations(backward_roots(self.pair))
         self.key: dict[Node, str] = {}
@@ -140,7 +140,7 @@ class _Collector:
             if not loop_invariant(value):
                 self._mark(value)
         self._ends()
-        return self.made
+        return self.canvas
 
     def _mark(self, value: Node) -> None:
         key = self.key[value] = f"n{len(self.key)}"
@@ -157,7 +157,7 @@ class _Collector:
             tags.append(f"{value.bias:g}")
         mark = Mark(key, self._kind(value), self._label(value), "", tag=", ".join(tags))
         mark.zone = self.zone.get(value, STEP)
-        mark.needed, mark.taped = value in self.needed, value in self.kept
+        mark.needed, mark.taped = value in self.needed, value in self.taped
         if value in self.names and value not in self.pair.step.next_states:
             mark.name = self.names.short(value)
             back = f"d{mark.name}" if value.op in ("lin", "matmul") else f"δ{mark.name}"
@@ -169,17 +169,18 @@ class _Collector:
             factor, red = ("no gradient", False) if part is None else self._factor(part, d)
             coef = _coefficient(value, index)
             back = "" if inside or reduced or mark.kind == "product" else factor
-            self.made.lines.append(Line(self.key[arg], key, coef, back, red and bool(back)))
+            self.canvas.lines.append(Line(self.key[arg], key, coef, back, red and bool(back)))
             if inside:
                 mark.back, mark.reads = _bare(factor) or "1", red
         if reduced:
             mark.back = _REDUCED[value.op]
             mark.reads = bool(self._activations(part for part in rows if part is not None))
         self._backward(mark, value)
-        self.made.marks[key] = mark
+        self.canvas.marks[key] = mark
 
     def _rows(self, value: Node, d: Node) -> tuple[Node | None, ...]:
-        """What flows back into each argument: of a surrogate, to the one that it is taken of."""
+        """Cotangents of the arguments of a value; of a surrogate, of the argument that it
+        replaces."""
         of, slope = self.pair.slopes.get(value, (None, None))
         if of is None or slope is None or of not in value.args:
             return VJP[value.op](self.build, value, d)
@@ -190,7 +191,7 @@ class _Collector:
         kind: BoxKind = "input" if leaf.op == "input" else "state"
         readers = [v for v in self.zone if leaf in v.args]
         zone = min((self.zone[v] for v in readers), default=STEP) if kind == "input" else STEP
-        mark = self.made.marks[key] = Mark(key, kind, name, f"d{name}", zone=zone)
+        mark = self.canvas.marks[key] = Mark(key, kind, name, f"d{name}", zone=zone)
         mark.needed = leaf in self.needed
 
     def _kind(self, value: Node) -> BoxKind:
@@ -216,13 +217,13 @@ class _Collector:
         return label
 
     def _factor(self, part: Node, d: Node) -> tuple[str, bool]:
-        """What a cotangent is multiplied by on its way down; whether that reads an activation."""
+        """The factor of a cotangent on its way back, and whether it reads an activation."""
         if part is d:
             return "", False
         red = bool(self._activations([part]))
         if part.op == "mul" and d in part.args:
-            other = part.args[1] if part.args[0] is d else part.args[0]
-            return f"× {spoken(self.names.inner(other))}", red
+            factor = part.args[1] if part.args[0] is d else part.args[0]
+            return f"× {spoken(self.names.inner(factor))}", red
         if part.op == "lin" and part.args == (d,) and not part.bias:
             (coef,) = part.coefs
             return ("" if coef == 1 else "× -1" if coef == -1 else f"× {coef:g}"), red
@@ -235,7 +236,7 @@ class _Collector:
         """The mirrored shape: transposed products, factors inside, gradients hanging on it."""
         if mark.kind == "product":
             mark.back = mark.label
-            mark.back_tag = f"∂{mark.tag}" if self._trained(value.args[0]) else ""
+            mark.back_tag = f"∂{mark.tag}" if self._is_trained(value.args[0]) else ""
         elif mark.kind == "sum":
             mark.back = "•"
         elif mark.kind == "times":
@@ -246,11 +247,11 @@ class _Collector:
             weights = [
                 v
                 for v in value.args
-                if loop_invariant(v) and v.op not in ("const", "count") and self._trained(v)
+                if loop_invariant(v) and v.op not in ("const", "count") and self._is_trained(v)
             ]
             mark.back_tag = ", ".join(f"∂{spoken(self.names.inner(weight))}" for weight in weights)
 
-    def _trained(self, value: Node) -> bool:
+    def _is_trained(self, value: Node) -> bool:
         """Whether a value of weights alone has a gradient: constants have none."""
         wants = self.program.spec.wants
         return any(leaf.op == "weight" and leaf.name in wants for leaf in walk((value,)))
@@ -276,12 +277,12 @@ class _Collector:
             return
         key = f"end {name}"
         zone = AFTER if self.zone.get(root) == AFTER else STEP
-        self.made.marks[key] = Mark(key, "next", name, back, zone=zone)
-        self.made.lines.append(Line(self.key[root], key))
+        self.canvas.marks[key] = Mark(key, "next", name, back, zone=zone)
+        self.canvas.lines.append(Line(self.key[root], key))
 
 
 def backward_roots(pair: Pair) -> list[Node]:
-    """What a backward step computes: cotangents of states and inputs, and operands of sums."""
+    """Results of a backward step: cotangents of states and inputs, and operands of sums."""
     operands = [v for term in pair.sums for v in (term.left, term.right) if v is not None]
     return [*pair.d_states, *(d for d in pair.d_inputs if d is not None), *operands]
 
@@ -293,7 +294,7 @@ def _shifts(value: Node) -> bool:
 
 def spoken(text: str) -> str:
     """A text as short as a picture wants it: σ for sigmoid, · for a product."""
-    return _BEFORE_OPS.sub(lambda found: _SPOKEN[found[0]], text).replace(" * ", "·")
+    return _BEFORE_OPS.sub(lambda match: _SPOKEN[match[0]], text).replace(" * ", "·")
 
 
 def _bare(text: str) -> str:

@@ -84,7 +84,7 @@ class _Writer:
         self.picture, self.placed = picture, placed
         self.sides = (False, True) if backward else (False,)
         self.width = max(placed.width, 880.0 if backward else 0.0) + 2 * _MARGIN
-        self.left = (self.width - placed.width) / 2
+        self.offset = (self.width - placed.width) / 2
         self.axis = _HEAD + placed.height + _BETWEEN / 2
         self.bottom = self.axis + _BETWEEN / 2 + placed.height if backward else self.axis
         self.height = self.bottom + (_FOOT if backward else 0.0)
@@ -112,7 +112,7 @@ class _Writer:
 
     def _at(self, point: Point, back: bool) -> Point:
         """A point of the layout on the page; the backward is mirrored at the axis."""
-        x, y = point[0] + self.left, point[1] + _HEAD
+        x, y = point[0] + self.offset, point[1] + _HEAD
         return (x, 2 * self.axis - y) if back else (x, y)
 
     def _head(self) -> Iterator[str]:
@@ -125,16 +125,16 @@ class _Writer:
             BEFORE: ("before the loop: once for all T·B", "after the loop: once for all T·B"),
             AFTER: ("after the loop: once for all T·B", "before the loop: once for all T·B"),
         }
-        for zone, (left, right) in self.placed.bands.items():
-            x, wide = left + self.left - 12, right - left + 24
+        for zone, (start, right) in self.placed.bands.items():
+            x, wide = start + self.offset - 12, right - start + 24
             for back in self.sides:
                 y = self.axis + 8 if back else _HEAD - 12
                 tall = self.bottom - self.axis + 4 if back else self.axis - _HEAD + 4
                 yield f'<rect class="band" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" '
                 yield f'height="{tall:.1f}" rx="8"/>'
                 at = self.bottom + 30 if back else _HEAD - 20
-                said = words[zone][back]
-                yield f'<text class="bandname" x="{x + wide / 2:.1f}" y="{at:.1f}">{said}</text>'
+                title = words[zone][back]
+                yield f'<text class="bandname" x="{x + wide / 2:.1f}" y="{at:.1f}">{title}</text>'
         if True not in self.sides:
             return
         right = self.width - _MARGIN
@@ -149,8 +149,8 @@ class _Writer:
         tag, name = (mark.back_tag, mark.back_name) if back else (mark.tag, mark.name)
         down = 1 if back else -1
         if tag:
-            own, at = tag_width(tag) / 2, y + down * (half + TAG / 2)
-            yield x - own, at - TAG / 2, x + own, at + TAG / 2
+            half_tag, at = tag_width(tag) / 2, y + down * (half + TAG / 2)
+            yield x - half_tag, at - TAG / 2, x + half_tag, at + TAG / 2
         if name:
             at = y - down * (half + NAME / 2)
             yield x - 4 * len(name), at - NAME / 2, x + 4 * len(name), at + NAME / 2
@@ -187,7 +187,7 @@ class _Writer:
                 x, y = _bezier(piece, share)
                 y += shift
                 box = (x - half, y - 7, x + half, y + 7)
-                cost = sum(_overlap(box, other) for other in self.boxes) + abs(shift) * 0.1
+                cost = sum(_overlap(box, neighbour) for neighbour in self.boxes) + abs(shift) * 0.1
                 if best is None or cost < best[0]:
                     best = (cost, x, y)
         assert best is not None
@@ -219,8 +219,8 @@ class _Writer:
             yield f'<text x="{x:.1f}" y="{y:.1f}" {_MIDDLE} style="font-size: 16px">'
             yield f"{xml_text(label)}</text>"
         else:
-            own = {"input": "leaf", "state": "state", "next": "state", "product": "product"}
-            name = f"shape {own.get(mark.kind, '')}".rstrip() + marked
+            styles = {"input": "leaf", "state": "state", "next": "state", "product": "product"}
+            name = f"shape {styles.get(mark.kind, '')}".rstrip() + marked
             if mark.kind == "product" and (back or not mark.taped):
                 inner = "inproduct"
             round_ = half if mark.kind in ("input", "state", "next") else 5
@@ -240,13 +240,13 @@ class _Writer:
             at = y + down * (HEIGHT / 2 + TAG / 2)
             wide = tag_width(tag)
             tip = 5.0
-            left, right = x - wide / 2, x + wide / 2
+            start, end = x - wide / 2, x + wide / 2
             points = [
-                (left, at - 8),
-                (right - tip, at - 8),
-                (right, at),
-                (right - tip, at + 8),
-                (left, at + 8),
+                (start, at - 8),
+                (end - tip, at - 8),
+                (end, at),
+                (end - tip, at + 8),
+                (start, at + 8),
             ]
             yield f'<polygon class="tag" points="{" ".join(_xy(point) for point in points)}"/>'
             yield f'<text class="intag" x="{x - tip / 4:.1f}" y="{at:.1f}" {_MIDDLE}>'

@@ -22,7 +22,7 @@ _COLUMNS = 4
 _WIDE, _TALL, _GAP, _MARGIN, _HEAD = 300.0, 268.0, 16.0, 28.0, 76.0
 _RADIUS = 15.0
 _FORWARD, _BACKWARD, _RULES = 60.0, 150.0, 220.0  # y of the two diagrams and of the formulas
-_LEFT, _MIDDLE, _RIGHT = 46.0, 150.0, 254.0  # x of operand, operation, result
+_OPERAND_X, _MIDDLE, _RIGHT = 46.0, 150.0, 254.0  # x of operand, operation, result
 _REACH = 42.0  # from an operation to the operand below it
 _LINE = 15.0
 _Point = tuple[float, float]
@@ -81,9 +81,9 @@ def _rule(names: tuple[str, ...], count: int) -> Rule:
     shape, data = _result(first, [shape for _, shape in slots[:count]])
     d = build.make("cotangent", (), ("h", 0), shape, "", Rate.CARRY)  # first of all factors
     operands: list[Node] = []
-    for name, own in slots[:count]:
-        kind = "weight" if len(own) == 2 else "state"
-        operands.append(build.make(kind, (), (name, 0), own))
+    for name, operand_shape in slots[:count]:
+        kind = "weight" if len(operand_shape) == 2 else "state"
+        operands.append(build.make(kind, (), (name, 0), operand_shape))
         texts.give(operands[-1], name)
     value = build.make(first, operands, data, shape)
     texts.give(value, "h")
@@ -97,7 +97,7 @@ def _rule(names: tuple[str, ...], count: int) -> Rule:
         _SHOWN.get(first, first) if len(names) == 1 else "f",
         tuple(texts.short(operand) for operand in operands),
         tuple(None if part is None else _formula(texts.short(part)) for part in rows),
-        frozenset(texts.short(one) for one in read),
+        frozenset(texts.short(value) for value in read),
     )
 
 
@@ -124,8 +124,8 @@ def _formula(text: str) -> str:
 
 def table() -> str:
     """All rules as SVG text."""
-    found = rules()
-    lines = -(-len(found) // _COLUMNS)
+    all_rules = rules()
+    lines = -(-len(all_rules) // _COLUMNS)
     width = 2 * _MARGIN + _COLUMNS * (_WIDE + _GAP) - _GAP
     height = _HEAD + lines * (_TALL + _GAP) + _MARGIN
     parts = [
@@ -135,7 +135,7 @@ def table() -> str:
         "below, down and to the left. Red: the backward reads it. A value that is read twice is "
         "copied: what flows back is added up.</text>",
     ]
-    for index, rule in enumerate(found):
+    for index, rule in enumerate(all_rules):
         x = _MARGIN + index % _COLUMNS * (_WIDE + _GAP)
         y = _HEAD + index // _COLUMNS * (_TALL + _GAP)
         parts += [f'<g transform="translate({x:.0f},{y:.0f})">', *_card(rule), "</g>"]
@@ -159,7 +159,7 @@ def _diagram(rule: Rule, *, back: bool) -> Iterator[str]:
     """The operation with its wires: the first operand at the left, the others below."""
     y, symbol = (_BACKWARD, _back_symbol(rule)) if back else (_FORWARD, rule.symbol)
     half = max(_RADIUS, 3.65 * len(symbol) + 7)
-    ends = [(_LEFT, y), (_MIDDLE, y + _REACH), (_MIDDLE + 62, y + _REACH)]
+    ends = [(_OPERAND_X, y), (_MIDDLE, y + _REACH), (_MIDDLE + 62, y + _REACH)]
     flows = [not back or text is not None for text in rule.back]
     for (x, at), name, flow in zip(ends, rule.operands, flows):
         start, stop = _wire(x, at, y, half)
@@ -177,7 +177,7 @@ def _diagram(rule: Rule, *, back: bool) -> Iterator[str]:
 
 
 def _back_symbol(rule: Rule) -> str:
-    """What stands in the backward: a sum is a copy, a function its derivative."""
+    """The symbol of the backward: a copy for a sum, the derivative for a function."""
     if set(rule.back) == {"δ"} and len(rule.back) > 1:
         return "•"
     function = OPS[rule.names[0]].kind == "pointwise" and len(rule.back) == 1

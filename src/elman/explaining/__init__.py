@@ -105,7 +105,7 @@ _TITLES = {
 
 
 def explain(
-    what: Cell | Sequence[Layer],
+    subject: Cell | Sequence[Layer],
     x: Any = None,
     *,
     input_size: int | None = None,
@@ -123,7 +123,7 @@ def explain(
     """Print every stage from a cell's text to the engine that runs it.
 
     Args:
-        what: a cell, or layers as they would run.
+        subject: a cell, or layers as they would run.
         x: nothing here: the example input of a module, whose layers are known by now.
         input_size, hidden_size: of a cell; input_size is hidden_size if omitted.
         steps, batch: T and B for a cell.
@@ -134,18 +134,18 @@ def explain(
         dims: sizes of a cell's other dims.
 
     Raises:
-        InputError: ``what`` is nothing that can be explained, or a cell's plan has a budget.
+        InputError: ``subject`` is nothing that can be explained, or a cell's plan has a budget.
         EngineError: an engine asked for by name cannot run this; the text says why.
     """
     check_flag("measure", measure)
-    if isinstance(what, Cell):
+    if isinstance(subject, Cell):
         check_size("steps", steps)
         check_size("batch", batch)
         check_choice("dtype", dtype, ITEM_BYTES)
         check_choice("device", device, ("cpu", "cuda"))
         check_flag("training", training)
-        sizes = what.bind(hidden_size if input_size is None else input_size, hidden_size, **dims)
-        wants = what.differentiated if training else frozenset[str]()
+        sizes = subject.bind(hidden_size if input_size is None else input_size, hidden_size, **dims)
+        wants = subject.differentiated if training else frozenset[str]()
         plan = check_plan(plan)
         if plan.checkpoint == "auto":
             hint = "elman.explain(elman.Recurrent(cell, I, H, plan=plan), x)"
@@ -155,10 +155,10 @@ def explain(
         spec = Spec(
             tuple(sorted(sizes.items())), dtype, device, wants, training, plan.planned, precision
         )
-        rules = compiler.training_rules(what) if training else ()
+        rules = compiler.training_rules(subject) if training else ()
         layer = Layer(
-            what.name,
-            what,
+            subject.name,
+            subject,
             spec,
             steps,
             batch,
@@ -168,13 +168,17 @@ def explain(
             unrounded=unrounded,
         )
         layers: Sequence[Layer] = [layer]
-    elif isinstance(what, Sequence) and what and all(isinstance(layer, Layer) for layer in what):
-        layers = what
+    elif (
+        isinstance(subject, Sequence)
+        and subject
+        and all(isinstance(layer, Layer) for layer in subject)
+    ):
+        layers = subject
     else:
         raise InputError(
-            f"explain takes a cell or a module of elman's, not {type(what).__name__}",
+            f"explain takes a cell or a module of elman's, not {type(subject).__name__}",
             "elman.explain(model.rnn, x); elman.accelerate(model) makes torch's layers elman's",
-            value=shown(what),
+            value=shown(subject),
         )
     return _explain_layers(layers, measure)
 

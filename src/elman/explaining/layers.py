@@ -37,7 +37,7 @@ WHY = {  # Choice.why -> where a choice comes from, in words
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer in one direction, and how it is called.
+    """One layer in one direction, with the sizes and options of its call.
 
     Attributes:
         name: suffix of its weights' names, ``l0``, ``l1_reverse``; the cell's name for a cell.
@@ -73,7 +73,7 @@ class Layer:
 
     @property
     def pair(self) -> Pair:
-        """Its canonical step, and the adjoint."""
+        """The canonical step of the layer, and the adjoint."""
         return compiler.pair_of(self.cell, self.rules)
 
     @property

@@ -50,7 +50,7 @@ class Layer(nn.Module):
 
     def state_shapes(self, batch: int) -> list[list[int]]:
         """Shapes of the tensors of a state: pasts, then what the cell's states are."""
-        inside = [[1, batch, self.heads, *size] for size in self.cell.parts.state_sizes]
+        inside = [[1, batch, self.heads, *size] for size in self.cell.runtime.state_sizes]
         return [*([steps, batch, channels] for steps, channels in self._pasts), *inside]
 
     def _parted(self, x: Tensor, state: State | None) -> tuple[list[Any], State | None]:

@@ -1,4 +1,4 @@
-"""One cell beside its plain loop: agreement, then times in alternating rounds."""
+"""Measurement of a cell beside its plain loop: agreement, then times in alternating rounds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from elman.plan.build import program
 from elman.plan.cost import backward_work, forward_work
 from elman.plan.spec import PlanOptions, Spec
 from elman.tuning.agreement import disagreement
-from elman.tuning.facts import cores
-from elman.tuning.waiting import Waiting, waiting_in_words
+from elman.tuning.machine import Waiting, cores, describe_waiting
 
 CHAINS = 12  # more than latency (4) times units (2) asks for, and they fit in 16 registers
 TRIES = 7
@@ -96,7 +95,7 @@ ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """A cell beside its plain loop; ``print`` it.
 
     Attributes:
@@ -157,7 +156,7 @@ class Measured:
             f"({self.ratio.q1:.2f} to {self.ratio.q3:.2f})",
             f"products   {self.gflops:.1f} GFLOP/s{self._share()}",
         ]
-        if text := waiting_in_words(self.waited):
+        if text := describe_waiting(self.waited):
             lines.append(f"beware     {text}")
         return "\n".join(lines)
 
@@ -179,7 +178,7 @@ class Measured:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Measured:
+    def from_json(cls, fields: dict[str, Any]) -> Measurement:
         """The inverse of `to_json`."""
         seconds = {name: Quartiles(**times) for name, times in fields["seconds"].items()}
         return cls(**{**fields, "seconds": seconds, "ratio": Quartiles(**fields["ratio"])})
@@ -196,8 +195,8 @@ def measure(
     training: bool = True,
     engine: str = "auto",
     seconds: float = 2.0,
-    **more: Any,
-) -> Measured:
+    **dims: Any,
+) -> Measurement:
     """Compare a cell with its plain loop: the formula, step by step, in torch's operators.
 
     First both must agree with the loop in float64, in outputs, last states and every gradient. Then
@@ -214,7 +213,7 @@ def measure(
         training: time forward and backward, with all gradients; otherwise the forward alone.
         engine: a name, or ``auto``.
         seconds: duration of the timing.
-        more: further arguments of :class:`elman.Recurrent`: sizes of other dims, options of the
+        dims: further arguments of :class:`elman.Recurrent`: sizes of other dims, options of the
             cell, constants.
 
     Raises:
@@ -235,13 +234,13 @@ def measure(
     size = hidden_size if input_size is None else input_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        net = Recurrent(cell, size, hidden_size, engine=engine, **more)
+        net = Recurrent(cell, size, hidden_size, engine=engine, **dims)
         pairing = Pairing(net.to(getattr(torch, dtype)).eval(), steps, batch, training)
     errors, compared = _check_agreement(pairing, dtype)
     times, waited = _time(pairing, seconds)
     ran = next(iter(next(iter(choices(net).values())).values()))
     threads = torch.get_num_threads()
-    return Measured(
+    return Measurement(
         cell=cell.name,
         sizes=pairing.dims,
         steps=steps,
@@ -297,16 +296,16 @@ def _check_agreement(pairing: Pairing, dtype: str) -> tuple[dict[str, float], in
     for compared in dict.fromkeys((steps, min(SHORT, steps))):
         part = pairing.first(compared)
         want, rounded = part.double(), part.results(part.loop)
-        got = part.results(part.fused)
-        reason = disagreement(got, want, dtype, compared, [rounded])
+        actual = part.results(part.fused)
+        reason = disagreement(actual, want, dtype, compared, [rounded])
         if reason is None:
-            return {name: _error(got[name], value) for name, value in want.items()}, compared
+            return {name: _error(actual[name], value) for name, value in want.items()}, compared
     raise VerifyError(f"{pairing.cell.name}: elman disagrees with its plain loop: {reason}")
 
 
-def _error(got: Tensor, want: Tensor) -> float:
+def _error(actual: Tensor, want: Tensor) -> float:
     """Relative root mean square error."""
-    off = float(vector_norm(got.double() - want.double()))
+    off = float(vector_norm(actual.double() - want.double()))
     return off / max(float(vector_norm(want.double())), 1e-30)
 
 

@@ -40,7 +40,7 @@ class Pairing:
 
         self.inputs = {entry.name: draw(rate, entry.shape) for entry in self.cell.inputs}
         self.static = {entry.name: draw((batch,), entry.shape) for entry in self.cell.static}
-        self.begins = {
+        self.initial = {
             entry.name: torch.zeros(batch, *shape_size(entry.shape, self.dims), dtype=self.dtype)
             + getattr(net, f"initial_{entry.name}", torch.zeros(1))[0].to(self.dtype)
             for entry in self.cell.states
@@ -114,7 +114,7 @@ class Pairing:
         first = next(iter(inputs.values()))
         steps, dtype = len(first), first.dtype
         fixed = [value.expand(steps, *value.shape) for value in static.values()]
-        states = tuple(value.to(dtype) for value in self.begins.values())
+        states = tuple(value.to(dtype) for value in self.initial.values())
         call = Call((*inputs.values(), *fixed), states, tuple(weights.values()))
         rows = [(row, after) for _, after, row in loop_over(self.graph, self.dims, call)]
         outputs = torch.stack([row for row, _ in rows])

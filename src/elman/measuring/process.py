@@ -15,7 +15,7 @@ import torch
 
 from elman.cell_files import find_cell
 from elman.errors import ElmanError, RunError, on_command_line
-from elman.measuring.measure import Measured, measure
+from elman.measuring.measure import Measurement, measure
 
 SOURCES = Path(__file__).parents[2]  # the folder that the package lies in
 DROPPED = (
@@ -110,7 +110,7 @@ class MeasureRequest:
     threads: int | None = None
 
 
-def measure_in_process(request: MeasureRequest) -> Measured:
+def measure_in_process(request: MeasureRequest) -> Measurement:
     """Measure in a fresh process. Raises RunError: the process failed, with its message."""
     words = ("-m", "elman.measuring.process")
     program = Program(words, threads=request.threads, text=json.dumps(asdict(request)))
@@ -121,7 +121,7 @@ def measure_in_process(request: MeasureRequest) -> Measured:
         raise RunError(title, error=error) from error
     if "failed" in fields:
         raise RunError(fields["failed"])
-    return Measured.from_json(fields)
+    return Measurement.from_json(fields)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Which engine runs a module: its argument, or else :func:`using`, or else ELMAN_ENGINE."""
+"""The engine that runs a module: its argument, or else :func:`using`, or else ELMAN_ENGINE."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _forced: str | None = os.environ.get(_FORCING) or None  # runs every module, for
 _block: ContextVar[str | None] = ContextVar("elman_engine", default=None)
 
 
-def checked(engine: str, where: str = "") -> str:
+def check_engine(engine: str, where: str = "") -> str:
     """The name itself; ``where`` it stands, for the message. Raises EngineError if there is no such
     engine, listing those that exist."""
     if not isinstance(engine, str) or engine not in ("auto", *registry.names()):
@@ -57,7 +57,7 @@ def using(*, engine: str) -> Iterator[None]:
         >>> with elman.using(engine="reference"):
         ...     out, h = elman.GRU(8, 16)(torch.randn(5, 2, 8))
     """
-    token = _block.set(checked(engine))
+    token = _block.set(check_engine(engine))
     try:
         yield
     finally:
@@ -76,13 +76,13 @@ def _serves(kind: str, dtype: torch.dtype) -> bool:
 
 
 def autocast_type(kind: str) -> torch.dtype | None:
-    """What autocast computes in on a kind of device; None where it is off."""
+    """The dtype of autocast on a kind of device; None where it is off."""
     if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return None
     return torch.get_autocast_dtype(kind)
 
 
-def wanted(argument: str) -> str:
+def requested_engine(argument: str) -> str:
     """The engine that a module made with ``engine=argument`` has to use now.
 
     Its argument, unless that is ``auto``; else what :func:`using` says; else ELMAN_ENGINE. The
@@ -92,13 +92,13 @@ def wanted(argument: str) -> str:
         EngineError: a variable names an engine that does not exist.
     """
     if _forced is not None:
-        return checked(_forced, f"{_FORCING}: ")
+        return check_engine(_forced, f"{_FORCING}: ")
     if argument != "auto":
         return argument
     block = _block.get()
     if block is not None:
         return block
-    return argument if _environment is None else checked(_environment, f"{_VARIABLE}: ")
+    return argument if _environment is None else check_engine(_environment, f"{_VARIABLE}: ")
 
 
 def rounds_for_autocast(dtype: torch.dtype, kind: str, engine: str) -> bool:
@@ -112,10 +112,10 @@ def rounds_for_autocast(dtype: torch.dtype, kind: str, engine: str) -> bool:
     return asked and kind == "cpu" and lacks_bf16(USUAL, dtype, kind, engine) is None
 
 
-def unsuitable(
+def unsupported_reason(
     input: Any, engine: str, beyond_torch: bool, weights: Callable[[], torch.dtype]
 ) -> str | None:
-    """Why torch's own layers compute this, or None.
+    """The reason why torch's own layers compute a call, or None.
 
     Args:
         input: of a call.

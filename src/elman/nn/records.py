@@ -1,5 +1,5 @@
-"""Which engine and schedule runs each layer: recorded in a checkpoint, used again on resuming; and
-what is kept between calls, given back."""
+"""Records of the engine and schedule of each layer, for checkpoints; counters, caches, and the
+globals that a saved model names."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Any
 
 from torch import nn
 
-from elman import compiler
+from elman import cells, compiler, ops
 from elman.checks import shown
 from elman.errors import InputError
+from elman.frontend.cell import bound_cell
 from elman.nn.call.dense import check_model
 from elman.nn.compile import names
 from elman.nn.execute.group import Group
 from elman.nn.execute.layer import Runner
+from elman.nn.modules.linear_cross_entropy import LinearCrossEntropyLoss
+from elman.nn.modules.recurrent import Recurrent
 from elman.nn.modules.sequence import SequenceModule
+from elman.nn.modules.torch_layers import GRU, LSTM, RNN
+from elman.plan.spec import PlanOptions
 from elman.tuning import kernels as kept_kernels
 
 
@@ -40,10 +45,10 @@ def choices(model: nn.Module) -> dict[str, Any]:
     check_model("elman.nn.choices", model)
     by_name: dict[str, Any] = {}
     for name, runner in _runners(model):
-        awaited = runner.awaited if isinstance(runner, Group) else {}
-        if isinstance(runner, Group) and not runner.choices and not awaited:
+        pending = runner.pending_records if isinstance(runner, Group) else {}
+        if isinstance(runner, Group) and not runner.choices and not pending:
             continue  # there was nothing to choose
-        by_name[name] = {bucket: dict(record) for bucket, record in awaited.items()} | {
+        by_name[name] = {bucket: dict(record) for bucket, record in pending.items()} | {
             bucket: {
                 **choice.kernel.describe(),
                 "engine": choice.engine,
@@ -93,7 +98,7 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
         raise InputError(problem, "elman.nn.pin(model, elman.nn.choices(model))")
     for module in model.modules():
         if isinstance(module, SequenceModule):
-            module.parts.plans.clear()
+            module.runtime.plans.clear()
     reasons: list[str] = []
     present = dict(_runners(model))
     for name, records in choices.items():
@@ -126,3 +131,31 @@ def release() -> None:
     names.release()
     kept_kernels.release()
     compiler.release()
+
+
+NAMED = (GRU, LSTM, RNN, Recurrent, LinearCrossEntropyLoss, PlanOptions, bound_cell)
+
+
+def safe_globals() -> list[Any]:
+    """List elman's entries for the allow-list of ``torch.load(path, weights_only=True)``.
+
+    A model saved by ``torch.save(model, path)`` loads with::
+
+        with torch.serialization.safe_globals([*elman.safe_globals(), MyModel, torch.nn.Linear]):
+            model = torch.load(path)
+
+    The file of ``elman.GRU`` and the like names the class, and ``elman.PlanOptions`` if the layer
+    has a plan. The file of a ``Recurrent`` names its class, its cell, :func:`elman.bound_cell` if
+    options or heads are bound, and functions passed as options. Add your own cells and functions
+    like your classes: ``[*elman.safe_globals(), MyModel, my_cell]``.
+
+    Returns:
+        The classes of modules and options, the cells of ``elman.cells``, the functions of
+        ``elman.ops``, and ``elman.bound_cell``.
+
+    Example:
+        >>> torch.save(elman.GRU(8, 16), "net.pt")
+        >>> with torch.serialization.safe_globals(elman.safe_globals()):
+        ...     net = torch.load("net.pt")
+    """
+    return [*NAMED, *cells.ALL, *(getattr(ops, name) for name in ops.__all__)]

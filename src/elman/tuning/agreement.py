@@ -24,7 +24,7 @@ Results = Mapping[str, Tensor]
 
 
 def disagreement(
-    got: Results,
+    actual: Results,
     want: Results,
     dtype: str,
     steps: int,
@@ -37,7 +37,7 @@ def disagreement(
     NaN and infinities agree with their like alone, in the same places and of the same sign.
 
     Args:
-        got, want: results by name; ``want`` may be in float64, and may name more gradients.
+        actual, want: results by name; ``want`` may be in float64, and may name more gradients.
         dtype: of the computation; one without a row is held to float32's.
         steps: T: errors of values grow with its root.
         rounded: what ``want`` is in ``dtype``: what rounding costs there, it may cost others.
@@ -45,14 +45,14 @@ def disagreement(
             factor may come before or after the sum, so an infinity may be where ``want`` has NaN.
         ignored: names of results that are not compared.
     """
-    if dtype == "float32" and any(value.is_cuda for value in got.values()):
+    if dtype == "float32" and any(value.is_cuda for value in actual.values()):
         dtype = _ROUNDED_AS.get(precision(), dtype)
     values = _VALUES.get(dtype, _VALUES["float32"]) * math.sqrt(steps)
     gradients = _GRADIENTS.get(dtype, _GRADIENTS["float32"])
-    for name in (got.keys() & want.keys()).difference(ignored):
-        if got[name].shape != want[name].shape:
-            return f"{name} has shape {list(got[name].shape)}, not {list(want[name].shape)}"
-        a, b = _subsample(got[name]), _subsample(want[name])
+    for name in (actual.keys() & want.keys()).difference(ignored):
+        if actual[name].shape != want[name].shape:
+            return f"{name} has shape {list(actual[name].shape)}, not {list(want[name].shape)}"
+        a, b = _subsample(actual[name]), _subsample(want[name])
         near = [_subsample(result[name]) for result in rounded]
         kind, kinds = _classify(a), torch.stack([_classify(value) for value in (b, *near)])
         alike = (kind == kinds).any(0)

@@ -109,7 +109,7 @@ def buckets(
     return [*messages, (at, gathered)] if gathered else messages
 
 
-def done_s(messages: Iterable[tuple[float, float]], workers: int, link: Link) -> float:
+def reduction_end_s(messages: Iterable[tuple[float, float]], workers: int, link: Link) -> float:
     """Time at which the last of a sequence of messages is reduced (s)."""
     end = 0.0
     for at, size in messages:
@@ -137,4 +137,4 @@ def step_s(
         (compute_s * (1 + 2 * (index + 1) / count) / 3 if released else compute_s, size)
         for index, size in enumerate(reversed(layers))
     ]
-    return max(compute_s, done_s(buckets(ready), workers, link))
+    return max(compute_s, reduction_end_s(buckets(ready), workers, link))

@@ -15,8 +15,8 @@ from elman.errors import DisagreementError, ElmanError, EngineError, warn_once
 from elman.passes.digest import digest
 from elman.tuning.contest import Evidence, time_candidates, trial_size
 from elman.tuning.decisions import Key, collect_evidence
-from elman.tuning.facts import machine_facts
 from elman.tuning.kernels import EngineSchedule, candidates, kernel_of, label
+from elman.tuning.machine import machine_facts
 from elman.tuning.request import bucket
 from elman.tuning.trial import make_trial
 from elman.tuning.verification import compile_verified

@@ -20,13 +20,13 @@ from elman.engines import deadline, registry
 from elman.engines.base import Job
 from elman.errors import ElmanError
 from elman.ir.types import shape_size
+from elman.tuning.machine import waited_s
 from elman.tuning.trial import flops
-from elman.tuning.waiting import waited_s
 
 TIE = 1.03  # ratio of times up to which two candidates are as good as each other
 QUIET = 0.03  # share of a sample without a core up to which the machine was quiet
 FEW = 3  # quiet samples that settle a comparison
-_KEPT = 7  # samples per candidate and process
+_MOST_SAMPLES = 7  # samples per candidate and process
 _SOME = 1.1  # times faster that one or two quiet samples must show …
 _NONE = 1.5  # … and that samples under load must
 _CLEAR = 1.5  # times slower that one quiet sample shows well enough
@@ -58,7 +58,7 @@ class Evidence:
         samples = self.samples.setdefault(name, [])
         samples.append((seconds, waited, self.tries))
         of_process = [sample for sample in samples if sample[2] == self.tries]
-        if len(of_process) > _KEPT:
+        if len(of_process) > _MOST_SAMPLES:
             samples.remove(max(of_process, key=lambda sample: sample[1]))
 
     def quiet(self, name: str) -> dict[int, list[float]]:
@@ -152,7 +152,7 @@ _ROUNDS = 15  # at most
 _CALL_S = 0.02  # (s) sequences, then batches, are cut so that a call takes about this
 _LEAST_STEPS, _LEAST_BATCH = 2, 128
 _FLOPS_PER_S, _BYTES_PER_S, _STEP_S = 1e11, 2e10, 4e-6  # what a machine like today's does, roughly
-_GIVEN_UP_S, _GIVEN_UP_RATIO = 1.0, 20.0  # a call, or times the best: the longer of both
+_LIMIT_S, _LIMIT_RATIO = 1.0, 20.0  # a call, or times the best: the longer of both
 _PRUNE_RATIO = 2.0  # times the best after a few rounds, and its square before: not timed again
 
 Run = Callable[[], object]
@@ -205,7 +205,7 @@ def time_candidates(
         stack.enter_context(without_collection())
         for name, run in _least_sampled_first(runs, evidence):
             try:
-                limit = max(_GIVEN_UP_S, _GIVEN_UP_RATIO * min(best, _GIVEN_UP_S))
+                limit = max(_LIMIT_S, _LIMIT_RATIO * min(best, _LIMIT_S))
                 bounded = partial(_run_bounded, run, limit)
                 sample = _sample(bounded)
                 if not long and sample[0] < limit:
@@ -213,14 +213,14 @@ def time_candidates(
             except (ElmanError, RuntimeError) as error:
                 refusals[name] = f"failed: {error}"
                 continue
-            given_up = sample[0] >= limit
-            if long or given_up or loaded_time(*sample) > _PRUNE_RATIO**2 * best:
+            over_limit = sample[0] >= limit
+            if long or over_limit or loaded_time(*sample) > _PRUNE_RATIO**2 * best:
                 evidence.add(name, sample[0] / per, sample[1])
             else:
                 live[name] = run
             if long and best < math.inf:
                 break
-            if not given_up:
+            if not over_limit:
                 best = min(best, loaded_time(*sample))
         if live and len(runs) > 1:
             _time_rounds(live, evidence, per)
@@ -286,7 +286,8 @@ def _is_clear(evidence: Evidence, live: list[str]) -> bool:
 
 
 def _sample(run: Callable[[], object]) -> tuple[float, float]:
-    """One call: seconds, and the share of them for which threads wanted a core and had none."""
+    """Time one call: seconds, and the share of them for which threads wanted a core and had
+    none."""
     before = waited_s()
     start = time.perf_counter()
     run()

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from elman.errors import warn_once
 from elman.files import read_file, write_atomically
-from elman.folders import cache_folder, open_to_others, private_folder
+from elman.folders import cache_folder, is_shared, private_folder
 from elman.torch_internals import default_store
 from elman.tuning.allreduce import INTERCONNECTS, Interconnect
 from elman.tuning.contest import Evidence
@@ -49,7 +49,7 @@ def _usable(folder: Path) -> bool:
     if private_folder(folder):
         return True
     with contextlib.suppress(OSError):
-        if open_to_others(folder):
+        if is_shared(folder):
             text = f"elman uses no records of benchmarks in {folder}: others can write to it"
             warn_once(f"{text}. Each process measures anew; chmod 700 it, or set ELMAN_CACHE.")
     return False
@@ -85,7 +85,7 @@ def remember(key: Key, value: dict[str, Any]) -> None:
 
 WAIT_S = 600.0  # then a process benchmarks by itself
 _POLL_S = 0.005
-_OWN = ("machine",)  # facts that may differ between the processes of one run
+_LOCAL_FACTS = ("machine",)  # facts that may differ between the processes of one run
 _after: ContextVar[bool] = ContextVar("gradients are sent after the backward", default=False)
 
 
@@ -101,7 +101,7 @@ def once_for_all(key: Key, work: Callable[[], Any]) -> Any:
     store = _store()
     if store is None:
         return work()
-    common = {name: value for name, value in key.items() if name not in _OWN}
+    common = {name: value for name, value in key.items() if name not in _LOCAL_FACTS}
     digest = hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:32]
     claim, place, token = f"elman/{digest}/who", f"elman/{digest}/found", uuid.uuid4().hex
     if store.compare_set(claim, "", token).decode() == token:

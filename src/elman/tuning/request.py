@@ -64,7 +64,7 @@ class Request(NamedTuple):
 
     @property
     def kind(self) -> Request:
-        """The same for any T and B."""
+        """The request for any T and B."""
         return self._replace(steps=0, batch=0)
 
     @property
@@ -146,7 +146,7 @@ class StackRequest(NamedTuple):
 
     @property
     def kind(self) -> StackRequest:
-        """The same for any T and B."""
+        """The requests for any T and B."""
         return StackRequest(tuple(member.kind for member in self.members))
 
     @property

@@ -22,9 +22,9 @@ from elman.tuning.allreduce import Interconnect, step_s
 from elman.tuning.choose import Choice
 from elman.tuning.contest import Evidence, time_candidates
 from elman.tuning.decisions import Key, collect_evidence, interconnect, recall, receivers, remember
-from elman.tuning.facts import machine_facts, verifying_facts
+from elman.tuning.machine import machine_facts, verifying_facts
 from elman.tuning.request import bucket
-from elman.tuning.trial import isolated, make_trial, synchronize
+from elman.tuning.trial import isolate, make_trial, synchronize
 
 APART, AT_ONCE = "apart", "together"
 _LEAST = 48  # steps that are timed: with fewer, a layer hardly gets behind another
@@ -50,7 +50,7 @@ def choose_together(
         pinned: the schedule that an earlier process used, to be used again.
 
     Returns:
-        The choice, its schedule ``isolated`` or ``together``; None where autograd must see through
+        The choice, its schedule ``isolate`` or ``together``; None where autograd must see through
         some kernels and not through others.
     """
     kinds = {choice.kernel.differentiable for choice in choices}
@@ -59,10 +59,10 @@ def choose_together(
     members = [choice.kernel for choice in choices]
     sequential = Together(members, arrangement)
     engine = choices[0].engine
-    same_engine = {choice.engine for choice in choices} == {engine}
+    single_engine = {choice.engine for choice in choices} == {engine}
     offered = (
         registry.find(engine).together(jobs, members, steps, batch, arrangement)
-        if same_engine
+        if single_engine
         else None
     )
     if offered is None:
@@ -203,7 +203,7 @@ class _Step:
 
     def __call__(self, kernel: Together) -> dict[str, Tensor]:
         """All results by name."""
-        with isolated(self._device), torch.no_grad():
+        with isolate(self._device), torch.no_grad():
             result = kernel.forward(self._call)
             named = {"output": result.output}
             named |= {f"last {k}": end for k, end in enumerate(result.last)}

@@ -1,5 +1,5 @@
-"""One training step of a kernel on random data, isolated from the user's tensors and modes; and the
-time of its phases, by a kernel with a clock.
+"""A training step of a kernel on random data, isolated from the user's tensors and modes, and the
+time of its phases.
 
 Touches no global random state, no user tensor, and none of the modes the user may be in.
 """
@@ -21,13 +21,13 @@ from elman.engines import registry
 from elman.engines.base import WAITING, Job, Kernel
 from elman.engines.call import Call, Cotangents, Result
 from elman.engines.vjp import leaves_of, vjp
-from elman.errors import nothing_said
+from elman.errors import quiet_warnings
 from elman.ir.types import shape_size
 from elman.torch_internals import saved_tensors_are_hooked
 
 Maker = Callable[[Tensor], Tensor]
 
-_DRAWN = 1_000_003  # numbers drawn for one tensor; a larger one repeats them, in no step with rows
+_DRAWS = 1_000_003  # numbers drawn for one tensor; a larger one repeats them, in no step with rows
 
 
 def flops(job: Job) -> float:
@@ -41,7 +41,7 @@ def _identity(value: Any) -> Any:
 
 
 @contextmanager
-def isolated(device: str) -> Iterator[None]:
+def isolate(device: str) -> Iterator[None]:
     """Disable autocast and the user's hooks on saved tensors (checkpointing, offloading)."""
     with ExitStack() as stack:
         stack.enter_context(torch.autocast(device, enabled=False))
@@ -64,11 +64,11 @@ class Trial:
     cotangents: Cotangents
 
     def double(self) -> Trial:
-        """The same numbers in float64."""
+        """Return the trial with the same numbers in float64."""
         return self._map(lambda value: value.double(), lambda value: value.double())
 
     def positive(self) -> Trial:
-        """The same numbers without their signs, for formulas that are defined there alone."""
+        """Return the trial with absolute values, for formulas defined on positive numbers alone."""
         return self._map(lambda value: value.abs(), lambda value: value)
 
     def samples(self, mask: Tensor) -> Trial:
@@ -100,7 +100,7 @@ class Trial:
     def run(self, kernel: Kernel) -> dict[str, Tensor]:
         """Forward, and backward if the job is for training; all results by name."""
         run = self._run_autograd if kernel.differentiable else self._run_kernel
-        with isolated(self.job.spec.device), nothing_said():
+        with isolate(self.job.spec.device), quiet_warnings():
             result, gradients = run(kernel)
         synchronize(self.job.spec.device)
         graph = self.job.graph
@@ -155,17 +155,17 @@ def make_trial(job: Job, steps: int, batch: int, seed: int = 0, ends: bool = Fal
     dtype: torch.dtype = getattr(torch, job.spec.dtype)
     source = np.random.default_rng(seed)  # torch's own would refuse inside a vmap
 
-    def scaled(shape: tuple[int, ...], draw: Callable[[int], Any], size: float = 1.0) -> Tensor:
+    def scale(shape: tuple[int, ...], draw: Callable[[int], Any], size: float = 1.0) -> Tensor:
         count = math.prod(shape)
-        values = torch.from_numpy(draw(min(count, _DRAWN)).astype(np.float32)).mul_(size)
-        repeated = values if count <= _DRAWN else values.repeat(-(-count // _DRAWN))[:count]
+        values = torch.from_numpy(draw(min(count, _DRAWS)).astype(np.float32)).mul_(size)
+        repeated = values if count <= _DRAWS else values.repeat(-(-count // _DRAWS))[:count]
         return repeated.view(shape).to(device, dtype)
 
     def uniform(shape: tuple[int, ...], bound: float) -> Tensor:
-        return scaled(shape, lambda count: source.uniform(-1, 1, count), bound)
+        return scale(shape, lambda count: source.uniform(-1, 1, count), bound)
 
     def normal(shape: tuple[int, ...]) -> Tensor:
-        return scaled(shape, source.standard_normal)
+        return scale(shape, source.standard_normal)
 
     graph = job.graph
     hidden = max(1, *shape_size(graph.states[0].shape, sizes)) if graph.states[0].shape else 1

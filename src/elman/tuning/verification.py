@@ -19,10 +19,9 @@ from elman.engines.precision import BF16
 from elman.errors import DisagreementError, ElmanError
 from elman.tuning.agreement import disagreement, finite, lost_in_rounding
 from elman.tuning.decisions import recall, remember
-from elman.tuning.facts import verifying_facts
 from elman.tuning.kernels import kernel_of, label
-from elman.tuning.rounding import unsteady
-from elman.tuning.ties import has_ties, near_ties
+from elman.tuning.machine import verifying_facts
+from elman.tuning.rounding import has_ties, near_ties, unsteady
 from elman.tuning.trial import Trial, flops, make_trial
 
 _STEPS, _BATCH = 5, 17  # of the comparison: more rows than a tile of any engine has
@@ -118,21 +117,21 @@ def _explain_difference(
     """The difference of a kernel and the oracle that neither rounding nor thresholds explain."""
     dtype, steps = trial.job.spec.dtype, trial.call.sizes[0]
     sums = {f"gradient of {leaf.name}" for leaf in trial.job.graph.weights}
-    got = trial.run(kernel)
-    reason = disagreement(got, want, dtype, steps, sums=sums)
+    actual = trial.run(kernel)
+    reason = disagreement(actual, want, dtype, steps, sums=sums)
     if reason is None:
         return None
     rounded = trial.run(oracle)
-    if disagreement(got, rounded, dtype, steps, sums=sums) is None:
+    if disagreement(actual, rounded, dtype, steps, sums=sums) is None:
         return None  # where the formula itself rounds: (x + M) - M
     calm = _away_from_ties(trial)
     steps = calm.call.sizes[0]
-    want, rounded, got = calm.double().run(oracle), calm.run(oracle), calm.run(kernel)
-    if disagreement(got, rounded, dtype, steps, sums=sums) is None:
+    want, rounded, actual = calm.double().run(oracle), calm.run(oracle), calm.run(kernel)
+    if disagreement(actual, rounded, dtype, steps, sums=sums) is None:
         return None
     off = [rounded, *(calm.double().run(unsteady(trial.job, seed)) for seed in range(_ERRORS))]
     lost = lost_in_rounding(want, off) if steps > 1 else frozenset[str]()
-    reason = disagreement(got, want, dtype, steps, off, sums, lost)
+    reason = disagreement(actual, want, dtype, steps, off, sums, lost)
     if reason is not None or not lost:
         return reason
     # what several steps lose in rounding, one step has to show

@@ -15,7 +15,7 @@ from elman.train.distributed.gradients import (
     Workers,
     average_gradients,
     divide_as,
-    gather_whole,
+    gather,
     parts,
     shard,
 )
@@ -88,7 +88,7 @@ def test_a_step_on_shared_cores_sends_one_message(sent, monkeypatch):
     """Gradient, loss and votes; anybody's vote counts, a loss is the mean."""
     made = make_stepper(Fabric(accelerator="cpu", devices=1), Scaled(), Config(), SQUARES)
     made.averaging = True
-    batch = Batch(torch.ones(1, 2), torch.zeros(1, 2), begins=True)
+    batch = Batch(torch.ones(1, 2), torch.zeros(1, 2), resets_state=True)
     loss, norm = made.train(batch, 0.1, cast_votes=lambda: (False, True))
     assert sent == [1 + stepper.MOST_VOTES + 1 + 4]
     assert loss == pytest.approx(0.5)
@@ -153,8 +153,8 @@ def test_a_divided_model(mesh, tie):
     moments = optimizer.state_dict()["state"][0]["exp_avg"]
     assert type(moments).__name__ == "DTensor"
     for ours, theirs in zip(divided.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(gather_whole(ours), theirs)
-        torch.testing.assert_close(gather_whole(ours.grad), theirs.grad)
+        torch.testing.assert_close(gather(ours), theirs)
+        torch.testing.assert_close(gather(ours.grad), theirs.grad)
     with torch.no_grad():
         torch.testing.assert_close(divided(ids)[0], plain(ids)[0])
 
@@ -165,10 +165,10 @@ def test_whole_and_divided(mesh):
     value = torch.arange(12.0).reshape(4, 3)
     held = divide_as(value, layer.weight)
     assert type(held).__name__ == "DTensor"
-    assert torch.equal(gather_whole(held), value)
+    assert torch.equal(gather(held), value)
     assert divide_as(value, layer.bias) is value
     assert divide_as(value, torch.zeros(4, 3)) is value
-    assert gather_whole(value) is value
+    assert gather(value) is value
 
 
 def test_what_cannot_be_divided(mesh):

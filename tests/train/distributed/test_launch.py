@@ -130,12 +130,12 @@ def test_configurations_that_differ(monkeypatch):
     monkeypatch.setattr(torch.distributed, "all_gather_object", all_gather_object)
     told = r"the processes differ in lr\n  process 0 0.1\n  process 2 0.2"
     with pytest.raises(RunError, match=told):
-        launching.check_same_everywhere(Three(), {"lr": 0.1, "seed": 0})
+        launching.check_agreement(Three(), {"lr": 0.1, "seed": 0})
     answers[2]["lr"] = "0.1"
     with pytest.raises(RunError, match=r"differ in seed\n  process 0 0\n  process 1 1"):
-        launching.check_same_everywhere(Three(), {"lr": 0.1, "seed": 0})
+        launching.check_agreement(Three(), {"lr": 0.1, "seed": 0})
     answers[1]["seed"] = "0"
-    launching.check_same_everywhere(Three(), {"lr": 0.1, "seed": 0})
+    launching.check_agreement(Three(), {"lr": 0.1, "seed": 0})
 
 
 @pytest.mark.parametrize(

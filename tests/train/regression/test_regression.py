@@ -94,7 +94,7 @@ def test_any_shapes(tmp_path_factory, counts, steps, sizes, rank, flat):
         assert outputs.shape == batch.targets.shape
         assert state is None
         assert batch.targets.shape[-1] == (1 if rank == 1 else sizes[1])
-    assert sum(batch.inputs.shape[1] for batch in data.all_held_out()) == counts[1]
+    assert sum(batch.inputs.shape[1] for batch in data.test_batches()) == counts[1]
     assert data.fit.y.double().mean() == pytest.approx(0, abs=1e-6)
 
 

@@ -112,7 +112,7 @@ def test_validation_takes_an_even_part():
     data = lay_out(source(lengths=range(2, 12)), SeriesConfig(validation_sequences=4, batch=3))
     assert data.rows.tolist() == [0, 3, 6, 9]
     assert [len(batch.targets) for batch in data.held_out()] == [3, 1]
-    assert sum(len(batch.targets) for batch in data.all_held_out()) == 10
+    assert sum(len(batch.targets) for batch in data.test_batches()) == 10
     assert data.baseline().score == 0.5
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elman.errors import InputError, MissingPackageError, RunError
-from elman.train.tasks.sequences.finding import find_images, find_series
+from elman.train.tasks.sequences.source import find_images, find_series
 
 
 def write(folder, **files):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from elman.errors import RunError
-from elman.train.tasks.text.data import held_out_stream, training_stream
+from elman.train.tasks.text.data import training_stream, validation_stream
 
 
 def test_segments_walk_through_each_row():
@@ -42,7 +42,7 @@ def test_shortest_text():
 def test_validation_places_are_the_targets(length, limit):
     """`places` names exactly what the stream's segments predict, within the limit."""
     ids = np.random.default_rng(0).integers(0, 9, length).astype(np.int32)
-    stream, places = held_out_stream(ids, 16, limit)
+    stream, places = validation_stream(ids, 16, limit)
     targets = torch.cat([stream.segment(k)[1] for k in range(stream.segments)])
 
     assert sorted(ids[places].tolist()) == sorted(targets.flatten().tolist())
@@ -52,4 +52,4 @@ def test_validation_places_are_the_targets(length, limit):
 def test_nothing_to_validate_on():
     """One character predicts nothing."""
     with pytest.raises(RunError, match="too short to validate on"):
-        held_out_stream(np.zeros(1, dtype=np.int32), 16, 100)
+        validation_stream(np.zeros(1, dtype=np.int32), 16, 100)

@@ -17,7 +17,7 @@ from elman.engines.base import Job
 from elman.engines.c.ops import SPELL
 from elman.engines.c.shared import file
 from elman.errors import InputError
-from elman.interchange.c.project import Project, own_file
+from elman.interchange.c.project import Project, read_text_file
 from elman.interchange.c.step import LayerText
 from elman.ir.graph import Node
 from elman.nn.modules.sequence import SequenceModule
@@ -82,7 +82,7 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         spec = Spec(runner.dims, "float32", "cpu", frozenset(), False, _PLAIN)
         cell = runner.cell
         graph = expected(cell.graph)
-        job = Job(cell.name, graph, compiler.paired(graph), spec)
+        job = Job(cell.name, graph, compiler.build_pair(graph), spec)
         _check_ops(job.pair.step.walk(), cell.name)
         layers.append(LayerText(f"{name}_l{index}", job, layer_weights))
     project = Project(name, layers, bool(module.residual), module, runners[-1].cell.output_names)
@@ -111,8 +111,8 @@ def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
         raise InputError(f"{name!r} is not a C identifier")
     if bool(getattr(module, "bidirectional", False)):
         raise InputError("a bidirectional module has no single step: it needs the whole sequence")
-    weights = module._settled_weights()
-    for layer_weights, names in zip(weights, module.parts.names, strict=True):
+    weights = module._current_weights()
+    for layer_weights, names in zip(weights, module.runtime.names, strict=True):
         for weight, parameter in zip(layer_weights, names):
             if not bool(torch.isfinite(weight).all()):
                 raise InputError(f"{parameter} is not finite everywhere: C has no text for that")
@@ -121,7 +121,7 @@ def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
 
 def _check_ops(nodes: Iterable[Node], cell: str) -> None:
     """Raise InputError for an operation whose function is in no text."""
-    text = file("functions.h") + own_file("mathematics.h") + own_file("portable.h")
+    text = file("functions.h") + read_text_file("mathematics.h") + read_text_file("portable.h")
     functions = set(re.findall(r"(?:V |LANES_OF\()(v_\w+)", text))
     for value in nodes:
         called = set(re.findall(r"v_\w+", SPELL.get(value.op, "")))

@@ -25,17 +25,17 @@ volatile while asm bool catch class compl const_cast constexpr delete explicit e
 mutable namespace new not operator or private protected public template this throw true try typeid
 typename using virtual wchar_t and xor typeof
 """  # of C and of C++, which reads the header too
-_TAKEN = {"state", "y", "steps", "row", "T", *_KEYWORDS.split()}  # names that the functions use
+_RESERVED = {"state", "y", "steps", "row", "T", *_KEYWORDS.split()}  # names that the functions use
 _CAPITALS = ("H", "Y")  # suffixes that the header defines: NAME_H, NAME_Y
 
 
 def shared_texts() -> list[str]:
     """C texts that all projects share."""
     engine = [file(f"{name}.h") for name in ("functions", "reductions", "groups")]
-    return [own_file("portable.h"), own_file("mathematics.h"), *engine]
+    return [read_text_file("portable.h"), read_text_file("mathematics.h"), *engine]
 
 
-def own_file(name: str) -> str:
+def read_text_file(name: str) -> str:
     """A file of C text beside this one."""
     return files("elman.interchange.c").joinpath(name).read_text(encoding="utf-8")
 
@@ -72,10 +72,10 @@ class Project:
         outputs: Sequence[str],
     ) -> None:
         self.name, self.layers, self.residual, self.module = name, layers, residual, module
-        signature = module.parts.signature
+        signature = module.runtime.signature
         entries = (*signature.inputs, *signature.static)
         macros = set(re.findall(r"#\s*define\s+(\w+)", "".join(shared_texts())))
-        self.names = c_names([entry for entry, _ in entries], _TAKEN | macros, _CAPITALS)
+        self.names = c_names([entry for entry, _ in entries], _RESERVED | macros, _CAPITALS)
         widths = [math.prod(sizes) for _, sizes in entries]
         self.inputs = dict(zip(self.names, widths, strict=True))
         self.takes = signature.takes
@@ -236,9 +236,9 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             f'#include "{name}_weights.h"',
             _LANES,
             "typedef float T;",
-            own_file("portable.h"),
+            read_text_file("portable.h"),
             file("functions.h"),
-            own_file("mathematics.h"),
+            read_text_file("mathematics.h"),
             file("reductions.h"),
             file("groups.h"),
             *(self._layer(index, layer) for index, layer in enumerate(self.layers)),
@@ -308,7 +308,7 @@ def _expected_results(
     """Random inputs [T, 1, n] and the module's outputs for them, computed in float64."""
     source = torch.Generator().manual_seed(0)
     steps = _STEPS
-    signature = module.parts.signature
+    signature = module.runtime.signature
     shapes = [((steps,), shape) for _, shape in signature.inputs]
     shapes += [((), shape) for _, shape in signature.static]
     inputs = {

@@ -130,7 +130,7 @@ class LayerText:
         self.layout: Layout = self._lowered.layout
         self.chunk = self._lowered.forward.chunk_row
         self._rate = WeightRate(self.job)
-        self._known: dict[Node, Tensor] = {}
+        self._values: dict[Node, Tensor] = {}
         # each group has arrays of its own, by name
         self._phases = [unrolled_phase(phase) for phase in self._lowered.forward.phases]
         for phase in self._phases:
@@ -150,11 +150,11 @@ class LayerText:
 
     def _value(self, value: Node) -> Tensor:
         """A value of weight rate."""
-        if value not in self._known:
+        if value not in self._values:
             with torch.no_grad():
                 weights = [w.detach().double() for w in self.weights]
-                self._known |= self._rate.values(weights, (value,))
-        return self._known[value]
+                self._values |= self._rate.values(weights, (value,))
+        return self._values[value]
 
     def vectors(self) -> Tensor:
         """Vectors and scalars of weight rate that the loops read, concatenated."""

@@ -93,7 +93,7 @@ def to_onnx(
     model = _Model(module, check_flag("lengths", lengths), check_flag("scan", scan))
     with torch.no_grad():
         model.build()
-    write_model(model.w, path, module.parts.signature.cell)
+    write_model(model.w, path, module.runtime.signature.cell)
     inputs, outputs = (
         {slot.name: slot.shape for slot in side} for side in (model.w.inputs, model.w.outputs)
     )
@@ -107,7 +107,7 @@ class _Model:
         self.module, self.w = module, Writer(require("onnx", "to_onnx"))
         self.lengths = self.w.name("lengths") if lengths else None
         self.within: str | None = None
-        self.form, self.takes = module.parts.signature.form, module.parts.signature.takes
+        self.form, self.takes = module.runtime.signature.form, module.runtime.signature.takes
         cells = [cell for cell, *_ in module._formulas()]
         self.kinds = [None if scan else _operator(cell) for cell in cells]
         self.directions = 1 + bool(module.bidirectional)
@@ -117,7 +117,7 @@ class _Model:
 
     def build(self) -> None:
         """Inputs, layers from the lowest on, outputs."""
-        signature, runners = self.module.parts.signature, self.module.runners
+        signature, runners = self.module.runtime.signature, self.module.runners
         lead, w = ([B, T] if self.module.batch_first else [T, B]), self.w
         named = [(w.name(name), shape) for name, shape in signature.inputs]
         inputs = [self._add_input(name, lead, shape) for name, shape in named]
@@ -173,7 +173,7 @@ class _Model:
     def _add_state(self, name: str, shape: tuple[int, ...], learned: Any) -> str:
         """Add initial states [layers·directions, B, n], or [1, B, n] of one, as an input; the
         default is zeros, or the learned states [layers·directions, n]."""
-        w, lead = self.w, self.module.parts.signature.lead
+        w, lead = self.w, self.module.runtime.signature.lead
         default = np.zeros((lead, 1, *shape))
         if learned is not None:
             default += to_numpy(learned).reshape(default.shape)
@@ -181,8 +181,8 @@ class _Model:
         w.inputs.append(Slot(name, (lead, STATES, *shape)))
         if not shape:
             name = w.emit("Unsqueeze", name, w.integers(-1))
-        ones = [w.integers(1), self.batch, w.integers(1)]
-        return w.emit("Expand", name, w.emit("Concat", *ones, axis=0))
+        sizes = [w.integers(1), self.batch, w.integers(1)]
+        return w.emit("Expand", name, w.emit("Concat", *sizes, axis=0))
 
     def _layer(
         self, number: int, layer: list[tuple[str, Any]], inputs: list[str], last: bool
@@ -215,7 +215,7 @@ class _Model:
         ranks = [2] * len(cell.inputs) + [1] * len(cell.static)
         for leaf, name, rank in zip(graph.inputs, names, ranks, strict=True):
             outer.bind(leaf, name, rank)
-        for leaf, weight in zip(graph.weights, self.module._settled_weights()[index], strict=True):
+        for leaf, weight in zip(graph.weights, self.module._current_weights()[index], strict=True):
             value = weight.detach().cpu().float().numpy()
             name = w.array(f"{leaf.name}_{suffix}", value if leaf.shape else value.reshape(1))
             outer.bind(leaf, name, 0)

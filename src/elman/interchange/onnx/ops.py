@@ -76,13 +76,13 @@ def _cumsum(w: Writer, node: Node, args: Sequence[str]) -> str:
     return w.emit("CumSum", args[0], w.integers(-1), reverse=int(node.backward_in_units))
 
 
-_SAME = (  # whose operators have their names
+_LIKE_NAMED = (  # whose operators have their names
     "add", "sub", "neg", "mul", "div", "tanh", "sigmoid", "relu", "exp", "log", "sqrt", "abs",
     "sin", "cos", "erf", "atan", "floor", "round", "pow", "softplus",
 )  # fmt: skip
 SPELL: dict[str, Spelling] = {
     "lin": _lin,
-    **{name: operator(name.title()) for name in _SAME},
+    **{name: operator(name.title()) for name in _LIKE_NAMED},
     "expm1": _expm1,
     "remainder": _remainder,
     "minimum": operator("Min"),

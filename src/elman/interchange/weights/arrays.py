@@ -64,7 +64,7 @@ class Kind(NamedTuple):
 
     @property
     def gates(self) -> str:
-        """Its gates in torch's order."""
+        """Names of the gates, in torch's order."""
         return GATES[self.name]
 
 
@@ -148,15 +148,15 @@ def scatter_weights(cell: Cell, gates: Gates) -> list[Array]:
     """
     names, parts = weight_names(cell), gates._asdict()
     biases = [ROLES[name] for name in names if ROLES.get(name) in ("b", "d")]
-    biases_given = [value for value in (gates.b, gates.d) if value is not None]
-    if not biases and any(value.any() for value in biases_given):
+    present = [value for value in (gates.b, gates.d) if value is not None]
+    if not biases and any(value.any() for value in present):
         raise InputError(
             "the arrays have biases that are not zero, and the module has none",
             "make the module with bias=True",
         )
     zeros = np.zeros(len(gates.W), gates.W.dtype)
     if len(biases) == 1:
-        parts["b"] = sum(biases_given[1:], biases_given[0]) if biases_given else zeros
+        parts["b"] = sum(present[1:], present[0]) if present else zeros
     else:
         parts |= {role: zeros if parts[role] is None else parts[role] for role in "bd"}
     if CANDIDATE in names:
@@ -207,9 +207,9 @@ def present_arrays(part: Gates) -> Iterator[tuple[str, Array]]:
     return ((role, value) for role, value in part._asdict().items() if value is not None)
 
 
-def layout_error(expected: str, got: Any) -> InputError:
+def layout_error(expected: str, arrays: Any) -> InputError:
     """Build the error for arrays of another form."""
-    return InputError(f"this layout is {expected}, not {type(got).__name__}")
+    return InputError(f"this layout is {expected}, not {type(arrays).__name__}")
 
 
 def as_array(value: Any, name: str, shape: tuple[int, ...] | None) -> Array:

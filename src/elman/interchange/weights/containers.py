@@ -201,8 +201,8 @@ class Listed:
         self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
     ) -> list[Gates]:
         values = list(_flatten_lists(arrays))
-        per_layer, rest = divmod(len(values), len(layers))
-        if rest or per_layer not in (2, 3):
+        per_layer, remainder = divmod(len(values), len(layers))
+        if remainder or per_layer not in (2, 3):
             raise InputError(
                 f"there are {len(values)} arrays for {len(layers)} layers and directions, which "
                 "have kernel, recurrent_kernel and maybe bias each"

@@ -138,19 +138,19 @@ def _reorder_rows(value: Array | None, source: str, target: str) -> Array | None
     return None if value is None else reorder_gates(value, source, target)
 
 
-_TWO: dict[str, Biases] = dict.fromkeys(("rnn", "gru", "lstm"), "two")
-_ONE: dict[str, Biases] = dict.fromkeys(("rnn", "gru", "lstm"), "one")
+_PAIR: dict[str, Biases] = dict.fromkeys(("rnn", "gru", "lstm"), "two")
+_SINGLE: dict[str, Biases] = dict.fromkeys(("rnn", "gru", "lstm"), "one")
 _ZRN = {"gru": "zrn", "gru_before": "zrn"}
 
 LAYOUTS: Mapping[str, Layout] = MappingProxyType(
     {
         layout.name: layout
         for layout in (
-            Layout("torch", Named(), _TWO),
-            Layout("cudnn", Flat(), _TWO),
-            Layout("keras", Listed(), {**_ONE, "gru": "two", "gru_before": "one"}, _ZRN, True),
-            Layout("flax", Trees(), {**_ONE, "gru": "candidate"}, {}, True),
-            Layout("nnx", Joined(), _ONE, {}, True),
+            Layout("torch", Named(), _PAIR),
+            Layout("cudnn", Flat(), _PAIR),
+            Layout("keras", Listed(), {**_SINGLE, "gru": "two", "gru_before": "one"}, _ZRN, True),
+            Layout("flax", Trees(), {**_SINGLE, "gru": "candidate"}, {}, True),
+            Layout("nnx", Joined(), _SINGLE, {}, True),
             Layout("equinox", Fields(), {"gru": "candidate", "lstm": "one"}),
             Layout(
                 "onnx",
@@ -235,7 +235,7 @@ def _convert_layers(module: Any, target: Layout, kind: Kind, cell: Cell, selecti
     with torch.no_grad():
         parts = [
             target.convert(gather_weights(cell, weights), kind)
-            for weights in module._settled_weights()[selection]
+            for weights in module._current_weights()[selection]
         ]
     return target.container.write(parts, _layers(module)[selection], kind)
 
@@ -272,7 +272,7 @@ def from_arrays(module: Any, arrays: Any, layout: str) -> None:
     except (InputError, ShapeError) as error:
         raise type(error)(_explain_mismatch(error, layout, module)) from None
     arrays_of_layers = [scatter_weights(cell, source.restore(part, kind)) for part in parts]
-    targets = [[_find_parameter(module, name) for name in names] for names in module.parts.names]
+    targets = [[_find_parameter(module, name) for name in names] for names in module.runtime.names]
     with torch.no_grad():
         for parameters, values in zip(targets, arrays_of_layers, strict=True):
             for parameter, value in zip(parameters, values, strict=True):

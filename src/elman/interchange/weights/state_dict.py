@@ -98,10 +98,10 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
 
-def _extra_names(tensors: Iterable[str], prefix: str, known_names: Container[str]) -> list[str]:
+def _extra_names(tensors: Iterable[str], prefix: str, module_names: Container[str]) -> list[str]:
     """Names that were saved beside the module's own, which the module lacks."""
     names = (name.removeprefix(prefix) for name in tensors if name.startswith(prefix))
-    return [name for name in names if "." not in name and name not in known_names]
+    return [name for name in names if "." not in name and name not in module_names]
 
 
 def _suggest_options(names: Iterable[str]) -> str:

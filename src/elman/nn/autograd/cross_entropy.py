@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from elman.engines.cross_entropy import CrossEntropy, Found, Rows, Wants, accumu
 from elman.errors import BuildError, DisagreementError, EngineError, InputError, warn_once
 from elman.nn.autograd.function import through_torch_ops
 from elman.nn.autograd.transforms import late_cotangents
+from elman.nn.compile.names import fixed_engine
 from elman.torch_internals import backward_keeps_graph
 
 Reduction = Literal["mean", "sum", "none"]
@@ -23,7 +25,7 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 @dataclass(frozen=True)
 class Rule:
-    """How the losses of rows become one, as of torch's cross entropy."""
+    """Reduction of the losses of rows, with the arguments of torch's cross entropy."""
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
@@ -32,7 +34,7 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Decoding:
-    """A call of a decoder.
+    """One call of a decoder: its tensors, its rule and its engine.
 
     Attributes:
         x [N, H], weight [V, H], bias [V] or None: of one type, on one device.
@@ -53,7 +55,7 @@ class Decoding:
         """The loss by torch's own two operations, with all logits in memory."""
         return plain_loss(F.linear(self.x, self.weight, self.bias), self.targets, self.rule)
 
-    def computed(self, wants: Wants, cotangents: Tensor | None = None) -> tuple[Tensor, Gradients]:
+    def compute(self, wants: Wants, cotangents: Tensor | None = None) -> tuple[Tensor, Gradients]:
         """Loss and gradients, without autograd. Rows that are ignored take no part.
 
         Args:
@@ -70,7 +72,7 @@ class Decoding:
         if cotangents is None:
             share = 1 / max(count, 1) if reduction == "mean" else 1.0
             cotangents = x.new_full((count,), share, dtype=wide)
-        losses, d_x, d_weight, d_bias = self._found(x, targets, cotangents.to(wide), wants)
+        losses, d_x, d_weight, d_bias = self._run_engine(x, targets, cotangents.to(wide), wants)
         if reduction != "none":
             losses = losses.sum() if reduction == "sum" else losses.mean()
         elif indices is not None:
@@ -79,14 +81,14 @@ class Decoding:
             d_x = torch.zeros_like(self.x).index_copy_(0, indices, d_x)
         return losses, (d_x, d_weight, d_bias)
 
-    def _found(self, x: Tensor, targets: Tensor, scale: Tensor, wants: Wants) -> Found:
+    def _run_engine(self, x: Tensor, targets: Tensor, scale: Tensor, wants: Wants) -> Found:
         """By the engine; by torch ops where there is none, or it fails and was not asked for."""
         rows = Rows(x, self.weight, self.bias, targets, self.rule.label_smoothing)
         if self.engine is not None and len(x):
             try:
-                found = self.engine(rows, scale, wants)
-                if found is not None:
-                    return found
+                result = self.engine(rows, scale, wants)
+                if result is not None:
+                    return result
             except (BuildError, DisagreementError) as error:
                 if self.named:
                     raise
@@ -112,7 +114,7 @@ def plain_loss(logits: Tensor, targets: Tensor, rule: Rule, weight: Tensor | Non
     )
 
 
-class Decoded(Function):
+class DecoderLoss(Function):
     """``apply(decoding, x, weight, bias)`` → the loss in the type that sums are made in."""
 
     @staticmethod
@@ -120,7 +122,7 @@ class Decoded(Function):
         """The loss; with the gradients, unless each row has a cotangent of its own."""
         wants = Wants(*ctx.needs_input_grad[1:])
         per_row = decoding.rule.reduction == "none"
-        loss, gradients = decoding.computed(Wants() if per_row else wants)
+        loss, gradients = decoding.compute(Wants() if per_row else wants)
         ctx.gradients = None if per_row else gradients
         ctx.wants, ctx.how = wants, (decoding.rule, decoding.engine, decoding.named)
         ctx.save_for_backward(decoding.targets, *tensors)
@@ -145,17 +147,17 @@ class Decoded(Function):
             )
             return (None, *gradients_of_leaves, *([None] if bias is None else []))
         if ctx.gradients is None:
-            return (None, *decoding(x, weight, bias).computed(ctx.wants, d_loss)[1])
+            return (None, *decoding(x, weight, bias).compute(ctx.wants, d_loss)[1])
         gradients = ctx.gradients
         if backward_keeps_graph():
-            return (None, *scaled(gradients, d_loss))
+            return (None, *scale_gradients(gradients, d_loss))
         ctx.gradients = None  # nobody else has them: they may become the leaves' own
         if d_loss.device.type == "cpu" and d_loss.item() == 1:  # looking costs nothing there
             return (None, *gradients)
         return (None, *(None if value is None else value.mul_(d_loss) for value in gradients))
 
 
-def scaled(gradients: Gradients, by: Tensor) -> Gradients:
+def scale_gradients(gradients: Gradients, by: Tensor) -> Gradients:
     """Gradients times a scalar, in their own types."""
     d_x, d_weight, d_bias = (None if v is None else v * by.to(v.dtype) for v in gradients)
     return d_x, d_weight, d_bias
@@ -200,3 +202,90 @@ def check_targets(targets: Tensor, vocabulary: int, ignored: int) -> None:
             f"target{place or ''} is {value}, not one of 0 … {vocabulary - 1}",
             f"LinearCrossEntropyLoss(…, ignore_index={value}) leaves such out",
         )
+
+
+# x [N, H], weight [V, H], bias [V] of one type; targets [...], N of them, int64; which gradients of
+# x, weight and bias are wanted; the rule; an engine's name, or ``auto``
+_SCHEMA = (
+    "Tensor x, Tensor weight, Tensor? bias, Tensor targets, bool[] wants, "
+    "int ignore_index, float label_smoothing, str reduction, str engine"
+)
+
+
+def trace_loss(
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rule: Rule
+) -> Tensor:
+    """The loss as the compiler traces it; arguments as of :func:`decoding_of`, targets [...]."""
+    grad = torch.is_grad_enabled()
+    wants = [grad and v is not None and v.requires_grad for v in (x, weight, bias)]
+    how = (rule.ignore_index, float(rule.label_smoothing), rule.reduction, fixed_engine("auto"))
+    return torch.ops.elman.linear_cross_entropy(x, weight, bias, targets, wants, *how)[0]
+
+
+def _decoding(arguments: Sequence[Any]) -> Decoding:
+    x, weight, bias, targets, _, *rule, engine = arguments
+    return decoding_of(x, weight, bias, targets.reshape(-1), Rule(*rule), engine)
+
+
+def _early(arguments: Sequence[Any]) -> Sequence[bool]:
+    """Gradients that the forward computes: of x, weight and bias."""
+    return (False, False, False) if arguments[7] == "none" else arguments[4]
+
+
+def _alike(arguments: Sequence[Any], wants: Sequence[bool]) -> list[Tensor]:
+    return [value.new_empty(value.shape) for value, want in zip(arguments, wants) if want]
+
+
+@torch.library.custom_op(
+    "elman::linear_cross_entropy", mutates_args=(), schema=f"({_SCHEMA}) -> Tensor[]"
+)
+def linear_cross_entropy(*arguments: Any) -> list[Tensor]:
+    """The loss, and the gradients of x, weight and bias that are wanted."""
+    _, weight, _, targets, _, ignored, *_ = arguments
+    check_targets(targets, len(weight), ignored)
+    loss, gradients = _decoding(arguments).compute(Wants(*_early(arguments)))
+    return [loss, *(value for value in gradients if value is not None)]
+
+
+@linear_cross_entropy.register_fake
+def _(*arguments: Any) -> list[Tensor]:
+    x = arguments[0]
+    shape = [len(x)] if arguments[7] == "none" else []
+    loss = x.new_empty(shape, dtype=accumulated(x.dtype))
+    return [loss, *_alike(arguments, _early(arguments))]
+
+
+@torch.library.custom_op(
+    "elman::linear_cross_entropy_backward",
+    mutates_args=(),
+    schema=f"(Tensor cotangents, {_SCHEMA}) -> Tensor[]",
+)
+def linear_cross_entropy_backward(cotangents: Tensor, *arguments: Any) -> list[Tensor]:
+    """Gradients that are wanted, of losses [N] with cotangents [N]."""
+    gradients = _decoding(arguments).compute(Wants(*arguments[4]), cotangents)[1]
+    return [value for value in gradients if value is not None]
+
+
+@linear_cross_entropy_backward.register_fake
+def _(cotangents: Tensor, *arguments: Any) -> list[Tensor]:
+    return _alike(arguments, arguments[4])
+
+
+def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    *tensors, ctx.wants, ignored, smoothing, ctx.reduction, engine = inputs
+    ctx.how = ctx.wants, ignored, smoothing, ctx.reduction, engine
+    ctx.save_for_backward(*(tensors if ctx.reduction == "none" else output[1:]))
+
+
+def _backward(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
+    d_loss, tensors = cotangents[0], ctx.saved_tensors
+    if ctx.reduction == "none":
+        tensors = torch.ops.elman.linear_cross_entropy_backward(d_loss, *tensors, *ctx.how)
+    each = iter(tensors)
+    gradients: Any = [next(each) if want else None for want in ctx.wants]
+    if ctx.reduction != "none" and d_loss is not None:
+        gradients = scale_gradients(gradients, d_loss)
+    return *gradients, *(None for _ in range(6))
+
+
+linear_cross_entropy.register_autograd(_backward, setup_context=_setup_context)

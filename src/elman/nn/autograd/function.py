@@ -1,4 +1,4 @@
-"""One autograd function for all kernels with a backward of their own: save, call, hand back."""
+"""The autograd function of all kernels that have a backward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.autograd import Function
 from elman.engines.base import Kernel
 from elman.engines.call import Call, Cotangents, Result
 from elman.engines.vjp import leaves_of, vjp
-from elman.nn.autograd.transforms import in_func, late_cotangents, torch_ops_alone
+from elman.nn.autograd.transforms import inside_func, late_cotangents, require_torch_ops
 from elman.torch_internals import backward_keeps_graph, is_view
 
 
@@ -79,12 +79,12 @@ def through_torch_ops(
         needs: which arguments get a gradient; None: those that require one.
     """
     needs = [tensor.requires_grad for tensor in tensors] if needs is None else needs
-    if late and in_func():
+    if late and inside_func():
         return _in_func(run, tensors, cotangents, needs)
     # each apart from all others: aliases where a derivative of the gradient may follow
     watched = torch.is_grad_enabled()
     leaves = [t.view_as(t) for t in tensors] if watched else leaves_of(tensors, needs)
-    with torch.enable_grad(), torch_ops_alone(late):
+    with torch.enable_grad(), require_torch_ops(late):
         values = run(*leaves)
     return vjp(values, leaves, cotangents, needs, torch.is_grad_enabled())
 
@@ -95,16 +95,18 @@ def _in_func(
     cotangents: Sequence[Tensor | None],
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
-    """The same inside torch.func, which has a pullback of its own."""
+    """:func:`through_torch_ops` inside torch.func, by its own pullback."""
     differentiable = [k for k, need in enumerate(needs) if need]
 
-    def of_wanted(*leaves: Tensor) -> tuple[Tensor, ...]:
+    def run_differentiable(*leaves: Tensor) -> tuple[Tensor, ...]:
         every = list(tensors)
         for k, value in zip(differentiable, leaves, strict=True):
             every[k] = value
         return run(*every)
 
-    pullback: Any = torch.func.vjp(of_wanted, *(tensors[k].detach() for k in differentiable))
+    pullback: Any = torch.func.vjp(
+        run_differentiable, *(tensors[k].detach() for k in differentiable)
+    )
     values, pull = pullback[0], pullback[1]
     grads = pull(
         tuple(
@@ -132,7 +134,7 @@ def through(kernel: Kernel, call: Call) -> Result:
 
 
 class BoundKernel(NamedTuple):
-    """What calls of one kind run on.
+    """The kernel that runs calls of one kind.
 
     Attributes:
         kernel: of one layer in one direction, or of several.

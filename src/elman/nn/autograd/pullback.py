@@ -13,7 +13,7 @@ from torch import Tensor
 from elman.engines.base import Kernel
 from elman.engines.call import Call, Form, Result
 from elman.engines.packed import Packed, for_layout
-from elman.nn.autograd.derived import Derived
+from elman.nn.autograd.derived import DerivedStep
 from elman.torch_internals import is_view
 
 Some = Sequence[Tensor | None]
@@ -30,20 +30,20 @@ class Pass:
         sampled: whether those of the weights may be asked for by sample, once there are samples.
         by_sample: whether they are.
         slices: of a vmap whose slices are separate calls, which one this is.
-        kept: kernel and what it saved, by arguments: functions of torch hand tensors of a forward
+        cache: kernel and what it saved, by arguments: functions of torch hand tensors of a forward
             on as outputs, but these are read by the kernel that made them alone, so they stay here.
     """
 
-    of: Derived
+    of: DerivedStep
     packed: Packed | None
     wants: tuple[bool, ...]
     sampled: bool = False
     by_sample: bool = False
     slices: tuple[int, ...] = ()
-    kept: dict[Any, tuple[Kernel, tuple[Tensor, ...]]] = field(default_factory=dict)
+    cache: dict[Any, tuple[Kernel, tuple[Tensor, ...]]] = field(default_factory=dict)
 
     def part(self, index: int) -> Pass:
-        """The same for one slice of the arguments."""
+        """Return the pass of one slice of a vmap."""
         return replace(self, by_sample=False, slices=(*self.slices, index))
 
     def call(self, tensors: Sequence[Tensor]) -> Call:
@@ -54,15 +54,15 @@ class Pass:
         """Run all steps on plain tensors; the output and the last states."""
         kernel, (output, last, saved) = self._forward(tensors)
         if any(self.wants):
-            self.kept[self._place(tensors)] = kernel, saved
+            self.cache[self._place(tensors)] = kernel, saved
         # what is kept shares memory with the output, which the caller may write to
         return (output.clone() if is_view(output) else output, *last)
 
-    def saved(self, tensors: Sequence[Tensor]) -> tuple[Kernel, tuple[Tensor, ...]]:
+    def recall(self, tensors: Sequence[Tensor]) -> tuple[Kernel, tuple[Tensor, ...]]:
         """A kernel for the backward of plain tensors, and what its forward saved."""
-        kept = self.kept.get(self._place(tensors))
-        if kept is not None:
-            return kept
+        entry = self.cache.get(self._place(tensors))
+        if entry is not None:
+            return entry
         kernel, result = self._forward(tensors)
         return kernel, result.saved
 
@@ -87,26 +87,26 @@ class Pullback:
 
     Attributes:
         primal: the forward, with what is wanted.
-        given: for each result of the forward, whether it has a cotangent.
+        present: for each result of the forward, whether it has a cotangent.
     """
 
     primal: Pass
-    given: tuple[bool, ...]
+    present: tuple[bool, ...]
 
     @property
-    def wanted(self) -> list[int]:
+    def targets(self) -> list[int]:
         """Indices of the arguments that get a gradient."""
         return [k for k, flag in enumerate(self.primal.wants) if flag]
 
     def part(self, index: int) -> Pullback:
-        """The same for one slice of the arguments."""
+        """Return the pullback of one slice of a vmap."""
         return replace(self, primal=self.primal.part(index))
 
     def cut(self, flat: Sequence[Tensor]) -> tuple[Sequence[Tensor], list[Tensor | None]]:
         """The forward's arguments, and a cotangent or None for each of its results."""
         count = len(self.primal.wants)
-        rest = iter(flat[count:])
-        return flat[:count], [next(rest) if flag else None for flag in self.given]
+        cotangents = iter(flat[count:])
+        return flat[:count], [next(cotangents) if flag else None for flag in self.present]
 
     def axes(self) -> list[int | None]:
         """The batch axis of each argument; the weights have none."""
@@ -116,7 +116,7 @@ class Pullback:
             *(1 for _ in range(first)),
             *(0 for _ in range(second)),
             *(None for _ in range(len(self.primal.wants) - first - second)),
-            *(axis for axis, flag in zip(results, self.given, strict=True) if flag),
+            *(axis for axis, flag in zip(results, self.present, strict=True) if flag),
         ]
 
     def separate(self, dims: Sequence[int | None]) -> bool:
@@ -129,7 +129,7 @@ class Pullback:
         separate_weights = any(axis is None and dim is not None for axis, dim in pairs)
         return separate_weights or self.primal.packed is not None
 
-    def filled(
+    def fill(
         self, tensors: Sequence[Tensor], gradients: Some, samples: int = 0
     ) -> tuple[Tensor, ...]:
         """The gradients that are wanted; zeros where none flows.
@@ -141,7 +141,7 @@ class Pullback:
         """
         axes = self.axes()
         values: list[Tensor] = []
-        for k in self.wanted:
+        for k in self.targets:
             value, like = gradients[k], tensors[k]
             if value is None:
                 lead = (samples,) if samples and axes[k] is None else ()
@@ -149,29 +149,29 @@ class Pullback:
             values.append(value)
         return tuple(values)
 
-    def unfolded(
-        self, made: Sequence[Tensor], batch: tuple[int, int], weights: tuple[int, int] | None
+    def unfold(
+        self, results: Sequence[Tensor], batch: tuple[int, int], weights: tuple[int, int] | None
     ) -> Any:
         """Results whose batch holds all slices, with an axis of slices, and which axis that is.
 
         Args:
-            made: the results.
+            results: the results.
             batch: slices, and samples of each.
             weights: the same of the weights' gradients, where they have an axis of samples.
         """
-        axes = [self.axes()[k] for k in self.wanted]
+        axes = [self.axes()[k] for k in self.targets]
         values = [
             value.unflatten(axis, batch)
             if axis is not None
             else value
             if weights is None
             else value.unflatten(0, weights)
-            for value, axis in zip(made, axes, strict=True)
+            for value, axis in zip(results, axes, strict=True)
         ]
         return tuple(values), tuple(axis or 0 for axis in axes)
 
 
-def one_by_one(
+def map_slices(
     apply: Callable[..., tuple[Tensor, ...]],
     of: Pass | Pullback,
     tensors: Sequence[Tensor],
@@ -188,7 +188,7 @@ def one_by_one(
     return results, (0,) * len(results)
 
 
-def folded(
+def fold(
     tensors: Sequence[Tensor],
     dims: Sequence[int | None],
     axes: Sequence[int | None],

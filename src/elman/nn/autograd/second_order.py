@@ -21,10 +21,10 @@ from elman.engines.packed import for_layout
 from elman.engines.reference.engine import ReferenceKernel
 from elman.engines.vjp import vjp
 from elman.errors import warn_once
-from elman.nn.autograd.derived import COMPILED, Derived
+from elman.nn.autograd.derived import COMPILED, DerivedStep
 from elman.nn.autograd.function import through_torch_ops
-from elman.nn.autograd.pullback import Pass, Pullback, Some, folded, one_by_one
-from elman.nn.autograd.transforms import DUAL, FUNC, batched, transformed
+from elman.nn.autograd.pullback import Pass, Pullback, Some, fold, map_slices
+from elman.nn.autograd.transforms import DUAL, FUNC, is_batched, transform_reason
 from elman.torch_internals import differentiated_in_vmap, forward_gradients, forward_mode
 
 
@@ -39,13 +39,13 @@ class Differentiable(DifferentiableKernel):
     engine = "reference"
     packs = True
 
-    def __init__(self, of: Derived, reference: Kernel) -> None:
+    def __init__(self, of: DerivedStep, reference: Kernel) -> None:
         self._of, self._reference = of, reference
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
         tensors, like = call.tensors, call.states[0]
-        reason = transformed(tensors)
+        reason = transform_reason(tensors)
         derivable = reason in (None, FUNC, DUAL)
         engine = self._of.engine(like) if derivable and not self._of.graph.clips else None
         if engine is None:
@@ -71,9 +71,9 @@ def gradients(primal: Pass, tensors: Sequence[Tensor], d: Some) -> list[Tensor |
     """Gradients of the arguments that a forward wants, from the cotangents of its results."""
     by_argument: list[Tensor | None] = [None] * len(tensors)
     back = Pullback(primal, tuple([d_value is not None for d_value in d]))
-    if any(back.given) and back.wanted:
+    if any(back.present) and back.targets:
         results = Backward.apply(back, *tensors, *(d_value for d_value in d if d_value is not None))
-        for k, value in zip(back.wanted, results, strict=True):
+        for k, value in zip(back.targets, results, strict=True):
             by_argument[k] = value
     return by_argument
 
@@ -120,7 +120,7 @@ class Forward(Function):
     def backward(ctx: Any, *d: Tensor | None) -> Any:  # type: ignore[override]
         """Gradients of what is asked for."""
         wants = tuple(ctx.needs_input_grad[1:])
-        if batched(d):
+        if is_batched(d):
             run = _by_torch_ops(ctx.primal)
             return (None, *through_torch_ops(run, ctx.saved_tensors, d, needs=wants))
         return (None, *gradients(replace(ctx.primal, wants=wants), ctx.saved_tensors, d))
@@ -134,13 +134,13 @@ class Forward(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], primal: Pass, *tensors: Tensor) -> Any:
-        """A batch of batches is a batch; with weights of their own, each is a call."""
+        """Fold the slices into the batch; slices with weights of their own are separate calls."""
         back = Pullback(primal, (False,) * (1 + primal.of.counts[1]))
         axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
         if back.separate(dims):
-            return one_by_one(Forward.apply, primal, tensors, dims, count)
+            return map_slices(Forward.apply, primal, tensors, dims, count)
         primal = replace(primal, by_sample=primal.sampled and primal.of.order <= COMPILED)
-        output, *last = Forward.apply(primal, *folded(tensors, dims, axes, count))
+        output, *last = Forward.apply(primal, *fold(tensors, dims, axes, count))
         results = (
             output.unflatten(1, (count, -1)),
             *(end.unflatten(0, (count, -1)) for end in last),
@@ -156,10 +156,10 @@ class Backward(Function):
         """Run the kernel's backward; its forward again, if what it saved was for something else."""
         tensors, d = back.cut(flat)
         primal = replace(back.primal, by_sample=False)
-        kernel, saved = primal.saved(tensors)
+        kernel, saved = primal.recall(tensors)
         cotangents = Cotangents(d[0], tuple(d[1:]))
         gradients = kernel.backward(primal.call(tensors), saved, cotangents, True)
-        return back.filled(tensors, gradients.tensors)
+        return back.fill(tensors, gradients.tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -178,25 +178,25 @@ class Backward(Function):
         count = len(tensors)
         if all(d_value is None for d_value in v):
             return (None, *(None for _ in needs))
-        if batched(v):
+        if is_batched(v):
             run = _gradients_by_torch_ops(back)
             return (None, *through_torch_ops(run, ctx.saved_tensors, v, needs=needs))
         directions: list[Tensor | None] = [None] * count
-        for k, d_value in zip(back.wanted, v, strict=True):
+        for k, d_value in zip(back.targets, v, strict=True):
             directions[k] = d_value
-        moving, own = _moving(back.primal, tensors, directions)
+        moving, tangent_arguments = _moving(back.primal, tensors, directions)
         wants = tuple(_still(back.primal, moving, needs[:count], False))
         moving = replace(moving, wants=wants)
         d_cotangents: list[Tensor | None] = [None] * len(d)
         if any(needs[count:]):
-            output, *last = Forward.apply(moving, *own)
+            output, *last = Forward.apply(moving, *tangent_arguments)
             d_cotangents = [output, *last[len(last) // 2 :]]
-        arguments = gradients(moving, own, _of_tangent(d))
+        arguments = gradients(moving, tangent_arguments, _of_tangent(d))
         by_name = dict(zip(moving.of.names, arguments, strict=True))
         return (
             None,
             *(by_name[name] for name in back.primal.of.names),
-            *(d_value for d_value, flag in zip(d_cotangents, back.given, strict=True) if flag),
+            *(d_value for d_value, flag in zip(d_cotangents, back.present, strict=True) if flag),
         )
 
     @staticmethod
@@ -207,30 +207,30 @@ class Backward(Function):
         count = len(tensors)
         total: list[Tensor | None] = [None] * count
         if any(move is not None for move in moves[:count]):
-            moving, own = _moving(back.primal, tensors, moves[:count])
+            moving, tangent_arguments = _moving(back.primal, tensors, moves[:count])
             wants = tuple(_still(back.primal, moving, back.primal.wants, False))
-            arguments = gradients(replace(moving, wants=wants), own, _of_tangent(d))
+            arguments = gradients(replace(moving, wants=wants), tangent_arguments, _of_tangent(d))
             by_name = dict(zip(moving.of.names, arguments, strict=True))
             total = [by_name[name] for name in back.primal.of.names]
-        rest = iter(moves[count:])
-        d_moves = [next(rest) if flag else None for flag in back.given]
+        cotangents = iter(moves[count:])
+        d_moves = [next(cotangents) if flag else None for flag in back.present]
         further = gradients(back.primal, tensors, d_moves)
-        return tuple(_sum(total[k], further[k], tensors[k]) for k in back.wanted)
+        return tuple(_sum(total[k], further[k], tensors[k]) for k in back.targets)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], back: Pullback, *flat: Tensor) -> Any:
-        """As of the forward; gradients of weights are summed for each sample."""
+        """Fold the slices into the batch; gradients of weights are summed for each slice."""
         axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
-        by_sample = any(axes[k] is None for k in back.wanted)
+        by_sample = any(axes[k] is None for k in back.targets)
         each_alone = by_sample and (back.primal.of.order > COMPILED or forward_mode())
         if each_alone or back.separate(dims):
-            return one_by_one(Backward.apply, back, flat, dims, count)
-        batch = folded(flat, dims, axes, count)
+            return map_slices(Backward.apply, back, flat, dims, count)
+        batch = fold(flat, dims, axes, count)
         if by_sample:
             results = PerSample.apply(back, count, *batch)
         else:
             results = Backward.apply(back, *batch)
-        return back.unfolded(results, (count, -1), None)
+        return back.unfold(results, (count, -1), None)
 
 
 class PerSample(Function):
@@ -241,11 +241,11 @@ class PerSample(Function):
         """Run the kernel that hands out rows, and sum them."""
         tensors, d = back.cut(flat)
         primal = replace(back.primal, by_sample=True)
-        _, saved = primal.saved(tensors)
+        _, saved = primal.recall(tensors)
         kernel = primal.of.per_sample(tensors[0], primal.wants)
         cotangents = Cotangents(d[0], tuple(d[1:]))
         gradients = kernel.by_sample(primal.call(tensors), saved, cotangents, samples)
-        return back.filled(tensors, gradients.tensors, samples)
+        return back.fill(tensors, gradients.tensors, samples)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -270,7 +270,7 @@ class PerSample(Function):
             ]
             return tuple(
                 torch.stack(values) if axes[k] is None else torch.cat(values, axes[k])
-                for k, values in zip(back.wanted, zip(*each, strict=True), strict=True)
+                for k, values in zip(back.targets, zip(*each, strict=True), strict=True)
             )
 
         pullback: Any = torch.func.vjp(run, *ctx.saved_tensors)[1]
@@ -283,12 +283,12 @@ class PerSample(Function):
         """More samples."""
         axes, count, dims = back.axes(), info.batch_size, in_dims[2:]
         if back.separate(dims):
-            return one_by_one(
+            return map_slices(
                 lambda part, *slices: PerSample.apply(part, samples, *slices),
                 back, flat, dims, count,
             )  # fmt: skip
-        results = PerSample.apply(back, count * samples, *folded(flat, dims, axes, count))
-        return back.unfolded(results, (count, -1), (count, samples))
+        results = PerSample.apply(back, count * samples, *fold(flat, dims, axes, count))
+        return back.unfold(results, (count, -1), (count, samples))
 
 
 def _by_torch_ops(primal: Pass) -> Callable[..., tuple[Tensor, ...]]:
@@ -299,7 +299,7 @@ def _by_torch_ops(primal: Pass) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def _gradients_by_torch_ops(back: Pullback) -> Callable[..., tuple[Tensor, ...]]:
-    """Its gradients."""
+    """The gradients of a forward by torch ops alone, for the same case."""
 
     def run(*flat: Tensor) -> tuple[Tensor, ...]:
         tensors, d = back.cut(flat)
@@ -309,7 +309,7 @@ def _gradients_by_torch_ops(back: Pullback) -> Callable[..., tuple[Tensor, ...]]
             for t, want in zip(tensors, wants, strict=True)
         ]
         grads = vjp(_by_torch_ops(back.primal)(*leaves), leaves, d, wants, True)
-        return back.filled(tensors, grads)
+        return back.fill(tensors, grads)
 
     return run
 

@@ -1,4 +1,4 @@
-"""Under what a layer runs: kernels read memory, which transforms, modes and classes may hide."""
+"""Detection of transforms, modes and tensor classes that hide the memory which kernels read."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _alone: ContextVar[bool] = ContextVar("elman_torch_ops", default=False)
 
 
 @contextmanager
-def torch_ops_alone(enabled: bool = True) -> Iterator[None]:
-    """Inside, :func:`transformed` says that only torch ops may run."""
+def require_torch_ops(enabled: bool = True) -> Iterator[None]:
+    """Inside, :func:`transform_reason` says that only torch ops may run."""
     token = _alone.set(enabled or _alone.get())
     try:
         yield
@@ -37,7 +37,7 @@ def torch_ops_alone(enabled: bool = True) -> Iterator[None]:
         _alone.reset(token)
 
 
-def transformed(tensors: Iterable[Tensor]) -> str | None:
+def transform_reason(tensors: Iterable[Tensor]) -> str | None:
     """Why only torch ops may see these tensors, or None where a kernel may read their memory.
 
     Args:
@@ -58,12 +58,12 @@ def transformed(tensors: Iterable[Tensor]) -> str | None:
             return "a tensor without memory (device meta)"
         if tensor.is_neg():
             return "a view that negates its memory"
-    if in_func():
+    if inside_func():
         return FUNC
     return DUAL if forward_mode() else None
 
 
-def plain() -> bool:
+def is_plain() -> bool:
     """Whether nothing is under way that changes what torch's operations do: no transform, mode,
     tracer, compiler or autocast. Tensors may still be of classes that hide their memory."""
     return not (
@@ -81,14 +81,14 @@ def plain() -> bool:
 def late_cotangents(cotangents: Iterable[Tensor | None]) -> bool:
     """Whether cotangents are of a transform that began after the forward: only torch ops may see
     them."""
-    return in_func() or forward_mode() or batched(cotangents)
+    return inside_func() or forward_mode() or is_batched(cotangents)
 
 
-def in_func() -> bool:
+def inside_func() -> bool:
     """Whether a transform of torch.func is under way."""
     return innermost_transform() is not None
 
 
-def batched(cotangents: Iterable[Tensor | None]) -> bool:
+def is_batched(cotangents: Iterable[Tensor | None]) -> bool:
     """Whether autograd's own batching (``is_grads_batched``) is what cotangents are of."""
     return any(d is not None and is_batched_cotangent(d) for d in cotangents)

@@ -1,1 +1,1 @@
-"""A call of a module: its arguments checked, planned once, run many times."""
+"""Calls of modules: arguments are checked, the call is planned once and run many times."""

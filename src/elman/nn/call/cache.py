@@ -11,26 +11,26 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.nn.autograd.transforms import plain
+from elman.nn.autograd.transforms import is_plain
 from elman.nn.call.dense import is_dense
 from elman.nn.call.plan import CallPlan
-from elman.nn.engine_choice import wanted
-from elman.nn.modules.layer_options import Configured
+from elman.nn.engine_choice import requested_engine
+from elman.nn.modules.layer_options import ModuleOptions
 from elman.torch_internals import fp32_precision as _precision
 
 _MOST = 128  # plans of a module; beyond them it begins anew
 _PLAIN = (Tensor, Parameter)
 _OF: Any = Tensor
 _dtype, _shape, _on_cpu, _needs_grad = [
-    one.__get__ for one in (_OF.dtype, _OF.shape, _OF.is_cpu, _OF.requires_grad)
+    getter.__get__ for getter in (_OF.dtype, _OF.shape, _OF.is_cpu, _OF.requires_grad)
 ]
 _grad = torch.is_grad_enabled
 _deterministic = torch.are_deterministic_algorithms_enabled
-_read_options = attrgetter("training", "batch_first", "dropout", *Configured.READ_BY_CALLS)
+_read_options = attrgetter("training", "batch_first", "dropout", *ModuleOptions.READ_BY_CALLS)
 
 
 class Kind(NamedTuple):
-    """What calls of one kind have in common, and the weights of one of them.
+    """The key of all calls of one kind, and the tensors of one of them.
 
     Attributes:
         key: finds the plan.
@@ -70,7 +70,7 @@ class CallCache:
     def kind_of(self, module: Any, x: Any, state: Any, options: Mapping[str, Any]) -> Kind | None:
         """The kind of a call; None where calls like it are planned anew each time: in transforms,
         modes and autocast, or with tensors that are not plain ones."""
-        if not plain():
+        if not is_plain():
             return None
         tensors: list[Tensor] = [x] if type(x) is Tensor else []
         form: list[Hashable] = []
@@ -92,7 +92,7 @@ class CallCache:
                 first.shape,
                 first.stride(),
                 first.dtype,
-                wanted(module.engine),
+                requested_engine(module.engine),
                 _deterministic(),
                 _precision("mkldnn", "rnn"),
                 *map(_needs_grad, tensors if _grad() else ()),
@@ -129,7 +129,7 @@ class CallCache:
 
 
 def _describe(value: Any, tensors: list[Tensor]) -> Hashable:
-    """What of an argument is not its tensors, which are added to a list.
+    """Describe an argument without its tensors; these are appended to ``tensors``.
 
     Raises:
         TypeError: it is none that calls of a kind can have in common.

@@ -1,4 +1,4 @@
-"""What every module takes: tensors with strides, not sparse or nested ones."""
+"""Checks of tensors, devices and models, shared by all modules."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def check_factory(device: Any, dtype: Any) -> None:
         InputError: no parameters can be there, or of such a type.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in TRAINED):
-        got = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
+        subject_type = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
         type_names = ", ".join(map(str, TRAINED))
         raise InputError(
-            f"dtype must be a type that weights are trained in ({type_names}), got {got}"
+            f"dtype must be a type that weights are trained in ({type_names}), got {subject_type}"
         )
     if device is None:
         return

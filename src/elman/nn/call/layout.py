@@ -1,8 +1,8 @@
-"""How the arguments of a call lie: from the caller's layout to the inner one, and back."""
+"""Layouts of the arguments of a call: conversion to the inner layout and back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,13 +10,16 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import ShapeError
-from elman.nn.call.packing import Rows, checked_lengths
+from elman.frontend.cell import Cell
+from elman.frontend.signature import Declared
+from elman.ir.types import axes_of
+from elman.nn.call.packing import Rows, check_lengths
 
 Named = tuple[str, tuple[int, ...]]  # a value's name, and its sizes without batch and time
 
 
 class Layout(NamedTuple):
-    """How the arguments of a call lie; the inner layout is [T, B, n], packed [N, n].
+    """Layout of the arguments of a call; the inner layout is [T, B, n], packed [N, n].
 
     Attributes:
         batched: whether there is an axis of samples.
@@ -51,7 +54,7 @@ class Layout(NamedTuple):
         if not self.padded:
             return None
         steps, batch = x.shape[1::-1] if self.batch_first else x.shape[:2]
-        return Rows.of_lengths(checked_lengths(lengths, batch, steps), steps, x.device)
+        return Rows.of_lengths(check_lengths(lengths, batch, steps), steps, x.device)
 
     def enter_steps(self, value: Any, rows: Rows | None) -> Tensor:
         """A value of each step in the inner layout.
@@ -122,7 +125,7 @@ def cast_to(value: Any, dtype: torch.dtype) -> Any:
 
 
 class StateForm(NamedTuple):
-    """How the states of a module's layers and directions lie.
+    """Layout of the states of all layers and directions of a module.
 
     Inside of the module they are a tuple of tensors. Where all layers have the same states it is
     one [layers · directions, B, n] for each state, and the caller's form too. Where not it is one
@@ -160,7 +163,7 @@ class StateForm(NamedTuple):
             return list(zip(*[array.unbind(0) for array in arrays]))
         return self._cut([array.squeeze(0) for array in arrays])
 
-    def joined(self, ends: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
+    def join(self, ends: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
         """Last states, laid out as the initial ones were.
 
         Alike ones are stacked, even if there is one layer: a view could not be ``detach_()``-ed.
@@ -175,12 +178,12 @@ class StateForm(NamedTuple):
         return tuple([torch.stack(flat[k::count]) for k in range(count)])
 
     def arrays(self, state: Any) -> list[Tensor]:
-        """States from what :meth:`closed` returned."""
+        """States from what :meth:`nest` returned."""
         if self.alike:
             return list(state) if isinstance(state, (tuple, list)) else [state]
-        return [value.unsqueeze(0) for value in self.opened(state) or ()]
+        return [value.unsqueeze(0) for value in self.flatten(state) or ()]
 
-    def opened(self, state: Any) -> list[Any] | None:
+    def flatten(self, state: Any) -> list[Any] | None:
         """Every state that a caller's list has, one after another; None if it is no such list."""
         if not isinstance(state, (list, tuple)) or len(state) != len(self.counts):
             return None
@@ -189,15 +192,17 @@ class StateForm(NamedTuple):
             return None
         return [value for states in each for value in states]
 
-    def closed(self, arrays: Sequence[Tensor]) -> Any:
+    def nest(self, arrays: Sequence[Tensor]) -> Any:
         """States as the caller has them: a tensor, a tuple of several, or a list of these.
 
         Args:
             arrays: as of :meth:`rows`.
         """
         if self.alike:
-            return one_or_all(arrays)
-        return [one_or_all(states) for states in self._cut([a.squeeze(0).clone() for a in arrays])]
+            return unwrap_single(arrays)
+        return [
+            unwrap_single(states) for states in self._cut([a.squeeze(0).clone() for a in arrays])
+        ]
 
     def _cut(self, flat: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         rows: list[tuple[Tensor, ...]] = []
@@ -208,6 +213,97 @@ class StateForm(NamedTuple):
         return rows
 
 
-def one_or_all(values: Sequence[Any]) -> Any:
+def unwrap_single(values: Sequence[Any]) -> Any:
     """The only one of some values, or a tuple of them."""
     return values[0] if len(values) == 1 else tuple(values)
+
+
+NamedAxes = tuple[str, tuple[int, int] | None]
+
+
+class MatrixShapes(NamedTuple):
+    """Names of what a module takes and gives, with rows and columns where it is a matrix.
+
+    Attributes:
+        inputs, static, states, outputs: in declared order. What no one tensor holds, outputs of two
+            directions and states of unlike layers, stays as it is inside.
+    """
+
+    inputs: tuple[NamedAxes, ...]
+    static: tuple[NamedAxes, ...]
+    states: tuple[NamedAxes, ...]
+    outputs: tuple[NamedAxes, ...]
+
+    @staticmethod
+    def of(
+        cells: Sequence[tuple[Cell, Mapping[str, int]]], *, alike: bool, bidirectional: bool
+    ) -> MatrixShapes | None:
+        """The matrices of the layers of a module; None if there are none.
+
+        Args:
+            cells: the cell of each layer and direction, and the sizes of its dims.
+            alike: whether all have the same states.
+            bidirectional: whether outputs of two directions are joined.
+        """
+        (first, sizes), (last, last_sizes) = cells[0], cells[-1]
+        outputs = last.outputs or last.states[:1]
+        shapes = MatrixShapes(
+            _named_axes(first.inputs, sizes),
+            _named_axes(first.static, sizes),
+            _named_axes(first.states, sizes) if alike else (),
+            () if bidirectional else _named_axes(outputs, last_sizes),
+        )
+        return shapes if any(axes for group in shapes for _, axes in group) else None
+
+    def flatten(self, x: Any, state: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+        """Inputs and states with rows of K · V units; static inputs are replaced in the options.
+
+        Raises:
+            ShapeError: a matrix has other rows or columns.
+        """
+        if "static" in options:
+            options["static"] = _each(_flat, options["static"], self.static)
+        return _each(_flat, x, self.inputs), _each(_flat, state, self.states)
+
+    def restore(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The results of a call with matrices [.., K, V]: outputs, sequences of states if they were
+        asked for, last states."""
+        output, *sequences, last = results
+        wide = [_each(_wide, value, self.states if self.outputs else ()) for value in sequences]
+        return _each(_wide, output, self.outputs), *wide, _each(_wide, last, self.states)
+
+
+def _named_axes(entries: Sequence[Declared], sizes: Mapping[str, int]) -> tuple[NamedAxes, ...]:
+    return tuple(
+        (entry.name, axes_of(entry.shape[0][0], sizes) if entry.shape else None)
+        for entry in entries
+    )
+
+
+def _each(change: Any, values: Any, entries: tuple[NamedAxes, ...]) -> Any:
+    """Change a tensor, or each of a tuple, that is a matrix; a PackedSequence by its data."""
+    several = type(values) in (tuple, list)
+    row: Sequence[Any] = values if several else (values,)
+    if not any(axes for _, axes in entries) or len(row) != len(entries):
+        return values
+
+    def apply(value: Any, name: str, axes: tuple[int, int] | None) -> Any:
+        if axes is None:
+            return value
+        if isinstance(value, PackedSequence):
+            return PackedSequence(change(value.data, name, axes), *value[1:])
+        return change(value, name, axes) if isinstance(value, Tensor) else value
+
+    new = [apply(value, *entry) for value, entry in zip(row, entries)]
+    return tuple(new) if several else new[0]
+
+
+def _flat(value: Tensor, name: str, axes: tuple[int, int]) -> Tensor:
+    if value.shape[-2:] != axes:
+        K, V = axes
+        raise ShapeError(f"{name} is a matrix [{K}, {V}] of each sample, got {[*value.shape]}")
+    return value.flatten(-2)
+
+
+def _wide(value: Tensor, name: str, axes: tuple[int, int]) -> Tensor:
+    return value.unflatten(-1, axes)

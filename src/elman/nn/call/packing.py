@@ -13,11 +13,11 @@ from torch.nn.utils.rnn import PackedSequence
 from elman.checks import shown
 from elman.engines.packed import Packed, packed_of
 from elman.errors import InputError, ShapeError
-from elman.nn.autograd.transforms import transformed
+from elman.nn.autograd.transforms import transform_reason
 from elman.nn.call.dense import check_dense
 
 
-class _Moved(Function):
+class _MoveRows(Function):
     """Rows of a sequence, each at most once; or, for so many rows, those put where they came from,
     and zeros elsewhere: either is the other's transpose."""
 
@@ -31,12 +31,12 @@ class _Moved(Function):
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
-        return _Moved.apply(d, *ctx.saved_tensors, ctx.back), None, None
+        return _MoveRows.apply(d, *ctx.saved_tensors, ctx.back), None, None
 
 
-def _moved(rows: Tensor, index: Tensor, count: int | None = None) -> Tensor:
-    if transformed((rows,)) is None:
-        return _Moved.apply(rows, index, count)
+def _move_rows(rows: Tensor, index: Tensor, count: int | None = None) -> Tensor:
+    if transform_reason((rows,)) is None:
+        return _MoveRows.apply(rows, index, count)
     if count is None:
         return rows.index_select(0, index)
     return rows.new_zeros(count, *rows.shape[1:]).index_copy(0, index, rows)
@@ -97,7 +97,7 @@ class Rows:
         if by_sample.is_contiguous():  # a view of [B, T, ...]: no copy of all of it
             steps, batch = x.shape[:2]
             x, index = by_sample, index % batch * steps + index // batch
-        return _moved(x.flatten(0, 1), index)
+        return _move_rows(x.flatten(0, 1), index)
 
     def unpack(self, rows: Tensor) -> Any:
         """Rows as the caller's: a PackedSequence; or a padded batch [T, B, ...], zero elsewhere."""
@@ -107,13 +107,13 @@ class Rows:
                 rows, like.batch_sizes, like.sorted_indices, like.unsorted_indices
             )
         sizes = (self.steps, self.batch)
-        return _moved(rows, self.index, sizes[0] * sizes[1]).unflatten(0, sizes)
+        return _move_rows(rows, self.index, sizes[0] * sizes[1]).unflatten(0, sizes)
 
 
-_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
+def check_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
     """Lengths as int64 on the CPU.
 
     Raises:
@@ -129,7 +129,7 @@ def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
         raise InputError("lengths are on meta, where they have no values")
     if not counts.numel():
         counts = counts.long()  # of an empty list, too
-    if counts.dtype not in _WHOLE:
+    if counts.dtype not in _INTEGERS:
         raise InputError(f"lengths must be integers, not {counts.dtype}")
     if counts.shape != (batch,):
         message = f"lengths must be [{batch}], one per sequence, got {list(counts.shape)}"

@@ -1,4 +1,4 @@
-"""A call of a module, planned once from its arguments' metadata and run many times.
+"""Plans of calls: made once from the metadata of a call's arguments, run many times.
 
 What is checked in a call, how its arguments are brought into the inner layout, and which kernels
 run it, depends on the metadata of its tensors (never on their numbers), on the module's options and
@@ -21,12 +21,11 @@ from elman.engines.call import Call
 from elman.engines.precision import BF16, asking
 from elman.errors import InputError
 from elman.nn.autograd.function import BoundKernel
-from elman.nn.autograd.transforms import transformed
-from elman.nn.call.layout import as_number, cast_to, device_type, one_or_all
-from elman.nn.call.parts import BoundCall
+from elman.nn.autograd.transforms import transform_reason
+from elman.nn.call.layout import as_number, cast_to, device_type, unwrap_single
+from elman.nn.call.runtime import BoundCall
 from elman.nn.call.signature import parts_of
-from elman.nn.compile.operator import draw_traced_keys
-from elman.nn.compile.traced import trace_layers
+from elman.nn.compile.operator import draw_traced_keys, trace_layers
 from elman.nn.engine_choice import HALVES, autocast_type, serves
 from elman.nn.execute.stack import Bound
 from elman.nn.options.base import check_step_values
@@ -58,7 +57,7 @@ class Arguments(NamedTuple):
 
 
 class CallPlan:
-    """What the metadata of a call decide.
+    """Everything that the metadata of a call decide.
 
     Args:
         module: that is called.
@@ -83,13 +82,13 @@ class CallPlan:
         autocast: torch.dtype | None = None,
     ) -> None:
         x, state, options, weights = arguments
-        parts = self.parts = module.parts
+        runtime = self.runtime = module.runtime
         self.device, self.autocast, self.results = device, autocast, autocast or torch.float32
         self.training, self.directions = module.training, 1 + bool(module.bidirectional)
         like = weights[0][0] if weights[0] else None
         self.traced = torch.compiler.is_compiling()
         outputs: Outputs = options.get("outputs")
-        lengths, signature = "lengths" in options, parts.signature
+        lengths, signature = "lengths" in options, runtime.signature
         self.layout = signature.check(
             x, state, options.get("static"), like, module.batch_first, lengths and not self.traced
         )
@@ -97,11 +96,11 @@ class CallPlan:
             raise InputError("lengths= is for padded tensors: a PackedSequence has its own lengths")
         for name, option in STEP_OPTIONS.items():
             if name in options:
-                sizes = option.sizes(parts, self.training)
+                sizes = option.sizes(runtime, self.training)
                 check_step_values(name, options[name], parts_of(x)[0], self.layout, sizes)
         self.traced = self.traced and not self.layout.packed
         self.number_type = signature.number_type(x, like)
-        self.draws = bool(parts.draws) and self.training
+        self.draws = bool(runtime.draws) and self.training
         # a half of a key has 24 bits, so calls that draw are computed in float32 at least; so are
         # those that engines serve in float32 alone
         half = self.number_type in HALVES
@@ -111,15 +110,15 @@ class CallPlan:
         share = module.dropout if self.training else 0.0
         checkpoint = Checkpoint.of(module.plan.checkpoint, module.plan.memory_budget)
         self.settings = RunSettings(engine, share, module.residual, checkpoint, outputs)
-        self.output_layout = parts.stack.output_layout(outputs)
+        self.output_layout = runtime.stack.output_layout(outputs)
         self._bound: Bound = {}
         single = len(signature.inputs) == len(self.output_layout.shapes) == 1 and not any(
-            runner.cell.holds for runner in parts.runners.values()
+            runner.cell.holds for runner in runtime.runners.values()
         )
         self._usual = (  # x [T, B, n] alone goes in, and nothing happens to it on its way
             single
             and signature.form.alike
-            and not (options or self.layout.packed or parts.begins or self.draws or self.wide)
+            and not (options or self.layout.packed or runtime.has_initial or self.draws or self.wide)
             and not (self.weight_dropout or self.settings.between)
         )
         self._usual_kernel: BoundKernel | None = None
@@ -141,7 +140,7 @@ class CallPlan:
             ShapeError, InputError: lengths do not go with x.
         """
         x, state, options, weights = arguments
-        parts, layout, kind = self.parts, self.layout, self.number_type
+        runtime, layout, kind = self.runtime, self.layout, self.number_type
         lengths, sequences, static = options.get("lengths"), parts_of(x), options.get("static")
         rows = layout.rows(sequences[0], lengths)
         inputs = [as_number(layout.enter_steps(value, rows), kind) for value in sequences]
@@ -151,11 +150,11 @@ class CallPlan:
         if self.wide:
             inputs, weights = cast_to((inputs, weights), torch.float32)
         initial: tuple[Tensor, ...] | None = None
-        if parts.begins:
+        if runtime.has_initial:
             dtype = inputs[0].dtype
             initial = tuple([value.unsqueeze(1).to(dtype) for value in module._initial()])
         if state is not None:
-            arrays = parts.signature.form.arrays(state)
+            arrays = runtime.signature.form.arrays(state)
             states = tuple([as_number(layout.enter_state(v, rows), kind) for v in arrays])
             states = cast_to(states, torch.float32) if self.wide else states
         elif initial is not None:
@@ -165,7 +164,7 @@ class CallPlan:
         if self.weight_dropout:
             weights = self._drop_weights(weights)
         call = BoundCall(
-            parts,
+            runtime,
             self.training,
             self.directions,
             layout,
@@ -204,7 +203,7 @@ class CallPlan:
             return self.leave(call, *trace_layers(call, self.settings))
         settings = self.settings
         every = (*call.inputs, *call.states, *[w for layer in call.weights for w in layer])
-        if transformed(every) is not None:  # kernels that every transform goes through
+        if transform_reason(every) is not None:  # kernels that every transform goes through
             engine = settings.engine if settings.engine == "reference" else None
             settings = settings._replace(engine=engine, checkpoint=EVERYTHING)
         return self.leave(call, *self._run_stack(call, settings))
@@ -215,7 +214,7 @@ class CallPlan:
         """As :meth:`Stack.run`; a module in bfloat16 asks for such products."""
         rounds = self.wide and self.number_type is torch.bfloat16 and self.device == "cpu"
         with asking(BF16) if rounds else nullcontext():
-            return self.parts.stack.run(call, settings, self._bound)
+            return self.runtime.stack.run(call, settings, self._bound)
 
     def run_again(
         self,
@@ -232,7 +231,7 @@ class CallPlan:
         """
         if self._usual_kernel is not None:
             return self._run_usual(self._usual_kernel, x, state, weights)
-        each = [weights[cut] for cut in self.parts.cuts]
+        each = [weights[cut] for cut in self.runtime.cuts]
         call = self.enter(module, Arguments(x, state, options, each))
         return self.leave(call, *self._run_stack(call, self.settings))
 
@@ -260,7 +259,7 @@ class CallPlan:
             kernel = registry.find(kernel.engine).prepare(kernel, call)
         if kernel is not bound.kernel:  # it writes to no state
             self._zero_states = () if states else starts
-        elif len(self.parts.runners) > 1:
+        elif len(self.runtime.runners) > 1:
             return
         self._enters = bound.training or kernel is bound.kernel
         self._usual_kernel = bound._replace(kernel=kernel)
@@ -301,15 +300,15 @@ class CallPlan:
         last = layout.leave_states(last, rows)
         if self.wide:
             rows_of_all, last = cast_to((rows_of_all, last), self.number_type)
-        values, states = self.output_layout.picked(rows_of_all)
+        values, states = self.output_layout.select(rows_of_all)
         if options.get("masked_output") == "zeros":
             values = [masked_outputs(value, options["mask"]) for value in values]
-        out, end = one_or_all(values), self.parts.signature.form.closed(last)
-        return (out, end) if self.settings.outputs is None else (out, one_or_all(states), end)
+        out, end = unwrap_single(values), self.runtime.signature.form.nest(last)
+        return (out, end) if self.settings.outputs is None else (out, unwrap_single(states), end)
 
     def _zeros(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         """States [lead, B, n] of zeros."""
-        signature = self.parts.signature
+        signature = self.runtime.signature
         lead = signature.lead
         return tuple([like.new_zeros(lead, batch, *sizes) for _, sizes in signature.states])
 
@@ -319,7 +318,7 @@ class CallPlan:
         share = self.weight_dropout
         return [
             [torch.dropout(value, share, True) if some else value for value, some in zip(*layer)]
-            for layer in zip(weights, self.parts.recurrent, strict=True)
+            for layer in zip(weights, self.runtime.recurrent, strict=True)
         ]
 
 
@@ -339,7 +338,7 @@ def plan_call(
     device = device_type(weights[0] or x)
     half = autocast_type(device) if autocast_enabled() else None
     if half is not None:
-        draws_numbers = module.training and module.parts.draws
+        draws_numbers = module.training and module.runtime.draws
         keeps = bool(weights[0]) and (draws_numbers or not serves(device, half))
         computed = weights[0][0].dtype if keeps else half
         x, state, weights = [cast_to(value, computed) for value in (x, state, weights)]

@@ -1,4 +1,4 @@
-"""What a module takes: the checks of a call's arguments."""
+"""The arguments that a module takes, and their checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elman.nn.call.layout import Layout, Named, StateForm, as_number
 
 @dataclass(frozen=True)
 class Signature:
-    """What a module takes.
+    """Inputs, static inputs and states of a module: names, sizes and layout.
 
     Attributes:
         cell: name of the cell, for messages.
@@ -201,12 +201,12 @@ class Signature:
         like = first if weight is None else weight
         if value.dtype == like.dtype and value.device == like.device:
             return
-        whose = f"input {self.inputs[0][0]} is" if weight is None else "its weights are"
+        owner = f"input {self.inputs[0][0]} is" if weight is None else "its weights are"
         if value.device != like.device:
-            problem, hint = f"on {value.device}, but {whose} on {like.device}", str(like.device)
+            problem, hint = f"on {value.device}, but {owner} on {like.device}", str(like.device)
             hint = f"{name}.to({hint!r})"
         else:
-            problem, hint = f"{value.dtype}, but {whose} {like.dtype}", f"{name}.to({like.dtype})"
+            problem, hint = f"{value.dtype}, but {owner} {like.dtype}", f"{name}.to({like.dtype})"
             hint = f"{name}.real" if value.is_complex() else hint
             hint += (
                 f", or net.to({value.dtype})"
@@ -216,11 +216,11 @@ class Signature:
         raise InputError(f"{kind} {name} of {self.cell} is {problem}", hint)
 
     def _check_shape(
-        self, subject: str, value: Tensor, shape: Sequence[int], more: str = ""
+        self, subject: str, value: Tensor, shape: Sequence[int], suffix: str = ""
     ) -> None:
         if value.shape != tuple(shape):
             raise ShapeError(
-                f"{subject} of {self.cell} must be {[*shape]}, got {[*value.shape]}{more}"
+                f"{subject} of {self.cell} must be {[*shape]}, got {[*value.shape]}{suffix}"
             )
 
     def _refuse_shape(
@@ -257,7 +257,7 @@ class Signature:
     def _check_states(self, state: Any, lead: tuple[int, ...], like: Tensor) -> None:
         """Check initial states [lead, B, n]; of layers that have their own a list of [B, n]."""
         rank: tuple[int, ...] = (self.lead,) if self.form.alike else ()
-        arrays = state if self.form.alike else self.form.opened(state)
+        arrays = state if self.form.alike else self.form.flatten(state)
         if arrays is None:
             raise InputError(
                 f"layers of {self.cell} have states of their own: state is a list of "

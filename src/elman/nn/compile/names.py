@@ -1,4 +1,4 @@
-"""What torch.compile takes for constants: names of groups of layers, facts about a module.
+"""Constants of torch.compile: names of groups of layers, and facts about a module.
 
 An operator takes tensors, numbers and texts, so it finds a group of layers by name.
 """
@@ -13,7 +13,7 @@ from copy import copy
 from elman.errors import EngineError
 from elman.frontend.cell import find_cell, same_cell
 from elman.nn.call.layout import StateForm
-from elman.nn.engine_choice import wanted
+from elman.nn.engine_choice import requested_engine
 from elman.nn.execute.group import Group
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack
@@ -22,7 +22,7 @@ from elman.plan.spec import PlanOptions
 from elman.torch_internals import constant, innermost_transform
 
 _groups: weakref.WeakValueDictionary[str, Group] = weakref.WeakValueDictionary()
-_own: dict[str, Group] = {}  # those that were made from their names, for exported programs
+_rebuilt: dict[str, Group] = {}  # those that were made from their names, for exported programs
 _local = itertools.count(1)
 _stacks: weakref.WeakValueDictionary[str, Stack] = weakref.WeakValueDictionary()
 _keys = itertools.count(1)
@@ -61,17 +61,17 @@ def group_of(name: str) -> Group:
         module, qualname, heads = facts["cell"]
         if "local" in facts:
             raise EngineError(f"cell {qualname} of {module} lived in another process, or has gone")
-        found_cell = find_cell(module, qualname, {}, heads, facts.get("changes", ()))
-        cell = same_cell(found_cell, facts.get("formula"))
+        named_cell = find_cell(module, qualname, {}, heads, facts.get("changes", ()))
+        cell = same_cell(named_cell, facts.get("formula"))
         options = PlanOptions(**facts["options"])
         runners = [Runner(cell, dims, options) for dims in facts["dims"]]
-        group = _own[name] = _groups[name] = Group(runners, facts["beside"])
+        group = _rebuilt[name] = _groups[name] = Group(runners, facts["beside"])
     return group
 
 
 def release() -> None:
     """Forget the groups that were made from their names; an exported program makes them again."""
-    _own.clear()
+    _rebuilt.clear()
 
 
 def key_of(stack: Stack) -> str:
@@ -92,9 +92,8 @@ def names_of(key: str, between: bool) -> list[tuple[str, int]]:
 def facts_of(
     key: str, outputs: Outputs
 ) -> tuple[OutputLayout, StateForm, list[list[int]], list[list[str]]]:
-    """What the output of a stack's last layer consists of, how its states lie, which inputs each
-    layer and direction reads, and what it draws by; constants that nobody else holds, so that the
-    compiler guards nothing."""
+    """Return output layout, form of states, inputs and draws of each layer of a stack, as copies,
+    so that the compiler guards nothing."""
     stack = _stacks[key]
     layout, form = copy(stack.output_layout(outputs)), copy(stack.form)
     return layout, form, [*map(list, stack.takes)], [*map(list, stack.draws)]
@@ -108,6 +107,5 @@ def transforming() -> bool:
 
 @constant
 def fixed_engine(argument: str) -> str:
-    """The engine of a module that is made with ``engine=argument``, as of :func:`wanted`; fixed
-    when its call is compiled."""
-    return wanted(argument)
+    """:func:`requested_engine`, fixed when a call is compiled."""
+    return requested_engine(argument)

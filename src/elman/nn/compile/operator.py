@@ -23,24 +23,26 @@ from torch import Tensor
 from elman.compiler import graph_of
 from elman.engines.call import Call, Form
 from elman.engines.vjp import leaves_of, vjp
+from elman.errors import EngineError
 from elman.ir.types import shape_size
-from elman.nn.call.packing import Rows, checked_lengths
-from elman.nn.compile.names import group_of
+from elman.nn.call.packing import Rows, check_lengths
+from elman.nn.call.runtime import BoundCall
+from elman.nn.compile.names import facts_of, group_of, names_of, transforming
 from elman.nn.execute.group import Group
 from elman.nn.options.base import StepValues
 from elman.nn.options.draws import draw_keys
-from elman.nn.options.outputs import Outputs, rules_for
+from elman.nn.options.outputs import Outputs, RunSettings, rules_for, run_layers
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.plan.checkpoint import Checkpoint
 from elman.torch_internals import DispatchKeys, dispatch_keys, dispatching
 
-_kept: dict[int, tuple[list[Tensor], list[Tensor]]] = {}  # ticket -> leaves, results
+_saved_results: dict[int, tuple[list[Tensor], list[Tensor]]] = {}  # ticket -> leaves, results
 _tickets = itertools.count(1)
 BELOW = "first"  # what a group hands out to one above
 
 
 @torch.library.custom_op("elman::keys", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
-def drawn_keys(
+def draw_keys_operator(
     ranks: Sequence[int], sizes: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
     """Draw the keys of a call as an eager one does: the compiler has a generator of its own.
@@ -52,7 +54,7 @@ def drawn_keys(
     return draw_keys(_cut(ranks, sizes), dtype, device)
 
 
-@drawn_keys.register_fake
+@draw_keys_operator.register_fake
 def _(
     ranks: Sequence[int], sizes: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
@@ -71,7 +73,7 @@ def draw_traced_keys(
     return torch.ops.elman.keys([len(each) for each in sizes], flat, dtype, device)
 
 
-class _Given(NamedTuple):
+class _Operands(NamedTuple):
     """Arguments of the operators, in order.
 
     Attributes:
@@ -103,63 +105,63 @@ class _Given(NamedTuple):
 
     @property
     def differentiable(self) -> tuple[Tensor, ...]:
-        """What ``wants`` tells of."""
+        """The tensors that ``wants`` describes."""
         return (*self.inputs, *self.states, *self.weights)
 
     @property
     def steps(self) -> list[StepValues]:
         """The values of options in use."""
-        found: list[StepValues] = []
+        step_values: list[StepValues] = []
         values = iter(self.values)
         for words in filter(None, self.options.split(";")):
             option, count, *facts = words.split()
             tensors = tuple([next(values) for _ in range(int(count))])
-            found.append(StepValues(option, tuple(facts), tensors))
-        return found
+            step_values.append(StepValues(option, tuple(facts), tensors))
+        return step_values
 
 
-_ARGUMENTS = (
+_SCHEMA = (
     "Tensor[] inputs, Tensor[] states, Tensor[] weights, Tensor[] values, Tensor? lengths, "
     "bool[] wants, str name, str engine, str options, int[] memory, str outputs"
 )
 
 
-@torch.library.custom_op("elman::recurrent", mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor[]")
+@torch.library.custom_op("elman::recurrent", mutates_args=(), schema=f"({_SCHEMA}) -> Tensor[]")
 def recurrent(*arguments: Any) -> list[Tensor]:
     """Run a group of layers.
 
     Returns:
         The output [T, B, n], the last states, and a ticket [1] for the backward.
     """
-    given = _Given(*arguments)
-    leaves, results = _run(given)
+    operands = _Operands(*arguments)
+    leaves, results = _run(operands)
     ticket = torch.zeros(1, dtype=torch.long)
-    if any(given.wants):
+    if any(operands.wants):
         number = next(_tickets)
         ticket.fill_(number)
-        _kept[number] = (leaves, results)
-        weakref.finalize(ticket, _kept.pop, number, None)
-    return [*_laid_out(results, given.differentiable, any(given.wants)), ticket]
+        _saved_results[number] = (leaves, results)
+        weakref.finalize(ticket, _saved_results.pop, number, None)
+    return [*_detach_results(results, operands.differentiable, any(operands.wants)), ticket]
 
 
 @recurrent.register_fake
 def _(*arguments: Any) -> list[Tensor]:
-    given = _Given(*arguments)
-    group, like = group_of(given.name), given.inputs[0]
+    operands = _Operands(*arguments)
+    group, like = group_of(operands.name), operands.inputs[0]
     last = group.runners[-1]
-    rules = rules_for(last.cell, *_outputs_of(given.outputs))
+    rules = rules_for(last.cell, *_outputs_of(operands.outputs))
     width = shape_size(graph_of(last.cell, rules).output_shape, dict(last.dims))
     if group.directions:
         width = (2 * width[0],)
     output = like.new_empty(*like.shape[:2], *width)
-    ends = [state.new_empty(state.shape) for state in given.states]
+    ends = [state.new_empty(state.shape) for state in operands.states]
     return [output, *ends, like.new_empty(1, dtype=torch.long, device="cpu")]
 
 
 @torch.library.custom_op(
     "elman::recurrent_backward",
     mutates_args=(),
-    schema=f"(Tensor?[] cotangents, Tensor ticket, {_ARGUMENTS}) -> Tensor[]",
+    schema=f"(Tensor?[] cotangents, Tensor ticket, {_SCHEMA}) -> Tensor[]",
 )
 def recurrent_backward(
     cotangents: Sequence[Tensor | None], ticket: Tensor, *arguments: Any
@@ -171,52 +173,54 @@ def recurrent_backward(
         ticket: what the forward returned last.
         arguments: the forward's.
     """
-    given = _Given(*arguments)
-    saved = _kept.pop(int(ticket), None)
-    leaves, results = _run(given) if saved is None else saved
+    operands = _Operands(*arguments)
+    saved = _saved_results.pop(int(ticket), None)
+    leaves, results = _run(operands) if saved is None else saved
     with _autograd(False):  # kernels that run again differentiate inside of their backward
-        gradients = vjp(results, leaves, cotangents, given.wants)
+        gradients = vjp(results, leaves, cotangents, operands.wants)
     needed = [
         torch.zeros_like(leaf) if grad is None else grad
-        for leaf, grad, want in zip(leaves, gradients, given.wants, strict=True)
+        for leaf, grad, want in zip(leaves, gradients, operands.wants, strict=True)
         if want
     ]
     passed_on = [d for d in cotangents if d is not None]  # by a step that hands states on
-    return _laid_out(needed, (*given.differentiable, *passed_on), False)
+    return _detach_results(needed, (*operands.differentiable, *passed_on), False)
 
 
 @recurrent_backward.register_fake
 def _(_: Any, __: Any, *arguments: Any) -> list[Tensor]:
-    given = _Given(*arguments)
-    tensors = zip(given.differentiable, given.wants, strict=True)
+    operands = _Operands(*arguments)
+    tensors = zip(operands.differentiable, operands.wants, strict=True)
     return [value.new_empty(value.shape) for value, want in tensors if want]
 
 
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    arguments = _Given(*inputs)
+def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    arguments = _Operands(*inputs)
     ctx.form, ctx.values = Form(len(arguments.inputs), len(arguments.states)), len(arguments.values)
-    ctx.rest = inputs[5:]
+    ctx.settings = inputs[5:]
     tensors = *arguments.values, *arguments.differentiable
     ctx.save_for_backward(output[-1], arguments.lengths, *tensors)
     ctx.set_materialize_grads(False)
 
 
-def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
+def _backward(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
     ticket, lengths, *saved = ctx.saved_tensors
     values, call = saved[: ctx.values], ctx.form.call(saved[ctx.values :])
     arguments = (list(call.inputs), list(call.states), list(call.weights), values, lengths)
     run = torch.ops.elman.recurrent_backward
-    grads = iter(run(list(cotangents[:-1]), ticket, *arguments, *ctx.rest))
-    gradients = ctx.form.gradients([next(grads) if want else None for want in ctx.rest[0]])
-    return *map(list, gradients), [None] * len(values), None, *(None for _ in ctx.rest)
+    grads = iter(run(list(cotangents[:-1]), ticket, *arguments, *ctx.settings))
+    gradients = ctx.form.gradients([next(grads) if want else None for want in ctx.settings[0]])
+    return *map(list, gradients), [None] * len(values), None, *(None for _ in ctx.settings)
 
 
-recurrent.register_autograd(_back, setup_context=_keep)
+recurrent.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _laid_out(results: Sequence[Tensor], arguments: Sequence[Tensor], saved: bool) -> list[Tensor]:
-    """As the fake implementation says: contiguous, each the first of memory of its own, which is
-    no argument's, as that of a state that a step only hands on.
+def _detach_results(
+    results: Sequence[Tensor], arguments: Sequence[Tensor], saved: bool
+) -> list[Tensor]:
+    """Make results contiguous, each in memory of its own, as the fake implementation promises; a
+    state that a step only hands on shares memory with an argument.
 
     Copies if they are kept for a backward: the compiler writes what comes next over an operator's
     results, and autograd may have saved them.
@@ -238,12 +242,12 @@ def _outputs_of(specification: str) -> tuple[bool, Outputs]:
     return specification != BELOW, "states" if specification == "states" else None
 
 
-def _run(arguments: _Given) -> tuple[list[Tensor], list[Tensor]]:
-    """What an eager call gives, from leaves that ask for the wanted gradients."""
+def _run(arguments: _Operands) -> tuple[list[Tensor], list[Tensor]]:
+    """Run the eager call of a group on new leaves, which require the wanted gradients."""
     group, form = group_of(arguments.name), Form(len(arguments.inputs), len(arguments.states))
     with _autograd(any(arguments.wants)):
         leaves = leaves_of(arguments.differentiable, arguments.wants)
-        output, ends = _called(group, form.call(leaves), arguments)
+        output, ends = _call_group(group, form.call(leaves), arguments)
     return leaves, [output, *ends]
 
 
@@ -264,14 +268,12 @@ def _autograd(needed: bool) -> Iterator[None]:
         yield
 
 
-def _called(group: Group, call: Call, arguments: _Given) -> tuple[Tensor, Sequence[Tensor]]:
+def _call_group(group: Group, call: Call, arguments: _Operands) -> tuple[Tensor, Sequence[Tensor]]:
     """An eager call of a group; of padded sequences packed."""
     rows, steps = None, arguments.steps
     inputs, states, weights, *_ = call
     length, batch, _ = call.sizes
-    counts = (
-        None if arguments.lengths is None else checked_lengths(arguments.lengths, batch, length)
-    )
+    counts = None if arguments.lengths is None else check_lengths(arguments.lengths, batch, length)
     if counts is not None and batch:
         rows = Rows.of_lengths(counts, length, inputs[0].device)
         varying = len(group.runners[0].cell.inputs)
@@ -293,3 +295,63 @@ def _called(group: Group, call: Call, arguments: _Given) -> tuple[Tensor, Sequen
     if rows is None:
         return output, ends
     return rows.unpack(output), [rows.unsort(value, 0) for value in ends]
+
+
+def trace_layers(call: BoundCall, settings: RunSettings) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """:meth:`elman.nn.execute.stack.Stack.run` as the compiler traces it.
+
+    Args:
+        call: in the inner layout; padded sequences are packed inside the operators.
+        settings: of the call; an engine is named, or ``auto``.
+
+    Raises:
+        EngineError: a transform of torch.func surrounds what is compiled.
+    """
+    if transforming():
+        raise EngineError(
+            "torch.func transforms of recurrent layers run at full speed as they are, but not "
+            "inside torch.compile: its operators have no rules for them. Compile what is around."
+        )
+    key, inputs, weights = call.runtime.stack_key, call.inputs, call.weights
+    layout, form, takes, draws = facts_of(key, settings.outputs)
+    starts = form.rows(call.states)
+    between = settings.residual
+    if settings.dropout > 0.0:  # a branch, not a value: from its second value on, it is a symbol
+        between = True
+    groups = names_of(key, between)
+    memory = [settings.checkpoint.steps, settings.checkpoint.budget, len(groups)]
+
+    def run_group(
+        name: str, group_inputs: tuple[Tensor, ...], first: int, end: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        states = [state for each in starts[first:end] for state in each]
+        matrices = [weight for each in weights[first:end] for weight in each]
+        needs = torch.is_grad_enabled()
+        group_inputs = tuple([group_inputs[k] for k in takes[first]])
+        wants = [needs and tensor.requires_grad for tensor in (*group_inputs, *states, *matrices)]
+        outputs = BELOW if end < len(starts) else settings.outputs or ""
+        options: list[str] = []
+        tensors: list[Tensor] = []
+        for every in call.steps:
+            values = STEP_OPTIONS[every.option].for_layers(every, first, end, draws[first])
+            if values is not None:
+                words = values.option, str(len(values.tensors)), *values.facts
+                options.append(" ".join(words))
+                tensors += values.tensors
+        output, *last, _ = torch.ops.elman.recurrent(
+            group_inputs,
+            states,
+            matrices,
+            tensors,
+            call.lengths,
+            wants,
+            name,
+            settings.engine,
+            ";".join(options),
+            memory,
+            outputs,
+        )
+        return output, last
+
+    output, ends = run_layers(groups, run_group, inputs, settings, layout)
+    return output, form.join(ends)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,22 +14,28 @@ from elman.engines.call import Call, Result
 from elman.engines.checkpoint import all_checkpointed
 from elman.engines.packed import reversed_in_time
 from elman.engines.together import Arrangement, Together
+from elman.errors import EngineError
 from elman.nn.autograd.function import BoundKernel
-from elman.nn.execute.checkpointing import in_spans
 from elman.nn.execute.layer import BENCHMARKED, Rules, Runner, sizes_for_choosing
 from elman.nn.options.base import StepValues
 from elman.nn.options.outputs import Outputs, rules_for
 from elman.nn.options.registry import STEP_OPTIONS, rules_of
-from elman.plan.checkpoint import Checkpoint
+from elman.plan.build import program
+from elman.plan.checkpoint import Checkpoint, Sizes, fitting
+from elman.plan.cost import state_bytes, tape_bytes
 from elman.tuning.choose import Choice
-from elman.tuning.request import Request, StackRequest, nearest
+from elman.tuning.kernels import engine_for, first_engine, kernel_of
+from elman.tuning.request import Request, StackRequest, bucket, nearest
 from elman.tuning.together import APART, AT_ONCE, choose_together, sends_by_layer
+
+if TYPE_CHECKING:
+    from elman.nn.execute.layer import Runner
 
 States = tuple[Tensor, ...]
 
 
 class BoundGroup(NamedTuple):
-    """What calls of one kind of a group run on.
+    """The kernels that run calls of one kind of a group.
 
     Attributes:
         kernels: one for all layers and directions, or one for each.
@@ -65,7 +71,7 @@ class Group:
     def rules(
         self, steps: Sequence[StepValues], last: bool = True, outputs: Outputs = None
     ) -> tuple[Rules, ...]:
-        """How the step of each layer changes: for its outputs, then for the options in use.
+        """Rules that change the step of each layer: for its outputs, then for the options in use.
 
         Args:
             steps: of the options.
@@ -111,12 +117,12 @@ class Group:
         rules: Sequence[Rules],
         checkpoint: Checkpoint,
     ) -> tuple[tuple[Request, ...], int]:
-        """What calls ask for: a layer's input has a gradient if anything below it has.
+        """Build the requests of calls; a layer's input has a gradient if anything below it has one.
 
         Args:
             calls: of :meth:`calls`.
             flows: whether the input of the lowest has a gradient.
-            engine: a name, or ``auto``.
+            engine: a name, or `.`auto`.`.
             rules: of :meth:`rules`.
             checkpoint: of the call.
 
@@ -189,7 +195,7 @@ class Group:
         elif len(kernels) == 1:
             result = kernels[0].run(bound.arrangement.joined(calls))
         else:
-            result = self._run_one_by_one(bound, calls)
+            result = self._run_sequentially(bound, calls)
         if not self._holds:
             return result
         last: list[Tensor] = []
@@ -199,8 +205,8 @@ class Group:
             at += count
         return result._replace(last=tuple(last))
 
-    def _run_one_by_one(self, bound: BoundGroup, calls: Sequence[Call]) -> Result:
-        """One after another, each a node of autograd."""
+    def _run_sequentially(self, bound: BoundGroup, calls: Sequence[Call]) -> Result:
+        """Run one after another, each as a node of autograd."""
         results: list[Result] = []
         for index, (kernel, call) in enumerate(zip(bound.kernels, calls, strict=True)):
             count = len(call.inputs) - bound.arrangement.private
@@ -216,7 +222,7 @@ class Group:
         return Result(output, tuple(end for result in results for end in result.last))
 
     def arrangement(self, rules: tuple[Rules, ...]) -> Arrangement:
-        """Which arguments of all layers are whose."""
+        """The assignment of arguments to layers."""
         if rules not in self._arrangements:
             graphs = [compiler.graph_of(r.cell, rule) for r, rule in zip(self.runners, rules)]
             rule = len(graphs[0].inputs) - len(compiler.graph_of(self.runners[0].cell).inputs)
@@ -239,18 +245,18 @@ class Group:
 
     @property
     def choices(self) -> dict[str, Choice]:
-        """What was chosen so far among several, by what :meth:`show` calls it; for records."""
+        """Choices made among several candidates, by :meth:`show`; for records."""
         chosen = [(self.show(request), choice) for request, choice in self._chosen.items()]
         return {text: choice for text, choice in chosen if choice and choice.why != "only"}
 
     @property
-    def awaited(self) -> dict[str, Mapping[str, Any]]:
+    def pending_records(self) -> dict[str, Mapping[str, Any]]:
         """Pinned records of requests that have not come since."""
         ran = set(map(self.show, self._chosen))
         return {text: record for text, record in self._pinned.items() if text not in ran}
 
     def show(self, request: StackRequest) -> str:
-        """What is asked of all layers as text."""
+        """Format the request of all layers."""
         return " | ".join(r.show(member) for r, member in zip(self.runners, request.members))
 
     def pin(self, request_text: str, record: Mapping[str, Any]) -> str | None:
@@ -263,7 +269,7 @@ class Group:
         return None
 
     def _choice(self, request: StackRequest, steps: int, batch: int) -> Choice | None:
-        """What runs such calls, chosen when it is first asked for; None: each by itself."""
+        """The choice for such calls, made at the first one; None: each layer runs by itself."""
         if request in self._chosen:
             return self._chosen[request]
         members = list(zip(self.runners, request.members))
@@ -279,3 +285,78 @@ class Group:
             choice = None
         self._chosen[request] = choice
         return choice
+
+
+def in_spans(
+    runners: Sequence[Runner],
+    requests: Sequence[Request],
+    sizes: tuple[int, int, int],
+    checkpoint: Checkpoint,
+) -> tuple[list[Request], int]:
+    """Cut requests into spans, if the forward does not keep everything.
+
+    Args:
+        runners, requests: of each layer and direction.
+        sizes: of the call.
+        checkpoint: of the call.
+
+    Returns:
+        The requests of one span, and how many steps that has; 0: everything is kept.
+
+    Raises:
+        EngineError: no engine says how many bytes a step keeps, or the named one does not.
+        InputError: the budget is less than any way needs.
+    """
+    steps, batch, _ = sizes
+    members, between = list(requests), checkpoint.steps
+    if not between:
+        jobs = [runner.job(member) for runner, member in zip(runners, members, strict=True)]
+        engines = [_telling(job, member.engine) for job, member in zip(jobs, members, strict=True)]
+        each = [
+            _sizes(job, engine_names, batch)
+            for job, engine_names in zip(jobs, engines, strict=True)
+        ]
+        of_all = Sizes(sum(member.state for member in each), sum(member.step for member in each))
+        between = fitting(of_all, steps, checkpoint)
+        members = [
+            member._replace(engine=engine_names)
+            for member, engine_names in zip(members, engines, strict=True)
+        ]
+    if between:
+        members = [member._replace(steps=bucket(min(steps, between))) for member in members]
+    return members, between
+
+
+def _telling(job: Job, engine_name: str) -> str:
+    """The engine that is asked for, if it follows the program, whose size is known; for ``auto``
+    the first that does.
+
+    Raises:
+        EngineError: there is none.
+    """
+    named = engine_name != "auto"
+    name = first_engine(job, lambda engine: engine.fuses)
+    if named:
+        engine = engine_for(engine_name, job)
+        name = engine_name if isinstance(engine, str) or engine.fuses else None
+    if name is None:
+        engine_names = f"engine {engine_name} does" if named else "engines that can run this do"
+        raise EngineError(
+            f"{job.name}: {engine_names} not say how many bytes a step keeps, which "
+            f'checkpoint="auto" has to know',
+            "plan=elman.PlanOptions(checkpoint=100)",
+        )
+    return name
+
+
+def _sizes(job: Job, engine: str, batch: int) -> Sizes:
+    """Bytes that a step of so many samples keeps for its backward."""
+    if not job.spec.training:
+        return Sizes(0, 0)
+    kernel = kernel_of(job, engine)
+    state, first = kernel.tape_bytes(0, batch), kernel.tape_bytes(1, batch)
+    if state is None or first is None:
+        of = program(job.pair, job.spec)
+        state = batch * state_bytes(of)
+        first = 2 * state + batch * tape_bytes(of)
+    return Sizes(state, first - state)

@@ -1,4 +1,4 @@
-"""One layer in one direction: chooses a kernel for each kind of call, once, and calls it."""
+"""One layer in one direction: a kernel is chosen once for each kind of call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from elman.frontend.cell import Cell
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Rate
 from elman.ir.types import shape_size
-from elman.nn.autograd.derived import derived
+from elman.nn.autograd.derived import derive
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.second_order import Differentiable
 from elman.nn.options.base import RULES
@@ -117,7 +117,7 @@ class Runner:
         return call._replace(inputs=inputs, states=(*call.states, *values))
 
     def request(self, call: Call, flows: Sequence[bool], engine: str, rules: Rules = ()) -> Request:
-        """What a call asks for.
+        """Build the request of a call.
 
         Args:
             call: inputs, states and weights in declared order, then the inputs of the rules; its
@@ -164,14 +164,14 @@ class Runner:
         return self._packs[request]
 
     def choice(self, request: Request, steps: int, batch: int) -> Choice:
-        """What runs such a call: chosen when it is first asked for."""
+        """The choice for such a call, made at the first one."""
         choice = self._chosen.get(request)
         if choice is None:
             choice = self._chosen[request] = self._choose(request, steps, batch)
         return choice
 
     def chosen(self, request: Request) -> Choice | None:
-        """What runs such a call, if that has been chosen or pinned."""
+        """The choice for such a call, if it has been made or pinned."""
         return self._pinned.get(self.show(request)) or self._chosen.get(request)
 
     def oracle(self, rules: Rules = ()) -> Kernel:
@@ -179,13 +179,13 @@ class Runner:
         oracle = self._oracles.get(rules)
         if oracle is None:
             reference = kernel_of(compiler.job(self.cell, Spec(self.dims), rules), "reference")
-            oracle = Differentiable(derived(self.cell, self.dims, rules), reference)
+            oracle = Differentiable(derive(self.cell, self.dims, rules), reference)
             self._oracles[rules] = oracle
         return oracle
 
     @property
     def choices(self) -> dict[str, Choice]:
-        """What was chosen or pinned so far, by :meth:`show`; for records and ``explain``."""
+        """Choices made or pinned so far, by :meth:`show`; for records and ``explain``."""
         chosen = {self.show(request): choice for request, choice in self._chosen.items()}
         return self._pinned | chosen
 
@@ -194,12 +194,12 @@ class Runner:
         return request.show(self.names(request.rules))
 
     def names(self, rules: Rules = ()) -> list[str]:
-        """Of the inputs and weights, in declared order."""
+        """Names of the inputs and weights, in declared order."""
         graph = compiler.graph_of(self.cell, rules)
         return [leaf.name for leaf in (*graph.inputs, *graph.weights)]
 
     def job(self, request: Request) -> Job:
-        """What is to be compiled for such a call."""
+        """Build the job to compile for such a call."""
         spec = request.spec(self.dims, self.names(request.rules), self.options)
         return compiler.job(self.cell, spec, request.rules)
 

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
 from elman.engines.call import Call
+from elman.errors import InputError, ShapeError
+from elman.frontend.cell import Cell
+from elman.ir.types import dim_size, shape_size
 from elman.nn.call.layout import StateForm
 from elman.nn.execute.group import BoundGroup, Group
 from elman.nn.execute.layer import Rules, Runner
+from elman.nn.modules.layer_config import Formula
 from elman.nn.options.outputs import OutputLayout, Outputs, RunSettings, run_layers
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.passes.draws import draws
+from elman.plan.spec import PlanOptions
 from elman.tuning.request import Request, bucket
 
 if TYPE_CHECKING:
-    from elman.nn.call.parts import BoundCall
+    from elman.nn.call.runtime import BoundCall
 
 
-class Asked(NamedTuple):
-    """What a call asks of a group.
+class GroupRequests(NamedTuple):
+    """The requests of a call to one group.
 
     Attributes:
         group: of layers or directions.
@@ -45,7 +50,7 @@ class Stack:
     Args:
         runners: one per layer and direction, in the order of their weights.
         directions: 1 or 2.
-        joined: whether nothing ever stands between one layer and the next.
+        join: whether nothing ever stands between one layer and the next.
         form: how their states lie.
         takes: which of the inputs each reads.
     """
@@ -88,12 +93,12 @@ class Stack:
         }
 
     def output_layout(self, outputs: Outputs = None) -> OutputLayout:
-        """What the last layer hands out, if a call asks for these outputs."""
+        """The layout of the last layer's output, for the ``outputs`` of a call."""
         return self._output_layouts[outputs == "states"]
 
     def groups_for(self, between: bool) -> list[tuple[Group, int]]:
-        """What runs one after another, and how many members each has; ``between``: whether
-        something stands between layers."""
+        """The groups that run one after another, each with its number of members; ``between``:
+        whether dropout or a residual lies between layers."""
         return self._single if between else self._groups
 
     def run(
@@ -133,13 +138,13 @@ class Stack:
 
         if alone:
             output, last = run_group(groups[0][0], call.inputs, 0, 1)
-            return layout.parts(output), tuple(last)
-        made, ends = run_layers(groups, run_group, call.inputs, settings, layout)
-        return made, self.form.joined(ends)
+            return layout.split(output), tuple(last)
+        output, ends = run_layers(groups, run_group, call.inputs, settings, layout)
+        return output, self.form.join(ends)
 
-    def ask(self, call: BoundCall, settings: RunSettings) -> list[Asked]:
-        """What a call asks of each group, without running it: the module's input stands for the
-        output of the layer below.
+    def ask(self, call: BoundCall, settings: RunSettings) -> list[GroupRequests]:
+        """Build the requests of a call to each group without running it; the module's input stands
+        for the output of the layer below.
 
         Args:
             call: in the inner layout.
@@ -150,7 +155,7 @@ class Stack:
         """
         groups, states = self.groups_for(settings.between), self.form.rows(call.states)
         limits = settings.checkpoint._replace(groups=len(groups))
-        questions: list[Asked] = []
+        questions: list[GroupRequests] = []
         at, flows = 0, call.inputs[0].requires_grad
         for group, count in groups:
             calls, rules = self._calls(
@@ -158,7 +163,7 @@ class Stack:
             )
             engine = str(settings.engine)
             members, between = group.requests(calls, flows, engine, rules, limits)
-            questions.append(Asked(group, calls, members, between))
+            questions.append(GroupRequests(group, calls, members, between))
             at, flows = at + count, flows or any(member.training for member in members)
         return questions
 
@@ -199,3 +204,84 @@ class Stack:
             for k in range(first, end)
         ]
         return group.calls(plain, steps, rules, compute), rules
+
+
+Shared = dict[tuple[str, str], tuple[int, tuple[int, ...]]]  # kind, name -> first layer, its sizes
+_APART = "modules of one layer each, one after the other, may differ in their sizes"
+
+
+def runners_of(
+    formulas: Sequence[Formula],
+    input_size: int,
+    bidirectional: bool,
+    residual: bool,
+    options: PlanOptions,
+) -> dict[str, Runner]:
+    """Build one runner per layer and direction, by the suffix of its weights' names.
+
+    Args:
+        formulas: of each layer.
+        input_size: of the lowest layer; those above read the output of the one below.
+        bidirectional, residual: as of the module.
+        options: of all layers.
+
+    Raises:
+        InputError, ShapeError: the cells cannot be stacked so.
+    """
+    size, runners = input_size, dict[str, Runner]()
+    shared = Shared()
+    for layer, (cell, height, dims) in enumerate(formulas):
+        if not cell.inputs:
+            raise InputError(f"{cell.name} has no input: there is nothing to run it over")
+        output = cell.graph.output.shape
+        scalars = [not value.shape for value in cell.graph.outputs]
+        if (layer + 1 < len(formulas) and not output) or (bidirectional and all(scalars)):
+            raise InputError(
+                f"{cell.name} has a scalar output, which allows only one layer in one direction"
+            )
+        try:
+            bound = cell.bind(size, height, **dims)
+        except ShapeError as error:
+            subject, entry = f"{cell.name}, layer {layer}: {error}", cell.inputs[0]
+            if size == input_size:
+                raise ShapeError(subject) from None
+            read = f"{entry} is the output of the layer below: {size} units, not {input_size}"
+            raise ShapeError(subject, _APART, input=read) from None
+        _check_shared(cell, layer, bound, shared)
+        for end in ("", "_reverse")[: 1 + bidirectional]:
+            runners[f"l{layer}{end}"] = Runner(cell, bound, options)
+        width = dim_size(output[0], bound) * (1 + bidirectional) if output else 1
+        if residual and layer and width != size:
+            raise ShapeError(
+                f"{cell.name}, layer {layer}: residual adds its input [{size}] to its output "
+                f"[{width}], which must have the same size",
+                "one hidden_size for all layers, or residual=False",
+            )
+        size = width
+    return runners
+
+
+def _check_shared(cell: Cell, layer: int, bound: Mapping[str, int], shared: Shared) -> None:
+    """Check that what layers have in common has one size in all: further and static inputs.
+
+    Args:
+        cell, layer, bound: of one layer.
+        shared: of the layers below, to which this one's are added.
+
+    Raises:
+        ShapeError: a size follows that of the first input, which is another in the layers above.
+    """
+    for kind, entries in (("further", cell.inputs[1:]), ("static", cell.static)):
+        for entry in entries:
+            here = shape_size(entry.shape, dict(bound))
+            first, first_place = shared.setdefault((kind, entry.name), (layer, here))
+            if first_place != here:
+                sizes = [size[0] if size else "no axis" for size in (here, first_place)]
+                unlike = (
+                    f"{cell.name}, layer {layer}: {entry} has size {sizes[0]} here and {sizes[1]} "
+                    f"in layer {first}, but all layers get the same {kind} inputs"
+                )
+                apart = (
+                    f"one cell per layer, without {entry.name} above: Recurrent([{cell.name}, …]"
+                )
+                raise ShapeError(unlike, f"{apart}, …)")

@@ -1,4 +1,4 @@
-"""What a module says of its layers: one cell and size for all, or a list with each layer's own."""
+"""Cells, sizes and constants of each layer, from one value for all layers or a list."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_CALLS = frozenset((*CALL_OPTIONS, "state"))
 Formula = tuple[Cell, int, dict[str, int]]  # of a layer: cell, size of its first state, other dims
 
 
-def layers_of(
+def resolve_layers(
     cell: Any,
     hidden_size: Any,
     num_layers: int,
@@ -70,25 +70,27 @@ def layers_of(
         for name, value in arguments_by_name.items():
             if name in elsewhere:
                 continue
-            if not _is_whole(layer_cell, name, value, count):
+            if not _is_single_value(layer_cell, name, value, count):
                 value = _each(name, value, count)[layer]
             if value is not None or name in layer_cell.defaults:
                 values[name] = value
-        bound_cell, dims, fixed = _separated(layer_cell, values, arguments)
+        bound_cell, dims, fixed = _bind_options(layer_cell, values, arguments)
         for name, number in (("hidden_size", size), *dims.items()):
             check_size(name, number)
         if heads > size:
             raise ShapeError(f"hidden_size={size} cannot be divided among {heads} heads")
         if id(layer_cell) not in bound:
-            whose = [change.of_states([s.name for s in layer_cell.states]) for change in changes]
-            bound[id(layer_cell)] = bound_cell.with_heads(heads).with_changes(*whose)
+            layer_changes = [
+                change.of_states([s.name for s in layer_cell.states]) for change in changes
+            ]
+            bound[id(layer_cell)] = bound_cell.with_heads(heads).with_changes(*layer_changes)
         formulas.append((bound[id(layer_cell)], size, dims))
         constants.append(fixed)
     return formulas, constants
 
 
 def _count(cell: Any, hidden_size: Any, num_layers: int) -> int:
-    """How many layers there are."""
+    """The number of layers."""
     lists = {"cell": cell, "hidden_size": hidden_size}
     counts = {name: len(value) for name, value in lists.items() if isinstance(value, (list, tuple))}
     if num_layers != 1 or not counts:
@@ -112,7 +114,7 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
     return list(value)
 
 
-def _is_whole(cell: Cell, name: str, value: Any, count: int) -> bool:
+def _is_single_value(cell: Cell, name: str, value: Any, count: int) -> bool:
     """Whether a list is one value and not one for each layer: that of an option, or the numbers of
     a constant, which has to be a tensor."""
     if name in cell.constants and isinstance(value, (list, tuple)):
@@ -153,11 +155,11 @@ def _dims_of(cell: Cell) -> set[str]:
 
 
 def _names_of(cell: Cell) -> set[str]:
-    """What may be said of a cell by keyword."""
+    """Keyword names that a cell accepts: options, constants, dims."""
     return {*cell.defaults, *cell.constants, *_dims_of(cell)}
 
 
-def _separated(
+def _bind_options(
     cell: Cell, arguments_by_name: dict[str, Any], arguments: Collection[str]
 ) -> tuple[Cell, dict[str, int], dict[str, Init]]:
     """Bind the options of a cell; what is left are sizes of its dims, and its constants."""
@@ -191,11 +193,11 @@ def _separated(
                 f"of that name (dims: {', '.join(sorted(dims_of_cell))}; options: "
                 f"{', '.join(cell.defaults) or 'none'}{constants})"
             )
-            raise InputError(message, _meant(cell, name, arguments))
+            raise InputError(message, _suggest_name(cell, name, arguments))
     return bound, dims, fixed
 
 
-def _meant(cell: Cell, name: str, arguments: Collection[str]) -> str:
+def _suggest_name(cell: Cell, name: str, arguments: Collection[str]) -> str:
     """The hint for an argument that is none: one of a similar name, or where weights begin."""
     if any(entry.name == name for entry in cell.weights):
         return f"{name} is a weight: init={{{name!r}: …}} in the cell says what it begins with"

@@ -1,4 +1,4 @@
-"""What all modules take beside sizes, and torch's do not."""
+"""Options of every module that torch's layers do not have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from elman.checks import check_choice, check_flag, check_share, check_size
 from elman.frontend.changes import Change, ClippedGradient, RecurrentDropout, Zoneout
 from elman.frontend.draws import Per
-from elman.nn.engine_choice import checked
+from elman.nn.engine_choice import check_engine
 from elman.plan.spec import USUAL, PlanOptions, Precision, check_plan, check_precision
 
 Layers = TypeVar("Layers", bound=type)
@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
     weight_dropout: float
 
 
-class Configured(nn.Module):
+class ModuleOptions(nn.Module):
     """A module with options.
 
     Class attributes are the options of a module of torch's whose class was changed to ours.
@@ -93,7 +93,7 @@ class Configured(nn.Module):
             InputError, EngineError: one cannot be so.
         """
         for name, check in _CHECKS.items():
-            value = check(options.get(name, getattr(Configured, name)))
+            value = check(options.get(name, getattr(ModuleOptions, name)))
             if name != "plan" or value != USUAL:
                 setattr(self, name, value)  # so ``torch.save`` names no class of ours unless needed
 
@@ -109,7 +109,7 @@ class Configured(nn.Module):
 
     @property
     def _changes(self) -> tuple[Change, ...]:
-        """How states are read and written otherwise than the formula says.
+        """Changes of the formula: dropout of states, zoneout, clipped gradients.
 
         Raises:
             InputError: an option cannot be so.
@@ -151,7 +151,7 @@ class Configured(nn.Module):
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
-    "engine": checked,
+    "engine": check_engine,
     "heads": partial(check_size, "heads"),
     "plan": check_plan,
     "precision": check_precision,
@@ -168,16 +168,16 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 OPTIONS = tuple(_CHECKS)
 
 
-def signed(layers: Layers) -> Layers:
+def show_options(layers: Layers) -> Layers:
     """A class whose constructor shows each option, as ``help`` and editors ask for it."""
     constructor: Any = layers.__init__
     signature = inspect.signature(constructor)
     parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     for name, kind in Options.__annotations__.items():
-        default, kind = getattr(Configured, name), getattr(kind, "__forward_arg__", kind)
+        default, kind = getattr(ModuleOptions, name), getattr(kind, "__forward_arg__", kind)
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
-    further = signature.parameters.get("more")
+    further = signature.parameters.get("cell_arguments")
     parameters += [further] if further is not None else []
     constructor.__signature__ = signature.replace(parameters=parameters)
     return layers

@@ -15,19 +15,19 @@ from elman.checks import check_choice, check_flag, check_index, check_list, chec
 from elman.engines.cross_entropy import Wants, accumulated
 from elman.errors import InputError, ShapeError
 from elman.nn.autograd.cross_entropy import (
-    Decoded,
+    DecoderLoss,
     Reduction,
     Rule,
     check_targets,
     decoding_of,
     plain_loss,
+    trace_loss,
 )
-from elman.nn.autograd.transforms import transformed
+from elman.nn.autograd.transforms import transform_reason
 from elman.nn.call.dense import as_tensor, check_dense, check_factory
 from elman.nn.call.layout import cast_to
-from elman.nn.compile.cross_entropy import run_compiled
 from elman.nn.compile.names import transforming
-from elman.nn.engine_choice import autocast_type, exports_onnx, wanted
+from elman.nn.engine_choice import autocast_type, exports_onnx, requested_engine
 
 _IGNORED = -100  # torch's
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -118,8 +118,8 @@ class LinearCrossEntropyLoss(nn.Module):
         if weight is not None:
             _check_tensor("weight", weight)
             if weight.shape != (num_classes,):
-                what = f"weight is one number per class, [{num_classes}]"
-                raise ShapeError(f"{what}, got {[*weight.shape]}")
+                subject = f"weight is one number per class, [{num_classes}]"
+                raise ShapeError(f"{subject}, got {[*weight.shape]}")
         self.register_buffer("weight", weight)
         bias = check_flag("bias", bias)
         check_factory(device, dtype)
@@ -130,7 +130,7 @@ class LinearCrossEntropyLoss(nn.Module):
             self.linear = nn.Linear(in_features, outputs, bias, device=device, dtype=dtype)
             return
         self.linear = nn.Linear(in_features, outputs, bias=False, device="meta")
-        self.linear.weight = _tied(tie, (outputs, in_features), device, dtype)
+        self.linear.weight = _tied_weight(tie, (outputs, in_features), device, dtype)
         if bias:
             bound = 1 / math.sqrt(in_features)
             values = self.linear.weight.detach().new_empty(outputs).uniform_(-bound, bound)
@@ -190,16 +190,16 @@ class LinearCrossEntropyLoss(nn.Module):
         tensors = (x, weight) if bias is None else (x, weight, bias)
         simple = classes and self.weight is None and not self.out_features
         if simple and torch.compiler.is_compiling() and not (exports_onnx() or transforming()):
-            return run_compiled(x, weight, bias, targets, rule)
-        if not simple or exports_onnx() or transformed((*tensors, targets)) is not None:
+            return trace_loss(x, weight, bias, targets, rule)
+        if not simple or exports_onnx() or transform_reason((*tensors, targets)) is not None:
             logits = F.linear(x, weight, bias).unflatten(-1, (self.num_classes, *self.out_features))
             shape = (len(x), *self.out_features) if classes else logits.shape
             return plain_loss(logits, targets.reshape(shape), rule, self.weight)
         check_targets(targets, self.num_classes, ignored)
-        decoding = decoding_of(x, weight, bias, targets.reshape(-1), rule, wanted("auto"))
+        decoding = decoding_of(x, weight, bias, targets.reshape(-1), rule, requested_engine("auto"))
         if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
-            return Decoded.apply(decoding, x, weight, bias)
-        return decoding.computed(Wants())[0]
+            return DecoderLoss.apply(decoding, x, weight, bias)
+        return decoding.compute(Wants())[0]
 
     def _check(self, x: Any, targets: Any) -> None:
         """Raise ShapeError or InputError for arguments that do not fit."""
@@ -250,7 +250,9 @@ def _check_tensor(name: str, value: Any) -> None:
     check_dense(value, name, "LinearCrossEntropyLoss")
 
 
-def _tied(tie: Any, shape: tuple[int, int], device: Any, dtype: torch.dtype | None) -> nn.Parameter:
+def _tied_weight(
+    tie: Any, shape: tuple[int, int], device: Any, dtype: torch.dtype | None
+) -> nn.Parameter:
     """The weight of an embedding.
 
     Raises:

@@ -20,12 +20,12 @@ from elman.ir.types import shape_size
 from elman.nn.call.dense import check_factory
 from elman.nn.call.plan import plan_call
 from elman.nn.compile.names import fixed_engine
-from elman.nn.engine_choice import check_export, check_trace, wanted
+from elman.nn.engine_choice import check_export, check_trace, requested_engine
 from elman.nn.execute.layer import Runner
-from elman.nn.modules.layer_config import Formula, layers_of
-from elman.nn.modules.layer_options import OPTIONS, Options, signed
+from elman.nn.modules.layer_config import Formula, resolve_layers
+from elman.nn.modules.layer_options import OPTIONS, Options, show_options
 from elman.nn.modules.sequence import SequenceModule
-from elman.nn.options.registry import CallOptions, given_options
+from elman.nn.options.registry import CallOptions, select_options
 
 _FORMULA = "_formula"
 _OF_PARAMETERS = ("device", "dtype")  # they say, the module does not
@@ -33,7 +33,7 @@ _OF_PARAMETERS = ("device", "dtype")  # they say, the module does not
 State = Tensor | tuple[Tensor, ...] | Sequence[Tensor | tuple[Tensor, ...]]
 
 
-@signed
+@show_options
 class Recurrent(SequenceModule):
     """A recurrent network of any cell: ``h[t] = cell(x[t], h[t-1])`` in each layer and direction.
 
@@ -57,11 +57,12 @@ class Recurrent(SequenceModule):
         options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
             ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
             ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
-        more: sizes of the cell's other dims (``P=16``), the cell's own options, and its constants
-            (``mask=…``). A constant is a number; a tensor or array of the declared shape, which is
-            copied; or a function that fills the tensor passed to it, or returns its value, for each
-            layer and direction. Dims and constants apply to the layers whose cells declare them. A
-            list has one entry per layer, None for a layer whose cell has no such dim or constant.
+        cell_arguments: sizes of the cell's other dims (``P=16``), the cell's own options, and its
+            constants (``mask=…``). A constant is a number; a tensor or array of the declared shape,
+            which is copied; or a function that fills the tensor passed to it, or returns its value,
+            for each layer and direction. Dims and constants apply to the layers whose cells declare
+            them. A list has one entry per layer, None for a layer whose cell has no such dim or
+            constant.
 
     Layers can have different cells and sizes: ``Recurrent([cell_a, cell_b], I, [64, 32])``. Further
     and static inputs go to every layer whose cell declares them. If the states of all layers have
@@ -101,20 +102,20 @@ class Recurrent(SequenceModule):
         dropout: float = 0.0,
         device: Any = None,
         dtype: torch.dtype | None = None,
-        **more: Any,
+        **cell_arguments: Any,
     ) -> None:
         super().__init__()
         check_size("input_size", input_size, 0)
         check_factory(device, dtype)
-        options = {name: more.pop(name) for name in OPTIONS if name in more}
+        options = {name: cell_arguments.pop(name) for name in OPTIONS if name in cell_arguments}
         self._set_options(cast(Options, options))
         arguments = inspect.signature(Recurrent).parameters
-        formulas, constants = layers_of(
-            cell, hidden_size, num_layers, self.heads, self._changes, more, arguments
+        formulas, constants = resolve_layers(
+            cell, hidden_size, num_layers, self.heads, self._changes, cell_arguments, arguments
         )
         self.cell, _, self._dims = formulas[0]
         self.num_layers, self.input_size = len(formulas), input_size
-        self._own = None if all(each == formulas[0] for each in formulas) else formulas
+        self._layer_formulas = None if all(each == formulas[0] for each in formulas) else formulas
         sizes = [size for _, size, _ in formulas]
         self.hidden_size: Any = sizes[0] if len({*sizes}) == 1 else sizes
         self.bidirectional = check_flag("bidirectional", bidirectional)
@@ -127,10 +128,12 @@ class Recurrent(SequenceModule):
                 f"num_layers={self.num_layers}",
                 stacklevel=2,
             )
-        self._given = tuple(dict.fromkeys([name for given in constants for name in given]))
+        self._fixed_constants = tuple(
+            dict.fromkeys([name for values in constants for name in values])
+        )
         directions = 1 + self.bidirectional
-        for index, (names, runner) in enumerate(zip(self.parts.names, self.runners.values())):
-            given = constants[index // directions]
+        for index, (names, runner) in enumerate(zip(self.runtime.names, self.runners.values())):
+            values = constants[index // directions]
             for name, weight in zip(names, runner.cell.weights):
                 shape = shape_size(weight.shape, dict(runner.dims))
                 tensor = torch.empty(shape, device=device, dtype=dtype)
@@ -138,15 +141,15 @@ class Recurrent(SequenceModule):
                     self.register_parameter(name, Parameter(tensor))
                     continue
                 self.register_buffer(name, tensor)
-                if weight.name in given:
-                    _initialise(tensor, given[weight.name], f"{name}, {weight}")
+                if weight.name in values:
+                    _initialise(tensor, values[weight.name], f"{name}, {weight}")
         self._make_initial(device, dtype)
         self.reset_parameters()
 
     def _formulas(self) -> list[Formula]:
         """See :meth:`SequenceModule._formulas`."""
-        if self._own is not None:
-            return self._own
+        if self._layer_formulas is not None:
+            return self._layer_formulas
         return [(self.cell, self.hidden_size, self._dims)] * self.num_layers
 
     def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
@@ -157,12 +160,17 @@ class Recurrent(SequenceModule):
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        cells = [cell.fingerprint for cell, *_ in self._own or [(self.cell,)]]
-        return {**super().__getstate__(), _FORMULA: cells[0] if self._own is None else cells}
+        cells = [cell.fingerprint for cell, *_ in self._layer_formulas or [(self.cell,)]]
+        return {
+            **super().__getstate__(),
+            _FORMULA: cells[0] if self._layer_formulas is None else cells,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        formula, own = state.pop(_FORMULA, None), state["_own"]
-        formulas, saved = ([(state["cell"],)], [formula]) if own is None else (own, formula)
+        formula, layer_formulas = state.pop(_FORMULA, None), state["_layer_formulas"]
+        formulas, saved = (
+            ([(state["cell"],)], [formula]) if layer_formulas is None else (layer_formulas, formula)
+        )
         for (cell, *_), fingerprint in zip(formulas, saved, strict=True):
             same_cell(cell, fingerprint)
         super().__setstate__(state)
@@ -172,14 +180,14 @@ class Recurrent(SequenceModule):
         sets, and default initial states, are reset, too."""
         directions = 1 + self.bidirectional
         heights = [size for _, size, _ in self._formulas() for _ in range(directions)]
-        for names, runner, height in zip(self.parts.names, self.runners.values(), heights):
+        for names, runner, height in zip(self.runtime.names, self.runners.values(), heights):
             bound = 1.0 / math.sqrt(height) if height > 0 else 0.0
             for name, weight in zip(names, runner.cell.weights):
-                if weight.name not in self._given:
+                if weight.name not in self._fixed_constants:
                     how = runner.cell.init.get(weight.name)
                     _initialise(getattr(self, name), how, str(weight), bound)
-        begins = [value.detach() for value in self._initial()]
-        for runner, states in zip(self.runners.values(), self.parts.signature.form.rows(begins)):
+        starts = [value.detach() for value in self._initial()]
+        for runner, states in zip(self.runners.values(), self.runtime.signature.form.rows(starts)):
             for state, value in zip(runner.cell.states, states):
                 _initialise(value, runner.cell.init.get(state.name, "zeros"), str(state))
 
@@ -213,8 +221,8 @@ class Recurrent(SequenceModule):
                 that draws nothing, or in a dtype without enough bits.
             EngineError: the named engine cannot run this cell; the text says why.
         """
-        call_options = given_options(options) if options else {}
-        shapes = self.parts.matrices
+        call_options = select_options(options) if options else {}
+        shapes = self.runtime.matrices
         if shapes is None:
             return self._forward(x, state, call_options)
         x, state = shapes.flatten(x, state, call_options)
@@ -222,7 +230,7 @@ class Recurrent(SequenceModule):
 
     def _forward(self, x: Any, state: Any, call_options: dict[str, Any]) -> tuple[Any, ...]:
         """:meth:`forward` with matrices per sample as rows."""
-        plans = self.parts.plans
+        plans = self.runtime.plans
         kind = plans.kind_of(self, x, state, call_options)
         if kind is not None:
             plan = plans.find(kind)
@@ -233,7 +241,7 @@ class Recurrent(SequenceModule):
             engine = fixed_engine(self.engine)
         else:
             check_trace(type(self).__name__)
-            engine = wanted(self.engine)
+            engine = requested_engine(self.engine)
         return self._run(*plan_call(self, x, state, call_options, engine), kind)
 
     def flatten_parameters(self) -> None:

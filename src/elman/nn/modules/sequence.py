@@ -16,25 +16,23 @@ from elman.frontend.cell import Cell
 from elman.ir.types import dim_size
 from elman.nn.call.cache import CallCache, Kind
 from elman.nn.call.dense import row_of
-from elman.nn.call.layout import one_or_all
-from elman.nn.call.matrix_shapes import MatrixShapes
-from elman.nn.call.parts import PARTS, Parts
+from elman.nn.call.layout import MatrixShapes, unwrap_single
 from elman.nn.call.plan import Arguments, CallPlan
+from elman.nn.call.runtime import RUNTIME, Runtime
 from elman.nn.call.signature import Signature
 from elman.nn.compile.names import key_of
-from elman.nn.execute.build import runners_of
 from elman.nn.execute.layer import Runner
-from elman.nn.execute.stack import Stack
+from elman.nn.execute.stack import Stack, runners_of
 from elman.nn.modules.layer_config import Formula
-from elman.nn.modules.layer_options import Configured
+from elman.nn.modules.layer_options import ModuleOptions
 from elman.nn.options.base import check_sample_values
 from elman.nn.options.draws import check_draws, draws_to_keep
-from elman.nn.options.registry import STEP_OPTIONS, CallOptions, given_options
+from elman.nn.options.registry import STEP_OPTIONS, CallOptions, select_options
 from elman.passes.draws import draws_of
 
 
-class SequenceModule(Configured):
-    """What RNN, GRU, LSTM and Recurrent share."""
+class SequenceModule(ModuleOptions):
+    """Base class of RNN, GRU, LSTM and Recurrent."""
 
     input_size: int
     hidden_size: Any
@@ -42,11 +40,11 @@ class SequenceModule(Configured):
     bidirectional: bool
     batch_first: bool
     dropout: float
-    _parts: Parts | None = None
+    _runtime: Runtime | None = None
 
     def _formulas(self) -> list[Formula]:
-        """Of each layer, lowest first, the cell, the size of its first state, and those of its
-        other dims."""
+        """The cell, the size of its first state and the sizes of its other dims, of each layer,
+        lowest first."""
         raise NotImplementedError
 
     def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
@@ -57,7 +55,7 @@ class SequenceModule(Configured):
         """
         raise NotImplementedError
 
-    def _make_parts(self) -> Parts:
+    def _make_runtime(self) -> Runtime:
         """Make what follows from the cell, the sizes and the options."""
         two, options = bool(self.bidirectional), self._layer_options
         runners = runners_of(self._formulas(), self.input_size, two, bool(self.residual), options)
@@ -67,10 +65,10 @@ class SequenceModule(Configured):
         )
         names = self._parameter_names(runners)
         cells = [runner.cell for runner in runners.values()]
-        begins = self.learn_initial or any(s.name in c.init for c in cells for s in c.states)
-        initial = [f"initial_{name}" for name, _ in signature.states] if begins else []
+        has_initial = self.learn_initial or any(s.name in c.init for c in cells for s in c.states)
+        initial = [f"initial_{name}" for name, _ in signature.states] if has_initial else []
         ends = [0, *accumulate(map(len, names))]
-        return Parts(
+        return Runtime(
             runners,
             stack,
             key_of(stack),
@@ -80,7 +78,7 @@ class SequenceModule(Configured):
             CallCache([*chain.from_iterable(names), *initial]),
             [[weight.name in recurrent_of(cell) for weight in cell.weights] for cell in cells],
             draws_of([cell.graph for cell in cells]),
-            begins,
+            has_initial,
             options,
             MatrixShapes.of(
                 [(r.cell, dict(r.dims)) for r in runners.values()],
@@ -91,11 +89,11 @@ class SequenceModule(Configured):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
-        return {name: value for name, value in state.items() if name != PARTS}
+        return {name: value for name, value in state.items() if name != RUNTIME}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({k: v for k, v in state.items() if k != PARTS})
-        self._parts = self._make_parts()  # now, not while a compiler traces
+        super().__setstate__({k: v for k, v in state.items() if k != RUNTIME})
+        self._runtime = self._make_runtime()  # now, not while a compiler traces
 
     def follow_plan(self) -> None:
         """Make runners anew if ``plan`` is another one now, with another tape or optimizations, or
@@ -104,32 +102,32 @@ class SequenceModule(Configured):
         Raises:
             InputError: one cannot be so.
         """
-        if self._layer_options != self.parts.options:
-            self._parts = self._make_parts()
+        if self._layer_options != self.runtime.options:
+            self._runtime = self._make_runtime()
 
     @property
-    def parts(self) -> Parts:
-        """What follows from the cell, the sizes and the options, made when first asked for."""
-        if self._parts is None:
-            self._parts = self._make_parts()
-        return self._parts
+    def runtime(self) -> Runtime:
+        """State derived from the cell, the sizes and the options, made at the first access."""
+        if self._runtime is None:
+            self._runtime = self._make_runtime()
+        return self._runtime
 
     @property
     def stack(self) -> Stack:
-        """Who runs the layers."""
-        return self.parts.stack
+        """The runners of all layers and directions, as a stack."""
+        return self.runtime.stack
 
     @property
     def runners(self) -> dict[str, Runner]:
-        """Who runs each layer and direction, by the suffix of its weights' names: ``l0``,
+        """The runner of each layer and direction, by the suffix of its weights' names: ``l0``,
         ``l0_reverse`` …"""
-        return self.parts.runners
+        return self.runtime.runners
 
     @property
     def output_size(self) -> int:
         """Size of the output (of several the first): the last layer's cell's times the number of
         directions."""
-        runner = self.parts.stack.runners[-1]
+        runner = self.runtime.stack.runners[-1]
         shape = runner.cell.graph.output.shape
         directions = 2 if self.bidirectional else 1
         return dim_size(shape[0], dict(runner.dims)) * directions if shape else 1
@@ -166,20 +164,20 @@ class SequenceModule(Configured):
         dims = values[0].dim()
         axis = 1 if self.batch_first and dims == rank else 0
         row = tuple([value.unsqueeze(axis) for value in values])
-        call_options = given_options(options)
+        call_options = select_options(options)
         for name, value in call_options.items():
             option = STEP_OPTIONS.get(name)
             if option is not None:
-                sizes = option.sizes(self.parts, self.training)
+                sizes = option.sizes(self.runtime, self.training)
                 check_sample_values(name, value, values[0].shape[: dims - rank + 1], sizes)
                 call_options[name] = value.unsqueeze(axis)
             elif name != "static":
                 raise InputError(f"step: {name}= is of a whole sequence")
         if "static" in call_options:
-            self.parts.signature.check_static()
+            self.runtime.signature.check_static()
         out, after = self(row if several else row[0], state, **call_options)
         outs = [part.squeeze(axis) for part in (out if isinstance(out, tuple) else (out,))]
-        return one_or_all(outs), after
+        return unwrap_single(outs), after
 
     def draws(self, steps: int, batch: int | None = None) -> Tensor:
         """Draw the random numbers of a call, or of so many steps, to be given to it.
@@ -215,7 +213,7 @@ class SequenceModule(Configured):
             >>> torch.allclose(torch.stack(outs), net(x, draws=draws)[0], atol=1e-6)
             True
         """
-        runtime: Parts = self.parts
+        runtime: Runtime = self.runtime
         check_draws(runtime.draws, True, runtime.signature.cell)
         check_size("steps", steps)
         check_size("batch", 1 if batch is None else batch)
@@ -229,7 +227,7 @@ class SequenceModule(Configured):
     @property
     def _rank(self) -> int:
         """Dims of a batch of the first input."""
-        return 2 + self.parts.dims_of_input
+        return 2 + self.runtime.dims_of_input
 
     def _weights(self) -> list[list[Tensor]]:
         """The weights of each layer and direction as they are now: parameters, or what stands in
@@ -240,16 +238,16 @@ class SequenceModule(Configured):
                 getattr(self, name) if (weight := weights.get(name)) is None else weight
                 for name in names
             ]
-            for names in (self._parts or self.parts).names
+            for names in (self._runtime or self.runtime).names
         ]
 
-    def _settled_weights(self) -> list[list[Tensor]]:
+    def _current_weights(self) -> list[list[Tensor]]:
         """:meth:`_weights`, for what is made of them once.
 
         Raises:
             InputError: one is computed anew by a hook before each forward, and may be old.
         """
-        for name in [name for names in self.parts.names for name in names]:
+        for name in [name for names in self.runtime.names for name in names]:
             if name in vars(self) and self._forward_pre_hooks:
                 raise InputError(
                     f"{name} is what a hook computed before the last forward",
@@ -260,8 +258,8 @@ class SequenceModule(Configured):
 
     def _make_initial(self, device: Any, dtype: torch.dtype | None) -> None:
         """Make room for what sequences begin with: parameters if it is learned, else buffers."""
-        signature = self.parts.signature
-        for name, sizes in signature.states if self.parts.begins else ():
+        signature = self.runtime.signature
+        for name, sizes in signature.states if self.runtime.has_initial else ():
             zeros = torch.zeros(signature.lead, *sizes, device=device, dtype=dtype)
             if self.learn_initial:
                 self.register_parameter(f"initial_{name}", Parameter(zeros))
@@ -269,10 +267,10 @@ class SequenceModule(Configured):
                 self.register_buffer(f"initial_{name}", zeros)
 
     def _initial(self) -> list[Tensor]:
-        """What a sequence begins with that is given no state, [layers · directions, n], or [1, n]
-        of each layer and direction with its own; nothing where that is zeros."""
-        runtime: Parts = self._parts or self.parts
-        if not runtime.begins:
+        """Default initial states, [layers · directions, n], or [1, n] for each layer and direction
+        if their states differ; empty for zeros."""
+        runtime: Runtime = self._runtime or self.runtime
+        if not runtime.has_initial:
             return []
         return [getattr(self, f"initial_{name}") for name, _ in runtime.signature.states]
 
@@ -283,7 +281,7 @@ class SequenceModule(Configured):
             EngineError, InputError: as ``forward``.
         """
         results = plan.run(self, arguments)
-        if kind is not None and self.parts.plans.keep(kind, plan):
+        if kind is not None and self.runtime.plans.keep(kind, plan):
             plan.prepare(arguments.x, arguments.state, kind.weights)
         return results
 

@@ -53,7 +53,7 @@ class Stream:
         if bool(getattr(module, "bidirectional", False)):
             raise InputError("a bidirectional module has no stream: it needs the whole sequence")
         if static is not None:
-            module.parts.signature.check_static()
+            module.runtime.signature.check_static()
         self.module: Any = module
         self.static = static
         self.state = self._start = state
@@ -99,11 +99,11 @@ class Stream:
         if samples is None:
             self.state = self._start
         elif self.state is not None:
-            signature = self.module.parts.signature
+            signature = self.module.runtime.signature
             states = signature.form.arrays(self.state)
-            if states[0].dim() != 2 + self.module.parts.dims_of_state:
+            if states[0].dim() != 2 + self.module.runtime.dims_of_state:
                 raise InputError("an unbatched stream has no samples: reset() begins it anew")
-            which, starts = _chosen(samples, states[0]), [torch.zeros_like(v) for v in states]
+            which, starts = _sample_index(samples, states[0]), [torch.zeros_like(v) for v in states]
             if self._start is not None:
                 starts = signature.form.arrays(self._start)
             elif initial := self.module._initial():
@@ -115,10 +115,10 @@ class Stream:
             states = [state.clone() for state in states]
             for state, start in zip(states, starts, strict=True):
                 state[:, which] = start[:, which]
-            self.state = signature.form.closed(states)
+            self.state = signature.form.nest(states)
 
 
-def _chosen(samples: Any, state: Tensor) -> Tensor:
+def _sample_index(samples: Any, state: Tensor) -> Tensor:
     """A mask [B], or numbers, of samples of a state [layers, B, ...]."""
     batch, problem = state.shape[1], ""
     try:
@@ -126,9 +126,9 @@ def _chosen(samples: Any, state: Tensor) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         which = None
     if which is None or not is_dense(which):
-        got = type(samples).__name__
+        kind = type(samples).__name__
     else:
-        got = f"{str(which.dtype).removeprefix('torch.')} {list(which.shape)}"
+        kind = f"{str(which.dtype).removeprefix('torch.')} {list(which.shape)}"
         if which.dtype in (torch.bool, torch.uint8):  # torch takes both for masks
             if which.shape == (batch,):
                 return which.bool()
@@ -141,7 +141,7 @@ def _chosen(samples: Any, state: Tensor) -> Tensor:
                 return numbers
             problem = f"there is no sample {wrong[0].item()} among {batch}"
     raise InputError(
-        f"samples to reset must be indices of samples or a mask [{batch}] of bool, not {got}",
+        f"samples to reset must be indices of samples or a mask [{batch}] of bool, not {kind}",
         "stream.reset([0]), or stream.reset(done != 0) with done [B]",
         index=problem,
     )

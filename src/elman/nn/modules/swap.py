@@ -9,12 +9,12 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from elman.nn.call.dense import check_model
-from elman.nn.call.parts import PARTS
+from elman.nn.call.runtime import RUNTIME
 from elman.nn.modules.recurrent import Recurrent
 from elman.nn.modules.torch_layers import GRU, LSTM, RNN
 
 _log = logging.getLogger("elman")
-_OURS: dict[type, type] = {nn.RNN: RNN, nn.GRU: GRU, nn.LSTM: LSTM}
+_REPLACEMENTS: dict[type, type] = {nn.RNN: RNN, nn.GRU: GRU, nn.LSTM: LSTM}
 _STEPS = {nn.RNNCell: "elman.RNN", nn.GRUCell: "elman.GRU", nn.LSTMCell: "elman.LSTM"}
 _MARK = "_elman_swapped"
 
@@ -41,12 +41,12 @@ def accelerate(model: Model) -> Model:
     """
     check_model("elman.accelerate", model)
     for module in model.modules():
-        replacement = _OURS.get(type(module))
+        replacement = _REPLACEMENTS.get(type(module))
         if replacement is not None:
             module.__class__ = replacement
             module.__dict__[_MARK] = True
             swapped: Any = module
-            swapped._parts = swapped._make_parts()  # now, not while a compiler traces
+            swapped._runtime = swapped._make_runtime()  # now, not while a compiler traces
     for name, text in report(model).items():
         _log.info("%s: %s", name or type(model).__name__, text)
     return model
@@ -63,10 +63,10 @@ def restore(model: Model) -> Model:
         False
     """
     check_model("elman.restore", model)
-    torch_classes = {replacement: torch_class for torch_class, replacement in _OURS.items()}
+    torch_classes = {replacement: torch_class for torch_class, replacement in _REPLACEMENTS.items()}
     for module in model.modules():
         if module.__dict__.pop(_MARK, False) and type(module) in torch_classes:
-            module.__dict__.pop(PARTS, None)
+            module.__dict__.pop(RUNTIME, None)
             module.__class__ = torch_classes[type(module)]
     return model
 
@@ -87,9 +87,9 @@ def report(model: nn.Module) -> dict[str, str]:
     return texts
 
 
-def _chosen(module: Any) -> str:
+def _chosen_engines(module: Any) -> str:
     """The engines that ``auto`` chose in earlier calls."""
-    if module.engine != "auto" or module.__dict__.get(PARTS) is None:
+    if module.engine != "auto" or module.__dict__.get(RUNTIME) is None:
         return ""
     choices = (choice for runner in module.runners.values() for choice in runner.choices.values())
     engines = sorted({choice.engine for choice in choices})
@@ -98,14 +98,14 @@ def _chosen(module: Any) -> str:
 
 def _status(module: nn.Module) -> str:
     kind: Any = type(module)
-    if isinstance(module, Recurrent) or kind in _OURS.values():
-        return f"elman.{kind.__name__}, engine {module.engine}{_chosen(module)}"
+    if isinstance(module, Recurrent) or kind in _REPLACEMENTS.values():
+        return f"elman.{kind.__name__}, engine {module.engine}{_chosen_engines(module)}"
     if kind in _STEPS:
         return f"torch.nn.{kind.__name__}, left alone: {_STEPS[kind]} takes all steps at once"
     if not isinstance(module, nn.RNNBase):
         return ""
     if parametrize.is_parametrized(module):
         return f"torch.nn's {module.mode}, left alone: its weights are parametrized"
-    if kind in _OURS:
+    if kind in _REPLACEMENTS:
         return f"torch.nn.{kind.__name__}, not accelerated"
     return f"{kind.__name__}, left alone: a subclass may change what forward computes"

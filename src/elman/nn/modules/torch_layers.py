@@ -12,23 +12,23 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from elman.checks import MOST_LAYERS, check_size, shown
 from elman.errors import EngineError, InputError, ShapeError
 from elman.nn.call.dense import as_tensor, is_dense
-from elman.nn.call.packing import checked_lengths
-from elman.nn.call.parts import Parts
+from elman.nn.call.packing import check_lengths
 from elman.nn.call.plan import plan_call
+from elman.nn.call.runtime import Runtime
 from elman.nn.compile.names import fixed_engine
-from elman.nn.engine_choice import check_export, compiles, unsuitable, wanted
+from elman.nn.engine_choice import check_export, compiles, requested_engine, unsupported_reason
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.formulas import FORMULAS, PROJECTED
 from elman.nn.modules.layer_config import Formula
-from elman.nn.modules.layer_options import OPTIONS, Options, signed
+from elman.nn.modules.layer_options import OPTIONS, Options, show_options
 from elman.nn.modules.sequence import SequenceModule
-from elman.nn.options.registry import CallOptions, given_options, step_options
+from elman.nn.options.registry import CallOptions, select_options, step_options
 from elman.torch_internals import allow_compiling
 
 
-@signed
+@show_options
 class TorchLayers(SequenceModule):
-    """What the three classes add to torch's: forward on elman's engines.
+    """A layer of torch whose forward runs on elman's engines.
 
     What no engine serves, and every mistake, goes to torch's own forward: it computes, or it raises
     in its own words.
@@ -72,7 +72,7 @@ class TorchLayers(SequenceModule):
         self._set_options(options)
         if self.heads != 1:
             self._divide()
-        self._parts = self._make_parts()  # now, not while a compiler traces
+        self._runtime = self._make_runtime()  # now, not while a compiler traces
         first = next(self.parameters())
         self._make_initial(first.device, first.dtype)
 
@@ -80,7 +80,7 @@ class TorchLayers(SequenceModule):
         """Draw new weights, as torch's layers do, and set learned initial states to zero."""
         super().reset_parameters()  # type: ignore[misc]
         with torch.no_grad():
-            for value in self._initial() if self._parts is not None else ():
+            for value in self._initial() if self._runtime is not None else ():
                 value.zero_()
 
     def _divide(self) -> None:
@@ -95,10 +95,10 @@ class TorchLayers(SequenceModule):
             setattr(self, name, nn.Parameter(values.new_empty(values.shape[0], size // heads)))
         super().reset_parameters()  # type: ignore[misc]
 
-    def _make_parts(self) -> Parts:
-        """See :meth:`SequenceModule._make_parts`."""
+    def _make_runtime(self) -> Runtime:
+        """See :meth:`SequenceModule._make_runtime`."""
         allow_compiling(TorchLayers)
-        return super()._make_parts()
+        return super()._make_runtime()
 
     def _formulas(self) -> list[Formula]:
         """See :meth:`SequenceModule._formulas`."""
@@ -137,10 +137,10 @@ class TorchLayers(SequenceModule):
                 does not have, none can.
             ShapeError, InputError: an option does not go with the input, or nothing is drawn.
         """
-        call_options = given_options(options) if options else {}
+        call_options = select_options(options) if options else {}
         kind = None
-        if self._parts is not None:
-            plans = self._parts.plans
+        if self._runtime is not None:
+            plans = self._runtime.plans
             kind = plans.kind_of(self, input, hx, call_options)
             if kind is not None:
                 plan = plans.find(kind)
@@ -149,10 +149,10 @@ class TorchLayers(SequenceModule):
         if torch.compiler.is_compiling() and compiles(input):
             call = plan_call(self, input, hx, call_options, fixed_engine(self.engine))
             return self._run(*call, None)
-        engine = wanted(self.engine)
-        reasons = self._asked_beyond_torch(engine, call_options)
+        engine = requested_engine(self.engine)
+        reasons = self._options_beyond_torch(engine, call_options)
         mistake = self._mistake(input, hx, engine)
-        reason = mistake or unsuitable(input, engine, bool(reasons), self._type)
+        reason = mistake or unsupported_reason(input, engine, bool(reasons), self._type)
         if reason is None and engine == "aten" and self._new_formula:
             reason = "torch's own layer has another formula"
         steps = step_options(call_options)
@@ -187,7 +187,7 @@ class TorchLayers(SequenceModule):
     def _mistake(self, input: Any, hx: Any, engine: str) -> str | None:
         """Why the call is torch's whatever engines there are: it asks for that, or has a mistake
         for which torch has words."""
-        if engine == "aten" and not self._asked_beyond_torch(engine, {}):
+        if engine == "aten" and not self._options_beyond_torch(engine, {}):
             return "it is torch's own layer"
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not is_dense(data):
@@ -199,8 +199,8 @@ class TorchLayers(SequenceModule):
             return f"its state is a {type(hx).__name__}"
         return None
 
-    def _asked_beyond_torch(self, engine: str, options: Mapping[str, Any]) -> list[str]:
-        """What is asked for that torch's own forward would not do."""
+    def _options_beyond_torch(self, engine: str, options: Mapping[str, Any]) -> list[str]:
+        """Options in use that torch's own forward does not have."""
         reasons = [] if engine in ("auto", "aten") else [""]  # an engine by name
         reasons += self._beyond_torch
         if "outputs" in options and self.mode == "LSTM":
@@ -232,13 +232,13 @@ class TorchLayers(SequenceModule):
         if not isinstance(input, Tensor) or input.dim() != 3:
             raise ShapeError("lengths= is for a batch of sequences: this input is a single one")
         batch, steps = input.shape[:2] if self.batch_first else input.shape[1::-1]
-        counts = checked_lengths(lengths, batch, steps)
+        counts = check_lengths(lengths, batch, steps)
         packed = pack_padded_sequence(input, counts, self.batch_first, enforce_sorted=False)
         out, last = super().forward(packed, hx)  # type: ignore[misc]
         return pad_packed_sequence(out, self.batch_first, total_length=steps)[0], last
 
 
-@signed
+@show_options
 class RNN(TorchLayers, nn.RNN):
     """torch.nn.RNN on elman's engines: ``h[t] = tanh(W x[t] + b + R h[t-1] + d)``.
 

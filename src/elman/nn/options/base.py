@@ -1,4 +1,4 @@
-"""What an option of a call is: an argument of ``forward``, and a change of the cell's step."""
+"""Options of a call: an argument of ``forward`` that changes the cell's step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from elman.tuning.request import Rule
 
 if TYPE_CHECKING:
     from elman.nn.call.packing import Rows
-    from elman.nn.call.parts import BoundCall, Parts
+    from elman.nn.call.runtime import BoundCall, Runtime
 
 RULES: dict[str, Rule] = {}  # by the name that records have
 _DRAWS = torch.int32, torch.int64, torch.float32, torch.float64  # that hold a half of a key
@@ -72,7 +72,7 @@ class StepOption(ABC):
             message = f"{name}={value!r} has no effect without {self.name}="
             raise InputError(message, example.replace("…", repr(value)))
 
-    def sizes(self, runtime: Parts, training: bool) -> tuple[int, ...]:
+    def sizes(self, runtime: Runtime, training: bool) -> tuple[int, ...]:
         """Sizes of a step's value.
 
         Args:
@@ -95,7 +95,7 @@ class StepOption(ABC):
 
     @abstractmethod
     def rule(self, facts: Sequence[str]) -> Rule:
-        """How the step changes."""
+        """The rule that changes the step."""
 
     @abstractmethod
     def extend(self, values: StepValues, call: Call, reverse: bool, member: int) -> Call:

@@ -17,11 +17,11 @@ from elman.passes.draws import SAMPLED, SEQUENCE
 from elman.tuning.request import Rule
 
 if TYPE_CHECKING:
-    from elman.nn.call.parts import BoundCall, Parts
+    from elman.nn.call.runtime import BoundCall, Runtime
 
 for _rule in SAMPLED.values():
     register_rule(_rule)
-_GIVEN = "given"  # keys per sequence stand at every step, too
+_EXPLICIT = "given"  # keys per sequence stand at every step, too
 
 
 class DrawsOption(StepOption):
@@ -33,7 +33,7 @@ class DrawsOption(StepOption):
 
     name = "draws"
 
-    def sizes(self, runtime: Parts, training: bool) -> tuple[int, ...]:
+    def sizes(self, runtime: Runtime, training: bool) -> tuple[int, ...]:
         """See :meth:`StepOption.sizes`: layers · directions, and halves of keys."""
         check_draws(runtime.draws, training, runtime.signature.cell)
         return len(runtime.runners), 2 * len(runtime.draws)
@@ -41,7 +41,7 @@ class DrawsOption(StepOption):
     def enter(self, value: Tensor, call: BoundCall) -> None:
         """See :meth:`StepOption.enter`."""
         keys = value.detach().movedim((-2, -1), (0, 1)).to(call.inputs[0].dtype).contiguous()
-        facts = *call.parts.draws, _GIVEN
+        facts = *call.runtime.draws, _EXPLICIT
         call.steps.append(StepValues(self.name, facts, keys.split(2, 1)))
 
     def draw(self, call: BoundCall, draw: Callable[..., list[Tensor]]) -> None:
@@ -51,7 +51,7 @@ class DrawsOption(StepOption):
             call: to be changed.
             draw: :func:`draw_keys`, or :func:`no_keys`.
         """
-        per, like, rows = call.parts.draws, call.inputs[0], call.rows
+        per, like, rows = call.runtime.draws, call.inputs[0], call.rows
         batch = call.states[0].shape[1]
         padded = rows is not None and rows.index is not None
         sizes = (rows.steps, batch) if rows and padded else like.shape[: 2 - (rows is not None)]
@@ -66,7 +66,7 @@ class DrawsOption(StepOption):
     def extend(self, values: StepValues, call: Call, reverse: bool, member: int) -> Call:
         """See :meth:`StepOption.extend`."""
         further: list[Tensor] = []
-        ready = _GIVEN in values.facts
+        ready = _EXPLICIT in values.facts
         for per, keys in zip(_per(values.facts), values.tensors, strict=True):
             layer_keys = keys[member]
             further += (
@@ -99,8 +99,8 @@ DRAWS = DrawsOption()
 
 
 def _per(facts: Sequence[str]) -> tuple[str, ...]:
-    """What the keys of a call are drawn by."""
-    return tuple([fact for fact in facts if fact != _GIVEN])
+    """The frequencies of the keys of a call: per step, per sequence."""
+    return tuple([fact for fact in facts if fact != _EXPLICIT])
 
 
 def key_sizes(
@@ -127,17 +127,17 @@ def draw_keys(
         dtype: of the call, float32 or float64, which hold a half of a key.
         device: of the call.
     """
-    return [_drawn(size, device).to(dtype) for size in sizes]
+    return [_draw(size, device).to(dtype) for size in sizes]
 
 
 def no_keys(
     sizes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
-    """What stands for :func:`draw_keys` where nothing runs: no generator is asked."""
+    """Stand in for :func:`draw_keys` where nothing runs; no generator is advanced."""
     return [torch.zeros((), dtype=dtype, device=device).expand(*size) for size in sizes]
 
 
-def _drawn(size: Sequence[int], device: torch.device | None) -> Tensor:
+def _draw(size: Sequence[int], device: torch.device | None) -> Tensor:
     """Halves of keys, int32."""
     return torch.randint(1 << BITS, size, dtype=torch.int32, device=device)
 
@@ -145,14 +145,14 @@ def _drawn(size: Sequence[int], device: torch.device | None) -> Tensor:
 def draws_to_keep(
     per: Sequence[str], lead: int, steps: int, batch: int, device: torch.device | None
 ) -> Tensor:
-    """What :func:`draw_keys` draws, as one tensor that a caller keeps; arguments as of
+    """Draw keys as :func:`draw_keys` does, as one tensor for the caller; arguments as of
     :func:`key_sizes`.
 
     Returns:
         [T, B, layers · directions, n] of int32: both halves of each of ``per``, in its order; those
         per sequence are the same at all steps.
     """
-    keys = [_drawn(size, device) for size in key_sizes(per, lead, (steps, batch), batch)]
+    keys = [_draw(size, device) for size in key_sizes(per, lead, (steps, batch), batch)]
     each = [
         layer_keys if layer_keys.dim() == 4 else layer_keys.unsqueeze(2).expand(-1, -1, steps, -1)
         for layer_keys in keys

@@ -17,7 +17,7 @@ from elman.nn.options.base import StepOption, StepValues, further_leaf, register
 from elman.tuning.request import Rule
 
 if TYPE_CHECKING:
-    from elman.nn.call.parts import BoundCall
+    from elman.nn.call.runtime import BoundCall
 
 MaskedOutput = Literal["held", "zeros"]
 
@@ -71,7 +71,7 @@ class Mask(StepOption):
         """
         counts = value != 0
         if torch.is_grad_enabled():
-            varying = len(call.parts.signature.inputs)
+            varying = len(call.runtime.signature.inputs)
             read, static = call.inputs[:varying], call.inputs[varying:]
             call.inputs = (*[fill_zeros(x, ~counts) for x in read], *static)
         call.steps.append(StepValues(self.name, (), (counts,)))

@@ -1,5 +1,5 @@
-"""What the layers of a module return: a layer with another one above it its first output, the last
-layer all of its outputs, with ``outputs="states"`` its states after every step too."""
+"""Outputs of the layers: the first output between layers; all outputs of the last layer, with its
+states after every step for ``outputs="states"``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elman.errors import InputError
 from elman.frontend.cell import Cell
 from elman.ir.graph import Graph
 from elman.ir.types import shape_size
-from elman.nn.autograd.transforms import transformed
+from elman.nn.autograd.transforms import transform_reason
 from elman.nn.options.base import register_rule
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.tuning.request import Rule
@@ -72,7 +72,7 @@ def check_outputs(outputs: Any) -> None:
 
 
 class OutputLayout(NamedTuple):
-    """Which values the output of a last layer consists of: they lie side by side in one array.
+    """The values that lie side by side in the output array of a last layer.
 
     Attributes:
         shapes: of each value, without T and B.
@@ -97,14 +97,14 @@ class OutputLayout(NamedTuple):
         layout = OutputLayout(shapes, tuple(range(count)), states, directions)
         return layout._replace(shapes=shapes[:count], states=()), layout
 
-    def picked(self, results: Sequence[Handle]) -> tuple[list[Handle], list[Handle]]:
+    def select(self, results: Sequence[Handle]) -> tuple[list[Handle], list[Handle]]:
         """Outputs and states of what :func:`run_layers` made: a first output that is a state too
         has no input added as a state."""
         first = results[-1] if len(results) > len(self.shapes) else results[0]
         states = [results[k] if k else first for k in self.states]
         return [results[k] for k in self.outputs], states
 
-    def parts(self, joined: Tensor) -> list[Tensor]:
+    def split(self, joined: Tensor) -> list[Tensor]:
         """Every value [T, B, n · directions]; of packed rows [N, n · directions]. A scalar has an
         axis of its own in two directions only.
 
@@ -114,17 +114,17 @@ class OutputLayout(NamedTuple):
         if len(self.shapes) == 1:
             return [joined]
         widths = [shape[0] if shape else 1 for shape in self.shapes]
-        split = torch.split  # views, which torch does not let change in place
-        if torch.compiler.is_compiling() or transformed((joined,)) is None:
-            split = torch.unsafe_split_with_sizes
-        pieces, count = split(joined, widths * self.directions, -1), len(widths)
+        cut = torch.split  # views, which torch does not let change in place
+        if torch.compiler.is_compiling() or transform_reason((joined,)) is None:
+            cut = torch.unsafe_split_with_sizes
+        pieces, count = cut(joined, widths * self.directions, -1), len(widths)
         if self.directions == 2:
             return [torch.cat((pieces[k], pieces[k + count]), -1) for k in range(count)]
         return [v if shape else v.squeeze(-1) for v, shape in zip(pieces, self.shapes, strict=True)]
 
 
 class RunSettings(NamedTuple):
-    """How the layers of one call run.
+    """Settings of a run of all layers, for one call.
 
     Attributes:
         engine: a name, ``auto``, or None: so that every transform goes through.
@@ -168,17 +168,17 @@ def run_layers(
         an input was added (:meth:`OutputLayout.picked`), and what was collected.
     """
     collected: list[Sequence[Tensor]] = []
-    rest: list[Tensor] = []
+    values: list[Tensor] = []
     at, out = 0, inputs[0]
     for number, (group, count) in enumerate(groups):
         results, further = run_group(group, (out, *inputs[1:]), at, at + count)
         collected.append(further)
         at += count
         if number == len(groups) - 1:
-            results, *rest = layout.parts(results)
+            results, *values = layout.split(results)
             if settings.residual and number and 0 in layout.states:
-                rest.append(results)
+                values.append(results)
         elif settings.dropout > 0.0:
             results = torch.dropout(results, settings.dropout, True)
         out = results + out if settings.residual and number else results
-    return [out, *rest], collected
+    return [out, *values], collected

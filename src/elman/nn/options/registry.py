@@ -57,11 +57,11 @@ STEP_OPTIONS: dict[str, StepOption] = {option.name: option for option in (DRAWS,
 
 
 def rules_of(steps: Sequence[StepValues]) -> tuple[Rule, ...]:
-    """How options in use change the step, in their order."""
+    """The rules of the options in use, in their order."""
     return tuple([STEP_OPTIONS[values.option].rule(values.facts) for values in steps])
 
 
-def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def select_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a call that say something.
 
     Raises:

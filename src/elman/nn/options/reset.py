@@ -16,7 +16,7 @@ from elman.nn.options.base import StepOption, StepValues, at_steps, further_leaf
 from elman.tuning.request import Rule
 
 if TYPE_CHECKING:
-    from elman.nn.call.parts import BoundCall
+    from elman.nn.call.runtime import BoundCall
 
 ResetTo = Literal["zeros", "initial"]
 Starts = Literal["zeros", "initial", "learned"]  # what a reset state becomes: see ResetRule
@@ -77,14 +77,14 @@ class Reset(StepOption):
         flags, initial = (value != 0) if copied else value, call.initial
         to = call.options.get("reset_to")
         start = to or ("zeros" if initial is None else "learned")
-        if to == "initial" and initial is not None and not call.state_given:
+        if to == "initial" and initial is not None and not call.has_state:
             start = "learned"
         if call.rows is None and call.lengths is None and len(flags) == 1 and call.directions == 1:
             if start != "initial":  # nothing else of a call of one step is reset
                 call.states = _begin(call.states, flags, initial if start == "learned" else None)
             return
         if start == "learned" and initial is not None:
-            each = call.parts.signature.form.rows([state.squeeze(1) for state in initial])
+            each = call.runtime.signature.form.rows([state.squeeze(1) for state in initial])
             call.weights = [[*w, *row] for w, row in zip(call.weights, each, strict=True)]
         call.steps.append(StepValues(self.name, (start,), (flags,)))
 

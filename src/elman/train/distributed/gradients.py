@@ -122,7 +122,7 @@ def parts(model: nn.Module) -> list[nn.Module]:
     ]
 
 
-def gather_whole(value: Tensor) -> Tensor:
+def gather(value: Tensor) -> Tensor:
     """Gather a tensor that may be divided among processes (collective)."""
     return value.full_tensor() if _is_divided(value) else value  # type: ignore[attr-defined]
 

@@ -147,10 +147,10 @@ def mark(launch: str) -> str:
     return f".torchrun-{''.join(c if c.isalnum() or c in '-_' else '_' for c in launch)}"
 
 
-Configured = TypeVar("Configured", bound=Config)
+AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
-def with_processes(config: Configured, *, resumed: bool = False) -> Configured:
+def with_processes(config: AnyConfig, *, resumed: bool = False) -> AnyConfig:
     """Return a configuration with the processes that torchrun has started, if it has.
 
     Args:
@@ -255,7 +255,7 @@ def rows_of(fabric: Fabric, batch: int) -> slice:
     return slice(fabric.global_rank * size, (fabric.global_rank + 1) * size)
 
 
-def check_same_everywhere(fabric: Fabric, facts: Mapping[str, Any]) -> None:
+def check_agreement(fabric: Fabric, facts: Mapping[str, Any]) -> None:
     """Refuse to train together on different data, or by different configurations.
 
     Args:

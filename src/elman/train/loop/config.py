@@ -28,7 +28,7 @@ def at_least(least: int) -> Rule:
     return Rule(lambda value: value >= least, f"must be at least {least}")
 
 
-def one_of(names: Iterable[str], words: str = "must be one of {}", sign: str = ", ") -> Rule:
+def choice(names: Iterable[str], words: str = "must be one of {}", sign: str = ", ") -> Rule:
     """Rule for values among some names."""
     names = tuple(names)
     return Rule(lambda value: value in names, words.format(sign.join(names)))
@@ -89,7 +89,7 @@ class Config:
         f"Learning rate after the warm-up: {', '.join(SCHEDULES)}, or as in {STAIRS}.",
         SCHEDULE,
     )
-    optimizer: str = setting("adamw", f"{' or '.join(OPTIMIZERS)}.", one_of(OPTIMIZERS))
+    optimizer: str = setting("adamw", f"{' or '.join(OPTIMIZERS)}.", choice(OPTIMIZERS))
     momentum: float = setting(0.0, "Momentum of sgd.", SHARE)
     nesterov: bool = setting(False, "Use Nesterov's momentum.")
     weight_decay: float = setting(
@@ -114,7 +114,7 @@ class Config:
     on_nonfinite: str = setting(
         "stop",
         f"What a loss or gradient that is not finite does: {' or '.join(NONFINITE)}.",
-        one_of(NONFINITE, "must be {}", " or "),
+        choice(NONFINITE, "must be {}", " or "),
     )
     threads: int | None = setting(None, "CPU threads per process.", COUNT)
     tensorboard: bool = setting(False, "Log for TensorBoard too.")

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.text import Text
 
 from elman.escaping import printable
-from elman.train.loop.task import Words
+from elman.train.loop.task import Labels
 
 PLAIN_EVERY_S = 10.0
 
@@ -21,11 +21,11 @@ class Display:
 
     Attributes:
         console: where to; quiet in all processes but the first.
-        words: names and units of the task.
+        labels: names and units of the task.
     """
 
     console: Console
-    words: Words
+    labels: Labels
     _bar: Progress | None = field(default=None, init=False)
     _task: TaskID | None = field(default=None, init=False)
     _began: tuple[float, int] = field(default=(0.0, 0), init=False)
@@ -53,8 +53,8 @@ class Display:
 
     def update(self, step: int, total: int, train_loss: float, items_per_s: float) -> None:
         """Show the state after a step."""
-        words = self.words
-        text = f"{train_loss:{words.form}} {words.brief}, {items_per_s:,.0f} {words.items}/s"
+        labels = self.labels
+        text = f"{train_loss:{labels.form}} {labels.brief}, {items_per_s:,.0f} {labels.items}/s"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=step, description=text)
             return
@@ -63,8 +63,8 @@ class Display:
             return
         self._spoke = now
         began, first = self._began
-        left_s = (now - began) / max(1, step - first) * (total - step)
-        self.say(f"step {step}/{total}: {text}, {clock(left_s)} left")
+        remaining_s = (now - began) / max(1, step - first) * (total - step)
+        self.say(f"step {step}/{total}: {text}, {clock(remaining_s)} left")
 
     def stop(self) -> None:
         """Remove the bar."""
@@ -75,6 +75,6 @@ class Display:
 
 def clock(seconds: float) -> str:
     """Write a duration as hours, minutes and seconds."""
-    minutes, seconds_left = divmod(round(seconds), 60)
+    minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -26,7 +26,7 @@ from elman.train.loop.metrics import MetricsFile, Row, Tally
 from elman.train.loop.objective import Score
 from elman.train.loop.optimizer import learning_rate
 from elman.train.loop.stepper import Stepper
-from elman.train.loop.task import Data, Words
+from elman.train.loop.task import Data, Labels
 from elman.train.run import checkpoint, snapshot
 from elman.train.run.checkpoint import Best, Checkpoint, Failure, Writer
 from elman.train.run.folder import RunFolder
@@ -76,7 +76,7 @@ class Loop:
     """One run under way in this process; losses are in the unit of the task.
 
     Attributes:
-        words: names and units of the task.
+        labels: names and units of the task.
         rows: the rows of each batch that this process trains on.
         observe: called with every row of the metrics (TensorBoard).
         saved: when the last checkpoint was taken (monotonic clock).
@@ -87,7 +87,7 @@ class Loop:
     """
 
     config: Config
-    words: Words
+    labels: Labels
     stepper: Stepper
     data: Data
     folder: RunFolder
@@ -152,7 +152,7 @@ class Loop:
         began = time.perf_counter()
         loss, norm = self.stepper.train(self.data.batch(before, self.rows), lr, votes)
         step_s = time.perf_counter() - began
-        loss *= self.words.scale
+        loss *= self.labels.scale
         fell, self.fell = self.fell, self.fallbacks()
         tally = self.tally
         tally.add(step_s, self.fell - fell)
@@ -163,7 +163,7 @@ class Loop:
             tally.skipped_in_a_row = 0
         else:
             self.skip(loss, norm)
-        mean, speed = self.words.of_mean(loss), config.items_per_step / step_s
+        mean, speed = self.labels.of_mean(loss), config.items_per_step / step_s
         self.display.update(self.tally.step, self.steps, mean, speed)
         last = self.tally.step == self.steps
         validated = last or self.due(config.validate_every)
@@ -190,7 +190,7 @@ class Loop:
         tally = self.tally
         tally.skipped += 1
         tally.skipped_in_a_row += 1
-        text = f"{self.words.of_mean(loss)} {self.words.loss}, gradient norm {norm}"
+        text = f"{self.labels.of_mean(loss)} {self.labels.loss}, gradient norm {norm}"
         if self.config.on_nonfinite == "skip" and tally.skipped_in_a_row <= MOST_SKIPPED:
             self.display.say(f"step {tally.step} skipped: loss {text}")
             return
@@ -209,16 +209,17 @@ class Loop:
 
     def validate(self) -> None:
         """Measure loss and score on the validation data."""
-        score, words = self.stepper.validate(self.data.held_out()), self.words
-        score = replace(score, loss=words.unit(score.loss))
+        score, labels = self.stepper.validate(self.data.held_out()), self.labels
+        score = replace(score, loss=labels.unit(score.loss))
         self.tally.valid_loss, self.tally.valid_score = score.loss, score.score
         self.fell = self.fallbacks()
-        self.display.say(f"step {self.tally.step}/{self.steps}: validation {words.describe(score)}")
+        text = f"step {self.tally.step}/{self.steps}: validation {labels.describe(score)}"
+        self.display.say(text)
         self.keep_best(score)
 
     def keep_best(self, score: Score) -> None:
         """Keep the weights, in memory and on the disk, if they are the best so far."""
-        better = self.words.better(score, self.best.score if self.best else NOTHING)
+        better = self.labels.better(score, self.best.score if self.best else NOTHING)
         if vote(self.stepper.fabric, better)[0]:  # other machines may round otherwise
             weights = snapshot.capture_weights(self.stepper)
             self.best = Best(self.tally.step, score, weights)
@@ -236,7 +237,7 @@ class Loop:
         row = Row(
             step=tally.step,
             items=tally.step * items,
-            train_loss=self.words.of_mean(tally.loss / tally.count),
+            train_loss=self.labels.of_mean(tally.loss / tally.count),
             grad_norm=tally.norm / tally.count,
             lr=lr,
             valid_loss=tally.valid_loss if validated else None,

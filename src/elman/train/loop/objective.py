@@ -95,8 +95,8 @@ def moments(outputs: Tensor, targets: Tensor) -> Tensor:
     """Sum [4, O] over two tensors [..., O]: ones, squared errors, targets, squared targets."""
     right = targets.double().reshape(-1, targets.shape[-1])
     errors = outputs.double().reshape(right.shape) - right
-    ones = torch.full_like(right[0], len(right))
-    return torch.stack((ones, errors.square().sum(0), right.sum(0), right.square().sum(0)))
+    counts = torch.full_like(right[0], len(right))
+    return torch.stack((counts, errors.square().sum(0), right.sum(0), right.square().sum(0)))
 
 
 def r_squared(sums: Tensor) -> float | None:

@@ -17,7 +17,7 @@ from elman.train.loop.config import Config
 from elman.train.loop.layers import refuse_twin
 from elman.train.loop.stepper import Stepper, make_stepper
 from elman.train.loop.task import Data, Task, predictions
-from elman.tuning.waiting import Waiting
+from elman.tuning.machine import Waiting
 
 ASIDE_SHARE = 0.16  # of the whole time for reading, measuring, comparing, at most …
 ASIDE_S = 30.0  # … so many seconds

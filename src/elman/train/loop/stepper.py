@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from elman.train.distributed.gradients import (
     average_gradients,
     averages_after_backward,
-    gather_whole,
+    gather,
     mean,
 )
 from elman.train.loop.config import Config
@@ -66,7 +66,7 @@ class Stepper:
             The objective's loss before the update, and the gradient's norm: means over all
             processes, not finite if one of any process is not.
         """
-        if batch.begins:
+        if batch.resets_state:
             self.state = None
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -104,7 +104,7 @@ class Stepper:
             self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
         )
         assert norm is not None, "clipping by norm returns the norm"
-        numbers = torch.cat((numbers, gather_whole(norm)[None].to(loss.dtype)))
+        numbers = torch.cat((numbers, gather(norm)[None].to(loss.dtype)))
         if self.fabric.world_size > 1 and not self.averaging:
             mean(numbers)
         mean_loss, *shares, mean_norm = numbers.tolist()

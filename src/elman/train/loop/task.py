@@ -65,7 +65,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Words:
+class Labels:
     """Names and units of the items, the loss and the score of a task.
 
     Attributes:
@@ -115,12 +115,12 @@ class Batch:
         inputs: the model's first argument, a tensor or a tuple of tensors.
         targets: for the objective: of classifiers the right classes,
             int64, shaped as the logits without their last axis.
-        begins: whether the state carried over from the batch before is dropped.
+        resets_state: whether the state carried over from the batch before is dropped.
     """
 
     inputs: Any
     targets: Tensor
-    begins: bool
+    resets_state: bool
 
 
 def predictions(model: nn.Module, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -129,7 +129,7 @@ def predictions(model: nn.Module, batches: Iterable[Batch]) -> Iterator[tuple[Te
     weight, state = next(model.parameters()), None
     for batch in batches:
         inputs = move_inputs(batch.inputs, weight)
-        outputs, state = model(inputs, None if batch.begins else state)
+        outputs, state = model(inputs, None if batch.resets_state else state)
         yield outputs, batch.targets.to(weight.device)
 
 
@@ -190,7 +190,7 @@ class Data(Protocol):
         ...
 
     def validating(self, config: Any) -> Self:
-        """The same data with the validation part of another configuration."""
+        """Return the data with the validation part of another configuration."""
         ...
 
     def batch(self, step: int, rows: slice) -> Batch:
@@ -208,7 +208,7 @@ class Task:
 
     Attributes:
         about: one line for the help.
-        words: of a configuration: how it calls what it counts and measures.
+        labels: of a configuration: how it calls what it counts and measures.
         objective: what training minimises, and what is scored.
         config: the class of its configurations; its TASK is the task's name.
         positional: options that are given without a name on the command line.
@@ -226,7 +226,7 @@ class Task:
     """
 
     about: str
-    words: Callable[[Any], Words]
+    labels: Callable[[Any], Labels]
     objective: Objective
     config: type[Config]
     prepare: Callable[[Any], Data]

@@ -25,20 +25,20 @@ from elman.files import read_file, remove_folder, remove_leftovers, write_folder
 from elman.train.loop.objective import Score
 from elman.train.run.stored import Count, DamageError, convert, decode, read_object
 
-WHO = "a file of tensors"
+PURPOSE = "a file of tensors"
 
 
 def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     """Write tensors as a safetensors file has them. Raises MissingPackageError: safetensors is not
     installed."""
-    return require("safetensors.torch", WHO).save(dict(tensors))
+    return require("safetensors.torch", PURPOSE).save(dict(tensors))
 
 
 def decode_tensors(content: bytes) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file, each at an address of its own. Raises ValueError: it
     is none; MissingPackageError: safetensors is not installed."""
-    library: Any = require("safetensors.torch", WHO)
-    broken = require("safetensors", WHO).SafetensorError
+    library: Any = require("safetensors.torch", PURPOSE)
+    broken = require("safetensors", PURPOSE).SafetensorError
     try:  # copies, because a tensor lies in a safetensors file at any address, not an aligned one
         return {name: value.clone() for name, value in library.load(content).items()}
     except (broken, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -46,7 +46,7 @@ def decode_tensors(content: bytes) -> dict[str, Tensor]:
 
 
 FORMAT = 1
-KEPT = 2
+MOST_CHECKPOINTS = 2
 NAME, BEST = "step", "best"
 TENSORS, FACTS, METRICS = "tensors.safetensors", "checkpoint.json", "metrics.csv"
 
@@ -121,7 +121,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint below `folder` and remove all but the last two. Raises OSError: it cannot
     be written, as on a full disk; the older ones stay."""
     path = write_checkpoint(folder, NAME, checkpoint)
-    for old in list_checkpoints(folder)[:-KEPT]:
+    for old in list_checkpoints(folder)[:-MOST_CHECKPOINTS]:
         remove_folder(old)
     return path
 

@@ -138,10 +138,10 @@ def is_run(path: Path) -> bool:
     return "config.json" in names or {"facts.json", "checkpoints"} <= names
 
 
-BEGUN = ("config.json", "facts.json", "model.json")  # written once, when a run begins
+IDENTITY = ("config.json", "facts.json", "model.json")  # written once, when a run begins
 INNER = ("checkpoints", "tensorboard")  # folders of a run that a process writes into
 _MOST = 1 << 20  # (bytes) of a record
-Configured = TypeVar("Configured", bound=Config)
+AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 def note_run(folder: RunFolder, config: Config) -> None:
@@ -159,8 +159,8 @@ def note_run(folder: RunFolder, config: Config) -> None:
 
 
 def permit_cell(
-    folder: RunFolder, config: Configured, cell: str | None = None, trust: bool = False
-) -> Configured:
+    folder: RunFolder, config: AnyConfig, cell: str | None = None, trust: bool = False
+) -> AnyConfig:
     """The configuration of a run, with a cell whose file may be run.
 
     Args:
@@ -219,21 +219,21 @@ def _reason_unknown(folder: RunFolder, cell: str) -> str:
         if not private_folder(path.parent):
             return "records of runs lie where others can write"
         content = json.loads(read_file(path, _MOST))
-        known_cell, hash_then = content["cell"], content["sha256"]
+        cell_then, hash_then = content["cell"], content["sha256"]
     except (OSError, RuntimeError, ValueError, KeyError, TypeError):
         return "no record that the run was begun here"
     try:
         hash_now = _hash(_file(cell))
     except OSError as error:
         return f"the file cannot be read: {error.strerror}"
-    if (known_cell, hash_then) != (cell, hash_now):
+    if (cell_then, hash_then) != (cell, hash_now):
         return "the file has changed since the run began"
     return ""
 
 
 def _record(folder: RunFolder) -> Path:
     """Path of the record of a run, which may not exist."""
-    hashes = [_hash(folder.path / name) for name in BEGUN]
+    hashes = [_hash(folder.path / name) for name in IDENTITY]
     return cache_folder() / "runs" / f"{hashlib.sha256(' '.join(hashes).encode()).hexdigest()}.json"
 
 

@@ -165,7 +165,7 @@ def _check_carried(
         raise misfit(f"{processes} processes, for a batch of {config.batch}")
     shapes = [list(value.shape) for value in in_order(parts)]
     rows = config.batch // processes
-    layers = [m.parts for m in model.modules() if isinstance(m, SequenceModule)]
+    layers = [m.runtime for m in model.modules() if isinstance(m, SequenceModule)]
     expected = [
         [[processes, each.signature.lead, rows, *size] for size in each.state_sizes]
         for each in layers

@@ -12,13 +12,13 @@ import torch
 from elman.train.loop.config import Config
 from elman.train.loop.loop import Loop
 from elman.train.loop.objective import Score
-from elman.train.loop.task import Baseline, Words
+from elman.train.loop.task import Baseline, Labels
 from elman.train.run import snapshot
 from elman.train.run.folder import RunFolder
-from elman.train.run.record import Compared, Skipped
+from elman.train.run.record import Comparison, Skipped
 from elman.train.run.stored import convert, decode
 from elman.train.tasks.registry import task_of
-from elman.tuning.waiting import waiting_in_words
+from elman.tuning.machine import describe_waiting
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ def conclude(
     }
     if loop.first:
         loop.folder.write("result", result)
-    loop.display.say(format_result(result, config, loop.words))
+    loop.display.say(format_result(result, config, loop.labels))
     return Outcome(loop.folder, True, loop.first, signal=None, result=result)
 
 
-def format_result(result: dict[str, Any], config: Config, words: Words) -> str:
+def format_result(result: dict[str, Any], config: Config, labels: Labels) -> str:
     """Format a result for the terminal."""
     baseline = decode(Baseline, result["baseline"])
-    speed = convert(Skipped | Compared, result["speed"])
+    speed = convert(Skipped | Comparison, result["speed"])
     score = Score(result["valid_loss"], result["valid_score"])
-    better = words.better(score, baseline)
+    better = labels.better(score, baseline)
     relation = "better" if better else "NOT better"
     share = result["train_seconds"] / result["total_seconds"]
     best, steps, epochs = result["best_step"], result["steps"], getattr(config, "epochs", None)
@@ -94,12 +94,12 @@ def format_result(result: dict[str, Any], config: Config, words: Words) -> str:
         *("  | " + line for line in result.get("sample", "").splitlines()),
         *(f"  {name:<{width}}  {value}" for name, value in table.items()),
         "",
-        f"validation: {words.describe(score)}, {relation} than the "
-        f"{describe_baseline(baseline, words)}",
+        f"validation: {labels.describe(score)}, {relation} than the "
+        f"{describe_baseline(baseline, labels)}",
         f"weights:    the best in validation, of step {best} of {steps}{walked}",
-        f"training:   {result['items_per_s']:,.0f} {words.items}/s; "
+        f"training:   {result['items_per_s']:,.0f} {labels.items}/s; "
         f"{result['train_seconds']:.0f} s of {result['total_seconds']:.0f} s in all ({share:.0%})",
-        f"speed:      {describe_speed(speed, config.cell, words)}",
+        f"speed:      {describe_speed(speed, config.cell, labels)}",
     ]
     if result.get("skipped"):
         text = f"{result['skipped']} steps were skipped: loss or gradient was not finite"
@@ -107,21 +107,21 @@ def format_result(result: dict[str, Any], config: Config, words: Words) -> str:
     return "\n".join(lines)
 
 
-def describe_baseline(baseline: Baseline, words: Words) -> str:
+def describe_baseline(baseline: Baseline, labels: Labels) -> str:
     """Write a baseline on one line."""
-    text = f"{baseline.name}: {words.with_unit(baseline.loss)}"
-    return text if baseline.score is None else f"{text}, {words.score.text(baseline.score)}"
+    text = f"{baseline.name}: {labels.with_unit(baseline.loss)}"
+    return text if baseline.score is None else f"{text}, {labels.score.text(baseline.score)}"
 
 
-def describe_speed(speed: Skipped | Compared, cell: str, words: Words) -> str:
+def describe_speed(speed: Skipped | Comparison, cell: str, labels: Labels) -> str:
     """Write the comparison with torch.nn on one line."""
     if isinstance(speed, Skipped):
         return f"not compared with torch.nn: {speed.skipped}"
     fused, baseline = speed.items_per_s.elman, speed.items_per_s.torch
-    busy = waiting_in_words(speed.waited)
+    busy = describe_waiting(speed.waited)
     return (
         f"{speed.ratio:.2f} times as fast as torch.nn.{cell.upper()}: "
-        f"{fused.median:,.0f} {words.items}/s ({fused.q1:,.0f} to {fused.q3:,.0f}), torch.nn "
+        f"{fused.median:,.0f} {labels.items}/s ({fused.q1:,.0f} to {fused.q3:,.0f}), torch.nn "
         f"{baseline.median:,.0f} ({baseline.q1:,.0f} to {baseline.q3:,.0f}); "
         f"outputs agree to {speed.largest_logit_difference:.1e}{busy and f'. {busy}'}"
     )

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from elman.errors import RunError, diagnostic
 from elman.train.loop.config import Config
 from elman.train.loop.metrics import Row, read_metrics
-from elman.train.loop.task import Baseline, Pairs, Words
+from elman.train.loop.task import Baseline, Labels, Pairs
 from elman.train.run.folder import RunFolder
 from elman.train.run.stored import Count, DamageError, Positive, Share, decode
-from elman.train.tasks.registry import read_config, words_of
-from elman.tuning.waiting import waiting_in_words
+from elman.train.tasks.registry import labels_of, read_config
+from elman.tuning.machine import describe_waiting
 
 Value = TypeVar("Value")
 
@@ -59,7 +59,7 @@ class Both:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """The speed beside torch.nn.
 
     Attributes:
@@ -99,7 +99,7 @@ class Result:
     steps: Count
     best_step: Count
     valid_loss: float
-    speed: Skipped | Compared
+    speed: Skipped | Comparison
     choices: dict[str, Any]
     valid_score: float | None = None
     sample: str = ""
@@ -158,7 +158,7 @@ def read_record(folder: RunFolder) -> Record:
     return Record(
         folder=folder,
         config=part("config.json", lambda folder: read_config(read_needed(folder, "config"))),
-        facts=part("facts.json", lambda folder: read_whole(Facts, read_needed(folder, "facts"))),
+        facts=part("facts.json", lambda folder: decode_file(Facts, read_needed(folder, "facts"))),
         result=part("result.json", read_result),
         rows=part("metrics.csv", lambda folder: read_metrics(folder.metrics)) or [],
         damages=damages,
@@ -177,10 +177,10 @@ def read_result(folder: RunFolder) -> Result | None:
     """Read the result; None if the run is not complete. Raises DamageError: the file is
     damaged."""
     content = folder.read("result")
-    return None if content is None else read_whole(Result, content)
+    return None if content is None else decode_file(Result, content)
 
 
-def read_whole(kind: type[Value], content: dict[str, Any]) -> Value:
+def decode_file(kind: type[Value], content: dict[str, Any]) -> Value:
     """Read a file's content, and keep all of it under `content`. Raises DamageError: a field is
     missing, or is not what it should be."""
     return replace(decode(kind, content), content=content)
@@ -196,7 +196,7 @@ class Summary:
     model: str
     step: int
     steps: int | None
-    words: Words
+    labels: Labels
     valid_loss: float | None
     valid_score: float | None
     best_step: int | None
@@ -212,21 +212,21 @@ def summarise(record: Record, config: Config) -> Summary:
     rows, facts, result = record.rows, record.facts, record.result
     last = rows[-1] if rows else None
     scored = result or next((row for row in reversed(rows) if row.valid_loss is not None), None)
-    speed, words = result.speed if result else None, words_of(config)
+    speed, labels = result.speed if result else None, labels_of(config)
     return Summary(
         name=record.name,
         config=config,
         model=f"{config.cell} {config.layers} x {config.hidden}",
         step=last.step if last else 0,
         steps=config.steps,
-        words=words,
+        labels=labels,
         valid_loss=scored.valid_loss if scored else None,
         valid_score=scored.valid_score if scored else None,
         best_step=result.best_step if result else None,
         baseline=facts.baseline if facts else None,
         items_per_s=last.items / last.train_seconds if last else None,
-        ratio=speed.ratio if isinstance(speed, Compared) else None,
-        busy=waiting_in_words(speed.waited) if isinstance(speed, Compared) else "",
+        ratio=speed.ratio if isinstance(speed, Comparison) else None,
+        busy=describe_waiting(speed.waited) if isinstance(speed, Comparison) else "",
         engine=", ".join(engines(result.choices) if result else []) or config.engine,
     )
 

@@ -20,7 +20,7 @@ from elman.errors import RunError
 from elman.extras import require
 from elman.train.distributed.launch import (
     Attempt,
-    check_same_everywhere,
+    check_agreement,
     detect_lost_process,
     find_attempt,
     launch,
@@ -52,8 +52,8 @@ from elman.train.run.loading import check_formula, write_spec
 from elman.train.run.outcome import Outcome, conclude, describe_baseline
 from elman.train.run.record import read_record
 from elman.train.run.stored import DamageError, decode
-from elman.train.tasks.registry import task_of, words_of
-from elman.tuning.facts import cores, processor
+from elman.train.tasks.registry import labels_of, task_of
+from elman.tuning.machine import cores, processor
 from elman.version import __version__
 
 
@@ -85,23 +85,23 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
     check_cell(config)
     fabric = launch(config, attempt)
     task, config = task_of(config), config.absolute()
-    words = words_of(config)
-    display = Display(console if fabric.global_rank == 0 else Console(quiet=True), words)
+    labels = labels_of(config)
+    display = Display(console if fabric.global_rank == 0 else Console(quiet=True), labels)
     with detect_lost_process("see what the other processes say"):
         data = task.prepare(config)
-        check_same_everywhere(fabric, same_facts(config, data))
+        check_agreement(fabric, shared_facts(config, data))
         display.say(data.about())
         config = with_steps(config, fabric, data)
         data = data.validating(config)
         facts = data.facts() | {
             "digest": data.digest,
             "size": data.size,
-            "loss": words.loss,
-            "score": words.score.title,
+            "loss": labels.loss,
+            "score": labels.score.title,
             "baseline": asdict(data.baseline()),
             "machine": machine_facts(),
         }
-        display.say(f"baseline: {describe_baseline(Baseline(**facts['baseline']), words)}")
+        display.say(f"baseline: {describe_baseline(Baseline(**facts['baseline']), labels)}")
         path = str(create_run(out, task.name).path) if fabric.global_rank == 0 else ""
         folder = RunFolder(Path(fabric.broadcast(path)))
         loop = assemble(config, fabric, data, folder, display)
@@ -149,7 +149,7 @@ def resume(
     attempt = attempt or find_attempt(config.timeout)
     fabric = launch(config, attempt)
     first, task = fabric.global_rank == 0, task_of(config)
-    display = Display(console if first else Console(quiet=True), words_of(config))
+    display = Display(console if first else Console(quiet=True), labels_of(config))
     if record.result is not None:
         display.say(f"the run is complete: {record.result.steps} of {config.steps} steps")
         return Outcome(folder, True, first, signal=None, result=record.result.content)
@@ -161,7 +161,7 @@ def resume(
             check_sizes(config, group_tensors(point.tensors).get("model", {}))
         data = task.prepare(config)
         with detect_lost_process("see what the other processes say"):
-            check_same_everywhere(fabric, same_facts(config, data))
+            check_agreement(fabric, shared_facts(config, data))
         if facts.digest != data.digest:
             raise RunError(
                 "the data have changed since the run began",
@@ -185,7 +185,7 @@ def check_packages(config: Config) -> None:
         require("tensorboard", "--tensorboard")
 
 
-def same_facts(config: Config, data: Data) -> dict[str, Any]:
+def shared_facts(config: Config, data: Data) -> dict[str, Any]:
     """Collect the facts that must be the same in every process, by name; the path of the data may
     differ."""
     shared = {name: value for name, value in config.to_json().items() if name != "data"}
@@ -216,7 +216,7 @@ def assemble(
     torch.manual_seed(config.seed + 1 + fabric.global_rank)  # each process drops other values
     return Loop(
         config=config,
-        words=words_of(config),
+        labels=labels_of(config),
         stepper=stepper,
         data=data,
         folder=folder,

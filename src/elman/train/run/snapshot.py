@@ -8,7 +8,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from elman.train.distributed.gradients import divide_as, gather_whole
+from elman.train.distributed.gradients import divide_as, gather
 from elman.train.loop.config import Config
 from elman.train.loop.stepper import Stepper
 from elman.train.run.forms import (
@@ -51,7 +51,7 @@ def copy_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     In one order in all processes, which gather together; that of a file that was read is any.
     """
     ordered = sorted(tensors.items())
-    return {name: gather_whole(value.detach()).cpu().clone() for name, value in ordered}
+    return {name: gather(value.detach()).cpu().clone() for name, value in ordered}
 
 
 def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: Facts, config: Config) -> int:

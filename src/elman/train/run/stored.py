@@ -20,7 +20,7 @@ from elman.files import missing, read_file
 
 LARGEST = 1 << 27  # bytes of a file of a run
 DEEPEST = 50  # objects and lists of JSON inside one another
-WANTED = {
+KIND_NAMES = {
     str: "text",
     int: "an integer",
     float: "a number",
@@ -128,22 +128,22 @@ def convert(hint: Any, value: Any, place: str = "") -> Any:
     if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     if type(value) is not hint:
-        expected = WANTED.get(dict if is_dataclass(hint) else origin or hint)
+        expected = KIND_NAMES.get(dict if is_dataclass(hint) else origin or hint)
         raise DamageError(prefix(place, f"expected {expected}, got {reprlib.repr(value)}"))
     return value
 
 
 def convert_union(options: tuple[Any, ...], value: Any, place: str) -> Any:
     """Convert a value by the first of several hints that fits; null only where null may be."""
-    options_left = [option for option in options if option is not NoneType]
-    if value is None and len(options_left) < len(options):
+    candidates = [option for option in options if option is not NoneType]
+    if value is None and len(candidates) < len(options):
         return None
-    for option in options_left[:-1]:
+    for option in candidates[:-1]:
         try:
             return convert(option, value, place)
         except DamageError:
             continue
-    return convert(options_left[-1], value, place)
+    return convert(candidates[-1], value, place)
 
 
 def decode(kind: Any, content: dict[str, Any], place: str = "") -> Any:

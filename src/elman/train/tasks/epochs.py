@@ -115,7 +115,7 @@ class SequenceSet(ABC):
         """Walk through the part that is validated on."""
         return (self.cut(self.test, rows) for rows in self.rows.split(self.config.batch))
 
-    def all_held_out(self) -> Iterator[Batch]:
+    def test_batches(self) -> Iterator[Batch]:
         """Walk through the whole held-out half, in its order."""
         indices = torch.arange(len(self.test))
         return (self.cut(self.test, rows) for rows in indices.split(self.config.batch))

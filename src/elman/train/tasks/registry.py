@@ -6,7 +6,7 @@ import reprlib
 from typing import Any
 
 from elman.train.loop.config import Config
-from elman.train.loop.task import Task, Words
+from elman.train.loop.task import Labels, Task
 from elman.train.run.stored import DamageError
 from elman.train.tasks.regression.task import REGRESSION
 from elman.train.tasks.sequences.task import IMAGES, SERIES
@@ -20,9 +20,9 @@ def task_of(config: Config) -> Task:
     return TASKS[config.TASK]
 
 
-def words_of(config: Config) -> Words:
+def labels_of(config: Config) -> Labels:
     """Return how the run of a configuration calls what it counts and measures."""
-    return task_of(config).words(config)
+    return task_of(config).labels(config)
 
 
 def read_config(stored: dict[str, Any]) -> Config:

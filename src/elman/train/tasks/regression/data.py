@@ -138,7 +138,7 @@ class RegressionData(SequenceSet):
     def cut(self, half: Half, rows: Tensor) -> Batch:
         """Take some sequences, x [T, B, I], y [T, B, O] or [B, O]."""
         x, y = half.x[rows].transpose(0, 1).contiguous(), half.y[rows]
-        return Batch(x, y.transpose(0, 1) if self.spec.per_step else y, begins=True)
+        return Batch(x, y.transpose(0, 1) if self.spec.per_step else y, resets_state=True)
 
 
 def score_baseline(name: str, pairs: Any) -> Baseline:
@@ -151,7 +151,7 @@ def prepare(config: RegressionConfig) -> RegressionData:
     """Read and lay out the sequences of a run. Raises InputError, RunError: there is nothing
     readable."""
     arrays = read_halves(config.data)
-    (x, y), (held_x, _) = arrays
+    (x, y), (test_x, _) = arrays
     spec = RegressionSpec(x.shape[2], y.shape[-1], y.ndim == 3, Scaling.of(x), Scaling.of(y))
     scaled = [(spec.inputs_as.to(x), spec.targets_as.to(y)) for x, y in arrays]
     halves = [Half(*map(torch.from_numpy, pair)) for pair in scaled]
@@ -160,7 +160,7 @@ def prepare(config: RegressionConfig) -> RegressionData:
             if not values.isfinite().all():
                 text = f"{kind}_{name} is beyond float32 in standard deviations of {kind}_train"
                 raise unreadable(Path(str(config.data)), text)
-    absent = np.isnan(x).sum() + np.isnan(held_x).sum()
-    missing = float(absent / (x.size + held_x.size))
+    absent = np.isnan(x).sum() + np.isnan(test_x).sum()
+    missing = float(absent / (x.size + test_x.size))
     digest = digest_of(array for half in arrays for array in half)
     return RegressionData(config, str(config.data), digest, spec, *halves, missing=missing)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from elman.train.loop.objective import R2, SQUARES, evaluate
-from elman.train.loop.task import Pairs, Task, Words, predictions
+from elman.train.loop.task import Labels, Pairs, Task, predictions
 from elman.train.tasks.regression.data import RegressionConfig, RegressionData, prepare
 from elman.train.tasks.regression.model import RegressionSpec, TrainedRegression, build_model
 
@@ -20,7 +20,7 @@ STEPS, POINTS = 2000, 500  # of each
 
 def conclude(model: nn.Module, data: RegressionData, config: RegressionConfig) -> dict[str, Any]:
     """Predict the whole held-out half: loss and R², the error by output, true beside predicted."""
-    spec, batches = data.spec, predictions(model, data.all_held_out())
+    spec, batches = data.spec, predictions(model, data.test_batches())
     parts = [(outputs.float().cpu(), targets.cpu()) for outputs, targets in batches]
     score = evaluate(SQUARES, parts)
     axis = 1 if spec.per_step else 0  # of the sequences
@@ -69,7 +69,7 @@ def spread(count: int, most: int) -> np.ndarray:
 
 REGRESSION = Task(
     about="Train a regression on sequences: one target per step, or one per sequence.",
-    words=lambda config: Words(
+    labels=lambda config: Labels(
         items="sequences",
         loss="squared error (1 is the variance of the training targets)",
         brief="squared error",

@@ -15,9 +15,8 @@ from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.arrays import Scaling
 from elman.train.tasks.epochs import SequenceSet
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
-from elman.train.tasks.sequences.finding import find_images, find_series
 from elman.train.tasks.sequences.model import ClassifierSpec, as_floats, pad, permute
-from elman.train.tasks.sequences.source import Source
+from elman.train.tasks.sequences.source import Source, find_images, find_series
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class SequenceData(SequenceSet):
         """Take some sequences, [T, B, I], cut to the longest."""
         lengths = half.lengths[rows]
         x = as_floats(half.x[rows, : int(lengths.max())])
-        return Batch((x.transpose(0, 1).contiguous(), lengths), half.y[rows], begins=True)
+        return Batch((x.transpose(0, 1).contiguous(), lengths), half.y[rows], resets_state=True)
 
 
 def prepare_series(config: SeriesConfig) -> SequenceData:
@@ -107,7 +106,7 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
         missing += sum(int(np.isnan(piece).sum()) for piece in half.values)
         count += sum(piece.size for piece in half.values)
         y = torch.tensor([numbers[label] for label in half.labels])
-        x, lengths = pad(spec.scaled(half.values), config.patch)
+        x, lengths = pad(spec.scale(half.values), config.patch)
         halves.append(Tensors(x, lengths, y))
     share = missing / count
     return SequenceData(config, source.name, source.digest, spec, *halves, missing=share)

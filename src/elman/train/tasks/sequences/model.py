@@ -41,7 +41,7 @@ class ClassifierSpec:
         if self.kind not in KINDS:
             raise ValueError(f"the kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
 
-    def scaled(self, values: Values) -> Values:
+    def scale(self, values: Values) -> Values:
         """Scale all but pixels, which stay bytes until they are used: waves by the loudness of each
         (root mean square), others by channel. NaN becomes 0."""
         if self.kind == "pixels":
@@ -84,7 +84,7 @@ class TrainedClassifier(Trained):
                 raise InputError(f"sequence {k} must be [T, {channels}], not {[*piece.shape]}")
         if getattr(self.config, "permute", False):
             pieces = [*permute(np.stack(pieces))]
-        x, lengths = pad(spec.scaled(pieces), patch)
+        x, lengths = pad(spec.scale(pieces), patch)
         x = as_floats(x).transpose(0, 1).contiguous()
         logits, _ = self.model((x.to(self.weight), lengths.to(self.weight.device)))
         return logits.softmax(-1)

@@ -11,17 +11,17 @@ import torch
 from torch import nn
 
 from elman.train.loop.objective import ACCURACY, CLASSES, evaluate
-from elman.train.loop.task import Task, Words, predictions
+from elman.train.loop.task import Labels, Task, predictions
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.sequences.data import SequenceData, prepare_images, prepare_series
 from elman.train.tasks.sequences.model import ClassifierSpec, TrainedClassifier, build_model
 
-WORDS = Words("sequences", "nats per sequence", "nats", 1.0, "score", ACCURACY)
+LABELS = Labels("sequences", "nats per sequence", "nats", 1.0, "score", ACCURACY)
 
 
 def conclude(model: nn.Module, data: SequenceData, config: SequenceConfig) -> dict[str, Any]:
     """Classify the whole held-out half: loss and accuracy, in all and by class."""
-    outputs = [logits.double().cpu() for logits, _ in predictions(model, data.all_held_out())]
+    outputs = [logits.double().cpu() for logits, _ in predictions(model, data.test_batches())]
     logits, y = torch.cat(outputs), data.test.y
     score, right = evaluate(CLASSES, [(logits, y)]), (logits.argmax(-1) == y).tolist()
     classes = [f"class {name}" for name in data.spec.classes]
@@ -41,7 +41,7 @@ def by_name(right: Sequence[bool], names: Sequence[str], order: Sequence[str]) -
 
 SERIES = Task(
     about="Train a classifier of time series or raw audio.",
-    words=lambda config: WORDS,
+    labels=lambda config: LABELS,
     objective=CLASSES,
     config=SeriesConfig,
     prepare=prepare_series,

@@ -20,7 +20,7 @@ from elman.train.loop.config import (
     SHARE,
     Config,
     at_least,
-    one_of,
+    choice,
     setting,
 )
 from elman.train.tasks.text.vocabulary import LEVELS, Level
@@ -71,9 +71,9 @@ class TextConfig(Config):
         "A text file, or a folder of them; train, valid and test in their names are the parts. "
         "Else Python's own sources.",
     )
-    level: str = setting("char", f"What is predicted: {' or '.join(LEVELS)}.", one_of(LEVELS))
+    level: str = setting("char", f"What is predicted: {' or '.join(LEVELS)}.", choice(LEVELS))
     preset: str | None = setting(
-        None, f"Defaults of a well-known word model: {', '.join(PRESETS)}.", one_of(PRESETS)
+        None, f"Defaults of a well-known word model: {', '.join(PRESETS)}.", choice(PRESETS)
     )
     vocabulary: int | None = setting(
         None, "Size of the vocabulary: the most frequent tokens.", at_least(2)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from elman.errors import RunError, diagnostic
 from elman.files import read_file
-from elman.train.tasks.sequences.finding import fetch, package
+from elman.train.tasks.sequences.source import fetch, package
 
 WIKITEXT = ("Salesforce/wikitext", "wikitext-2-v1")  # on the Hugging Face hub
 VALIDATION_SHARE = 0.1

@@ -75,7 +75,7 @@ def training_stream(ids: np.ndarray, batch: int, bptt: int, items: str = "tokens
     return Stream(ids[: batch * width].reshape(batch, width), bptt)
 
 
-def held_out_stream(
+def validation_stream(
     ids: np.ndarray, bptt: int, limit: int | None = None, items: str = "tokens"
 ) -> tuple[Stream, np.ndarray]:
     """Lay out a text that is not trained on, in up to 64 rows of four segments or more.
@@ -145,11 +145,11 @@ class TextData:
     @property
     def items(self) -> str:
         """Name of the tokens: characters, words."""
-        return self.vocabulary.level.words.items
+        return self.vocabulary.level.labels.items
 
     def validating(self, config: TextConfig) -> TextData:
         """Return the same text with the validation stream of another configuration."""
-        valid, places = held_out_stream(self.valid_ids, config.bptt, config.validation_chars)
+        valid, places = validation_stream(self.valid_ids, config.bptt, config.validation_chars)
         return replace(self, config=config, valid=valid, places=places)
 
     @property
@@ -160,7 +160,7 @@ class TextData:
     def baseline(self) -> Baseline:
         """Count the training text's trigrams; their loss on the same targets."""
         name, nats = ngram_nats(self.train_ids, self.valid_ids, len(self.vocabulary))
-        loss = self.vocabulary.level.words.unit(float(nats[self.places].mean()))
+        loss = self.vocabulary.level.labels.unit(float(nats[self.places].mean()))
         return Baseline(name, loss)
 
     def steps(self) -> int | None:
@@ -171,7 +171,7 @@ class TextData:
     def batch(self, step: int, rows: slice) -> Batch:
         """Return the next segment of each row; the state begins anew with each walk."""
         k = step % self.train.segments
-        return Batch(*self.train.segment(k, rows), begins=k == 0)
+        return Batch(*self.train.segment(k, rows), resets_state=k == 0)
 
     def held_out(self) -> Iterator[Batch]:
         """Walk through the validation stream."""
@@ -214,7 +214,7 @@ class TextData:
 def walk(stream: Stream) -> Iterator[Batch]:
     """Walk through a stream, the state carried from segment to segment."""
     for k, piece in enumerate(stream.pieces()):
-        yield Batch(*piece, begins=k == 0)
+        yield Batch(*piece, resets_state=k == 0)
 
 
 def prepare(config: TextConfig) -> TextData:
@@ -227,13 +227,13 @@ def prepare(config: TextConfig) -> TextData:
             "the text is too short to train on",
             "more text",
             source=corpus.source,
-            text=f"no {level.words.items} for training",
+            text=f"no {level.labels.items} for training",
         )
     vocabulary = fit_vocabulary(corpus.train, level, config.vocabulary)
     train_ids, valid_ids = vocabulary.encode(corpus.train), vocabulary.encode(corpus.valid)
-    train = training_stream(train_ids, config.batch, config.bptt, level.words.items)
-    items, test = level.words.items, vocabulary.encode(corpus.test)
-    valid, places = held_out_stream(valid_ids, config.bptt, config.validation_chars, items)
+    train = training_stream(train_ids, config.batch, config.bptt, level.labels.items)
+    items, test = level.labels.items, vocabulary.encode(corpus.test)
+    valid, places = validation_stream(valid_ids, config.bptt, config.validation_chars, items)
     return TextData(
         config=config,
         corpus=corpus,
@@ -243,5 +243,5 @@ def prepare(config: TextConfig) -> TextData:
         train=train,
         valid=valid,
         places=places,
-        test=held_out_stream(test, config.bptt, items=items)[0] if corpus.test else None,
+        test=validation_stream(test, config.bptt, items=items)[0] if corpus.test else None,
     )

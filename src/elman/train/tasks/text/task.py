@@ -21,15 +21,15 @@ def conclude(model: nn.Module, data: TextData, config: TextConfig) -> dict[str, 
     facts: dict[str, Any] = {"sample": trained.sample()}
     if data.corpus.test:
         score = evaluate(CLASSES, predictions(model, data.test_batches()))
-        words = config.splitting.words
-        facts["table"] = {"test": words.describe(replace(score, loss=words.unit(score.loss)))}
+        labels = config.splitting.labels
+        facts["table"] = {"test": labels.describe(replace(score, loss=labels.unit(score.loss)))}
     return facts
 
 
 TEXT = Task(
     about="Train a model of characters or words. Without options: characters of Python's own "
     "sources, in about two minutes.",
-    words=lambda config: config.splitting.words,
+    labels=lambda config: config.splitting.labels,
     objective=replace(CLASSES, inside=True),
     config=TextConfig,
     prepare=prepare,

@@ -11,7 +11,7 @@ import numpy as np
 from elman.checks import shown
 from elman.errors import InputError
 from elman.train.loop.objective import ACCURACY
-from elman.train.loop.task import Words
+from elman.train.loop.task import Labels
 
 RARE_SHARE = 1e-5  # of a text: characters that are rarer are not known
 END = "<eos>"  # the end of a line, among words
@@ -32,7 +32,7 @@ class Level:
         split, join: from a text to its tokens, and back.
         unknown: shown for a token that is not known.
         least: how often a token of a text must occur there to be known.
-        words: how a run calls tokens and its loss.
+        labels: how a run calls tokens and its loss.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Level:
     join: Callable[[Iterable[str]], str]
     unknown: str
     least: Callable[[Tokens], int]
-    words: Words
+    labels: Labels
 
 
 def split_characters(text: str) -> Tokens:
@@ -86,7 +86,7 @@ CHARACTERS = Level(
     "".join,
     "\ufffd",
     least_characters,
-    Words("characters", "bits per character", "bits/char", 1 / math.log(2), "loss", ACCURACY),
+    Labels("characters", "bits per character", "bits/char", 1 / math.log(2), "loss", ACCURACY),
 )
 WORDS = Level(
     "word",
@@ -94,7 +94,7 @@ WORDS = Level(
     join_words,
     UNKNOWN_WORD,
     least_words,
-    Words("words", "perplexity", "perplexity", 1.0, "loss", ACCURACY, ".2f", perplexity),
+    Labels("words", "perplexity", "perplexity", 1.0, "loss", ACCURACY, ".2f", perplexity),
 )
 LEVELS = {level.name: level for level in (CHARACTERS, WORDS)}
 

@@ -1,4 +1,4 @@
-"""What follows from a module's cell, sizes and options, and the arguments of one of its calls."""
+"""State that a module derives from its cell, sizes and options; the arguments of one call."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from elman.engines.packed import Packed
-from elman.nn.call.layout import Layout
-from elman.nn.call.matrix_shapes import MatrixShapes
+from elman.nn.call.layout import Layout, MatrixShapes
 from elman.nn.call.packing import Rows
 from elman.nn.call.signature import Signature
 from elman.nn.options.base import StepValues
@@ -21,28 +20,27 @@ if TYPE_CHECKING:
     from elman.nn.execute.layer import Runner
     from elman.nn.execute.stack import Stack
 
-PARTS = "_parts"  # the attribute that no copy and no pickle has
+RUNTIME = "_runtime"  # name of the module's attribute
 
 
-class Parts(NamedTuple):
-    """What follows from a module's cell, sizes and options.
+class Runtime(NamedTuple):
+    """State derived from a module's cell, sizes and options; no copy and no pickle has it.
 
     Attributes:
         runners: one per layer and direction, by the suffix of its weights' names: ``l0``,
             ``l0_reverse`` …
-        stack: of them.
-        stack_key: of the stack, for torch's compiler.
-        names: of the parameters of each.
-        signature: what the module takes.
-        draws: how often cells draw random numbers anew: per ``step``, per ``sequence``.
-        cuts: where the weights of each lie among all.
-        plans: of calls that came before.
-        recurrent: of each weight of each, whether it is a matrix that multiplies what depends on a
-            state.
-        options: of each layer, of the module when this was made.
-        begins: whether a sequence that is given no state may begin with something else than zeros:
-            with what is learned, or with what cells say (``init=``).
-        matrices: per sample, as a caller gives and gets them; None without any.
+        stack: all runners.
+        stack_key: name of the stack for torch's compiler.
+        names: parameter names of each runner.
+        signature: arguments of the module.
+        cuts: slice of each runner's weights in the list of all.
+        plans: plans of earlier calls.
+        recurrent: for each weight of each runner, whether it is a matrix that multiplies a
+            state-dependent value.
+        draws: how often cells draw random numbers: per ``step``, per ``sequence``.
+        has_initial: whether default initial states are learned or declared (``init=``), not zeros.
+        options: of all layers, when this was made.
+        matrices: shapes of matrices per sample; None without any.
     """
 
     runners: dict[str, Runner]
@@ -54,7 +52,7 @@ class Parts(NamedTuple):
     plans: CallCache
     recurrent: list[list[bool]]
     draws: tuple[str, ...] = ()
-    begins: bool = False
+    has_initial: bool = False
     options: PlanOptions = USUAL
     matrices: MatrixShapes | None = None
 
@@ -66,7 +64,7 @@ class Parts(NamedTuple):
 
     @property
     def dims_of_state(self) -> int:
-        """The same of the first state."""
+        """Dims of the first state of one sample."""
         matrix = self.matrices is not None and any(axes for _, axes in self.matrices.states[:1])
         return 2 if matrix else len(self.signature.states[0][1])
 
@@ -84,7 +82,7 @@ class BoundCall:
     """The arguments of one call in the inner layout; options change it as they enter.
 
     Attributes:
-        parts: of the module.
+        runtime: of the module.
         training: whether the module trains.
         directions: 1 or 2.
         layout: how the arguments lay.
@@ -93,13 +91,13 @@ class BoundCall:
         states: as of :class:`elman.nn.call.layout.StateForm`.
         weights: of each layer and direction, in declared order.
         initial: default initial states [lead, 1, n], as ``states``; None: zeros.
-        state_given: whether the call was given a state.
+        has_state: whether the call was given a state.
         rows: how packed sequences lie; None: every sequence has T steps.
         lengths: of a padded batch that is packed only inside a compiled program.
         steps: the values of options in use.
     """
 
-    parts: Parts
+    runtime: Runtime
     training: bool
     directions: int
     layout: Layout
@@ -108,12 +106,12 @@ class BoundCall:
     states: tuple[Tensor, ...]
     weights: Sequence[Sequence[Tensor]]
     initial: tuple[Tensor, ...] | None = None
-    state_given: bool = False
+    has_state: bool = False
     rows: Rows | None = None
     lengths: Tensor | None = None
     steps: list[StepValues] = field(default_factory=list)
 
     @property
     def packed(self) -> Packed | None:
-        """How packed sequences lie."""
+        """Sizes of the packed steps; None for sequences of T steps."""
         return None if self.rows is None else self.rows.packed
