@@ -27,6 +27,7 @@ from rich.table import Table
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
 from benchmarks.machine import facts
 from elman.cell_files import find_sequence_cell
 from elman.cli._options import DTypeOption
@@ -38,7 +39,6 @@ from elman.measuring.timing import WARM_UP, quartiles, time_side_by_side
 from elman.train.loop.config import Config
 from elman.train.loop.layers import recurrent
 from elman.train.run.stored import DamageError, Positive, Range, Share, decode, read_object
-from elman.tuning.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
 from elman.tuning.machine import Waiting, describe_waiting
 
 BUDGET_S, SHARING_S = 30.0, 6.0  # for all minibatches; for what sharing costs beside sums

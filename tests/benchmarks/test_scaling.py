@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks import scaling as module
+from benchmarks.allreduce import Interconnect, step_s
 from benchmarks.scaling import (
     Nodes,
     Point,
@@ -25,7 +26,6 @@ from benchmarks.scaling import (
 )
 from elman.errors import RunError
 from elman.measuring.timing import Samples
-from elman.tuning.allreduce import Interconnect, step_s
 
 STACK = Stack("gru", 9, 2, 5, "float32", 1)
 FREE = Interconnect(0.0, 1e30)

@@ -11,8 +11,6 @@ import torch
 
 from elman import cells, compiler
 from elman.tuning import decisions, together
-from elman.tuning.allreduce import Interconnect
-from elman.tuning.choose import Choice
 from elman.tuning.decisions import once_for_all
 from scripts import run_script
 from specs import spec_of
@@ -27,7 +25,6 @@ import json, os, warnings
 import torch, torch.distributed as dist
 import elman
 from elman.engines.c.kernel import CKernel
-from elman.nn.execute import group
 from elman.tuning import choose, decisions
 rank, seen = int(os.environ["RANK"]), {}
 dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=2)
@@ -77,9 +74,7 @@ else:
     seen["warnings"] = [str(warning.message) for warning in caught]
     dist.barrier()
 
-# order: when a layer's backward runs, and when its gradients are with the other process; layers
-# that were measured to be faster at once, as noise may have it, would not be sent one by one
-group.sends_by_layer = lambda *call: True
+# order: when a layer's backward runs, and when its gradients are with the other process
 torch.manual_seed(0)
 plain, order = CKernel.backward, []
 def backward(self, *args):
@@ -158,26 +153,14 @@ def test_gradients_of_a_layer_are_sent_before_the_backward_below(seen):
         assert one["close"]
 
 
-def test_at_once_unless_more_time_is_hidden(monkeypatch):
-    """By what was benchmarked, the size of the gradients and the link."""
+def test_a_layer_is_a_node_where_gradients_are_sent(monkeypatch):
+    """By several processes, unless they send after the backward; not of a forward alone."""
     wants = frozenset(weight.name for weight in cells.gru.weights)
-    job = compiler.job(cells.gru, spec_of({"I": 1024, "H": 1024}.items(), wants=wants))
-    size = together.gradient_bytes(job)
-    assert size == 4 * (2 * 3 * 1024 * 1024 + 2 * 3 * 1024)
-
-    def apart(schedule, workers, bytes_per_s, **medians_s):
-        monkeypatch.setattr(decisions, "workers", lambda: workers)
-        monkeypatch.setattr(together, "interconnect", lambda: Interconnect(0.0, bytes_per_s))
-        choice = Choice("c", schedule, None, "benchmarked", medians_s)
-        return together.sends_by_layer(choice, [job] * 4, 100)
-
-    assert not apart("apart", 1, 1e9)
-    assert apart("apart", 2, 1e9)
-    assert not apart("together", 2, 1e9)  # pinned: not benchmarked here
-    times = {"together": 1e-3, "apart": 1.2e-3}
-    assert not apart("together", 2, 400 * size, **times)  # 10 ms to be sent, 20 ms lost
-    assert apart("together", 2, 40 * size, **times)  # 100 ms, of which 75 can be hidden
+    jobs = [compiler.job(cells.gru, spec_of({"I": 4, "H": 4}.items(), wants=wants))] * 2
+    assert not together.sends_by_layer(jobs)
+    monkeypatch.setattr(decisions, "workers", lambda: 2)
+    assert together.sends_by_layer(jobs)
     with decisions.sending_after_backward():
-        assert not apart("together", 2, 40 * size, **times)
-        assert not apart("apart", 2, 1e9)
-    assert apart("apart", 2, 1e9)
+        assert not together.sends_by_layer(jobs)
+    alone = compiler.job(cells.gru, spec_of({"I": 4, "H": 4}.items(), wants=frozenset()))
+    assert not together.sends_by_layer([alone])

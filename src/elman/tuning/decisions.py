@@ -28,7 +28,6 @@ from elman.errors import warn_once
 from elman.files import read_file, write_atomically
 from elman.folders import cache_folder, is_shared, private_folder
 from elman.torch_internals import default_store
-from elman.tuning.allreduce import INTERCONNECTS, Interconnect
 from elman.tuning.contest import Evidence
 
 FORMAT = 1
@@ -135,11 +134,6 @@ def sending_after_backward() -> Iterator[None]:
 def receivers() -> int:
     """Processes that may have gradients sent while the backward goes on, this one included."""
     return 1 if _after.get() else workers()
-
-
-def interconnect() -> Interconnect:
-    """Estimate the network between the processes, from the kind of the process group."""
-    return INTERCONNECTS["nvlink" if dist.get_backend() == "nccl" else "ethernet"]
 
 
 def _store() -> Any:

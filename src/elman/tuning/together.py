@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -15,13 +14,11 @@ from elman.engines.call import Cotangents
 from elman.engines.forks import own_threads
 from elman.engines.together import Arrangement, Together
 from elman.errors import ElmanError
-from elman.ir.types import shape_size
 from elman.passes.digest import digest
 from elman.tuning.agreement import disagreement
-from elman.tuning.allreduce import Interconnect, step_s
 from elman.tuning.choose import Choice
 from elman.tuning.contest import Evidence, time_candidates
-from elman.tuning.decisions import Key, collect_evidence, interconnect, recall, receivers, remember
+from elman.tuning.decisions import Key, collect_evidence, recall, receivers, remember
 from elman.tuning.machine import machine_facts, verifying_facts
 from elman.tuning.request import bucket
 from elman.tuning.trial import isolate, make_trial, synchronize
@@ -96,50 +93,14 @@ def choose_together(
     return Choice(engine, best, kernels[best], origin, times, failed or {}, sure)
 
 
-def sends_by_layer(choice: Choice, jobs: Sequence[Job], steps: int) -> bool:
-    """Whether each layer of a stack is to be a node of autograd, whose gradients are there, to be
-    sent to the other workers, while the backward of the layers below runs.
-
-    One after another that costs nothing; layers that were faster at once stay so unless the time
-    hidden is forecast to be more (``tuning/allreduce``).
+def sends_by_layer(jobs: Sequence[Job]) -> bool:
+    """Whether each layer of a stack is a node of autograd of its own, so that its gradients are
+    sent to the other workers while the backward of the layers below runs.
 
     Args:
-        choice: of :func:`choose_together`.
-        jobs: one per layer, the first layer first.
-        steps: T.
+        jobs: one per layer.
     """
-    group = receivers()
-    if group == 1 or not any(job.spec.wants for job in jobs):
-        return False
-    if choice.schedule == APART:
-        return True
-    forecast = with_workers(choice, jobs, steps, group, interconnect())
-    return len(forecast) > 1 and forecast[APART] < forecast[AT_ONCE]
-
-
-def with_workers(
-    choice: Choice, jobs: Sequence[Job], steps: int, group: int, link: Interconnect
-) -> dict[str, float]:
-    """Seconds of a training step that sums gradients over workers, by schedule, of those that were
-    benchmarked: what runs apart sends each layer's gradients as soon as they are there.
-
-    Args:
-        choice, jobs, steps: as of :func:`sends_by_layer`.
-        group: how many workers.
-        link: what connects them.
-    """
-    sizes = [gradient_bytes(job) for job in jobs]
-    return {
-        name: step_s(sizes, time * steps, group, link, released=name == APART)
-        for name, time in choice.medians_s.items()
-    }
-
-
-def gradient_bytes(job: Job) -> float:
-    """Bytes of the gradients of a job's weights."""
-    weights = [weight for weight in job.graph.weights if weight.name in job.spec.wants]
-    numbers = sum(math.prod(shape_size(weight.shape, job.spec.sizes)) for weight in weights)
-    return float(numbers * getattr(torch, job.spec.dtype).itemsize)
+    return receivers() > 1 and any(job.spec.wants for job in jobs)
 
 
 def _key(

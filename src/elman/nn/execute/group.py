@@ -273,16 +273,17 @@ class Group:
         if request in self._chosen:
             return self._chosen[request]
         members = list(zip(self.runners, request.members))
-        choices = [runner.choice(member, steps, batch) for runner, member in members]
         jobs: list[Job] = [runner.job(member) for runner, member in members]
+        if not self.directions and sends_by_layer(jobs):
+            self._chosen[request] = None
+            return None
+        choices = [runner.choice(member, steps, batch) for runner, member in members]
         record = self._pinned.get(self.show(request))
         benchmarked = {r: c for r, c in self._chosen.items() if c and c.why in BENCHMARKED}
         near = nearest(benchmarked, request)
         pinned = record["schedule"] if record is not None else near and near.schedule
         arrangement = self.arrangement(tuple(member.rules for member in request.members))
         choice = choose_together(jobs, choices, steps, batch, arrangement, pinned)
-        if choice is not None and not self.directions and sends_by_layer(choice, jobs, steps):
-            choice = None
         self._chosen[request] = choice
         return choice
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elman.errors import InputError
-from elman.tuning.allreduce import (
+from benchmarks.allreduce import (
     INTERCONNECTS,
     Interconnect,
     buckets,
@@ -13,6 +12,7 @@ from elman.tuning.allreduce import (
     reduction_end_s,
     step_s,
 )
+from elman.errors import InputError
 
 LINK = Interconnect(1e-3, 1e6)
 
