@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,6 @@ from elman.report.charts import (
     Chart,
     Quartiles,
     at_end,
-    hints,
     logarithmic,
     render_svg,
 )
@@ -90,14 +90,12 @@ def write_report(path: Path, title: str, pages: Sequence[BenchPage]) -> Path:
 def _charts(page: BenchPage) -> list[Chart]:
     charts: list[Chart] = []
     if page.ratios:
-        draw = render_svg(partial(_draw_ratios, page=page), 1.2 + _ROW * len(page.ratios))
+        draw = _render(partial(_draw_ratios, page=page), 1.2 + _ROW * len(page.ratios))
         charts.append(Chart("Speed-up (median, quartiles; tick: the target)", draw))
     if page.shares:
-        draw = render_svg(partial(_draw_shares, shares=page.shares), 1.2 + _ROW * len(page.shares))
+        draw = _render(partial(_draw_shares, shares=page.shares), 1.2 + _ROW * len(page.shares))
         charts.append(Chart("Share of the processor's peak", draw))
-    charts += [
-        Chart(plot["title"], render_svg(partial(_draw_plot, plot=plot))) for plot in page.plots
-    ]
+    charts += [Chart(plot["title"], _render(partial(_draw_plot, plot=plot))) for plot in page.plots]
     return charts
 
 
@@ -134,9 +132,34 @@ def _draw_shares(axes: Axes, shares: Mapping[str, float]) -> None:
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
 
 
+_HINT = "hint:"  # prefix of a point's hover text, which matplotlib carries as its URL
+
+
+def _hints(axes: Axes, x: Sequence[float], y: Sequence[float | None], texts: Sequence[str]) -> None:
+    """Give points a hover text each; unknown points have none."""
+    points = [
+        (a, b, text) for a, b, text in zip(x, y, texts) if b is not None and not math.isnan(b)
+    ]
+    if points:
+        across, up, labels = zip(*points)
+        dots = axes.scatter(across, up, s=90, alpha=0, zorder=9)
+        dots.set_urls([_HINT + text for text in labels])
+
+
+def _with_hints(svg: str) -> str:
+    """Turn URLs that are hover texts into titles, which browsers show."""
+    pattern = rf'<a xlink:href="{_HINT}([^"]*)"[^>]*>(.*?)</a>'
+    return re.sub(pattern, r'<g class="hint"><title>\1</title>\2</g>', svg, flags=re.DOTALL)
+
+
+def _render(draw: Callable[[Axes], None], height: float = 3.0) -> str:
+    """:func:`render_svg`, with hover texts."""
+    return _with_hints(render_svg(draw, height))
+
+
 def _label(axes: Axes, values: Mapping[str, float], texts: Sequence[str]) -> None:
     """Names beside bars, the first one on top, and a text over each."""
-    hints(axes, list(values.values()), list(range(len(values))), texts)
+    _hints(axes, list(values.values()), list(range(len(values))), texts)
     axes.set_yticks(range(len(values)), list(values), fontsize=9)
     axes.set_ylim(len(values), -1)
 
@@ -148,7 +171,7 @@ def _draw_plot(axes: Axes, plot: Mapping[str, Any]) -> None:
         axes.plot(places, heights, lw=1.2, label=name, marker="." if len(places) < _FEW else None)
         if len(places) < _FEW:
             texts = [f"{name}: {x:g}, {y:.4g}" for x, y in zip(places, heights)]
-            hints(axes, places, heights, texts)
+            _hints(axes, places, heights, texts)
     axes.set(xlabel=plot["x"], ylabel=plot["y"])
     logarithmic(axes, plot["log"])
     axes.legend(frameon=False)

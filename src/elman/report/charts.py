@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,7 +126,7 @@ def render_svg(draw: Callable[[Axes], None], height: float = 3.0) -> str:
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=True)
     text = buffer.getvalue()
-    return with_hints(text[text.index("<svg") :])
+    return text[text.index("<svg") :]
 
 
 def logarithmic(axes: Axes, names: str) -> None:
@@ -145,26 +144,6 @@ class _Between(LogFormatter):
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return f"{x:g}" if super().__call__(x, pos) else ""
-
-
-HINT = "hint:"  # prefix of a point's hover text, which matplotlib carries as its URL
-
-
-def hints(axes: Axes, x: Sequence[float], y: Sequence[float | None], texts: Sequence[str]) -> None:
-    """Give points a hover text each; unknown points have none."""
-    points = [
-        (a, b, text) for a, b, text in zip(x, y, texts) if b is not None and not math.isnan(b)
-    ]
-    if points:
-        across, up, labels = zip(*points)
-        dots = axes.scatter(across, up, s=90, alpha=0, zorder=9)
-        dots.set_urls([HINT + text for text in labels])
-
-
-def with_hints(svg: str) -> str:
-    """Turn URLs that are hover texts into titles, which browsers show."""
-    pattern = rf'<a xlink:href="{HINT}([^"]*)"[^>]*>(.*?)</a>'
-    return re.sub(pattern, r'<g class="hint"><title>\1</title>\2</g>', svg, flags=re.DOTALL)
 
 
 def draw_loss(axes: Axes, curves: Curves, baseline: Level | None, items: str, loss: Scale) -> None:

@@ -96,7 +96,6 @@ class Row:
 
 
 COLUMNS = tuple(column.name for column in fields(Row))
-TIMES = ("items_per_s", "train_seconds")  # the columns that no two runs share
 
 
 @dataclass
