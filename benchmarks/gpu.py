@@ -36,13 +36,12 @@ from torch.nn import functional  # noqa: E402
 
 import elman.nn  # noqa: E402
 from benchmarks.machine import commit  # noqa: E402
-from benchmarks.programs import Worker  # noqa: E402
+from benchmarks.programs import ProcessError, Worker  # noqa: E402
 from benchmarks.rows import append_row, read_rows  # noqa: E402
 from elman import cells, compiler  # noqa: E402
 from elman.engines.call import Call  # noqa: E402
 from elman.errors import ElmanError  # noqa: E402
 from elman.ir.types import shape_size  # noqa: E402
-from elman.measuring.process import ProcessError  # noqa: E402
 from elman.nn.modules.formulas import FORMULAS  # noqa: E402
 from elman.plan.spec import Spec  # noqa: E402
 from elman.tuning.agreement import disagreement  # noqa: E402

@@ -14,10 +14,9 @@ from typing import Any
 
 from benchmarks.cases import Case, Effort, Suite, packed
 from benchmarks.machine import code
-from benchmarks.programs import program
+from benchmarks.programs import ProcessError, program, run_program
 from benchmarks.rows import Row, append_row, read_rows
 from elman.folders import VARIABLE
-from elman.measuring.process import ProcessError, run_program
 
 LIMIT_S = 600.0  # of one case
 

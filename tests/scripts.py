@@ -11,7 +11,7 @@ from typing import Any
 
 import elman
 from elman.measuring import process as measuring
-from elman.measuring.process import Program
+from benchmarks.programs import Program
 from forked import Forked
 
 TESTS = Path(__file__).parent

@@ -25,11 +25,10 @@ from benchmarks.cases import OURS, Case, Effort, Way, packed, unpacked
 from benchmarks.contestants import draw_layer, enter_layer, module_of
 from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem, draw_problem
-from benchmarks.programs import program
+from benchmarks.programs import program, run_program
 from benchmarks.workloads.decoding import decoded, draw_decoder, few_rows
 from elman.engines.c.memory import release
 from elman.errors import EngineError
-from elman.measuring.process import run_program
 from elman.nn.inspect import explain
 
 LIMIT_S = 300.0  # of one contestant

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import OURS, Case, Effort, Way
-from benchmarks.programs import program
+from benchmarks.programs import Program, program, run_program
 from benchmarks.workloads.custom_cells import find_cell, spec_of
 from elman import compiler
-from elman.measuring.process import Program, run_program
 from elman.measuring.timing import quartiles
 from elman.tuning.choose import choose
 

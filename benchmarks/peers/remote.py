@@ -20,8 +20,7 @@ import torch
 
 from benchmarks.cases import packed, unpacked
 from benchmarks.problem import Contestant, Problem, Results, draw_problem
-from benchmarks.programs import Worker, program
-from elman.measuring.process import environment
+from benchmarks.programs import Worker, environment, program
 
 _OVERLAP = 20  # times the calls of a sample: what begins and ends alone is a small part of it
 

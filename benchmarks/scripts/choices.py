@@ -28,11 +28,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.machine import facts
-from benchmarks.programs import program
+from benchmarks.programs import environment, program, run_program
 from benchmarks.rows import append_row
 from elman import cells, compiler
 from elman.engines import registry
-from elman.measuring.process import environment, run_program
 from elman.measuring.timing import time_side_by_side
 from elman.plan.spec import Spec
 from elman.tuning.choose import choose

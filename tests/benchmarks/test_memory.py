@@ -12,10 +12,9 @@ from benchmarks.cases import OURS, Case, packed
 from benchmarks.contestants import CHECKPOINT, KeptCase
 from benchmarks.measures.memory import DECODER
 from benchmarks.measures.memory import MEMORY as STEP_OF
-from benchmarks.programs import program
+from benchmarks.programs import Program, program, run_program
 from benchmarks.suites.memory import MIB
 from elman.engines.c.memory import LARGE
-from elman.measuring.process import Program
 from helpers import need_engine
 from scripts import run_program_forked
 

@@ -18,12 +18,12 @@ from benchmarks.cases import Case, Effort, Suite, unpacked
 from benchmarks.claims import BUSY, FAILS, HOLDS, UNMEASURED, Rows, judged
 from benchmarks.measures import memory, starting
 from benchmarks.peers import remote
+from benchmarks.programs import Program, environment
 from benchmarks.rows import Row, read_rows
 from benchmarks.studies import learning
 from benchmarks.suites import SUITES, layers
 from benchmarks.table import CASE, words
 from benchmarks.workloads import fitting, language
-from elman.measuring.process import Program
 from scripts import run_program_forked
 
 T = 12  # pixels of an image, 3 x 4

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import pytest
-
-from elman.measuring.process import MeasureRequest
+import torch
 
 
 def test_a_cell_beside_its_loop(elman, monkeypatch, tmp_path):
     """Sizes by option or by name; the measurement's own text, and no file."""
-    asked = []
-
-    def measured(given):
-        asked.append(given)
-        return "12 times as fast"
-
-    monkeypatch.setattr("elman.cli.bench.measure_in_process", measured)
+    calls = []
+    monkeypatch.setattr(
+        "elman.cli.bench.measure",
+        lambda *given, **options: (
+            calls.append((given[0].name, *given[1:], options)) or "12 times as fast"
+        ),
+    )
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: calls.append(count))
     monkeypatch.chdir(tmp_path)
     code, said, _ = elman("bench", "ealstm", "--dim=H=32,I=8", "--dim", "S=3", "--steps=7")
     assert (code, said) == (0, "12 times as fast\n")
-    assert asked == [MeasureRequest("ealstm", 8, 32, {"H": 32, "I": 8, "S": 3}, steps=7)]
+    usual = {"steps": 100, "batch": 32, "dtype": "float32", "training": True, "engine": "auto"}
+    usual["seconds"] = 2.0
+    assert calls.pop() == ("ealstm", 8, 32, {**usual, "steps": 7, "H": 32, "I": 8, "S": 3})
     words = ("--hidden=5", "--no-training", "--engine=c", "--threads=1", "--seconds=3")
     assert elman("bench", "gru", *words)[0] == 0
-    rest = {"training": False, "engine": "c", "threads": 1, "seconds": 3.0}
-    assert asked[1] == MeasureRequest("gru", 5, 5, {}, **rest)
+    changes = {"training": False, "engine": "c", "seconds": 3.0}
+    assert calls == [1, ("gru", 5, 5, usual | changes)]
     assert not [*tmp_path.iterdir()]
 
 

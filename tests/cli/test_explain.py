@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import re
 import sys
-from contextlib import redirect_stdout
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ import torch
 from elman import cells
 from elman.cell_files import find_cell
 from elman.cli import doctor
-from elman.measuring import process as measure_process
 
 CELL = '''
 import elman
@@ -151,26 +148,16 @@ GIVEN = [  # a mistake, and how the command line mends it
 @pytest.mark.parametrize("command", ["explain", "tune", "draw", "export", "bench"])
 @pytest.mark.parametrize("words, said", GIVEN, ids=lambda value: value[0])
 def test_mistakes_are_told_in_the_words_of_the_command_line(
-    elman, own, tmp_path, monkeypatch, command, words, said
+    elman, own, tmp_path, command, words, said
 ):
-    """Not in Python's: whatever the command, also where another process finds it."""
+    """Not in Python's: whatever the command."""
     where = {"draw": (str(tmp_path / "a.svg"),), "export": (f"--c={tmp_path}",)}
-    monkeypatch.setattr(measure_process, "run_program", in_this_process)
     cell = own.replace("low_rank", "doubled") if words[0] == "own" else words[0]
     code, _, err = elman(command, cell, *where.get(command, ()), *words[1:])
     assert code == 1
     assert said in err
     for python in ("by keyword", "Recurrent", "input_size", "hidden_size"):
         assert python not in err
-
-
-def in_this_process(program, limit_s):
-    """What the program of a measurement prints, without the time that a process takes to start."""
-    said = io.StringIO()
-    with redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.stdin", io.StringIO(program.text))
-        measure_process.main()
-    return said.getvalue().splitlines()[-1]
 
 
 def test_explain_measures(elman, nothing_known):

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
 import elman
 from elman import cells
-from elman.errors import EngineError, InputError, RunError, ShapeError, VerifyError
+from elman.errors import EngineError, InputError, ShapeError, VerifyError
 from elman.measuring import measure as measure_module
-from elman.measuring import process as measure_process
 from elman.measuring.measure import Measurement, measure
 from elman.measuring.plain_loop import Pairing
-from elman.measuring.process import MeasureRequest, measure_in_process
 from elman.ops import sum, tanh
 
 
@@ -109,8 +105,8 @@ def test_chaos_is_compared_over_a_few_steps(monkeypatch):
     assert "over 10 steps" in str(result)
 
 
-def test_result_as_text_and_as_json():
-    """Sizes, agreement, who runs, the ratio and the share of the peak; and back from JSON."""
+def test_result_as_text():
+    """Sizes, agreement, who runs, the ratio and the share of the peak."""
     result = small()
     text_of = str(result)
     for text in (
@@ -121,7 +117,6 @@ def test_result_as_text_and_as_json():
         "of the peak (100)",
     ):
         assert text in text_of
-    assert Measurement.from_json(json.loads(json.dumps(result.to_json()))) == result
     assert "of the peak" not in str(small(dtype="float64"))
 
 
@@ -155,37 +150,3 @@ def test_wrong_calls(wrong, error, said):
     """Each with what was given."""
     with pytest.raises(error, match=said):
         small(**wrong)
-
-
-def test_what_another_process_is_asked(monkeypatch):
-    """Everything arrives there, and what it says comes back: numbers, or why there are none."""
-    values = small()
-    asked = MeasureRequest("mgu", 4, 6, {}, steps=7, engine="reference", threads=3)
-    programs = []
-
-    def run(program, limit_s):
-        programs.append(program)
-        return json.dumps(values.to_json())
-
-    monkeypatch.setattr(measure_process, "run_program", run)
-    assert measure_in_process(asked) == values
-    assert json.loads(programs[0].text)["steps"] == 7
-    assert programs[0].threads == 3
-    monkeypatch.setattr(measure_process, "run_program", lambda *_: '{"failed": "cannot"}')
-    with pytest.raises(RunError, match="cannot"):
-        measure_in_process(asked)
-
-
-@pytest.mark.slow
-def test_another_process(tmp_path):
-    """A user's file that prints, in a process of its own."""
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "from elman import cell\nprint('hello')\n"
-        "@cell(input='x[I]', state='h[H]', weights='W[H, I]')\n"
-        "def leaky(x, h, W):\n    return 0.9 * h + W @ x\n"
-    )
-    options = {"steps": 4, "batch": 2, "engine": "reference", "seconds": 1e-3, "dtype": "float64"}
-    result = measure_in_process(MeasureRequest(f"{path}:leaky", 3, 5, {}, threads=1, **options))
-    assert set(result.errors) == {"output", "last h", "gradient of x", "gradient of W"}
-    assert result.threads == 1

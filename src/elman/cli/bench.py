@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 
@@ -22,7 +23,7 @@ from elman.cli._options import (
     resolve_sizes,
 )
 from elman.cli._terminal import say
-from elman.measuring.process import MeasureRequest, measure_in_process
+from elman.measuring.measure import measure
 
 EXAMPLES = (
     "elman bench gru --steps 100 --batch 32 --hidden 128",
@@ -53,12 +54,22 @@ def bench(
     The loop runs the cell's formula step by step in torch's operators. All outputs and gradients
     must agree before both are timed in alternating rounds.
 
-    Both run in a separate process. It imports your file, so keep a training loop under
-    `if __name__ == "__main__":`.
+    The command imports your file, so keep a training loop under `if __name__ == "__main__":`.
     """
-    request = MeasureRequest(
-        cell,
-        *resolve_sizes(find_cell(cell), hidden, inputs, dim),
-        *(steps, batch, dtype, training, engine, seconds, threads),
+    formula = find_cell(cell)
+    input_size, hidden_size, dims = resolve_sizes(formula, hidden, inputs, dim)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    result = measure(
+        formula,
+        input_size,
+        hidden_size,
+        steps=steps,
+        batch=batch,
+        dtype=dtype,
+        training=training,
+        engine=engine,
+        seconds=seconds,
+        **dims,
     )
-    say(Console(), str(measure_in_process(request)))
+    say(Console(), str(result))

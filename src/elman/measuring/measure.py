@@ -6,7 +6,7 @@ import ctypes
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -173,16 +173,6 @@ class Measurement:
         median, q1, q3 = (value / self.steps * 1e6 for value in (time.median, time.q1, time.q3))
         return f"{median:8.1f} µs a step ({q1:.1f} to {q3:.1f})"
 
-    def to_json(self) -> dict[str, Any]:
-        """All fields, JSON-able."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Measurement:
-        """The inverse of `to_json`."""
-        seconds = {name: Quartiles(**times) for name, times in fields["seconds"].items()}
-        return cls(**{**fields, "seconds": seconds, "ratio": Quartiles(**fields["ratio"])})
-
 
 def measure(
     cell: Cell,
@@ -201,7 +191,7 @@ def measure(
 
     First both must agree with the loop in float64, in outputs, last states and every gradient. Then
     they are timed in alternating rounds, in this process, on the CPU. ``elman bench file.py:cell``
-    does the same in a process of its own. Random numbers inside a cell are replaced by their
+    does the same. Random numbers inside a cell are replaced by their
     expected values.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import elman
-from elman.measuring.process import ProcessError, Program, environment, run_program
+from benchmarks.programs import ProcessError, Program, environment, run_program
 
 
 def test_environment(tmp_path, monkeypatch):
