@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import notebooks  # beside this file
+import op_table
 from cell_pages import cell_pages
 from results_page import grid, measured, targets
 
 import elman
 from elman import errors, ops
-from elman.drawing import draw_ops
 
 GROUPS = {
     "Layers": ("RNN", "GRU", "LSTM", "Recurrent", "Stream", "LinearCrossEntropyLoss", "layers"),
@@ -71,7 +71,7 @@ def operations() -> str:
         "# Every operation\n",
         "A formula may call these functions of `elman.ops`. The picture shows the backward rule",
         "of each operation: the cotangent of its result goes back to its arguments.\n",
-        notebooks.drawing(draw_ops().svg),
+        notebooks.drawing(op_table.table()),
         "",
     ]
     for name in sorted(ops.__all__):

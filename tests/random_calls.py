@@ -33,7 +33,6 @@ import elman
 import elman.nn
 from elman import errors, export, ops, weights
 from elman.cli import main
-from elman.drawing import draw_ops
 from elman.nn.modules.layer_options import Options
 
 LIMIT_S = 30.0  # of a call
@@ -119,7 +118,6 @@ MORE = {
     "logits": "elman.LinearCrossEntropyLoss(4, 7).logits(torch.ones(5, 2, 4))",
     "pin": f"net = elman.GRU(3, 4)\n{_PIN}",
     "report": "net = elman.GRU(3, 4)\nelman.nn.counters(net); elman.nn.report(net)",
-    "draw_ops": "draw_ops(path='ops.svg')",
     "cells": "elman.Recurrent(elman.cells.gru.with_options(g=tanh).with_heads(2), 3, 4)\n"
     "elman.cells.gru.bind(3, 4); elman.cells.gru(x=torch.ones(3), h=1.0)",
     "explain": "net = elman.GRU(3, 4)\n"
@@ -180,7 +178,7 @@ _COMMANDS = {
               "steps batch hidden inputs dim dtype engine threads seconds"),
     "tune": ("gru --shape=2x1 --hidden=4 --engine=reference",
              "shape hidden inputs dim dtype device engine layers workers interconnect"),
-    "draw": ("gru gru.svg --hidden=4", "hidden inputs dim tape ops"),
+    "draw": ("gru gru.svg --hidden=4", "hidden inputs dim tape"),
     "explain": ("gru --hidden=4 --steps=2 --batch=1 --no-measure",
                 "hidden inputs steps batch dim dtype device tape without engine stage"),
     "doctor": ("", ""),
@@ -389,7 +387,7 @@ def _executed(file: str, text: str, names: dict[str, Any]) -> None:
 def _names(place: Place) -> dict[str, Any]:
     names: dict[str, Any] = {name: getattr(ops, name) for name in ops.__all__}
     names |= {"elman": elman, "torch": torch, "numpy": numpy, "math": math, "pathlib": pathlib}
-    names |= {"draw_ops": draw_ops, "run": str(place.run), "copy": copy, "__name__": "calls"}
+    names |= {"run": str(place.run), "copy": copy, "__name__": "calls"}
     names["pack_sequence"] = torch.nn.utils.rnn.pack_sequence
     _executed("<cells>", _CELLS_OF_CALLS.lstrip(), names)
     return names

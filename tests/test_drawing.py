@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from xml.sax.saxutils import escape
 
 import pytest
 
 import elman
 from elman import cell, cells, compiler
-from elman.autodiff.rules import VJP
-from elman.drawing import _picture, draw, draw_ops
+from elman.drawing import _picture, draw
 from elman.drawing.collapse import collapse_norms
 from elman.drawing.layout import columns, layout, width_of
 from elman.drawing.picture import BEFORE, spoken
 from elman.drawing.svg import _overlap, _Writer
-from elman.drawing.table import rules
 from elman.errors import InputError
 from elman.ops import layer_norm, mean, sqrt, tanh, var, where
 from elman.plan.spec import PlanOptions
@@ -119,33 +116,6 @@ def test_a_formula_without_a_state():
     assert "it has no state: nothing recurs" in {one.refusal for one in told.engines}
     with pytest.raises(InputError, match="layer has no state"):
         elman.Recurrent(layer, 3, 5)
-
-
-def test_every_rule_is_in_the_table(tmp_path):
-    """Each operation with a VJP row stands in the picture of operations, with the row's formula."""
-    found = {name: rule for rule in rules() for name in rule.names}
-    assert found.keys() == VJP.keys()
-    assert found["mul"].back == ("δ·y", "δ·x")
-    assert found["mul"].needed == {"x", "y"}
-    assert found["lin"].back == ("δ", "δ")
-    assert found["matmul"].back == ("δ ⊗ x", "Wᵀ @ δ")
-    assert (found["tanh"].back, found["tanh"].needed) == (("δ·(1 - h·h)",), {"h"})
-    assert found["lt"].back == (None, None)
-    text = draw_ops(tmp_path / "ops.svg").svg
-    assert (tmp_path / "ops.svg").read_text(encoding="utf-8") == text
-    ElementTree.fromstring(text)
-    for rule in found.values():
-        for part in rule.back:
-            assert part is None or escape(part) in text
-    with pytest.raises(InputError, match=r"draw writes \.svg, not \.dot"):
-        draw_ops(tmp_path / "ops.dot")
-
-
-def test_the_table_follows_the_rows(monkeypatch):
-    """There is no second list: another row is another picture."""
-    monkeypatch.setitem(VJP, "exp", lambda b, n, d: (b.mul(d, b.mul(n, n)),))
-    (rule,) = [rule for rule in rules() if rule.names == ("exp",)]
-    assert rule.back == ("δ·h·h",)
 
 
 def test_hoisted_values_stand_in_the_band():
@@ -279,7 +249,7 @@ def test_compact_pictures_show_the_forward_alone():
 
 def test_pictures_follow_their_column_and_the_colour_scheme():
     """No colour stands outside of the style sheet, which has a dark form."""
-    for text in (draw(cells.gru).svg, draw_ops().svg):
+    for text in (draw(cells.gru).svg, draw(cells.gru, compact=True).svg):
         style, _, shapes = text.partition("</style>")
         assert "prefers-color-scheme: dark" in style
         assert "max-width: 100%" in style

@@ -13,7 +13,6 @@ from elman.drawing.collapse import collapse_norms, forward_only
 from elman.drawing.layout import GAP_X, columns, dot_text, layout
 from elman.drawing.picture import Picture, picture
 from elman.drawing.svg import svg
-from elman.drawing.table import table
 from elman.errors import InputError
 from elman.frontend.cell import Cell
 from elman.passes.names import step_names
@@ -93,26 +92,6 @@ def draw(
     )
     if target is not None:
         target.write_text(drawing.svg if target.suffix == ".svg" else drawing.dot, encoding="utf-8")
-    return drawing
-
-
-def draw_ops(path: str | Path | None = None) -> Drawing:
-    """Draw the table of basic operations, each with its forward and its backward rule.
-
-    The forward is at the top and flows up and to the right; the backward is below and flows down
-    and to the left, with the formula of each cotangent. Red marks activations that the backward
-    reads.
-
-    Args:
-        path: the ``.svg`` file to write.
-
-    Raises:
-        InputError: a file of another kind.
-    """
-    target = _target(path, ".svg")
-    drawing = Drawing(table(), "", target)
-    if target is not None:
-        target.write_text(drawing.svg, encoding="utf-8")
     return drawing
 
 
