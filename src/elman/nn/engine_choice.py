@@ -32,8 +32,8 @@ _block: ContextVar[str | None] = ContextVar("elman_engine", default=None)
 
 
 def check_engine(engine: str, where: str = "") -> str:
-    """The name itself; ``where`` it stands, for the message. Raises EngineError if there is no such
-    engine, listing those that exist."""
+    """Return the name of an engine. Raises EngineError: there is no such engine; ``where`` begins
+    the text."""
     if not isinstance(engine, str) or engine not in ("auto", *registry.names()):
         raise EngineError(
             f"{where}no engine {shown(engine)}; there are auto, {', '.join(registry.names())}"
@@ -83,7 +83,7 @@ def autocast_type(kind: str) -> torch.dtype | None:
 
 
 def requested_engine(argument: str) -> str:
-    """The engine that a module made with ``engine=argument`` has to use now.
+    """The engine that a module with ``engine=argument`` has to use now.
 
     Its argument, unless that is ``auto``; else what :func:`using` says; else ELMAN_ENGINE. The
     variable ELMAN_FORCE_ENGINE comes before all. Both variables are read when elman is imported.
@@ -141,13 +141,13 @@ def unsupported_reason(
 
 @constant
 def exports_onnx() -> bool:
-    """Whether torch.onnx.export looks at what runs now."""
+    """Whether torch.onnx.export is tracing."""
     onnx = sys.modules.get("torch.onnx")
     return onnx is not None and bool(onnx.is_in_onnx_export())
 
 
 def check_export(module: str) -> None:
-    """Refuse what torch.onnx has no operators for: a module whose formula is not that of torch's.
+    """Raise InputError if torch.onnx.export traces a module that has no operator in ONNX.
 
     Args:
         module: its name, for the message.
@@ -164,8 +164,7 @@ def check_export(module: str) -> None:
 
 
 def check_trace(module: str) -> None:
-    """Say that a trace has a module's loop over time with as many steps as it was traced with, as
-    torch says of other sizes that it takes for constants.
+    """Warn that a trace fixes the number of steps.
 
     Args:
         module: its name.
@@ -184,7 +183,7 @@ def check_trace(module: str) -> None:
 
 
 def compiles(input: Any) -> bool:
-    """Whether a call that is being compiled becomes operators of elman's; else it is torch's."""
+    """Whether a call under torch.compile becomes elman's operators, not torch's."""
     if not isinstance(input, Tensor) or input.dim() not in (2, 3):
         return False
     kind = input.device.type

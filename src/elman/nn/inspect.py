@@ -1,4 +1,4 @@
-"""From a module to what ``elman.explaining`` takes: its layers, as they would run on an input."""
+"""Inspection of modules: ``explain`` and ``tune``."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ def _no_layers(module: nn.Module) -> InputError:
 def _elsewhere(
     module: SequenceModule, x: Any, engine: str, options: Mapping[str, Any]
 ) -> str | None:
-    """Why torch's own layers run a module whatever its engines could do, or None."""
+    """The reason why torch's own layers run a call, whatever engines there are; None if they do
+    not."""
     if not isinstance(module, TorchLayers):
         return None
     reasons = module._options_beyond_torch(engine, options)

@@ -1,4 +1,5 @@
-"""Decoder and loss under autograd: gradients are made in the forward, where logits are at hand."""
+"""Decoder and loss under autograd and torch.compile; the forward computes the gradients, as it has
+the logits."""
 
 from __future__ import annotations
 
@@ -52,11 +53,11 @@ class Decoding:
     named: bool = False
 
     def plain(self) -> Tensor:
-        """The loss by torch's own two operations, with all logits in memory."""
+        """Compute the loss by torch's two operations, with all logits in memory."""
         return plain_loss(F.linear(self.x, self.weight, self.bias), self.targets, self.rule)
 
     def compute(self, wants: Wants, cotangents: Tensor | None = None) -> tuple[Tensor, Gradients]:
-        """Loss and gradients, without autograd. Rows that are ignored take no part.
+        """Compute loss and gradients without autograd; ignored rows are left out.
 
         Args:
             wants: which gradients.
@@ -82,7 +83,7 @@ class Decoding:
         return losses, (d_x, d_weight, d_bias)
 
     def _run_engine(self, x: Tensor, targets: Tensor, scale: Tensor, wants: Wants) -> Found:
-        """By the engine; by torch ops where there is none, or it fails and was not asked for."""
+        """Run the engine, or torch ops if there is none or an engine chosen by ``auto`` fails."""
         rows = Rows(x, self.weight, self.bias, targets, self.rule.label_smoothing)
         if self.engine is not None and len(x):
             try:
@@ -97,7 +98,7 @@ class Decoding:
 
 
 def plain_loss(logits: Tensor, targets: Tensor, rule: Rule, weight: Tensor | None = None) -> Tensor:
-    """torch's cross entropy, in the type that sums are made in.
+    """Compute torch's cross entropy, in the dtype of its sums.
 
     Args:
         logits [N, C, …], targets [N, …]: classes; or [N, C, …], their probabilities.
@@ -115,11 +116,11 @@ def plain_loss(logits: Tensor, targets: Tensor, rule: Rule, weight: Tensor | Non
 
 
 class DecoderLoss(Function):
-    """``apply(decoding, x, weight, bias)`` → the loss in the type that sums are made in."""
+    """``apply(decoding, x, weight, bias)`` → the loss, in the dtype of its sums."""
 
     @staticmethod
     def forward(ctx: Any, decoding: Decoding, *tensors: Tensor | None) -> Tensor:
-        """The loss; with the gradients, unless each row has a cotangent of its own."""
+        """Compute the loss, and the gradients unless each row has its own cotangent."""
         wants = Wants(*ctx.needs_input_grad[1:])
         per_row = decoding.rule.reduction == "none"
         loss, gradients = decoding.compute(Wants() if per_row else wants)
@@ -130,7 +131,7 @@ class DecoderLoss(Function):
 
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor) -> Any:  # type: ignore[override]
-        """The forward's gradients, scaled; through torch ops if they may be differentiated."""
+        """Scale the forward's gradients; use torch ops if they may be differentiated."""
         targets, x, weight, bias = ctx.saved_tensors
 
         def decoding(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Decoding:
@@ -158,7 +159,7 @@ class DecoderLoss(Function):
 
 
 def scale_gradients(gradients: Gradients, by: Tensor) -> Gradients:
-    """Gradients times a scalar, in their own types."""
+    """Multiply gradients by a scalar; each keeps its dtype."""
     d_x, d_weight, d_bias = (None if v is None else v * by.to(v.dtype) for v in gradients)
     return d_x, d_weight, d_bias
 
@@ -166,7 +167,7 @@ def scale_gradients(gradients: Gradients, by: Tensor) -> Gradients:
 def decoding_of(
     x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rule: Rule, engine_name: str
 ) -> Decoding:
-    """A call on the engine that is asked for, or on the best there is (``auto``).
+    """Build the call for an engine by name, or for the best one (``auto``).
 
     Args:
         x [N, H], weight [V, H], bias [V]: of one type.
@@ -215,7 +216,8 @@ _SCHEMA = (
 def trace_loss(
     x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rule: Rule
 ) -> Tensor:
-    """The loss as the compiler traces it; arguments as of :func:`decoding_of`, targets [...]."""
+    """Compute the loss as the compiler traces it; arguments as of :func:`decoding_of`, targets
+    [...]."""
     grad = torch.is_grad_enabled()
     wants = [grad and v is not None and v.requires_grad for v in (x, weight, bias)]
     how = (rule.ignore_index, float(rule.label_smoothing), rule.reduction, fixed_engine("auto"))
@@ -240,7 +242,7 @@ def _alike(arguments: Sequence[Any], wants: Sequence[bool]) -> list[Tensor]:
     "elman::linear_cross_entropy", mutates_args=(), schema=f"({_SCHEMA}) -> Tensor[]"
 )
 def linear_cross_entropy(*arguments: Any) -> list[Tensor]:
-    """The loss, and the gradients of x, weight and bias that are wanted."""
+    """Compute the loss and the wanted gradients of x, weight and bias."""
     _, weight, _, targets, _, ignored, *_ = arguments
     check_targets(targets, len(weight), ignored)
     loss, gradients = _decoding(arguments).compute(Wants(*_early(arguments)))
@@ -261,7 +263,7 @@ def _(*arguments: Any) -> list[Tensor]:
     schema=f"(Tensor cotangents, {_SCHEMA}) -> Tensor[]",
 )
 def linear_cross_entropy_backward(cotangents: Tensor, *arguments: Any) -> list[Tensor]:
-    """Gradients that are wanted, of losses [N] with cotangents [N]."""
+    """Compute the wanted gradients of losses [N] with cotangents [N]."""
     gradients = _decoding(arguments).compute(Wants(*arguments[4]), cotangents)[1]
     return [value for value in gradients if value is not None]
 

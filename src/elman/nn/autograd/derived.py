@@ -1,5 +1,4 @@
-"""A step with its sizes, and the kernels of what is derived from it: its tangent, its gradients by
-sample."""
+"""A step with its sizes, and the kernels of its tangent and of its gradients by sample."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ COMPILED = 1  # tangents of tangents are large: compiling them takes minutes, an
 
 
 class DerivedStep:
-    """A step, its adjoint and its sizes; kernels and further derivations are made once.
+    """A step, its adjoint and its sizes; kernels and tangents are made once.
 
     Attributes:
         graph: the step as written.
@@ -67,7 +66,8 @@ class DerivedStep:
         return Job(self.name, self.graph, self.pair, spec)
 
     def engine(self, like: Tensor) -> str | None:
-        """The engine that runs whatever is derived from a cell, for tensors like one; or None."""
+        """The engine for everything derived from the step, for tensors like one; None if there is
+        none."""
         key = (like.dtype, like.device.type)
         if key not in self._engines:
             job = self.job(like, frozenset(), True)
@@ -104,7 +104,7 @@ class DerivedStep:
         return self._kernels[key]
 
     def tangent(self, moving: tuple[bool, ...]) -> DerivedStep:
-        """The step that moves with this one if some arguments do; all states do."""
+        """The step of the tangent, if some arguments have one; all states have one."""
         derivative = self._tangents.get(moving)
         if derivative is None:
             first, second = self.counts
@@ -171,11 +171,11 @@ class PerSampleKernel(Kernel):
         verify(job, self, f"{engine} sample by sample")
 
     def fingerprint(self) -> str | None:
-        """The program's that hands out the factors."""
+        """The fingerprint of the program that returns the factors."""
         return self.kernel.fingerprint()
 
     def _factor_job(self, spec: Any) -> Job:
-        """The job whose gradients of further inputs are what is to be handed out."""
+        """The job that returns the factors, as gradients of further inputs."""
         pair, graph = self.job.pair, self.job.graph
         pairs = [(name, value.shape) for value, name in self._factor_names.items()]
         leaves = [node("input", (), (name, 0), shape) for name, shape in pairs]
@@ -233,7 +233,7 @@ class PerSampleKernel(Kernel):
         return Gradients(d_all[: self._count], d_states, tuple(d_weights))
 
     def _totals(self, factors: dict[Node, Tensor], samples: int) -> dict[Node, Tensor]:
-        """The sums of each sample, by what they are gradients of: [samples, ...]."""
+        """Sum the gradients of each sample, by target: [samples, ...]."""
         totals: dict[Node, Tensor] = {}
 
         def add(target: Node, part: Tensor) -> None:
@@ -260,12 +260,12 @@ class PerSampleKernel(Kernel):
 
 
 def _by_sample(rows: Tensor, samples: int) -> Tensor:
-    """Rows [T, samples · B, n] as [samples, T · B, n]."""
+    """Reshape rows [T, samples · B, n] to [samples, T · B, n]."""
     return rows.unflatten(1, (samples, -1)).transpose(0, 1).flatten(1, 2)
 
 
 def _no_leaf(value: Node) -> Node:
-    """A value that a kernel can compute: a leaf's own is a copy of it."""
+    """Return a value that a kernel can compute: a copy, if it is a leaf."""
     if value.args and not loop_invariant(value):
         return value
     return node("lin", (value,), ((1.0,), 0.0), value.shape)

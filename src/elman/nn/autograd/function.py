@@ -69,7 +69,7 @@ def through_torch_ops(
     late: bool = False,
     needs: Sequence[bool] | None = None,
 ) -> Sequence[Tensor | None]:
-    """Gradients that can be differentiated again.
+    """Compute gradients that can be differentiated again.
 
     Args:
         run: the same function of the tensors in torch ops.

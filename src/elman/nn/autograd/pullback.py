@@ -1,5 +1,5 @@
-"""A forward over all steps, and its gradients, as functions without their tensors; a vmap of either
-as a batch, or as one call after another."""
+"""A forward over all steps and its gradients as functions without their tensors, and their vmap:
+one batch, or one call per slice."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Pullback:
     def fill(
         self, tensors: Sequence[Tensor], gradients: Some, samples: int = 0
     ) -> tuple[Tensor, ...]:
-        """The gradients that are wanted; zeros where none flows.
+        """The wanted gradients, with zeros where none flows.
 
         Args:
             tensors: the forward's arguments.
@@ -152,7 +152,7 @@ class Pullback:
     def unfold(
         self, results: Sequence[Tensor], batch: tuple[int, int], weights: tuple[int, int] | None
     ) -> Any:
-        """Results whose batch holds all slices, with an axis of slices, and which axis that is.
+        """Split the slices from the batch; return the results and the axes of slices.
 
         Args:
             results: the results.
@@ -178,8 +178,7 @@ def map_slices(
     dims: Sequence[int | None],
     count: int,
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """A function of each slice of tensors that have an axis of slices: its results along a new
-    axis, and where that lies."""
+    """Call a function for each slice of a vmap; stack the results, and say along which axes."""
     each = [
         apply(of.part(k), *(t if d is None else t.select(d, k) for t, d in zip(tensors, dims)))
         for k in range(count)
@@ -194,7 +193,7 @@ def fold(
     axes: Sequence[int | None],
     count: int,
 ) -> list[Tensor]:
-    """Tensors whose batch holds all slices, one after another."""
+    """Fold the axis of slices into the batch."""
     slices: list[Tensor] = []
     for tensor, dim, axis in zip(tensors, dims, axes, strict=True):
         if axis is not None:

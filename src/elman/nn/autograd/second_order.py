@@ -1,4 +1,4 @@
-"""All steps as functions that every transform of torch goes through, on kernels.
+"""All steps on kernels, as functions that every transform of torch goes through.
 
 Two functions are closed under differentiation: the forward, and its gradients. The derivative of
 either in some direction is the forward, or the gradients, of the step's tangent. A batch of samples
@@ -79,7 +79,7 @@ def gradients(primal: Pass, tensors: Sequence[Tensor], d: Some) -> list[Tensor |
 
 
 def _moving(primal: Pass, tensors: Sequence[Tensor], d: Some) -> tuple[Pass, list[Tensor]]:
-    """The tangent's forward, and its arguments: each kind followed by how it moves."""
+    """The forward of the tangent, and its arguments: primals followed by tangents, per kind."""
     first, second = primal.of.counts
     states = range(first, first + second)
     moves = [
@@ -95,7 +95,7 @@ def _moving(primal: Pass, tensors: Sequence[Tensor], d: Some) -> tuple[Pass, lis
 
 
 def _still(primal: Pass, moving: Pass, values: Sequence[Any], default: Any) -> list[Any]:
-    """Values of a forward's arguments as values of its tangent's; ``default`` for what moves."""
+    """Map values of a forward's arguments to its tangent's; ``default`` for the tangents."""
     by_name = dict(zip(primal.of.names, values, strict=True))
     return [by_name.get(name, default) for name in moving.of.names]
 
@@ -280,7 +280,7 @@ class PerSample(Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], back: Pullback, samples: int, *flat: Tensor
     ) -> Any:
-        """More samples."""
+        """Fold the slices into the samples."""
         axes, count, dims = back.axes(), info.batch_size, in_dims[2:]
         if back.separate(dims):
             return map_slices(
@@ -292,8 +292,8 @@ class PerSample(Function):
 
 
 def _by_torch_ops(primal: Pass) -> Callable[..., tuple[Tensor, ...]]:
-    """A forward by torch ops alone: where autograd batches cotangents itself
-    (``is_grads_batched``), none of our functions may see them."""
+    """The forward by torch ops alone, where autograd batches cotangents itself
+    (``is_grads_batched``)."""
     kernel = for_layout(ReferenceKernel(primal.of.graph, dict(primal.of.dims)), primal.packed)
     return lambda *tensors: kernel.forward(primal.call(tensors)).values
 
@@ -315,7 +315,7 @@ def _gradients_by_torch_ops(back: Pullback) -> Callable[..., tuple[Tensor, ...]]
 
 
 def _of_tangent(d: Some) -> list[Tensor | None]:
-    """Cotangents of a tangent's results: its output, the states, and how they move."""
+    """Cotangents of a tangent's results: output, states, tangents of the states."""
     return [d[0], *(None for _ in d[1:]), *d[1:]]
 
 

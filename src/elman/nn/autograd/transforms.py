@@ -38,7 +38,7 @@ def require_torch_ops(enabled: bool = True) -> Iterator[None]:
 
 
 def transform_reason(tensors: Iterable[Tensor]) -> str | None:
-    """Why only torch ops may see these tensors, or None where a kernel may read their memory.
+    """The reason why only torch ops may see these tensors; None if a kernel may read their memory.
 
     Args:
         tensors: all arguments of a layer.
@@ -64,8 +64,8 @@ def transform_reason(tensors: Iterable[Tensor]) -> str | None:
 
 
 def is_plain() -> bool:
-    """Whether nothing is under way that changes what torch's operations do: no transform, mode,
-    tracer, compiler or autocast. Tensors may still be of classes that hide their memory."""
+    """Whether no transform, mode, tracer, compiler or autocast is active. Tensors may still be of
+    classes that hide their memory."""
     return not (
         torch.compiler.is_compiling()
         or autocast_enabled()
@@ -79,16 +79,16 @@ def is_plain() -> bool:
 
 
 def late_cotangents(cotangents: Iterable[Tensor | None]) -> bool:
-    """Whether cotangents are of a transform that began after the forward: only torch ops may see
-    them."""
+    """Whether cotangents belong to a transform that began after the forward; only torch ops may see
+    these."""
     return inside_func() or forward_mode() or is_batched(cotangents)
 
 
 def inside_func() -> bool:
-    """Whether a transform of torch.func is under way."""
+    """Whether a transform of torch.func is active."""
     return innermost_transform() is not None
 
 
 def is_batched(cotangents: Iterable[Tensor | None]) -> bool:
-    """Whether autograd's own batching (``is_grads_batched``) is what cotangents are of."""
+    """Whether autograd batches cotangents itself (``is_grads_batched``)."""
     return any(d is not None and is_batched_cotangent(d) for d in cotangents)

@@ -1,4 +1,4 @@
-"""Plans of calls that came before, found before any argument is checked."""
+"""Cache of call plans, searched before any argument is checked."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ class CallCache:
         return entry[1] if entry is not None and entry[0] == kind.guards else None
 
     def keep(self, kind: Kind, plan: CallPlan) -> bool:
-        """Keep the plan of a kind, unless its tensors hide the memory that a kernel reads; whether
-        it is kept."""
+        """Keep the plan of a kind, unless a tensor hides the memory that a kernel reads; return
+        whether it is kept."""
         if not all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in kind.tensors):
             return False
         if len(self._plans) >= _MOST:

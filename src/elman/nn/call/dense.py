@@ -65,7 +65,7 @@ def check_factory(device: Any, dtype: Any) -> None:
 
 
 def check_model(function: str, model: Any) -> None:
-    """Refuse what is not a module with modules in it.
+    """Raise InputError for an object that is not a module.
 
     Args:
         function: that takes it, for the message.
@@ -79,13 +79,13 @@ def check_model(function: str, model: Any) -> None:
 
 
 def as_tensor(value: Any, name: str) -> str:
-    """The hint for what is not a tensor: how it becomes one, if numbers are in it."""
+    """The hint to convert an argument to a tensor, if it holds numbers."""
     numbers = isinstance(value, list | tuple) or hasattr(value, "__array__")
     return f"torch.as_tensor({name})" if numbers else ""
 
 
 def row_of(x: Any, rank: int) -> tuple[Tensor, ...]:
-    """The inputs of one step, as ``step`` is given them.
+    """Check the inputs of one step.
 
     Args:
         x: a tensor, or several.

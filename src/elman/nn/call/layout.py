@@ -101,7 +101,7 @@ class Layout(NamedTuple):
 
 
 def as_number(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask as numbers, 1 where true; other tensors as they are."""
+    """Convert a mask to numbers, 1 where true; return other tensors unchanged."""
     return value.to(dtype) if value.dtype is torch.bool else value
 
 
@@ -113,7 +113,8 @@ def device_type(value: Any) -> str:
 
 
 def cast_to(value: Any, dtype: torch.dtype) -> Any:
-    """Tensors as autocast casts them: all floating-point ones but float64; in lists and tuples."""
+    """Cast tensors as autocast does: all floating-point ones but float64, also in lists and
+    tuples."""
     if isinstance(value, Tensor):
         wide = value.dtype is torch.float64 or not value.is_floating_point()
         return value if wide else value.to(dtype)
@@ -146,7 +147,7 @@ class StateForm(NamedTuple):
         return StateForm(tuple(map(len, each)), all(states == each[0] for states in each))
 
     def places(self, index: int) -> list[tuple[int, int]]:
-        """Where the states of a layer and direction lie: which of the tensors, which row of it."""
+        """Place of each state of a layer and direction: which tensor, which row."""
         count = self.counts[index]
         if self.alike:
             return [(k, index) for k in range(count)]
@@ -184,7 +185,7 @@ class StateForm(NamedTuple):
         return [value.unsqueeze(0) for value in self.flatten(state) or ()]
 
     def flatten(self, state: Any) -> list[Any] | None:
-        """Every state that a caller's list has, one after another; None if it is no such list."""
+        """All states of a caller's list, one after another; None if it is no such list."""
         if not isinstance(state, (list, tuple)) or len(state) != len(self.counts):
             return None
         each = [states if isinstance(states, (list, tuple)) else (states,) for states in state]
@@ -214,7 +215,7 @@ class StateForm(NamedTuple):
 
 
 def unwrap_single(values: Sequence[Any]) -> Any:
-    """The only one of some values, or a tuple of them."""
+    """The single value, or a tuple of several."""
     return values[0] if len(values) == 1 else tuple(values)
 
 
@@ -222,7 +223,7 @@ NamedAxes = tuple[str, tuple[int, int] | None]
 
 
 class MatrixShapes(NamedTuple):
-    """Names of what a module takes and gives, with rows and columns where it is a matrix.
+    """Names of inputs, states and outputs, with rows and columns of those that are matrices.
 
     Attributes:
         inputs, static, states, outputs: in declared order. What no one tensor holds, outputs of two

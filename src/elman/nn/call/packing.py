@@ -18,8 +18,7 @@ from elman.nn.call.dense import check_dense
 
 
 class _MoveRows(Function):
-    """Rows of a sequence, each at most once; or, for so many rows, those put where they came from,
-    and zeros elsewhere: either is the other's transpose."""
+    """Gather rows by index, or scatter them into zeros; each is the other's transpose."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, index: Tensor, count: int | None) -> Tensor:
@@ -114,7 +113,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def check_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
-    """Lengths as int64 on the CPU.
+    """Check lengths, and convert them to int64 on the CPU.
 
     Raises:
         InputError, ShapeError: they are not whole numbers between 1 and T, one per sequence.

@@ -45,7 +45,7 @@ BELOW = "first"  # what a group hands out to one above
 def draw_keys_operator(
     ranks: Sequence[int], sizes: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
-    """Draw the keys of a call as an eager one does: the compiler has a generator of its own.
+    """Draw the keys of a call with torch's generator; the compiler has its own.
 
     Args:
         ranks, sizes: of each tensor of keys how many sizes it has; all of them.
@@ -166,7 +166,7 @@ def _(*arguments: Any) -> list[Tensor]:
 def recurrent_backward(
     cotangents: Sequence[Tensor | None], ticket: Tensor, *arguments: Any
 ) -> list[Tensor]:
-    """Gradients of what is wanted, in order.
+    """Compute the wanted gradients, in order.
 
     Args:
         cotangents: of the output and the last states; None for zero.
@@ -238,7 +238,7 @@ def _detach_results(
 
 
 def _outputs_of(specification: str) -> tuple[bool, Outputs]:
-    """Whether a group is the last, and what is asked of it."""
+    """Whether a group is the last, and the ``outputs`` of the call."""
     return specification != BELOW, "states" if specification == "states" else None
 
 
@@ -263,13 +263,13 @@ def _default_dispatch_keys() -> DispatchKeys:
 
 @contextmanager
 def _autograd(needed: bool) -> Iterator[None]:
-    """Autograd inside an operator, whose body torch runs with the keys for it excluded."""
+    """Enable autograd inside an operator; torch runs its body with autograd's keys excluded."""
     with dispatching(_default_dispatch_keys()), torch.set_grad_enabled(needed):
         yield
 
 
 def _call_group(group: Group, call: Call, arguments: _Operands) -> tuple[Tensor, Sequence[Tensor]]:
-    """An eager call of a group; of padded sequences packed."""
+    """Run an eager call of a group; padded sequences are packed."""
     rows, steps = None, arguments.steps
     inputs, states, weights, *_ = call
     length, batch, _ = call.sizes

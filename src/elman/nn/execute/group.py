@@ -1,4 +1,4 @@
-"""Layers that run together, or the directions of one: their requests, kernels and calls."""
+"""Groups of layers or directions that run together: requests, kernels and calls."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class Group:
         rules: Sequence[Rules],
         compute: bool = True,
     ) -> list[Call]:
-        """The calls of all layers and directions, with options; those of layers above the first
-        lack their input, for which that of the first stands.
+        """The calls of all layers and directions, with options; the first layer's input stands for
+        the inputs of those above.
 
         Args:
             plain: as the cells take them.
@@ -235,7 +235,7 @@ class Group:
         return self._arrangements[rules]
 
     def oracle(self, rules: tuple[Rules, ...]) -> Kernel:
-        """All layers as every transform goes through them."""
+        """A differentiable kernel of all layers, for every transform."""
         if len(rules) == 1:
             return self.runners[0].oracle(rules[0])
         if rules not in self._oracles:
@@ -251,7 +251,7 @@ class Group:
 
     @property
     def pending_records(self) -> dict[str, Mapping[str, Any]]:
-        """Pinned records of requests that have not come since."""
+        """Pinned records whose requests have not occurred yet."""
         ran = set(map(self.show, self._chosen))
         return {text: record for text, record in self._pinned.items() if text not in ran}
 
@@ -329,8 +329,8 @@ def in_spans(
 
 
 def _telling(job: Job, engine_name: str) -> str:
-    """The engine that is asked for, if it follows the program, whose size is known; for ``auto``
-    the first that does.
+    """The engine by name, if it follows the program, whose size is known; for ``auto`` the first
+    that does.
 
     Raises:
         EngineError: there is none.

@@ -36,8 +36,8 @@ Rules = tuple[Rule, ...]
 
 
 def sizes_for_choosing(call: Call) -> tuple[int, int]:
-    """T and B of a call, an empty one's as if it had a sample; of packed sequences their steps, and
-    how many a step has."""
+    """T and B that a choice depends on; B is at least 1; of packed sequences their steps and mean
+    batch."""
     if call.packed is not None:
         return call.packed.steps, call.packed.mean_batch
     steps, batch, _ = call.sizes
@@ -87,8 +87,8 @@ class Runner:
         return BoundKernel(spans, lambda: derivable or self.oracle(rules), True)
 
     def precompute_static(self, call: Call, rules: Rules = (), compute: bool = True) -> Call:
-        """A call without static inputs: further states hold what depends on them and on weights
-        alone, computed here once per sequence.
+        """Replace static inputs by further states, which hold what depends on them and on weights
+        alone.
 
         Args:
             call: as the cell takes it: static inputs [B, n] follow its inputs; then the inputs of
@@ -175,7 +175,7 @@ class Runner:
         return self._pinned.get(self.show(request)) or self._chosen.get(request)
 
     def oracle(self, rules: Rules = ()) -> Kernel:
-        """A kernel of this step that every transform goes through, for every dtype and device."""
+        """A differentiable kernel of the step, for every transform, dtype and device."""
         oracle = self._oracles.get(rules)
         if oracle is None:
             reference = kernel_of(compiler.job(self.cell, Spec(self.dims), rules), "reference")
@@ -236,7 +236,7 @@ class Runner:
         return choose(self.job(request), steps, batch, request.engine)
 
     def _refuse_weights(self, weights: Sequence[Tensor], like: Tensor) -> NoReturn:
-        """A kernel reads memory: nothing that does not fit may reach it."""
+        """Raise the error for weights that do not fit: a kernel reads memory unchecked."""
         for entry, weight, shape in zip(self.cell.weights, weights, self._shapes, strict=True):
             if weight.shape != shape:
                 raise ShapeError(f"weight {entry} is {list(weight.shape)}, not {list(shape)}")

@@ -1,4 +1,4 @@
-"""All layers and directions of a module: which follow one another, and the one loop over them."""
+"""All layers and directions of a module: their construction, groups, and the loop over them."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def runners_of(
 
 
 def _check_shared(cell: Cell, layer: int, bound: Mapping[str, int], shared: Shared) -> None:
-    """Check that what layers have in common has one size in all: further and static inputs.
+    """Check that further and static inputs have the same size in all layers.
 
     Args:
         cell, layer, bound: of one layer.

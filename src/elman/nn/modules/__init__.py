@@ -1,1 +1,1 @@
-"""The modules that users make, what their options are, and what swaps torch's layers for them."""
+"""The modules of elman, their options, and the functions that swap torch's layers for them."""

@@ -115,15 +115,14 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
 
 
 def _is_single_value(cell: Cell, name: str, value: Any, count: int) -> bool:
-    """Whether a list is one value and not one for each layer: that of an option, or the numbers of
-    a constant, which has to be a tensor."""
+    """Whether a list is one value for all layers: an option's, or the numbers of a constant."""
     if name in cell.constants and isinstance(value, (list, tuple)):
         return count == 1 or len(value) != count
     return name in cell.defaults
 
 
 def _check_cell(cell: Any) -> None:
-    """Refuse what is not a cell with a state. Raises InputError."""
+    """Raise InputError for an object that is not a cell with a state."""
     if not isinstance(cell, Cell):
         named = isinstance(cell, str) and isinstance(getattr(cells, cell, None), Cell)
         raise InputError(
@@ -162,7 +161,7 @@ def _names_of(cell: Cell) -> set[str]:
 def _bind_options(
     cell: Cell, arguments_by_name: dict[str, Any], arguments: Collection[str]
 ) -> tuple[Cell, dict[str, int], dict[str, Init]]:
-    """Bind the options of a cell; what is left are sizes of its dims, and its constants."""
+    """Bind the options of a cell; return also sizes of its dims, and its constants."""
     options = {name: value for name, value in arguments_by_name.items() if name in cell.defaults}
     bound = cell.with_options(**options)
     fixed = {name: value for name, value in arguments_by_name.items() if name in cell.constants}
@@ -198,7 +197,7 @@ def _bind_options(
 
 
 def _suggest_name(cell: Cell, name: str, arguments: Collection[str]) -> str:
-    """The hint for an argument that is none: one of a similar name, or where weights begin."""
+    """The hint for an unknown argument: a similar name, or how weights are initialised."""
     if any(entry.name == name for entry in cell.weights):
         return f"{name} is a weight: init={{{name!r}: …}} in the cell says what it begins with"
     near = get_close_matches(name, [*arguments, *sorted(_names_of(cell))], 1)

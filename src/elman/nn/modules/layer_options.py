@@ -87,7 +87,7 @@ class ModuleOptions(nn.Module):
     weight_dropout: float = 0.0
 
     def _set_options(self, options: Options) -> None:
-        """Take the options that all modules have.
+        """Check and set the options of all modules.
 
         Raises:
             InputError, EngineError: one cannot be so.
@@ -128,7 +128,7 @@ class ModuleOptions(nn.Module):
 
     @property
     def _new_formula(self) -> list[str]:
-        """The options in use that make another formula of a cell."""
+        """Options in use that change a cell's formula."""
         used = [f"{self.heads} heads"] if self.heads != 1 else []
         if self.clip_gradient is not None:
             used.append(f"clip_gradient={self.clip_gradient}")
@@ -139,7 +139,7 @@ class ModuleOptions(nn.Module):
 
     @property
     def _beyond_torch(self) -> list[str]:
-        """The options in use that torch's own layers do not have."""
+        """Options in use that torch's own layers do not have."""
         used = [*self._new_formula, *["residual"] * self.residual]
         used += [f"without {name}" for name in sorted(check_plan(self.plan).without)]
         used += ["learn_initial"] if self.learn_initial else []
@@ -169,7 +169,7 @@ OPTIONS = tuple(_CHECKS)
 
 
 def show_options(layers: Layers) -> Layers:
-    """A class whose constructor shows each option, as ``help`` and editors ask for it."""
+    """Add the options to a constructor's signature, for ``help`` and editors."""
     constructor: Any = layers.__init__
     signature = inspect.signature(constructor)
     parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]

@@ -1,4 +1,4 @@
-"""The front door: one way in and out of every module that runs a cell over sequences."""
+"""The base class of modules that run a cell over sequences."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SequenceModule(ModuleOptions):
         raise NotImplementedError
 
     def _make_runtime(self) -> Runtime:
-        """Make what follows from the cell, the sizes and the options."""
+        """Build the state derived from the cell, the sizes and the options."""
         two, options = bool(self.bidirectional), self._layer_options
         runners = runners_of(self._formulas(), self.input_size, two, bool(self.residual), options)
         signature = Signature.of({name: (r.cell, dict(r.dims)) for name, r in runners.items()})
@@ -230,8 +230,8 @@ class SequenceModule(ModuleOptions):
         return 2 + self.runtime.dims_of_input
 
     def _weights(self) -> list[list[Tensor]]:
-        """The weights of each layer and direction as they are now: parameters, or what stands in
-        their place (parametrizations)."""
+        """The present weights of each layer and direction: parameters, or parametrizations in their
+        place."""
         weights = self._parameters
         return [
             [
@@ -242,7 +242,7 @@ class SequenceModule(ModuleOptions):
         ]
 
     def _current_weights(self) -> list[list[Tensor]]:
-        """:meth:`_weights`, for what is made of them once.
+        """:meth:`_weights`, for a single use outside of a call.
 
         Raises:
             InputError: one is computed anew by a hook before each forward, and may be old.
@@ -287,5 +287,5 @@ class SequenceModule(ModuleOptions):
 
 
 def recurrent_of(cell: Cell) -> frozenset[str]:
-    """The trained matrices of a cell that multiply what depends on a state."""
+    """The trained matrices of a cell that multiply state-dependent values."""
     return (cell.whole or cell).division.recurrent - cell.constants
