@@ -25,11 +25,6 @@ def xml_text(text: str) -> str:
     return html.escape(printable(text))
 
 
-def dot_string(text: str) -> str:
-    """Escape text for a quoted string in graphviz' language."""
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
 def c_comment(text: str) -> str:
     """Escape text for a comment of C: one line of ASCII that neither ends nor begins a comment."""
     line = printable(text, "").encode("ascii", "backslashreplace").decode()

@@ -23,7 +23,7 @@ EXAMPLES = (
 
 def draw(
     cell: CellName,
-    path: Annotated[Path, typer.Argument(help="File to write: .svg, or .dot for Graphviz.")],
+    path: Annotated[Path, typer.Argument(help="The .svg file to write.")],
     hidden: Hidden = 128,
     inputs: Inputs = None,
     dim: Dims = None,

@@ -10,7 +10,7 @@ from elman import compiler
 from elman.checks import check_flag, check_path, check_size
 from elman.checks import shown as repeated
 from elman.drawing.collapse import collapse_norms, forward_only
-from elman.drawing.layout import GAP_X, columns, dot_text, layout
+from elman.drawing.layout import GAP_X, layout
 from elman.drawing.picture import Picture, picture
 from elman.drawing.svg import svg
 from elman.errors import InputError
@@ -29,12 +29,10 @@ class Drawing:
 
     Attributes:
         svg: the picture.
-        dot: its forward half in graphviz' language.
         path: where it was written, if it was.
     """
 
     svg: str = field(repr=False)
-    dot: str = field(repr=False)
     path: Path | None = None
 
     def _repr_svg_(self) -> str:
@@ -63,7 +61,7 @@ def draw(
 
     Args:
         subject: a cell, or a module of elman's.
-        path: the file to write: ``.svg``, or ``.dot`` or ``.gv`` for Graphviz.
+        path: the ``.svg`` file to write.
         input_size, hidden_size: of a cell; they decide what is saved and what is hoisted.
         plan: how much is saved (``tape``), and which optimizations are off; None: the module's.
         layer: the index of the module's layer, from 0.
@@ -80,28 +78,25 @@ def draw(
     """
     check_size("layer", layer, 0)
     cell, sizes, module_plan = _subject(subject, input_size, hidden_size, dims, layer)
-    target = _target(path, ".svg", ".dot", ".gv")
+    target = _target(path)
     check_flag("compact", compact)
     check_flag("collapse", collapse)
     picture = _picture(cell, sizes, module_plan if plan is None else check_plan(plan).compiled)
     picture = collapse_norms(picture) if collapse else picture
     picture = forward_only(picture) if compact else picture
     placed = layout(picture, COMPACT_GAP if compact else GAP_X)
-    drawing = Drawing(
-        svg(picture, placed, not compact), dot_text(picture, columns(picture)), target
-    )
+    drawing = Drawing(svg(picture, placed, not compact), target)
     if target is not None:
-        target.write_text(drawing.svg if target.suffix == ".svg" else drawing.dot, encoding="utf-8")
+        target.write_text(drawing.svg, encoding="utf-8")
     return drawing
 
 
-def _target(path: str | Path | None, *suffixes: str) -> Path | None:
-    """Where to write. Raises InputError for a suffix that is none of these."""
+def _target(path: str | Path | None) -> Path | None:
+    """The file to write. Raises InputError: its suffix is not .svg."""
     target = None if path is None else check_path("path", path, '"graph.svg"')
-    if target is not None and target.suffix not in suffixes:
-        kinds = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+    if target is not None and target.suffix != ".svg":
         raise InputError(
-            f"draw writes {kinds}, not {target.suffix or 'a file without a suffix'}",
+            f"draw writes .svg, not {target.suffix or 'a file without a suffix'}",
             f"{target.stem or 'graph'}.svg",
             path=target,
         )

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from elman.drawing.picture import AFTER, BEFORE, Line, Mark, Picture
-from elman.escaping import dot_string
 
 Point = tuple[float, float]
 
@@ -22,7 +21,6 @@ _CHAR = 7.3  # width of a character
 GAP_X, _GAP_Y = 64.0, 14.0
 _LANE = 16.0  # height of a line that passes a column
 _SWEEPS = 24
-_INCH = 72.0
 
 
 @dataclass(frozen=True)
@@ -87,29 +85,6 @@ def columns(picture: Picture) -> dict[str, int]:
             if len(tails[key]) <= len(heads[key]):
                 column[key] = max(column[key], min([*before, last[marks[key].zone]]))
     return column
-
-
-def dot_text(picture: Picture, column: Mapping[str, int]) -> str:
-    """The forward as a graph in graphviz' language, with the columns fixed."""
-    longest = max((len(line.back) for line in picture.lines), default=0)
-    apart = max(0.75, min(1.5, 0.08 * longest))
-    lines = ["digraph cell {", f"  rankdir=LR; nodesep=0.25; ranksep={apart:.2f}; splines=spline;"]
-    lines.append("  node [shape=box, fixedsize=true]; edge [arrowsize=0.6];")
-    for key, mark in picture.marks.items():
-        wide, above, below = _room(mark)
-        size = f"width={wide / _INCH:.3f}, height={2 * max(above, below) / _INCH:.3f}"
-        text = dot_string(f"{mark.label}\n{mark.name}" if mark.name else mark.label)
-        colour = ', color="red"' * mark.needed + ', style="filled", fillcolor="pink"' * mark.taped
-        lines.append(f'  "{key}" [label="{text}", {size}{colour}];')
-    for line in picture.lines:
-        lines.append(f'  "{line.tail}" -> "{line.head}";')
-    for number in sorted(set(column.values())):
-        rank = " ".join(f'"{key}"' for key, place in column.items() if place == number)
-        lines.append(
-            f"  {{ rank=same; column{number} [style=invis, width=0.01, height=0.01]; {rank} }}"
-        )
-    chain = " -> ".join(f"column{number}" for number in sorted(set(column.values())))
-    return "\n".join([*lines, f"  {chain} [style=invis];", "}"])
 
 
 def _bands(picture: Picture, centre: Mapping[str, Point]) -> dict[int, tuple[float, float]]:
