@@ -18,7 +18,7 @@ from elman.train.loop.objective import Score
 from elman.train.loop.stepper import Stepper
 from elman.train.run import checkpoint
 from elman.train.run.checkpoint import Checkpoint, best_of, read_best, save_best
-from elman.train.tasks.sequences.task import WORDS
+from elman.train.tasks.sequences.task import LABELS
 from elman.train.tasks.text.vocabulary import CHARACTERS
 
 
@@ -158,10 +158,10 @@ def test_one_that_goes_away_while_it_is_read(tmp_path, monkeypatch):
     [
         (CHARACTERS.labels, Score(1.0, 0.1), Score(2.0, 0.9), True),  # the loss is told first
         (CHARACTERS.labels, Score(2.0, 0.9), Score(2.0, 0.1), False),
-        (WORDS, Score(2.0, 0.9), Score(1.0, 0.8), True),  # the accuracy is
-        (WORDS, Score(1.0, 0.9), Score(2.0, 0.9), False),
-        (WORDS, Score(math.nan, 0.9), Score(2.0, 0.1), False),
-        (WORDS, Score(1.0, None), Score(2.0, 0.9), True),
+        (LABELS, Score(2.0, 0.9), Score(1.0, 0.8), True),  # the accuracy is
+        (LABELS, Score(1.0, 0.9), Score(2.0, 0.9), False),
+        (LABELS, Score(math.nan, 0.9), Score(2.0, 0.1), False),
+        (LABELS, Score(1.0, None), Score(2.0, 0.9), True),
     ],
 )
 def test_the_tasks_measure_decides(words, found, other, better):
