@@ -15,7 +15,6 @@ from benchmarks.measures.starting import (
     measure_choosing,
     unseen_cell,
 )
-from benchmarks.programs import run_program
 from benchmarks.suites import layers
 from benchmarks.table import reached
 from elman.nn import using

@@ -29,7 +29,7 @@ def merged_job(job: Job, steps: int) -> Job | None:
         for wanted in ([step_input(name, k) for k in range(steps)] if name in inputs else [name])
     }
     spec = replace(job.spec, wants=frozenset(wants))
-    return Job(f"{job.name}_{steps}_steps", graph, compiler.paired(graph), spec)
+    return Job(f"{job.name}_{steps}_steps", graph, compiler.build_pair(graph), spec)
 
 
 class MergedSteps(WrappedKernel):
