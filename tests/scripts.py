@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import elman
-from elman.measuring import process as measuring
+from benchmarks import programs
 from benchmarks.programs import Program
 from forked import Forked
 
@@ -69,5 +69,5 @@ import io, runpy, sys
 sys.argv, sys.stdin = {words!r}, io.StringIO({program.text!r})
 runpy.run_module({script!r}, run_name="__main__")
 """
-    env = measuring.environment(program) | {"ELMAN_CFLAGS": "-O0"}
+    env = programs.environment(program) | {"ELMAN_CFLAGS": "-O0"}
     return finished(Forked(("-c", script), env), patience_s=limit_s).strip().splitlines()[-1]

@@ -12,7 +12,7 @@ from benchmarks.cases import OURS, Case, packed
 from benchmarks.contestants import CHECKPOINT, KeptCase
 from benchmarks.measures.memory import DECODER
 from benchmarks.measures.memory import MEMORY as STEP_OF
-from benchmarks.programs import Program, program, run_program
+from benchmarks.programs import Program, program
 from benchmarks.suites.memory import MIB
 from elman.engines.c.memory import LARGE
 from helpers import need_engine

@@ -18,7 +18,7 @@ from benchmarks.cases import Case, Effort, Suite, unpacked
 from benchmarks.claims import BUSY, FAILS, HOLDS, UNMEASURED, Rows, judged
 from benchmarks.measures import memory, starting
 from benchmarks.peers import remote
-from benchmarks.programs import Program, environment
+from benchmarks.programs import Program
 from benchmarks.rows import Row, read_rows
 from benchmarks.studies import learning
 from benchmarks.suites import SUITES, layers
