@@ -118,7 +118,9 @@ class CallPlan:
         self._usual = (  # x [T, B, n] alone goes in, and nothing happens to it on its way
             single
             and signature.form.alike
-            and not (options or self.layout.packed or runtime.has_initial or self.draws or self.wide)
+            and not (
+                options or self.layout.packed or runtime.has_initial or self.draws or self.wide
+            )
             and not (self.weight_dropout or self.settings.between)
         )
         self._usual_kernel: BoundKernel | None = None
