@@ -119,7 +119,16 @@ def test_cells_are_the_papers_loops(cell, K, V, T, B):
 
 def test_every_cell_has_a_loop():
     assert STEPS.keys() == {cell.name for cell in cells.MATRIX}
-    assert all(cell.source for cell in cells.MATRIX)
+
+
+@pytest.mark.parametrize("cell", cells.MATRIX, ids=lambda cell: cell.name)
+def test_cells_are_drawn_and_explained(cell):
+    """With the paper they come from."""
+    assert cell.source
+    drawn = Drawn(cell, 4, 4, 1, 1)
+    sizes = {"input_size": drawn.size[0], "hidden_size": drawn.size[1], **drawn.more}
+    assert cell.source in str(elman.explain(cell, measure=False, **sizes))
+    assert "<svg" in elman.draw(cell, **sizes).svg
 
 
 def test_they_are_the_cells_with_matrices():
