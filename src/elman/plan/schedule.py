@@ -46,11 +46,11 @@ class Blocks:
     gathered_steps: int = 16
     conflicting_row: int = 256
     rolled_statements: int = 96
-    replayed_bytes: int = 1 << 20
+    replayed_bytes: int = 1 << 19
 
     def replayed_steps(self, matrix_bytes: int) -> int | None:
         """Steps of a chunk for states of so many bytes per sample; None if there are none."""
-        return max(4, min(64, self.replayed_bytes // matrix_bytes)) if matrix_bytes else None
+        return max(16, min(64, self.replayed_bytes // matrix_bytes)) if matrix_bytes else None
 
 
 @dataclass(frozen=True)
