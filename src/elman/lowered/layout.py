@@ -46,6 +46,7 @@ class Layout(Columns):
     def __init__(self, program: Program, lanes: int, conflicting_row: int) -> None:
         super().__init__(program)
         self.lanes, self._conflicting_row = lanes, conflicting_row
+        self.steps = program.spec.steps
         step = program.pair.step
         self.gate_blocks = _gate_blocks(program)
         self._first_sums = _first_sums(program) if self.joins_sums else {}

@@ -50,6 +50,16 @@ def lower(program: Program, lanes: int, blocks: Blocks | None = None) -> Lowered
     return Lowered(layout, memory, forward, backward)
 
 
+def _runs_by_sample(sweep: Sweep) -> bool:
+    """Whether all phases run sample by sample: one is over matrices, and none that is batched has
+    products, which would have one row each."""
+    parts = [part for phase in sweep.phases for segment in phase.segments for part in segment.parts]
+    batched = [p for phase in (sweep.before, sweep.after) for s in phase.segments for p in s.parts]
+    return any(isinstance(part.gate_block, tuple) for part in parts) and not any(
+        part.bundles for part in batched
+    )
+
+
 class DirectionLowering:
     """Lowers one direction in time.
 
@@ -64,13 +74,16 @@ class DirectionLowering:
         self.program: Program = layout.program
         self.chunk = layout.slots(sweep.chunk, "chunk" if name == "backward" else "")
         self.spikes = worth_looking(self.program.pair.step)
+        self.sample_by_sample = _runs_by_sample(sweep) and not (
+            name == "backward" and self.program.sums
+        )
         self.phases = [
             PhaseLowering(
                 phase,
                 layout,
                 memory,
                 self.chunk,
-                loop=phase in (sweep.step, sweep.replay),
+                loop=self.sample_by_sample or phase in (sweep.step, sweep.replay),
                 direction=name,
                 gathers_always=self.gathers_always,
                 spikes=self.spikes,
@@ -78,11 +91,11 @@ class DirectionLowering:
             )
             for phase in sweep.all_phases
         ]
-        if sweep.replay is not None:  # one worker replays a sample while another runs its steps
-            loops = self.phases[1], self.phases[3]
-            row = max(phase.scratch_row for phase in loops)
-            for phase in loops:
-                phase.scratch_row = row
+        # one worker is at the replay, or a batched phase, of a sample while another runs its steps
+        loops = [phase for phase in self.phases if phase.loop]
+        row = max(phase.scratch_row for phase in loops)
+        for phase in loops:
+            phase.scratch_row = row
 
     def direction(self) -> Direction:
         """The direction, lowered in the order in which offsets are to be given."""
@@ -110,6 +123,7 @@ class DirectionLowering:
             self.memory.vectors + self.layout.lanes,
             self.memory.matrices,
             replay,
+            self.sample_by_sample,
         )
 
     def lowered_phases(self) -> tuple[Phase, Phase, Phase]:

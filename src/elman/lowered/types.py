@@ -429,6 +429,8 @@ class Direction:
         sums: after each chunk.
         finish: once per call, after all else.
         vectors, matrices: elements of memory of weight rate.
+        sample_by_sample: whether the phases before and after a chunk's steps run for one sample,
+            step by step, before the next: nothing reads rows of several steps or samples at once.
     """
 
     name: str
@@ -442,6 +444,7 @@ class Direction:
     vectors: int
     matrices: int
     replay: Phase | None = None
+    sample_by_sample: bool = False
 
     @property
     def loops(self) -> tuple[Phase, ...]:

@@ -147,6 +147,8 @@ class Spec:
         training: whether a backward can follow; without it nothing is taped.
         options: what a user has decided, as of :attr:`PlanOptions.planned`.
         precision: of products: ``"ieee"``, or ``"bf16"``, whose operands are rounded to bfloat16.
+        steps: that are merged into one (``passes/merge``): outputs, and the gradients of inputs,
+            lie in memory step by step.
     """
 
     dims: tuple[tuple[str, int], ...]
@@ -156,6 +158,7 @@ class Spec:
     training: bool = True
     options: PlanOptions = USUAL
     precision: str = "ieee"
+    steps: int = 1
 
     @property
     def sizes(self) -> Mapping[str, int]:

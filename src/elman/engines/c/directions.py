@@ -92,6 +92,8 @@ class DirectionPrinter:
         packs = sum(p.elements * p.groups for p in panels)
         batched = max(before.scratch_row, after.scratch_row)
         scratch = max(phase.scratch_row for phase in direction.loops)
+        if direction.sample_by_sample:
+            scratch, batched = max(scratch, batched), 0
         scalars = max(phase.scalars for phase in direction.all_phases)
         regions = [
             ("vec", str(direction.vectors)),
@@ -257,7 +259,7 @@ class DirectionPrinter:
         All segments of some rows come before those of the next, whose scratch is where theirs was.
         """
         segments = self.direction.phases[index].segments
-        if not segments:
+        if not segments or self.direction.sample_by_sample:
             return []
         calls = self._calls(
             index, "b, e, by_rows ? zero : lo, by_rows ? full : hi", sync="!by_rows", done="b - b0"
@@ -316,7 +318,10 @@ class DirectionPrinter:
         """The time loop of one sample after another, whose matrices stay in a near cache."""
         replay, rows = self.direction.replay, "b0, e, zero, full"
         again = [] if replay is None else self._calls_of(replay, rows)
-        return self.matrices.loops(loop, again, self._calls(1, rows, sync="0"))
+        before, steps, after = (self._calls_of(phase, rows) for phase in self.direction.phases)
+        if not self.direction.sample_by_sample:
+            before = after = []
+        return self.matrices.loops(loop, again, steps, before, after)
 
     def _summed(self) -> list[str]:
         """The sums for the weights' gradients over the rows of a chunk."""
@@ -396,7 +401,8 @@ __attribute__((visibility("default"))) long elman_{name}(C *c) {{
     def joined(self) -> frozenset[int | str]:
         """The inputs, and ``"dy"``, of which a batched phase reads the rows of several steps."""
         before, _, after = self.direction.phases
-        columns = [a for phase in (before, after) for s in phase.segments for a in accesses(s)]
+        batched = () if self.direction.sample_by_sample else (before, after)
+        columns = [a for phase in batched for s in phase.segments for a in accesses(s)]
         columns += [a for term in self.direction.sums for a in (term.left, term.right) if a]
         inputs = {a.region.array for a in columns if a.region.space is Space.INPUT}
         dy = any(a.region.space is Space.D_OUTPUT for a in columns)

@@ -114,9 +114,7 @@ class CEngine(Engine):
         several = merged_job(job, chosen.steps)
         if several is None:
             raise EngineError(f"steps of {job.name} cannot be merged: schedule {schedule!r}")
-        kernel_of_several = self._kernel(several).scheduled(kernel.fixed)
-        scalar = not job.graph.output_shape
-        return MergedSteps(kernel, kernel_of_several, chosen.steps, scalar=scalar)
+        return MergedSteps(kernel, self._kernel(several).scheduled(kernel.fixed), chosen.steps)
 
     def timed(self, job: Job, schedule: str = "") -> Kernel:
         """See :meth:`Engine.timed`."""

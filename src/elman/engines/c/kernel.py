@@ -334,6 +334,7 @@ class CKernel(Kernel):
         else:
             d_output = d_output if call.packed is None else d_output.unsqueeze(1)
             dy, t, row = rows_of(d_output, self.joined_dy)
+            t *= self.spec.steps
         gradients = self.results.gradients(call)
         d_inputs, d_states, d_weights = gradients.inputs, gradients.states, gradients.weights
         lasts = tuple(map(contiguous_or_none, cotangents.last))

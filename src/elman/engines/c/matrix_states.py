@@ -39,21 +39,30 @@ class MatrixStates:
             return []
         return [f"    c->scalars_size = (c->scalars_size{self.elements()} + 15) / 16 * 16;"]
 
-    def loops(self, loop: str, again: Sequence[str], steps: Sequence[str]) -> list[str]:
+    def loops(
+        self,
+        loop: str,
+        again: Sequence[str],
+        steps: Sequence[str],
+        before: Sequence[str],
+        after: Sequence[str],
+    ) -> list[str]:
         """The loops over samples and steps.
 
         Args:
             loop: the head of the loop over steps, in the direction's order.
             again: calls of a step of the replay; empty without one.
             steps: calls of a step.
+            before, after: of the other phases, if they run sample by sample.
         """
+        forwards = "for (long t = t0; t < t0 + n; t++)"
         replays = self._space is Space.REPLAYED
-        lines: list[str] = []
+        lines = _of_active(forwards, before)
         if replays or self._forward:
             lines += self._copies("t0 / c->chunk", "0" if replays else "t0 & 1", load=True)
         if replays:
-            lines += _of_active("for (long t = t0; t < t0 + n; t++)", again)
-        lines += _of_active(loop, steps)
+            lines += _of_active(forwards, again)
+        lines += [*_of_active(loop, steps), *_of_active(forwards, after)]
         if self._forward:
             lines += [
                 "long stop = t0 + n;",
@@ -93,6 +102,8 @@ class MatrixStates:
 
 
 def _of_active(loop: str, calls: Sequence[str]) -> list[str]:
-    """C lines of a loop over those steps in which the sample is active."""
+    """C lines of a loop over those steps in which the sample is active; none without calls."""
+    if not calls:
+        return []
     lines = ["if (size_at(c, t) < e) continue;", *calls]
     return [f"{loop} {{", *("    " + line for line in lines), "}"]

@@ -37,7 +37,7 @@ class Results:
     def __init__(
         self, job: Job, program: Program, layout: Layout, weights: list[str], supply: Supply
     ) -> None:
-        self._supply = supply
+        self._supply, self._steps = supply, job.spec.steps
         self.output_is_state = output_is_state(program.pair)
         self.scalar_output = not job.graph.output_shape
         self.output_width = layout.output_width
@@ -112,9 +112,28 @@ class Results:
     def gradients(self, call: Call) -> Gradients:
         """Memory of a call's gradients, None for what is not wanted."""
         return Gradients(
-            tuple(map(_allocate, call.inputs, self._input_makers)),
+            self._d_inputs(call),
             tuple(map(self._supply.like, call.states)),
             tuple(map(_allocate, call.weights, self._weight_makers)),
+        )
+
+    def _d_inputs(self, call: Call) -> tuple[Tensor | None, ...]:
+        """Gradients of the inputs; those of merged steps are steps of one tensor."""
+        if self._steps == 1:
+            return tuple(map(_allocate, call.inputs, self._input_makers))
+        count = len(call.inputs) // self._steps
+        makers = [self._input_makers[k::count] for k in range(count)]
+        wholes: list[Tensor | None] = []
+        for x, each in zip(call.inputs, makers):
+            make = next((make for make in each if make is not None), None)
+            if make is not None and any(other != make for other in each):
+                make = self._supply.zeros  # some step gets no gradient
+            T, *rest = x.shape
+            wholes.append(_allocate(x.new_empty(()).expand(self._steps * T, *rest), make))
+        return tuple(
+            None if whole is None else whole[step :: self._steps]
+            for step in range(self._steps)
+            for whole in wholes
         )
 
 

@@ -104,8 +104,12 @@ class Spelling:
 
     def base(self, access: Access) -> tuple[str, str]:
         """Name and text of the pointer that a segment declares for an access."""
-        if access.region.space is Space.SUMMED:
+        space = access.region.space
+        if space is Space.SUMMED:
             return "cs", f"c->carry + 2 * c->B * {self.layout.carry_row}"
+        if space is Space.D_INPUT and self.layout.steps > 1:
+            name, text = base_of(access)
+            return name, f"{text} * {self.layout.steps}"
         if access.region.space in (Space.LOCAL, Space.REPLAYED):
             return self._matrix_base(access)
         return base_of(access)
@@ -123,6 +127,8 @@ class Spelling:
         region = access.region
         if region.space is Space.INPUT:
             return f"c->in_l[{region.array}]"
+        if region.space is Space.OUTPUT:
+            return str(region.row // self.layout.steps)
         return "c->dy_l" if region.space is Space.D_OUTPUT else str(region.row)
 
     def index(self, access: Access, row: str) -> str:
@@ -130,8 +136,15 @@ class Spelling:
         region = access.region
         if region.space is Space.SCRATCH and region.batched:
             row = f"({row} - done)"
-        offset = f" + {_offset(access)}" if access.offset or access.group else ""
-        return f"{row} * {self.stride(access)}{offset}"
+        steps, place = self.layout.steps, ""
+        if steps > 1 and region.space in (Space.OUTPUT, Space.D_OUTPUT):
+            width = self.layout.output_width // steps
+            step, column = divmod(access.offset, width)
+            distance = f"c->B * {width}" if region.space is Space.OUTPUT else f"c->dy_t / {steps}"
+            place = f" + {step} * ({distance}) + {column}"
+        elif access.offset or access.group:
+            place = f" + {_offset(access)}"
+        return f"{row} * {self.stride(access)}{place}"
 
     def at(self, access: Access, row: str = "r") -> str:
         """C text of a column's address in a row."""
