@@ -11,7 +11,6 @@ from calls import backward, call, forward, given_of
 from elman import cell, cells
 from elman.compiler import graph_of
 from elman.engines.c.engine import ENGINE, PRICES
-from elman.engines.c.merged import merged_job
 from elman.errors import EngineError, InputError, ShapeError, TraceError
 from elman.ir.types import names_in
 from elman.lowered.lower import lower
@@ -411,7 +410,7 @@ def test_lowered_programs_are_verified():
     case = random_case(delta, Sizes(T=4, B=2, I=5, H=7), 0, F64)
     verify(lowered_of(case))
     for chosen in MERGED:
-        job = merged_job(job_of(random_case(chosen, sizes_of(chosen, 4, 7), 0, F64)), 4)
+        job = job_of(random_case(chosen, sizes_of(chosen, 4, 7), 0, F64)).several
         assert job is not None
         verify(lower(program(job.pair, job.spec, PRICES), 8))
 

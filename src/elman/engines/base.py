@@ -34,6 +34,7 @@ class Job:
         spec: sizes, dtype, device, wanted gradients.
         heads: number of copies of ``single`` side by side; 1 without heads.
         single: the job of one head, with the sizes of its part.
+        several: the job of several steps merged into one, where they can be.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Job:
     spec: Spec
     heads: int = 1
     single: Job | None = None
+    several: Job | None = None
 
 
 class Kernel(ABC):

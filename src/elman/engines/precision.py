@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.engines import registry
-from elman.plan.spec import PlanOptions
 from elman.torch_internals import fp32_precision
 
 IEEE, BF16 = "ieee", "bf16"  # torch's words: operands as they are; rounded to bfloat16
@@ -68,29 +66,3 @@ def asking(precision: str) -> Iterator[None]:
         yield
     finally:
         _everywhere.reset(token)
-
-
-def settled(
-    options: PlanOptions, dtype: torch.dtype, device: str, engine: str
-) -> tuple[str, str | None]:
-    """The precision of a layer's products, and why it is not the one asked for, if it is not.
-
-    Args:
-        options: of the layer.
-        dtype, device: in which type and on which kind of device it computes.
-        engine: a name, or ``auto``.
-    """
-    asked = options.precision or (asked_on_cpu() if device == "cpu" else IEEE)
-    lacking = lacks_bf16(options, dtype, device, engine) if asked == BF16 else None
-    return (IEEE if lacking else asked), lacking
-
-
-def lacks_bf16(options: PlanOptions, dtype: torch.dtype, device: str, engine: str) -> str | None:
-    """Why the operands of a layer's products cannot be rounded to bfloat16, or None if they can;
-    arguments as of :func:`settled`."""
-    if dtype is not torch.float32:
-        return f"the layer computes in {str(dtype).removeprefix('torch.')}"
-    if engine == "auto":
-        return registry.lacks_bf16(device, options.planned)
-    named = registry.installed(engine)
-    return named if isinstance(named, str) else named.lacks_bf16(options)

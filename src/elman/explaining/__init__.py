@@ -12,7 +12,6 @@ import torch
 from elman import compiler
 from elman.autodiff.structure import structure
 from elman.checks import check_choice, check_flag, check_size, shown
-from elman.engines.precision import settled
 from elman.errors import InputError
 from elman.escaping import xml_text
 from elman.explaining.costs import (
@@ -46,6 +45,7 @@ from elman.plan.printer import program_names, show_program
 from elman.plan.program import Program
 from elman.plan.spec import USUAL, PlanOptions, Spec, check_plan
 from elman.tuning.choose import Choice
+from elman.tuning.precision import settled
 
 __all__ = ["WHY", "Candidate", "Explanation", "Layer", "explain", "step_bytes"]
 

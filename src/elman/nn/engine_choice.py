@@ -17,10 +17,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.checks import shown
 from elman.engines import registry
-from elman.engines.precision import lacks_bf16
 from elman.errors import EngineError, InputError, warn
 from elman.plan.spec import USUAL
 from elman.torch_internals import autocast_enabled, constant, tracing_state
+from elman.tuning.precision import lacks_bf16
 
 HALVES = (torch.bfloat16, torch.float16)
 _VARIABLE, _FORCING = "ELMAN_ENGINE", "ELMAN_FORCE_ENGINE"

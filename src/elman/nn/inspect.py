@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from elman import explaining
-from elman.engines.precision import settled
 from elman.errors import InputError
 from elman.explaining import Explanation, Layer
 from elman.explaining.layers import Candidate, candidates_of, choice_of, engine_texts
@@ -25,6 +24,7 @@ from elman.nn.options.draws import no_keys
 from elman.nn.options.registry import NAMES, CallOptions, select_options
 from elman.plan.checkpoint import EVERYTHING
 from elman.tuning.choose import Choice, choose
+from elman.tuning.precision import settled
 
 
 def explain(subject: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:

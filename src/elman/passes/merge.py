@@ -22,6 +22,7 @@ from elman.ir.ops import OPS
 from elman.ir.types import is_matrix, matrix_axes
 from elman.passes.simplify import share
 
+MERGED_STEPS = 4  # two save half as much, eight cost more products of vectors than they save
 _MOST_TERMS = 4  # of a matrix, for each step, beyond a few; more would cost more than they save
 
 

@@ -14,7 +14,7 @@ from elman.engines.c.arguments import prepare
 from elman.engines.c.build import find_compiler
 from elman.engines.c.isa import lacks_pairs
 from elman.engines.c.kernel import DTYPES, CKernel
-from elman.engines.c.merged import MergedSteps, merged_job
+from elman.engines.c.merged import MergedSteps
 from elman.engines.c.threads import oversubscription, threads
 from elman.engines.c.together import side_by_side
 from elman.engines.call import Call
@@ -30,7 +30,6 @@ from elman.plan.spec import OPTIMIZATIONS, USUAL, PlanOptions
 
 PRICES = Prices()
 _PRUNE_RATIO = 1.6  # times the forecast of one after another
-_MERGED_STEPS = 4  # of cells with matrices per sample
 
 
 class CEngine(Engine):
@@ -78,8 +77,8 @@ class CEngine(Engine):
         """Schedules that the forecast does not rule out on an idle machine, since a choice is
         kept."""
         plain = ranked(self._program(job), batch, _threads(job))
-        merges = steps >= _MERGED_STEPS and merged_job(job, _MERGED_STEPS) is not None
-        best = [replace(plain[0], steps=_MERGED_STEPS)] if merges else []
+        group = job.several.spec.steps if job.several is not None else steps + 1
+        best = [replace(plain[0], steps=group)] if group <= steps else []
         return tuple(schedule.name for schedule in (*best, *plain))
 
     def together(
@@ -111,8 +110,8 @@ class CEngine(Engine):
         kernel = self._kernel(job).scheduled(None if chosen is None else replace(chosen, steps=1))
         if chosen is None or chosen.steps == 1:
             return kernel
-        several = merged_job(job, chosen.steps)
-        if several is None:
+        several = job.several
+        if several is None or several.spec.steps != chosen.steps:
             raise EngineError(f"steps of {job.name} cannot be merged: schedule {schedule!r}")
         return MergedSteps(kernel, self._kernel(several).scheduled(kernel.fixed), chosen.steps)
 

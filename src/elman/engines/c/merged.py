@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from elman import compiler
-from elman.engines.base import Job, WrappedKernel
+from elman.engines.base import WrappedKernel
 from elman.engines.c.kernel import CKernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.passes.merge import merged, step_input
-
-
-@lru_cache(maxsize=256)
-def merged_job(job: Job, steps: int) -> Job | None:
-    """The job of so many steps at once; None if they cannot be merged, or if there are weights,
-    whose products need rows of many samples and steps."""
-    graph = None if job.graph.weights else merged(job.graph, steps)
-    if graph is None:
-        return None
-    wants = {step_input(name, k) for name in job.spec.wants for k in range(steps)}
-    spec = replace(job.spec, wants=frozenset(wants), steps=steps)
-    return Job(f"{job.name}_{steps}_steps", graph, compiler.build_pair(graph), spec)
 
 
 class MergedSteps(WrappedKernel):

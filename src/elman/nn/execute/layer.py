@@ -15,7 +15,6 @@ from elman.engines.base import Job, Kernel
 from elman.engines.call import Call
 from elman.engines.checkpoint import Checkpointed
 from elman.engines.packed import for_layout
-from elman.engines.precision import settled
 from elman.errors import EngineError, InputError, ShapeError, VerifyError
 from elman.frontend.cell import Cell
 from elman.ir.evaluate import evaluate
@@ -28,6 +27,7 @@ from elman.nn.options.base import RULES
 from elman.plan.spec import USUAL, PlanOptions, Spec
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import first_engine, kernel_of
+from elman.tuning.precision import settled
 from elman.tuning.request import Request, Rule, bucket, nearest
 from elman.tuning.verification import compile_verified
 
