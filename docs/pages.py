@@ -138,7 +138,8 @@ def _directive(kind: str, name: str, *options: str) -> str:
 def changelog() -> str:
     """CHANGELOG.md, and the pages about versions below it."""
     pages = "```{toctree}\n:hidden:\n\n../public_api\n../compatibility\n```\n"
-    return f"{CHANGELOG.read_text('utf-8')}\n{pages}"
+    text = CHANGELOG.read_text("utf-8").replace("](docs/", "](../")
+    return f"{text}\n{pages}"
 
 
 def tried() -> str:
