@@ -192,7 +192,7 @@ def projects() -> str:
     for bar in PROJECTS.bars:
         rows = rows_of(bar.suite)
         seconds = [rows.seconds(bar.case, name) for name in (bar.baseline, OURS)]
-        texts = [f"{1000 * time:.3g} ms" if time < 1 else f"{time:.3g} s" for time in seconds]
+        texts = map(studied.duration, seconds)
         lines.append(f"| {' | '.join([bar.label, *texts, times(bar.speedup)])} |")
     return "\n".join(lines)
 

@@ -25,6 +25,11 @@ def script_rows(name: str) -> dict[str, Row]:
     return read_rows(RESULTS / f"{name}.jsonl")
 
 
+def duration(seconds: float) -> str:
+    """A time of three digits, in milliseconds or seconds."""
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
 def percent(share: float) -> str:
     """A share as a percentage."""
     return f"{100 * share:.1f} %"
@@ -110,11 +115,11 @@ def matrices() -> str:
     lines = ["| T, B, heads, K = V | elman | loop | chunks of 64 |", "|---|---:|---:|---:|"]
     for case, row in script_rows("matrices").items():
         elman, loop, chunks = (row["seconds"][name] for name in ("elman", "loop", "chunks"))
-        ms = [f"{1000 * run['median']:.3g} ms" for run in (elman, chunks)]
+        times = [duration(run["median"]) for run in (elman, loop, chunks)]
         gains = [run["median"] / elman["median"] for run in (loop, chunks)]
         quartiles = f"{1000 * elman['q1']:.1f}–{1000 * elman['q3']:.1f}"
-        cells = [f"{ms[0]} ({quartiles})", f"{1000 * loop['median']:.0f} ms ({gains[0]:.0f}x)"]
-        cells.append(f"{ms[1]} ({gains[1]:.1f}x)")
+        cells = [f"{times[0]} ({quartiles})", f"{times[1]} ({gains[0]:.0f}x)"]
+        cells.append(f"{times[2]} ({gains[1]:.1f}x)")
         lines.append(f"| {case.replace(',', ', ')} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -123,14 +128,14 @@ def bf16() -> str:
     """A table of products of bfloat16: how many times as fast a training step is as in float32, and
     as torch's layers."""
     lines = [
-        "| cell (T, B, H) | float32 | bf16 | gain | of torch | of torch under autocast |",
+        "| cell (T, B, H) | float32 | bf16 | speed-up | over torch | over torch under autocast |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for case, row in script_rows("bf16").items():
         name, sizes = case.split()
         times = {way: run["median"] for way, run in row["seconds"].items()}
         cells = [f"{name} ({sizes.replace(',', ', ')})"]
-        cells += [f"{1000 * times[way]:.3g} ms" for way in ("float32", "bf16")]
+        cells += [duration(times[way]) for way in ("float32", "bf16")]
         ways = ("float32", "torch", "torch autocast")
         cells += [f"{times[way] / times['bf16']:.2g}x" if way in times else "" for way in ways]
         lines.append(f"| {' | '.join(cells)} |")
