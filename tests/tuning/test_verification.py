@@ -10,6 +10,7 @@ from torch.func import grad
 
 import elman
 from elman import cells, ops
+from elman.engines import registry
 from elman.engines.call import Cotangents, Gradients, Result
 from elman.errors import DisagreementError
 from elman.nn.autograd.derived import derive
@@ -305,8 +306,9 @@ def test_cotangents_are_rounded():
     assert 1e-3 * eps < lost < 4 * eps * term.abs().item()
 
 
-def test_a_fall_back_is_named_with_its_reason():
-    """A dtype that no engine has: it runs, and says how."""
-    module = elman.Recurrent(cells.lem, 3, 5, dtype=torch.bfloat16)
-    with pytest.warns(UserWarning, match="lem runs step by step on engine reference.*no bfloat16"):
-        module(torch.randn(3, 2, 3, dtype=torch.bfloat16))
+def test_a_fall_back_is_named_with_its_reason(monkeypatch):
+    """A cell that no engine can run: it runs, and says how."""
+    monkeypatch.setattr(registry.find("c"), "supports", lambda job: "there is no compiler")
+    module = elman.Recurrent(cells.lem, 3, 5)
+    with pytest.warns(UserWarning, match="lem runs step by step on engine reference.*no compiler"):
+        module(torch.randn(3, 2, 3))
