@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,7 +59,11 @@ def test_help_fits_a_terminal(elman, monkeypatch, words):
     titles = [line.split()[1] for line in lines if line.startswith("╭")]
     options = [line for line in lines if line.startswith("│ --")]
     assert len(options) < 6 or len(titles) > 2, titles
-    assert "Examples:" in out
+    examples = out.partition("Examples:")[2]
+    assert examples
+    of_tasks = rf"train (?:{'|'.join(EXAMPLES_OF_TASKS)}) .*" if words == ("train",) else "$^"
+    used = re.findall(r" (--[a-z-]+)", re.sub(of_tasks, "", examples))
+    assert {*used} <= {*re.findall(r"│ (--[a-z-]+)", out)}
 
 
 def test_unknown_command_and_option(elman):

@@ -54,7 +54,7 @@ EXAMPLES_OF_TASKS = {
     ),
     "series": (
         "elman train series Worms/ --patch 5 --epochs 150",
-        "elman train series recordings.npz --patch 16 --unseen george",
+        "elman train series recordings.npz --patch 16 --hidden 96 --noise 0.05",
     ),
     "images": ("elman train images mnist.npz --permute", "elman train images cifar10 --heads 8"),
     "regression": ("elman train regression flows.npz --steps 900 --lr 1e-2",),
