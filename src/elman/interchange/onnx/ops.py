@@ -110,6 +110,7 @@ REASONS: dict[str, str] = {  # why an op has no row
     "outer": "it is of derivatives alone",
     "tile": "it is of matrices per sample",
     "fold": "it is of matrices per sample",
+    "per_sample": "it is of matrices per sample",
     "draw": "random numbers are those of training",
     "uniform": "random numbers are those of training",
     "training": "it is settled before: what is exported is the formula in eval()",

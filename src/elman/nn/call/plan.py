@@ -197,8 +197,10 @@ class CallPlan:
             ShapeError, InputError: as of :meth:`enter`; a memory budget is less than any way needs.
         """
         if self.autocast is not None and torch.is_autocast_enabled(self.device):
-            asked = BF16 if self.autocast is torch.bfloat16 and self.device == "cpu" else ""
-            with torch.autocast(self.device, enabled=False), asking(asked):
+            rounds = self.autocast is torch.bfloat16 and self.device == "cpu"
+            # torch.compile traces no context variable: its programs multiply as in float32
+            asked = nullcontext() if self.traced else asking(BF16 if rounds else "")
+            with torch.autocast(self.device, enabled=False), asked:
                 return cast_to(self.run(module, arguments), self.results)
         call = self.enter(module, arguments, draw_traced_keys if self.traced else draw_keys)
         if self.traced:
