@@ -109,7 +109,8 @@ def test_cells_are_the_papers_loops(cell, K, V, T, B):
     want, cotangents, want_grads = by_loop(cell, drawn)
     names = [*drawn.inputs, *drawn.static, *drawn.weights, *drawn.states]
     short = T < CHUNKS
-    for engine, dtype in [("c", F64), ("c", F32), *([("reference", F64)] if short else [])]:
+    ways = [("c", F64), *([("reference", F64)] if short else []), *([("c", F32)] if K == 3 else [])]
+    for engine, dtype in ways:
         got, grads = by_module(cell, drawn, engine, dtype, cotangents)
         for name, *pair in zip(["out", *drawn.states], got, want, strict=True):
             assert_same(f"{name} on {engine}", *(value.detach() for value in pair), dtype, T)
