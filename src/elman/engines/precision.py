@@ -52,14 +52,14 @@ def multiplying(tensor: Tensor, how: str) -> Iterator[None]:
             _products.fp32_precision = before
 
 
-def asked_on_cpu() -> str:
+def requested_precision() -> str:
     """The precision that modules without one of their own are asked for on a CPU: that of
-    :func:`asking`, else of ``torch.backends.mkldnn.rnn.fp32_precision``."""
+    :func:`request_precision`, else of ``torch.backends.mkldnn.rnn.fp32_precision``."""
     return _everywhere.get() or (BF16 if fp32_precision("mkldnn", "rnn") == BF16 else IEEE)
 
 
 @contextmanager
-def asking(precision: str) -> Iterator[None]:
+def request_precision(precision: str) -> Iterator[None]:
     """Ask modules without a precision of their own for one, as autocast does."""
     token = _everywhere.set(precision)
     try:

@@ -45,7 +45,7 @@ from elman.plan.printer import program_names, show_program
 from elman.plan.program import Program
 from elman.plan.spec import USUAL, PlanOptions, Spec, check_plan
 from elman.tuning.choose import Choice
-from elman.tuning.precision import settled
+from elman.tuning.precision import effective_precision
 
 __all__ = ["WHY", "Candidate", "Explanation", "Layer", "explain", "step_bytes"]
 
@@ -151,7 +151,7 @@ def explain(
             hint = "elman.explain(elman.Recurrent(cell, I, H, plan=plan), x)"
             raise InputError("a memory budget is a module's, for all of its layers", hint)
         checkpoint = plan.checkpoint or 0 if training else 0
-        precision, unrounded = settled(plan, getattr(torch, dtype), device, engine)
+        precision, unrounded = effective_precision(plan, getattr(torch, dtype), device, engine)
         spec = Spec(
             tuple(sorted(sizes.items())), dtype, device, wants, training, plan.planned, precision
         )

@@ -16,9 +16,9 @@ from elman.layers.parts import (
     ShortConvolution,
     State,
     check_sizes,
-    drawn_steps,
-    heads_of,
+    draw_time_steps,
     part_size,
+    split_heads,
     unit,
 )
 
@@ -72,19 +72,19 @@ class _DeltaLayer(Layer):
         Raises:
             ShapeError: x or the state has another form.
         """
-        before, inside = self._parted(x, state)
+        before, inside = self._split_state(x, state)
         convolved, past = [], []
         for name, earlier in zip("qkv", before, strict=True):
             projected = self.get_submodule(f"{name}_proj")(x)
             value, later = self.get_submodule(f"{name}_conv1d")(projected, earlier)
-            convolved.append(heads_of(value, self.heads))
+            convolved.append(split_heads(value, self.heads))
             past.append(later)
         q, k, v = convolved
         q = unit(q) * q.shape[-1] ** -0.5
         y, S = self._run_cell((q, unit(k), v, *self._gates(x)), inside)
         y = self.o_norm(y)
         if self.g_proj is not None:
-            y = y * F.silu(heads_of(self.g_proj(x), self.heads))
+            y = y * F.silu(split_heads(self.g_proj(x), self.heads))
         return self.o_proj(y.flatten(2)), (*past, *S)
 
 
@@ -171,7 +171,7 @@ class GatedDeltaNet(_DeltaLayer):
         super().__init__(hidden_size, num_heads, keys, keys * expand_v, use_gate, **options)
         self.a_proj = nn.Linear(hidden_size, num_heads, bias=False)
         self.A_log = nn.Parameter(torch.empty(num_heads).uniform_(1e-3, 16).log())
-        self.dt_bias = nn.Parameter(drawn_steps(num_heads))
+        self.dt_bias = nn.Parameter(draw_time_steps(num_heads))
 
     def _gates(self, x: Tensor) -> list[Tensor]:
         step = F.softplus(self.a_proj(x) + self.dt_bias)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.cells import gla
-from elman.layers.parts import Layer, RMSNorm, State, check_sizes, heads_of, part_size
+from elman.layers.parts import Layer, RMSNorm, State, check_sizes, part_size, split_heads
 
 
 class GatedLinearAttention(Layer):
@@ -74,9 +74,9 @@ class GatedLinearAttention(Layer):
         Raises:
             ShapeError: x or the state has another form.
         """
-        _, inside = self._parted(x, state)
+        _, inside = self._split_state(x, state)
         decay = torch.exp(F.logsigmoid(self.gk_proj(x)) / self.gate_logit_normalizer)
         row = (self.q_proj(x), self.k_proj(x), self.v_proj(x), decay, self.g_proj(x))
-        q, k, v, a, g = (heads_of(value, self.heads) for value in row)
+        q, k, v, a, g = (split_heads(value, self.heads) for value in row)
         y, last = self._run_cell((q * q.shape[-1] ** -0.5, k, v, a), inside)
         return self.o_proj((self.g_norm_swish_gate(y) * F.silu(g)).flatten(2)), last

@@ -13,9 +13,9 @@ from elman.layers.parts import (
     ShortConvolution,
     State,
     check_sizes,
-    drawn_steps,
-    heads_of,
+    draw_time_steps,
     part_size,
+    split_heads,
 )
 
 
@@ -65,7 +65,7 @@ class Mamba2(Layer):
         self.inner, self.d_state = inner, d_state
         self.in_proj = nn.Linear(hidden_size, 2 * inner + 2 * d_state + heads, bias=False)
         self.conv1d = ShortConvolution(inner + 2 * d_state, d_conv, bias=True)
-        self.dt_bias = nn.Parameter(drawn_steps(heads))
+        self.dt_bias = nn.Parameter(draw_time_steps(heads))
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(heads))
         self.norm = RMSNorm(inner, norm_eps)
@@ -82,12 +82,12 @@ class Mamba2(Layer):
         Raises:
             ShapeError: x or the state has another form.
         """
-        (past,), inside = self._parted(x, state)
+        (past,), inside = self._split_state(x, state)
         mixed = self.inner + 2 * self.d_state
         z, inputs, dt = self.in_proj(x).split([self.inner, mixed, self.heads], -1)
         inputs, past = self.conv1d(inputs, past)
         u, B, C = inputs.split([self.inner, self.d_state, self.d_state], -1)
-        u, dt = heads_of(u, self.heads), F.softplus(dt + self.dt_bias)
+        u, dt = split_heads(u, self.heads), F.softplus(dt + self.dt_bias)
         B, C = (each.unsqueeze(2).expand(*u.shape[:3], self.d_state) for each in (B, C))
         y, last = self._run_cell((u, dt, B, C), inside, -self.A_log.exp())
         y = (y + self.D[:, None] * u).flatten(2)

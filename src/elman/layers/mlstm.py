@@ -11,9 +11,9 @@ from elman.layers.parts import (
     State,
     check_sizes,
     head_norm,
-    heads_of,
     normalise_heads,
     part_size,
+    split_heads,
 )
 
 
@@ -87,8 +87,8 @@ class MLSTM(Layer):
         Raises:
             ShapeError: x or the state has another form.
         """
-        _, inside = self._parted(x, state)
-        q, k, v = (heads_of(project(x), self.heads) for project in (self.q, self.k, self.v))
+        _, inside = self._split_state(x, state)
+        q, k, v = (split_heads(project(x), self.heads) for project in (self.q, self.k, self.v))
         i, f = self._capped(self.igate_preact(x)), self._capped(self.fgate_preact(x))
         y, last = self._run_cell((q, k, v, i, f), inside)
         y = torch.sigmoid(self.ogate_preact(x)) * normalise_heads(self.multihead_norm, y)

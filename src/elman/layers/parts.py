@@ -53,7 +53,7 @@ class Layer(nn.Module):
         inside = [[1, batch, self.heads, *size] for size in self.cell.runtime.state_sizes]
         return [*([steps, batch, channels] for steps, channels in self._pasts), *inside]
 
-    def _parted(self, x: Tensor, state: State | None) -> tuple[list[Any], State | None]:
+    def _split_state(self, x: Tensor, state: State | None) -> tuple[list[Any], State | None]:
         """The pasts of a state, and the cell's states. Raises ShapeError: x is not
         [T, B, hidden_size], or the state is that of something else."""
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != self.hidden_size:
@@ -130,7 +130,7 @@ class ShortConvolution(nn.Conv1d):
         return F.silu(out if self.bias is None else out + self.bias), joined[T:]
 
 
-def heads_of(x: Tensor, heads: int) -> Tensor:
+def split_heads(x: Tensor, heads: int) -> Tensor:
     """Cut the last axis, [.., heads · n], into [.., heads, n]."""
     return x.unflatten(-1, (heads, -1))
 
@@ -159,7 +159,7 @@ def inverse_softplus(value: Tensor) -> Tensor:
     return value + torch.log(-torch.expm1(-value))
 
 
-def drawn_steps(count: int) -> Tensor:
+def draw_time_steps(count: int) -> Tensor:
     """The inverse softplus of time steps drawn from 0.001 to 0.1, evenly in their logarithm."""
     low, high = math.log(1e-3), math.log(1e-1)
     return inverse_softplus(torch.exp(torch.rand(count) * (high - low) + low))

@@ -16,9 +16,9 @@ from elman.layers.parts import (
     State,
     check_sizes,
     head_norm,
-    heads_of,
     normalise_heads,
     part_size,
+    split_heads,
 )
 
 _SHIFTED = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}  # powers at the start
@@ -144,7 +144,7 @@ class RWKV7(Layer):
         Raises:
             ShapeError, InputError: x or the state has another form; values are missing.
         """
-        (last,), inside = self._parted(x, state)
+        (last,), inside = self._split_state(x, state)
         change = torch.cat((torch.zeros_like(x[:1]) if last is None else last, x[:-1])) - x
         xr, xw, xk, xv, xa, xg = (x + change * self.get_parameter(f"x_{name}") for name in _SHIFTED)
         r, k, v = self.receptance(xr), self.key(xk), F.linear(xv, self.value.weight)
@@ -156,9 +156,9 @@ class RWKV7(Layer):
         else:
             v = v + (values - v) * torch.sigmoid(self._low_rank("v", xv))
         a = torch.sigmoid(self._low_rank("a", xa))
-        removal = F.normalize(heads_of(k * self.k_k, self.heads), dim=-1)
+        removal = F.normalize(split_heads(k * self.k_k, self.heads), dim=-1)
         k = k * (1 + (a - 1) * self.k_a)
-        r, w, k, v, a = (heads_of(each, self.heads) for each in (r, w, k, v, a))
+        r, w, k, v, a = (split_heads(each, self.heads) for each in (r, w, k, v, a))
         y, S = self._run_cell((r, w, k, v, removal, a), inside)
         bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
         y = normalise_heads(self.ln_x, y) + bonus.flatten(2)

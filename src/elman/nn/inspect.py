@@ -24,7 +24,7 @@ from elman.nn.options.draws import no_keys
 from elman.nn.options.registry import NAMES, CallOptions, select_options
 from elman.plan.checkpoint import EVERYTHING
 from elman.tuning.choose import Choice, choose
-from elman.tuning.precision import settled
+from elman.tuning.precision import effective_precision
 
 
 def explain(subject: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
@@ -114,7 +114,9 @@ def layers_of(
             choice = None if elsewhere else runner.chosen(request)
             where = (names[len(layers)], runner.cell, spec, *sizes, request.engine)
             between = question.between
-            _, unrounded = settled(runner.options, request.dtype, request.device, request.engine)
+            _, unrounded = effective_precision(
+                runner.options, request.dtype, request.device, request.engine
+            )
             rest = (elsewhere, choice, between, number, request.rules, unrounded)
             layers.append(Layer(*where, *rest))
     return layers

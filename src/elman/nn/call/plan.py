@@ -18,7 +18,7 @@ from torch import Tensor
 
 from elman.engines import registry
 from elman.engines.call import Call
-from elman.engines.precision import BF16, asking
+from elman.engines.precision import BF16, request_precision
 from elman.errors import InputError
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.transforms import transform_reason
@@ -199,7 +199,7 @@ class CallPlan:
         if self.autocast is not None and torch.is_autocast_enabled(self.device):
             rounds = self.autocast is torch.bfloat16 and self.device == "cpu"
             # torch.compile traces no context variable: its programs multiply as in float32
-            asked = nullcontext() if self.traced else asking(BF16 if rounds else "")
+            asked = nullcontext() if self.traced else request_precision(BF16 if rounds else "")
             with torch.autocast(self.device, enabled=False), asked:
                 return cast_to(self.run(module, arguments), self.results)
         call = self.enter(module, arguments, draw_traced_keys if self.traced else draw_keys)
@@ -217,7 +217,7 @@ class CallPlan:
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         """As :meth:`Stack.run`; a module in bfloat16 asks for such products."""
         rounds = self.wide and self.number_type is torch.bfloat16 and self.device == "cpu"
-        with asking(BF16) if rounds else nullcontext():
+        with request_precision(BF16) if rounds else nullcontext():
             return self.runtime.stack.run(call, settings, self._bound)
 
     def run_again(

@@ -27,7 +27,7 @@ from elman.nn.options.base import RULES
 from elman.plan.spec import USUAL, PlanOptions, Spec
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import first_engine, kernel_of
-from elman.tuning.precision import settled
+from elman.tuning.precision import effective_precision
 from elman.tuning.request import Request, Rule, bucket, nearest
 from elman.tuning.verification import compile_verified
 
@@ -152,7 +152,7 @@ class Runner:
             torch.are_deterministic_algorithms_enabled(),
             engine,
             rules,
-            settled(self.options, dtype, device.type, engine)[0],
+            effective_precision(self.options, dtype, device.type, engine)[0],
         )
         if call.packed is None or engine != "auto":
             return request
