@@ -17,7 +17,7 @@ from elman.ir.verify import verified, verified_pair
 from elman.passes import PASSES
 from elman.passes.canonical import canonical
 from elman.passes.draws import SAMPLED, draws, expected
-from elman.passes.merge import MERGED_STEPS, merged, step_input
+from elman.passes.merge import MERGED_STEPS, merge_steps, step_input
 from elman.passes.simplify import share
 from elman.passes.static import Split, split_static
 from elman.plan.spec import Spec
@@ -85,18 +85,18 @@ def _job(cell: Cell, spec: Spec, rules: tuple[Rule, ...]) -> Job:
     heads = 1 if single is None else cell.heads
     name = "_".join((cell.name, *(rule.name for rule in rules)))
     graph, pair = graph_of(cell, rules), pair_of(cell, rules)
-    return Job(name, graph, pair, spec, heads, single, merged_job(name, graph, spec))
+    return Job(name, graph, pair, spec, heads, single, multi_step_job(name, graph, spec))
 
 
-def merged_job(name: str, graph: Graph, spec: Spec, steps: int = MERGED_STEPS) -> Job | None:
+def multi_step_job(name: str, graph: Graph, spec: Spec, steps: int = MERGED_STEPS) -> Job | None:
     """The job of several steps as one; None if they cannot be merged, or if there are weights,
     whose products need rows of many samples and steps."""
-    several = None if graph.weights else merged(graph, steps)
+    several = None if graph.weights else merge_steps(graph, steps)
     if several is None:
         return None
     wants = frozenset(step_input(wanted, step) for wanted in spec.wants for step in range(steps))
-    merged_spec = replace(spec, wants=wants, steps=steps)
-    return Job(f"{name}_{steps}_steps", several, build_pair(several), merged_spec)
+    several_spec = replace(spec, wants=wants, steps=steps)
+    return Job(f"{name}_{steps}_steps", several, build_pair(several), several_spec)
 
 
 def _has_like_heads(cell: Cell) -> bool:

@@ -17,7 +17,7 @@ from elman.lowered.lower import lower
 from elman.lowered.verify import verify
 from elman.ops import amax, columns, exp, mean, outer, rows, sigmoid, softmax, tanh, var
 from elman.ops import sum as total
-from elman.passes.merge import merged
+from elman.passes.merge import merge_steps
 from elman.plan.build import program
 from elman.plan.schedule import Schedule
 from elman.tuning.kernels import kernel_of
@@ -361,7 +361,7 @@ def sizes_of(chosen, T, V):
     return Sizes(T=T, B=3, I=5, H=5 if axis in first else V, more=more)
 
 
-MERGED = [cell for cell in cells.MATRIX if merged(graph_of(cell), 4) is not None]
+MERGED = [cell for cell in cells.MATRIX if merge_steps(graph_of(cell), 4) is not None]
 
 
 @pytest.mark.parametrize("chosen", [delta, *MERGED], ids=lambda chosen: chosen.name)

@@ -19,7 +19,7 @@ from elman.nn.options.base import RULES
 from elman.ops import columns, exp, maximum, mean, outer, rows, sigmoid, softmax, tanh
 from elman.ops import sum as total
 from elman.passes import merge
-from elman.passes.merge import merged
+from elman.passes.merge import merge_steps
 
 DIMS = {"K": 3, "V": 4}
 BATCH = 2
@@ -82,7 +82,7 @@ def drawn(leaf: Node, source: torch.Generator, batch: int) -> torch.Tensor:
 def assert_merges(graph, count: int, *, flags: bool = False) -> None:
     """``count`` steps are the merged step: outputs of all, and the last states. With ``flags``
     scalar inputs are 0 or 1."""
-    several = merged(graph, count)
+    several = merge_steps(graph, count)
     assert several is not None
     verified(several)
     source, arrays = (
@@ -125,7 +125,7 @@ def test_resets_and_masks(of, rule):
 def test_a_dropped_state_may_be_nan():
     """It is 0 behind a reset, not 0 times what it was."""
     graph = compiler.graph_of(delta, (RULES["reset"],))
-    several = merged(graph, 2)
+    several = merge_steps(graph, 2)
     assert several is not None
     source, arrays = torch.Generator().manual_seed(0), Arrays(torch.float64, torch.device("cpu"))
     values = {leaf: drawn(leaf, source, BATCH) for leaf in several.leaves}
@@ -189,9 +189,9 @@ def test_random_steps(block, monkeypatch):
 def test_too_many_terms_are_not_merged(monkeypatch):
     """What would cost more than it saves."""
     graph = compiler.graph_of(delta)
-    assert merge.merged(graph, 4) is not None
+    assert merge.merge_steps(graph, 4) is not None
     monkeypatch.setattr(merge, "_MOST_TERMS", 0)
-    assert merge.merged(graph, 4) is None
+    assert merge.merge_steps(graph, 4) is None
 
 
 @pytest.mark.parametrize("name", NOT_AFFINE)
@@ -202,7 +202,7 @@ def test_what_is_not_affine_stays(name):
         return NOT_AFFINE[name](k, v, S)
 
     of = cell(input="k[K], v[V]", state="S[K, V]", output="y[V]")(update)
-    assert merged(compiler.graph_of(of), 2) is None
+    assert merge_steps(compiler.graph_of(of), 2) is None
 
 
 def test_a_step_without_matrices_stays():
@@ -212,12 +212,12 @@ def test_a_step_without_matrices_stays():
         return 0.5 * h + v
 
     of = cell(input="v[V]", state="h[V]")(update)
-    assert merged(compiler.graph_of(of), 2) is None
+    assert merge_steps(compiler.graph_of(of), 2) is None
 
 
 def test_each_matrix_is_read_once():
     """All products of the merged steps are with the first matrix, whatever their number."""
-    graph = merged(compiler.graph_of(delta), 4)
+    graph = merge_steps(compiler.graph_of(delta), 4)
     assert graph is not None
     products = [v for v in walk(graph.roots) if v.op in ACCUMULATED and is_matrix(v.args[0])]
     assert len(products) == 8  # a key and a query of each step
@@ -228,6 +228,6 @@ def test_each_matrix_is_read_once():
 
 def test_golden(golden):
     """Two steps of the gated delta rule."""
-    graph = merged(compiler.graph_of(delta), 2)
+    graph = merge_steps(compiler.graph_of(delta), 2)
     assert graph is not None
     golden("pass_merge", show_graph(graph))

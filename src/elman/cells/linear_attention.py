@@ -17,7 +17,8 @@ def elu_plus_one(v):
     "in the authors' code",
 )
 def linear_attention(q, k, v, S, z, *, feature=elu_plus_one, eps=1e-6):
-    """What keys and values have summed up to, read by a query and divided by the keys' sum.
+    """The sum of keys times values is read by a query, and divided by what the query reads of the
+    keys' sum.
 
     ``feature`` is applied to queries and keys; a function that returns its argument is for features
     that are computed before.

@@ -20,9 +20,9 @@ def mlstm(q, k, v, i, f, C, n, m, *, forget="sigmoid"):
     Raises:
         TraceError: the forget gate is something else.
     """
-    kept = forget_exponent(m, f, forget)
-    top = maximum(kept, i)
-    i, f = exp(i - top), exp(kept - top)
+    previous = forget_exponent(m, f, forget)
+    top = maximum(previous, i)
+    i, f = exp(i - top), exp(previous - top)
     k = k / sqrt(k.shape[0])
     C = f * C + outer(i * k, v)
     n = f * n + i * k

@@ -30,9 +30,9 @@ def slstm(x, h, c, n, m, W, R, b, *, forget="sigmoid", least=None):
         TraceError: the forget gate is something else.
     """
     i, f, g, o = split(W @ x + R @ h + b, 4)
-    kept = forget_exponent(m, f, forget)
-    top = maximum(kept, i)
-    i, f = exp(i - top), exp(kept - top)
+    previous = forget_exponent(m, f, forget)
+    top = maximum(previous, i)
+    i, f = exp(i - top), exp(previous - top)
     c = f * c + i * tanh(g)
     n = f * n + i
     bottom = n if least is None else maximum(n, least)

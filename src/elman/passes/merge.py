@@ -22,7 +22,7 @@ from elman.ir.ops import OPS
 from elman.ir.types import is_matrix, matrix_axes
 from elman.passes.simplify import share
 
-MERGED_STEPS = 4  # two save half as much, eight cost more products of vectors than they save
+MERGED_STEPS = 4  # eight were no faster: products of vectors grow with their square
 _MOST_TERMS = 4  # of a matrix, for each step, beyond a few; more would cost more than they save
 
 
@@ -63,7 +63,7 @@ def step_input(name: str, step: int) -> str:
     return f"{name}:{step}"
 
 
-def merged(graph: Graph, count: int) -> Graph | None:
+def merge_steps(graph: Graph, count: int) -> Graph | None:
     """The formula of ``count`` steps, which has the inputs and the outputs of all of them, step by
     step; None if a matrix per sample is not affine in those before, or there is none.
 
@@ -86,12 +86,12 @@ def merged(graph: Graph, count: int) -> Graph | None:
                 values[leaf] = _begin(inputs[-1])
             for old in graph.walk():
                 if old not in values:
-                    values[old] = _rebuilt(old, [values[arg] for arg in old.args])
-            states = [_combined(values[root], step) for root in graph.next_states]
+                    values[old] = _rebuild(old, [values[arg] for arg in old.args])
+            states = [_combine(values[root], step) for root in graph.next_states]
             outputs += [_node(values[root]) for root in graph.outputs]
     except _NotAffineError:
         return None
-    nexts = tuple(map(_written, states))
+    nexts = tuple(map(_write_out, states))
     return share(Graph(tuple(inputs), graph.states, graph.weights, nexts, tuple(outputs)))
 
 
@@ -106,7 +106,7 @@ def _node(value: _Value) -> Node:
     return value
 
 
-def _rebuilt(old: Node, args: list[_Value]) -> _Value:
+def _rebuild(old: Node, args: list[_Value]) -> _Value:
     """One node of a later step."""
     if old.op in ("draw", "uniform"):
         raise _NotAffineError  # a number of its own in each step
@@ -117,7 +117,7 @@ def _rebuilt(old: Node, args: list[_Value]) -> _Value:
         return rule(old, args)
     (matrix, *others) = args or [old]
     if isinstance(matrix, _Affine) and not others:
-        return _reduced(old, matrix)
+        return _reduce(old, matrix)
     return node(old.op, map(_node, args), old.data, old.shape, old.where)
 
 
@@ -164,13 +164,13 @@ def _total(values: list[Node]) -> Node:
 # matrices
 
 
-def _scaled(term: _Term, other: _Term) -> _Term:
+def _multiply(term: _Term, other: _Term) -> _Term:
     if term.base is not None and other.base is not None:
         raise _NotAffineError
     return _Term(term.base or other.base, *map(_times, term[1:], other[1:]))
 
 
-def _combined(value: _Value, step: int) -> _Value:
+def _combine(value: _Value, step: int) -> _Value:
     """A matrix behind a step: terms that differ by a number, or a column, are one."""
     if not isinstance(value, _Affine):
         return value
@@ -199,7 +199,7 @@ def _mul(old: Node, args: list[_Value]) -> _Value:
     first, second = map(_terms, args)
     if len(first) > 1 and len(second) > 1:
         raise _NotAffineError
-    return _Affine(old, tuple(_scaled(term, other) for term in first for other in second))
+    return _Affine(old, tuple(_multiply(term, other) for term in first for other in second))
 
 
 def _div(old: Node, args: list[_Value]) -> _Value:
@@ -210,21 +210,21 @@ def _div(old: Node, args: list[_Value]) -> _Value:
         None if factor is None else node("div", (_one(None), factor), (), factor.shape)
         for factor in divisor[1:]
     ]
-    return _Affine(old, tuple(_scaled(term, _Term(None, *inverse)) for term in _terms(args[0])))
+    return _Affine(old, tuple(_multiply(term, _Term(None, *inverse)) for term in _terms(args[0])))
 
 
-def _added(old: Node, args: list[_Value]) -> _Value:
+def _add(old: Node, args: list[_Value]) -> _Value:
     minus = _Term(scale=node("const", (), (-1.0,)))
     terms = list(_terms(args[0]))
     if old.op == "neg":
-        terms = [_scaled(term, minus) for term in terms]
+        terms = [_multiply(term, minus) for term in terms]
     for arg in args[1:]:
-        terms += [_scaled(t, minus) if old.op == "sub" else t for t in _terms(arg)]
+        terms += [_multiply(t, minus) if old.op == "sub" else t for t in _terms(arg)]
     return _Affine(old, tuple(terms))
 
 
 def _where(old: Node, args: list[_Value]) -> _Value:
-    """Of terms that both sides have, factors are chosen; others are 0 on the other side."""
+    """Of terms that both sides have, factors are choose; others are 0 on the other side."""
     condition = _node(args[0])
     if condition.shape:
         raise _NotAffineError
@@ -233,7 +233,7 @@ def _where(old: Node, args: list[_Value]) -> _Value:
         for v in args[1:]
     )
 
-    def chosen(a: Node | None, b: Node | None) -> Node | None:
+    def choose(a: Node | None, b: Node | None) -> Node | None:
         if a is b:
             return a
         pair = _one(a), _one(b)
@@ -243,11 +243,11 @@ def _where(old: Node, args: list[_Value]) -> _Value:
     for term in first:
         other = next((t for t in second if _alike(term, t)), None)
         if other is None:
-            terms.append(_gated(term, node("ne", (condition, zero))))
+            terms.append(_gate(term, node("ne", (condition, zero))))
         else:
             second.remove(other)
-            terms.append(_Term(term.base, *map(chosen, term[1:], other[1:])))
-    terms += [_gated(term, node("eq", (condition, zero))) for term in second]
+            terms.append(_Term(term.base, *map(choose, term[1:], other[1:])))
+    terms += [_gate(term, node("eq", (condition, zero))) for term in second]
     return _Affine(old, tuple(terms))
 
 
@@ -259,7 +259,7 @@ def _alike(term: _Term, other: _Term) -> bool:
     return any(shared)
 
 
-def _gated(term: _Term, flag: Node) -> _Term:
+def _gate(term: _Term, flag: Node) -> _Term:
     """A term that is 0 where a flag is."""
     if term.base is not None:
         return term._replace(gate=_times(term.gate, flag))
@@ -268,7 +268,7 @@ def _gated(term: _Term, flag: Node) -> _Term:
     return term._replace(**{field: node("where", (flag, value, zero), (), value.shape)})
 
 
-def _kept(term: _Term, value: Node) -> Node:
+def _apply_gate(term: _Term, value: Node) -> Node:
     """The value of a term, which its gate may make 0."""
     if term.gate is None:
         return value
@@ -283,7 +283,7 @@ def _spread(old: Node, args: list[_Value]) -> _Value:
 
 
 _MATRICES: dict[str, Callable[[Node, list[_Value]], _Value]] = {
-    "mul": _mul, "div": _div, "add": _added, "sub": _added, "neg": _added,
+    "mul": _mul, "div": _div, "add": _add, "sub": _add, "neg": _add,
     "where": _where, "spread": _spread, "tile": _spread,
 }  # fmt: skip
 
@@ -302,17 +302,19 @@ def _matrix(term: _Term, like: Node) -> Node:
             value = wide if value is None else node("mul", (value, wide), (), like.shape)
     if value is None:
         return node("spread", (_one(scale),), (), like.shape)
-    return _kept(term, value if scale is None else node("mul", (scale, value), (), like.shape))
+    return _apply_gate(
+        term, value if scale is None else node("mul", (scale, value), (), like.shape)
+    )
 
 
-def _written(value: _Value) -> Node:
+def _write_out(value: _Value) -> Node:
     """A value as one node."""
     if not isinstance(value, _Affine):
         return value
     return _total([_matrix(term, value.like) for term in value.terms])
 
 
-def _reduced(old: Node, matrix: _Affine) -> Node:
+def _reduce(old: Node, matrix: _Affine) -> Node:
     """A sum or mean of a matrix: over rows (``fold``), columns, or all of it."""
     if OPS[old.op].kind != "reduce" or old.op not in ("fold", "sum", "mean"):
         raise _NotAffineError
@@ -348,7 +350,7 @@ def _sum_of_term(term: _Term, like: Node, axes: list[int]) -> Node:
         value = node("sum", (value,))
     scaled = _times(term.scale, value)
     assert scaled is not None, "a product with the base"
-    return _kept(term, scaled)
+    return _apply_gate(term, scaled)
 
 
 def _only(sides: tuple[Node | None, Node | None], axis: int) -> tuple[Node | None, Node | None]:

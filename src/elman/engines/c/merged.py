@@ -27,14 +27,12 @@ class MergedSteps(WrappedKernel):
         self._plain, self.spec = kernel, kernel.spec
         self.packs = kernel.packs
         self._several, self._steps = several, steps
-        self._states = len(
-            kernel.results.rings
-        )  # as many sequences of states are saved, and a tape
+        self._states = len(kernel.results.rings)
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`. What is saved: of the groups, the states behind them, of the
-        rest."""
-        whole = self._whole(call)
+        """See :meth:`Kernel.forward`. The groups' saved tensors come first, then the states behind
+        them and the saved tensors of the rest."""
+        whole = self._steps_in_groups(call)
         if not whole:
             return self.kernel.forward(call)
         first = self._several.forward(self._grouped(call, whole))
@@ -50,23 +48,23 @@ class MergedSteps(WrappedKernel):
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
         """See :meth:`Kernel.backward`."""
-        whole = self._whole(call)
+        whole = self._steps_in_groups(call)
         if not whole:
             return self.kernel.backward(call, saved, cotangents, keep)
         d, d_last, rest = cotangents.output, cotangents.last, None
-        mine, between, others = self._parts(saved)
+        first, between, last = self._split_saved(saved)
         if whole < call.sizes[0]:
             behind = self._behind(call, whole, between)
             d_rest = None if d is None else d[whole:]
-            rest = self.kernel.backward(behind, others, Cotangents(d_rest, d_last), keep)
+            rest = self.kernel.backward(behind, last, Cotangents(d_rest, d_last), keep)
             d_last = rest.states
         d_groups = Cotangents(None if d is None else d[:whole], d_last)
-        groups = self._several.backward(self._grouped(call, whole), mine, d_groups, keep)
+        groups = self._several.backward(self._grouped(call, whole), first, d_groups, keep)
         return groups._replace(inputs=self._d_inputs(call, groups.inputs, whole, rest))
 
     def discard(self, saved: Sequence[Tensor]) -> None:
         """See :meth:`Kernel.discard`."""
-        first, _, rest = self._parts(saved)
+        first, _, rest = self._split_saved(saved)
         self._several.discard(first)
         self.kernel.discard(rest)
 
@@ -74,17 +72,15 @@ class MergedSteps(WrappedKernel):
         """See :meth:`Kernel.fingerprint`."""
         return f"{self._several.fingerprint()} {self.kernel.fingerprint()}"
 
-    def tape_bytes(self, T: int, B: int) -> int | None:
+    def tape_bytes(self, T: int, B: int) -> int:
         """See :meth:`Kernel.tape_bytes`."""
-        parts = (
-            self._several.tape_bytes(T // self._steps, B),
-            self.kernel.tape_bytes(self._steps, B),
-        )
-        return None if None in parts else sum(part or 0 for part in parts)
+        groups, rest = divmod(T, self._steps)
+        return self._several.tape_bytes(groups, B) + self._plain.tape_bytes(rest, B)
 
     def workspace_bytes(self, T: int, B: int) -> int:
         """See :meth:`Kernel.workspace_bytes`."""
-        return self._several.workspace_bytes(T // self._steps, B)
+        groups, rest = divmod(T, self._steps)
+        return max(self._several.workspace_bytes(groups, B), self._plain.workspace_bytes(rest, B))
 
     def stressed(self) -> tuple[MergedSteps, ...]:
         """See :meth:`Kernel.stressed`."""
@@ -97,8 +93,8 @@ class MergedSteps(WrappedKernel):
         facts = self._several.describe()
         return facts | {"schedule": f"{self._steps}-steps/{facts['schedule']}"}
 
-    def _whole(self, call: Call) -> int:
-        """Steps in whole groups."""
+    def _steps_in_groups(self, call: Call) -> int:
+        """Number of steps that make up whole groups."""
         return 0 if call.packed is not None else call.sizes[0] // self._steps * self._steps
 
     def _grouped(self, call: Call, whole: int) -> Call:
@@ -115,10 +111,11 @@ class MergedSteps(WrappedKernel):
         """The output of groups, which lies step by step, as that of steps."""
         return output.view(steps if self._plain.results.scalar_output else (*steps, -1))
 
-    def _parts(
+    def _split_saved(
         self, saved: Sequence[Tensor]
     ) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
-        """What was saved of the groups, the states behind these, what was saved of the rest."""
+        """Saved tensors of the groups, the states behind these, and saved tensors of the rest. A
+        kernel saves a sequence of each state and a tape."""
         end = self._states + 1
         return saved[:end], saved[end : end + self._states], saved[end + self._states :]
 

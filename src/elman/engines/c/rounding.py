@@ -10,7 +10,7 @@ from elman.plan.schedule import Blocks
 
 
 class RoundedOperands:
-    """Where the operands of a part's products lie once they are rounded, for the rows of a block.
+    """Memory of the rounded operands of a part's products, for the rows of a block.
 
     Args:
         part: whose products.

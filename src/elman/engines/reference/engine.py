@@ -86,7 +86,7 @@ def _side_by_side(outputs: list[Tensor]) -> Tensor:
 
 
 def change_of(job: Job) -> Change | None:
-    """How a job's products are computed where their operands are rounded."""
+    """Products of a job whose operands are rounded."""
     return round_products if job.spec.precision == BF16 else None
 
 

@@ -56,7 +56,7 @@ class _RoundedBack(Function):
 
 
 def round_products(node: Node, compute: Callable[..., Tensor], args: list[Tensor]) -> Tensor:
-    """What an op computes; a product of each step is of rounded operands. Products of weights alone
+    """Value of an op; a product of each step has rounded operands. Products of weights alone
     are computed once per call, as they are."""
     if node.op != "matmul" or loop_invariant(node):
         return compute(*args)

@@ -1,4 +1,4 @@
-"""Where everything lies in memory, and in which arrays."""
+"""Memory layout: the array and offset of every value."""
 
 from __future__ import annotations
 
