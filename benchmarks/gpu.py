@@ -49,6 +49,7 @@ from elman.tuning.kernels import candidates, kernel_of  # noqa: E402
 from elman.tuning.trial import make_trial  # noqa: E402
 
 LIMIT_S = 90.0  # of one case, compiling included
+REASON = 2000  # characters of a reason in a row at most
 LONG = 4096  # steps beyond which they are not launched one by one
 SAMPLE_MS = 250  # of timing, per contestant and direction
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -275,7 +276,7 @@ def own_times(case: Case, device: str, clock: Clock, engine: str = "triton") -> 
         except (ElmanError, RuntimeError) as error:
             if "CUDA error" in str(error):  # no later call of this process would be right
                 raise RuntimeError(f"CUDA error in schedule {schedule}: {error}") from error
-            row["refused"][schedule] = str(error)[:300]
+            row["refused"][schedule] = str(error)[:REASON]
     if row["schedules"]:
         best = min(row["schedules"], key=lambda name: row["schedules"][name][1])
         row["best"] = best
@@ -504,7 +505,7 @@ def work(do: Callable[[Case, str], dict[str, Any]], device: str) -> None:
         try:
             row: dict[str, Any] = do(Case(**json.loads(text)), device)
         except Exception as error:
-            row = {"failed": f"{type(error).__name__}: {error}"[:500]}
+            row = {"failed": f"{type(error).__name__}: {error}"[:REASON]}
         row["took"] = round(time.perf_counter() - start, 2)
         sys.stdout.write(json.dumps(row) + "\n")
         sys.stdout.flush()
@@ -591,7 +592,7 @@ def report(rows: list[dict[str, Any]], machine: dict[str, Any], file: Path) -> N
     facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
     table = "\n".join([HEAD, *(line(row, peaks_of(rows)) for row in rows)])
     refused = "\n".join(
-        f"- {row['case']}, {schedule}: {reason}"
+        f"- {row['case']}, {schedule}: {' '.join(reason.split())[:300]}"
         for row in rows
         for schedule, reason in row.get("refused", {}).items()
     )
@@ -618,7 +619,9 @@ HEAD = (
 def run_tests() -> None:
     """Run the tests marked gpu on all cores, and stop if one fails: a time of wrong numbers is
     none."""
-    words = ["-m", "pytest", "-q", "-m", "gpu", "-n", "auto", "--timeout=900", str(ROOT / "tests")]
+    # pytest-benchmark warns under xdist, and warnings are errors
+    words = ["-m", "pytest", "-q", "-m", "gpu", "-n", "auto", "--timeout=900"]
+    words += ["-p", "no:benchmark", str(ROOT / "tests")]
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     result = subprocess.run(
         [sys.executable, *words], cwd=ROOT, check=False, env=os.environ | {"PYTHONPATH": paths}

@@ -53,6 +53,7 @@ def test_what_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(SystemExit, match=text):
             gpu.main()
     assert words[1:6] == ["-m", "pytest", "-q", "-m", "gpu"]
+    assert words[-3:-1] == ["-p", "no:benchmark"]  # it warns under xdist, and warnings are errors
 
 
 def test_cases() -> None:

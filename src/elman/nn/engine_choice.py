@@ -75,9 +75,20 @@ def _serves(kind: str, dtype: torch.dtype) -> bool:
     return registry.fuses(kind, str(dtype).removeprefix("torch."))
 
 
+@constant
+def has_autocast(kind: str) -> bool:
+    """Whether torch has autocast for a kind of device: the compiler of torch 2.11 cannot ask it."""
+    return _has_autocast(kind)
+
+
+@cache
+def _has_autocast(kind: str) -> bool:
+    return torch.amp.is_autocast_available(kind)
+
+
 def autocast_type(kind: str) -> torch.dtype | None:
     """The dtype of autocast on a kind of device; None where it is off."""
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+    if not has_autocast(kind) or not torch.is_autocast_enabled(kind):
         return None
     return torch.get_autocast_dtype(kind)
 

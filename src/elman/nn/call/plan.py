@@ -343,7 +343,7 @@ def plan_call(
     half = autocast_type(device) if autocast_enabled() else None
     if half is not None:
         draws_numbers = module.training and module.runtime.draws
-        keeps = bool(weights[0]) and (draws_numbers or not serves(device, half))
+        keeps = len(weights[0]) > 0 and (draws_numbers or not serves(device, half))
         computed = weights[0][0].dtype if keeps else half
         x, state, weights = [cast_to(value, computed) for value in (x, state, weights)]
         if "static" in options:

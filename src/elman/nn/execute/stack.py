@@ -94,7 +94,7 @@ class Stack:
 
     def output_layout(self, outputs: Outputs = None) -> OutputLayout:
         """The layout of the last layer's output, for the ``outputs`` of a call."""
-        return self._output_layouts[outputs == "states"]
+        return self._output_layouts[int(outputs == "states")]
 
     def groups_for(self, between: bool) -> list[tuple[Group, int]]:
         """The groups that run one after another, each with its number of members; ``between``:
