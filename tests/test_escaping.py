@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as Tree
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
 import elman
-from benchmarks.scaling import table
 from elman import compiler, ops
 from elman.cli import main
 from elman.cli._terminal import plain, say
@@ -78,7 +78,7 @@ def test_names_of_c():
 def cell_called(name: str, *inputs: str) -> Cell:
     """A cell with a name and a text that Python would not take, and inputs of some names."""
     first, second = inputs or ("größe", "double")
-    space: dict[str, object] = {"ops": ops}
+    space: dict[str, Any] = {"ops": ops}
     formula = f"ops.tanh(W @ {first} + {second} + R @ h)"
     text = f"def step({first}, {second}, h, W, R):\n    return {formula}"
     exec(compile(text, "cells.py", "exec"), space)
@@ -162,7 +162,6 @@ def test_terminals(name, capsys):
     console = Console(width=200)
     console.print(plain(name))
     say(console, name)
-    console.print(table([[name]], name))
     said = capsys.readouterr().out
     assert said.isascii() or all(c.isprintable() for c in said.replace("\n", ""))
     assert said.startswith(printable(name, ""))

@@ -29,7 +29,7 @@ CALLS, OMISSIONS = "calls 10,100,1000", "parts 10,100,1000"
 PHASES, PHASES_QUICK = "phases 10,1000,1000", "phases 10,100,256"
 CLAIMS = Claims()
 _CELL = "tanh_readout"
-_PEERS = ("numpy", "compiled", "halide")
+_PEERS = ("numpy", "compiled")
 _BETWEEN = 1.5  # power of T
 _SLIGHT = 1.25  # times as fast at most, for a gain that is called marginal
 
@@ -98,19 +98,6 @@ def linear(rows: Rows):
         f"T^({elman}), quadratic T^({quadratic})",
         facts,
     )
-
-
-@CLAIMS(
-    *("4.2", "NumPy is faster than the best Halide", "3x"),
-    holds="BLAS also cuts along k, and packs both operands",
-    fails="this schedule keeps sums in registers and a panel in cache, as BLAS does",
-)
-def numpy(rows: Rows):
-    if "halide" in (absent := rows[PEERS].get("absent", {})):
-        raise UnmeasuredError(f"Halide did not run: {absent['halide']}")
-    gain = rows.ratio(PEERS, "numpy", "halide")
-    gain_of_elman = rows.faster(PEERS, "elman", "numpy")
-    return gain.reaches(2.5), f"NumPy {gain.median:.2f}x Halide; elman {gain_of_elman:.2f}x NumPy"
 
 
 @CLAIMS(
@@ -265,10 +252,10 @@ CMU = Suite(
         _fit(COMBINED, *COMBINATIONS, baseline="serial"),
         *(_beside_torch(name) for name in BATCHES if name != PEERS),
         _beside_torch(PEERS, *_PEERS),
-        _beside_torch("peers 10,100,256", "numpy", "halide", quick=True),
+        _beside_torch("peers 10,100,256", "numpy", quick=True),
         _beside_torch("peers 10,1000,32", *_PEERS),
-        _beside_torch(POWER, "numpy", "halide"),
-        _beside_torch("peers 10,32,4096", "numpy", "halide"),
+        _beside_torch(POWER, "numpy"),
+        _beside_torch("peers 10,32,4096", "numpy"),
         *(_fit(f"{n} threads 10,100,1000", "torch", "elman-c", threads=n) for n in (1, 2)),
         *(
             _fit(name, "torch", "elman", "quadratic", quick=name in LENGTHS[::3])

@@ -26,7 +26,6 @@ from benchmarks.cases import Case, Way
 from benchmarks.contestants import draw_layer, elman_module, leaves_of
 from benchmarks.measures.phases import fitting_job
 from benchmarks.measures.training import measure_steps
-from benchmarks.peers.halide_bptt import halide_bptt
 from benchmarks.peers.numpy_bptt import numpy_bptt, quadratic_bptt
 from benchmarks.problem import Contestant, Problem, trained
 from elman.engines.c.kernel import CKernel
@@ -159,7 +158,6 @@ FITTERS: dict[str, Callable[[Problem], Contestant | str]] = {
     "compiled": partial(_torch, compiled=True),
     "numpy": numpy_bptt,
     "quadratic": quadratic_bptt,
-    "halide": halide_bptt,
     "elman": partial(_elman, engine="auto"),
     **{n: partial(_elman, engine="c", without=out) for n, out in (COMBINATIONS | WITHOUT).items()},
     "per-step": _called_per_step,
@@ -169,5 +167,5 @@ FIT = Way(
     "fit",
     *(measure_steps, draw_fit, fitted),
     dense=True,
-    apart=("numpy", "quadratic", "halide"),
+    apart=("numpy", "quadratic"),
 )

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import bench
-from benchmarks.scaling import scale
 from benchmarks.scripts.speakers import join_recordings
 from elman.cli.app import run_command
 
@@ -38,17 +37,6 @@ def benchmarks(run):
 
 
 @pytest.fixture
-def scaling(run):
-    """Forecast workers: scaling("gru", …) -> (exit code, output and errors)."""
-
-    def scaling(*words: str) -> tuple[int, str]:
-        code, out, err = run(scale, *words)
-        return code, out + err
-
-    return scaling
-
-
-@pytest.fixture
 def without_charts(monkeypatch) -> None:
     """Pages without plots, most of their time, where what stands around these is the point."""
     monkeypatch.setattr("benchmarks.report._charts", lambda page: [])
@@ -60,10 +48,13 @@ def two_classes(tmp_path, monkeypatch) -> None:
     draw, y = np.random.default_rng(0), np.arange(20) % 2
     waves = [np.sin(np.arange(9) * (1 + speaker)) * 999 for speaker in y]
     voices = {"audio": np.concatenate(waves).astype(np.int16), "length": np.full(20, 9)}
-    halves = {f"{k}_{half}": v for k, v in (voices | {"speaker": y}).items() for half in HALVES}
-    np.savez(tmp_path / "audio.npz", **join_recordings(halves, 12))
+    halves: dict[str, Any] = {
+        f"{k}_{half}": v for k, v in (voices | {"speaker": y}).items() for half in HALVES
+    }
+    recordings: dict[str, Any] = join_recordings(halves, 12)
+    np.savez(tmp_path / "audio.npz", **recordings)
     monkeypatch.setenv("ELMAN_BENCH_AUDIO", str(tmp_path / "audio.npz"))
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     for half in HALVES:
         x = draw.integers(0, 99, (20, 3, 4, 3)) + 150 * y[:, None, None, None]
         arrays |= {f"x_{half}": x.astype(np.uint8), f"y_{half}": y}

@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 COMMITTED = {  # each claim holds (+), does not (-), or lacks a row (?)
     "deer": "----+--?++--++",
     "memory": "+++-+-++",
-    "cmu": "++--++--+--+-",
+    "cmu": "++-++--+--+-",
     "svail": "-----+-+",
     "long": "+--+-+-",
     "decoder": "++",

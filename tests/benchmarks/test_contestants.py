@@ -75,7 +75,7 @@ def pairs() -> Iterator[Any]:
     for case in LAYERS:
         names = case.contestants[: 1 if case.kind == "beside" else None]  # two processes each
         yield row(replace(case, T=min(case.T, 7), B=min(case.B, 3), H=5), *names)
-    for name in ("numpy", "quadratic", "halide", "compiled"):
+    for name in ("numpy", "quadratic", "compiled"):
         yield row(FITTED, name, marks=SLOW if name == "compiled" else ())
     for case in MODELS:
         ways = [way for way in PROJECTS[case.kind].ways if (way, case.cell) != ("padded", "lstm")]
@@ -87,18 +87,26 @@ def pairs() -> Iterator[Any]:
 
 def entered(name: str, problem: Problem) -> Contestant | str:
     """A contestant in this process, unless its threads outlive it."""
-    if name != "jax" or find_spec("jax") is None:
-        return problem.case.measure.enter(name, problem)
-    return enter(name, problem)
+    measure = problem.case.measure
+    if name == "jax" and find_spec("jax") is not None:
+        return enter(name, problem)
+    assert measure.enter is not None
+    return measure.enter(name, problem)
+
+
+def present(name: str, problem: Problem, enter: Any = enter) -> Contestant:
+    """A contestant that can run, where it is to run."""
+    contestant = enter(name, problem)
+    assert isinstance(contestant, Contestant)
+    return contestant
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # dynamo's
 @pytest.mark.parametrize("case, names, double", [*pairs()])
-def test_all_agree(case, names, double, monkeypatch):
+def test_all_agree(case, names, double):
     """Output, last states and every gradient of the baseline in float64, by one table of
     tolerances, in a second run too; who is absent is not installed."""
-    monkeypatch.setenv("HL_NUM_THREADS", "1")  # which Halide's contestant sets
-    want = enter(case.baseline, draw_problem(case).double()).results()
+    want = present(case.baseline, draw_problem(case).double()).results()
     gradients = sum(name.startswith("gradient") for name in want)
     kind = getattr(case, "kind", "")
     assert (gradients > 0) == (case.measure.backward and kind != "acting")
@@ -140,7 +148,7 @@ def test_peer_is_the_cell(name, cell, measure):
     if isinstance(peer, str):
         assert "not installed" in peer or (name, measure) == ("onnxruntime", TRAIN)
         return
-    torchs, results = enter("torch", problem).results(), peer.results()
+    torchs, results = present("torch", problem).results(), peer.results()
     assert results.keys() == torchs.keys()
     for result, value in results.items():
         assert_close(value, torchs[result], msg=result)
@@ -151,7 +159,8 @@ def test_peer_is_the_cell(name, cell, measure):
 def test_a_process_of_its_own():
     """There a contestant is timed over as many calls as are asked for; its results come back."""
     problem = draw_problem(FITTED)
-    near, far = entered("numpy", problem), enter("numpy", problem)
+    near, far = present("numpy", problem, entered), present("numpy", problem)
+    assert far.sample is not None
     assert far.sample(3) > 0.0
     results = far.results()
     for key, value in near.results().items():
@@ -196,7 +205,7 @@ def test_wrong_contestant_is_not_timed(monkeypatch, kind):
         return {k: v for k, v in values.items() if k != "gradient of x"}
 
     def wrong(problem):
-        right = enter("torch", problem)
+        right = present("torch", problem)
         return Contestant(right.run, lambda: results(right), right.wants, right.facts)
 
     monkeypatch.setitem(contestants.CONTESTANTS, "elman", wrong)
@@ -269,7 +278,7 @@ def test_a_step_of_a_model_updates_it(monkeypatch):
     """What is timed is the whole step of a word model; what is compared is before it."""
     monkeypatch.setattr(language, "WORDS", 11)
     monkeypatch.setattr(language, "_RATE", 1.0)
-    contestant = enter("torch", draw_problem(MODEL))
+    contestant = present("torch", draw_problem(MODEL))
     first = contestant.results()
     assert {"gradient of embedding.weight", "gradient of readout.linear.bias"} < first.keys()
     contestant.run()
@@ -282,6 +291,6 @@ def test_spikes_are_compared_where_nothing_is_rounded():
     assert 0 < case.judged < case.T
     result = measure_steps(replace(case, T=12, B=3, H=9, I=5), LEAST)
     assert result["compared"] == case.judged
-    spikes = enter("loop", draw_problem(replace(case, T=case.judged, B=32))).results()["output"]
+    spikes = present("loop", draw_problem(replace(case, T=case.judged, B=32))).results()["output"]
     assert 0.01 < float(spikes.mean()) < 0.99
     assert set(spikes.unique().tolist()) == {0.0, 1.0}
