@@ -1,4 +1,8 @@
-"""Work once per call, by torch: loop-invariant values, and weight gradients from their sums."""
+"""Work once per call, by torch: loop-invariant values, and weight gradients from their sums.
+
+Of weights in half precision all of it is computed in float32: what a formula makes of a weight
+would else be rounded at each operation, and all steps would multiply the error.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +63,8 @@ class WeightRate:
     ) -> Values:
         """Loop-invariant values with everything below them; by default all weight blocks.
 
+        Blocks have the type of the weights; what is computed is of float32 at least.
+
         Args:
             weights: in declared order.
             roots: what is asked for.
@@ -78,9 +84,9 @@ class WeightRate:
         named = {leaf.name: w for leaf, w in zip(self.graph.weights, weights, strict=True)}
         values = self._views.gate_blocks(plan.blocks, named)
         if plan.computed:
-            arrays = Arrays(weights[0].dtype, weights[0].device)
+            arrays = Arrays(_widened(weights[0]).dtype, weights[0].device)
             for value in plan.computed:
-                arguments = tuple(values[arg] for arg in value.args)
+                arguments = tuple(_widened(values[arg]) for arg in value.args)
                 values[value] = apply(arrays, value, arguments, self.sizes)
         return values
 
@@ -106,17 +112,21 @@ class WeightRate:
         heads: bool = False,
     ) -> tuple[Tensor | None, ...]:
         """Gradients of the wanted weights from the sums of the loop-invariant values they went
-        into.
+        into. Each has its weight's type, and is rounded once.
 
         Args:
-            totals: by the sums' targets; with a leading axis of ``samples`` if there are any.
+            totals: by the sums' targets; with a leading axis of ``samples`` if there are any; of
+                the weights' type or a wider one.
             weights: in declared order.
             samples: gradients are [samples, …]; 0: one for all.
             heads: whether totals, weights and gradients are [heads, …].
         """
         sums = {leaf: totals[target] for target, leaf in self.targets.items() if target in totals}
         plain = all(d in sums for d in self.gradient_nodes.values())  # nothing is left to compute
-        values = {} if plain else self.values(weights, heads=heads)
+        values: Values = {}
+        if not plain:
+            values = {at: _widened(v) for at, v in self.values(weights, heads=heads).items()}
+            sums = {leaf: _widened(total) for leaf, total in sums.items()}
         gradients: list[Tensor | None] = []
         for leaf, weight in zip(self.graph.weights, weights, strict=True):
             if leaf.name not in self.wants:
@@ -126,8 +136,9 @@ class WeightRate:
             blocks = [block for block in self.pair.step.weights if block.name == leaf.name]
             pieces = [self._gradient(block, values, sums, samples, heads) for block in blocks]
             if len(pieces) == 1 and pieces[0] is not None and pieces[0].shape == shape:
-                shared = any(pieces[0] is gradient for gradient in gradients)
-                gradients.append(pieces[0].clone() if shared else pieces[0])
+                whole = pieces[0].to(weight.dtype)
+                shared = any(whole is gradient for gradient in gradients)
+                gradients.append(whole.clone() if shared else whole)
                 continue
             zero = weight.new_zeros(())
             each = [zero if piece is None else piece for piece in pieces]
@@ -151,3 +162,8 @@ class WeightRate:
             return evaluate(arrays, (d,), leaf_values, self.sizes)[0]
 
         return torch.vmap(gradient)(*mapped) if samples or heads else gradient(*mapped)
+
+
+def _widened(value: Tensor) -> Tensor:
+    """A tensor of float32 at least."""
+    return value.float() if value.dtype.itemsize < torch.float32.itemsize else value

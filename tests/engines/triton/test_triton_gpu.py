@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ DTYPES = {"ieee": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, 
 @pytest.fixture(params=DTYPES)
 def arithmetic(request, monkeypatch) -> Iterator[tuple[torch.dtype, torch.dtype]]:
     """The dtype of the tensors, and the one whose tolerances hold: tf32 has those of float16."""
-    switch, name = torch.backends.cudnn.rnn, request.param
+    name, switch = request.param, cast(Any, torch.backends.cudnn.rnn)
     before = switch.fp32_precision
     switch.fp32_precision = "tf32" if name == "tf32" else "ieee"
     monkeypatch.setattr("elman.tuning.kernels._kernels", {})  # they are made for the one or other
@@ -55,10 +56,28 @@ def test_shapes(cell: Cell, sizes: Sizes, arithmetic: tuple[torch.dtype, torch.d
     judged(random_case(cell, sizes).to(arithmetic[0]), arithmetic[1])
 
 
+def with_exact_products(case: Case) -> Case:
+    """The case with x in whole numbers, its weights in sixteenths: their products are numbers of
+    bfloat16."""
+    for value in case.inputs.values():
+        value.round_()
+    for name in ("W", "b"):
+        case.weights[name].mul_(16).round_().div_(16)
+    return case
+
+
 @pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
 def test_cells(cell: Cell) -> None:
-    """Every cell at one of them, in bfloat16."""
-    judged(random_case(cell, SHAPES["small"]).to(torch.bfloat16), torch.bfloat16)
+    """Every cell at one of them, in bfloat16.
+
+    Where a gradient has a step, rounding decides its side: in float64 too, W x + b rounded to
+    bfloat16 changes the sign of 13 of the 102400 numbers that indrnn gives to relu, and with that
+    dh by 3.2 % (RMS).
+    """
+    case = random_case(cell, SHAPES["small"])
+    if cell is cells.indrnn:
+        case = with_exact_products(case)
+    judged(case.to(torch.bfloat16), torch.bfloat16)
 
 
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
@@ -79,4 +98,5 @@ def test_modules(kind: str, engine: str, arithmetic: tuple[torch.dtype, torch.dt
         grads = torch.autograd.grad(out.double().sin().sum(), list(module.parameters()))
         names = (f"d{name}" for name, _ in module.named_parameters())
         found.append({"out": out.cpu()} | {n: g.cpu() for n, g in zip(names, grads, strict=True)})
-    assert_all_same(*found, tolerance, 40)
+    got, want = found
+    assert_all_same(got, want, tolerance, 40)

@@ -52,7 +52,7 @@ class CallBuffers(ABC):
         if vectors:
             vec = _side_by_side([values[node].reshape(*lead, -1) for node in vectors])
         self.vec = like.new_zeros(*lead, 1, dtype=torch.float32) if vec is None else vec
-        self._matrices = {node: _rowed(values[node]) for node in sweep.matrices}
+        self._matrices = {node: _rowed(values[node].to(of.dtype)) for node in sweep.matrices}
         self._carry: Sequence[Tensor] = []
         self.sequences: Sequence[Tensor] = ()
         self.arrays: Arrays = {}  # [.., rows, n] each

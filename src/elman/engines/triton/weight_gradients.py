@@ -53,7 +53,7 @@ class WeightGradients:
     Args:
         sweep: backward.
         sums: what is summed.
-        dtype: of the results.
+        dtype: of the operands of products.
     """
 
     def __init__(self, sweep: Sweeping, sums: Sequence[Sum], dtype: torch.dtype) -> None:
@@ -100,7 +100,7 @@ class WeightGradients:
         ]
 
     def __call__(self, arrays: Arrays) -> Values:
-        """All sums, by what they are summed into; what is summed of several is rounded once.
+        """All sums, by what they are summed into, in float32.
 
         Args:
             arrays: [.., rows, n] each; the dots are heads, if there are any.
@@ -112,4 +112,4 @@ class WeightGradients:
                 for target in targets:
                     gradient = total if target.shape else total[..., 0]
                     sums[target] = gradient if target not in sums else sums[target] + gradient
-        return {target: value.to(self._dtype) for target, value in sums.items()}
+        return sums
