@@ -20,7 +20,6 @@ import torch
 
 import elman
 from damage import FORMS, NUMBERS, places
-from elman.train.tasks.text.config import TextConfig
 from run_folders import forge
 
 EVIL = """
@@ -63,7 +62,8 @@ class Place:
         return next((self.run / "checkpoints").glob(f"{kind}-*")) / inner
 
 
-Change = Callable[[Place, random.Random], None]
+Change = Callable[[Place, random.Random], object]
+Find = Callable[[Place], Iterable[Path]]
 
 
 @dataclass(frozen=True)
@@ -76,33 +76,52 @@ class Case:
     ways: tuple[str, ...]
 
 
-Find = Callable[[Place], Iterable[Path]]
+def file_of_run(name: str) -> Find:
+    """A file of the run; with an empty object of JSON if it was not there."""
+
+    def find(place: Place) -> list[Path]:
+        path = place.file(name)
+        if not path.exists():
+            path.write_text("{}")
+        return [path]
+
+    return find
 
 
-def formed(find: Find) -> Iterator[tuple[str, Change]]:
-    """Changes of files to each of :data:`FORMS`, by name."""
-
-    def change(make: Callable[[Path], object], place: Place, draw: random.Random) -> None:
-        for path in find(place):
-            with contextlib.suppress(UnicodeDecodeError):
-                make(path)
-
-    return ((form, partial(change, make)) for form, make in FORMS.items())
+def files_of_cache(pattern: str) -> Find:
+    return lambda place: sorted(place.cache.glob(pattern))
 
 
-def existing(path: Path) -> Path:
-    """A file; with an empty object of JSON if it was not there."""
-    if not path.exists():
-        path.write_text("{}")
-    return path
+def save_weights(place: Place, state: Any = MATRIX) -> list[Path]:
+    """A file of weights, with such a state."""
+    torch.save(state, place.root / "weights.pt")
+    return [place.root / "weights.pt"]
+
+
+_INNER = ("checkpoint.json", "tensors.safetensors", "metrics.csv")
+FILES: dict[str, tuple[Find, tuple[str, ...]]] = {  # and the ways to open them
+    **{name: (file_of_run(name), WAYS) for name in (*JSON, "metrics.csv", ".lock", "report.html")},
+    **{
+        f"{at}/{name}": (file_of_run(f"{at}/{name}"), WAYS)
+        for at in ("step", "best")
+        for name in _INNER
+    },
+    "weights": (save_weights, ("weights.pt",)),
+    "*.so": (files_of_cache("kernels/*.so"), ("kernel",)),
+    "*.lock": (files_of_cache("kernels/*.lock"), ("kernel",)),
+    "tuning": (files_of_cache("tuning/*.json"), ("kernel", "tune")),
+}
 
 
 def forms() -> Iterator[Case]:
-    names = [*JSON, "metrics.csv", ".lock", "report.html"]
-    inner = ("checkpoint.json", "tensors.safetensors", "metrics.csv")
-    for name in [*names, *(f"{at}/{name}" for at in ("step", "best") for name in inner)]:
-        for form, change in formed(lambda place, name=name: [existing(place.file(name))]):
-            yield Case("forms", f"{name}: {form}", change, WAYS)
+    def change(find: Find, form: str, place: Place, draw: random.Random) -> None:
+        for path in find(place):
+            with contextlib.suppress(UnicodeDecodeError):
+                FORMS[form](path)
+
+    for name, (find, ways) in FILES.items():
+        for form in FORMS:
+            yield Case("forms", f"{name}: {form}", partial(change, find, form), ways)
 
 
 def replaced(content: Any, location: tuple, value: Any) -> None:
@@ -114,41 +133,26 @@ def replaced(content: Any, location: tuple, value: Any) -> None:
 
 def edited(path: Path, edit: Callable[[Any], object]) -> None:
     """Change what a file of JSON has."""
-    content = json.loads(existing(path).read_text())
+    content = json.loads(path.read_text())
     edit(content)
     path.write_text(json.dumps(content))
 
 
-def swaps(find: Find, most: int, inside: Callable[[Any], Any]) -> Iterator[tuple[str, Change]]:
-    """Changes that put each foreign value at random places of JSON files, by name."""
-
-    def change(foreign: Any, place: Place, draw: random.Random) -> None:
+def values() -> Iterator[Case]:
+    def change(find: Find, foreign: Any, place: Place, draw: random.Random) -> None:
         def edit(content: Any) -> None:
-            value = inside(content)
-            for location in draw.sample(list(places(value)), min(most, len(value))):
+            value = content.get("value", content)  # of a record of choices; a run's file
+            for location in draw.sample(list(places(value)), min(3, len(value))):
                 with contextlib.suppress(KeyError, IndexError, TypeError):
                     replaced(value, location, foreign)
 
         for path in find(place):
             edited(path, edit)
 
-    return ((name, partial(change, foreign)) for name, foreign in NAMED.items())
-
-
-def values() -> Iterator[Case]:
-    for name in JSON:
-        files = swaps(lambda place, name=name: [place.file(name)], 2, lambda content: content)
-        for foreign, change in files:
-            yield Case("values", f"{name}: {foreign}", change, WAYS)
-
-
-def fields() -> Iterator[Case]:
-    def change(field: str, place: Place, draw: random.Random) -> None:
-        value = draw.choice((10**9, 2**40, 1e308, -5, 0, "x", None, *NAMES))
-        edited(place.file("config.json"), lambda content: content.update({field: value}))
-
-    for field in TextConfig.__dataclass_fields__:
-        yield Case("fields", field, partial(change, field), WAYS)
+    for file in (*JSON, "tuning"):
+        find, ways = FILES[file]
+        for name, foreign in NAMED.items():
+            yield Case("values", f"{file}: {name}", partial(change, find, foreign), ways)
 
 
 SPELLINGS: dict[str, Callable[[Place], str]] = {
@@ -287,10 +291,6 @@ class Pickled:
 
 
 def weights() -> Iterator[Case]:
-    def saved(place: Place, state: Any = MATRIX) -> list[Path]:
-        torch.save(state, place.root / "weights.pt")
-        return [place.root / "weights.pt"]
-
     states: dict[str, Callable[[Place], Any]] = {
         "code": lambda place: {"weight_hh_l0": Pickled(str(place.mark))},
         "a list": lambda place: [1, 2],
@@ -299,32 +299,19 @@ def weights() -> Iterator[Case]:
         "sparse": lambda place: {"weight_hh_l0": torch.zeros(24, 8).to_sparse()},
         "halves": lambda place: elman.GRU(4, 8).half().state_dict(),
     }
-    for name, make in states.items():
-        change = lambda place, draw, make=make: saved(place, make(place))  # noqa: E731
+    for name, state in states.items():
+        change = lambda place, draw, state=state: save_weights(place, state(place))  # noqa: E731
         yield Case("weights", name, change, ("weights.pt",))
-    for form, change in formed(saved):
-        yield Case("weights", form, change, ("weights.pt",))
 
 
 def caches() -> Iterator[Case]:
-    def files(pattern: str) -> Find:
-        return lambda place: sorted(place.cache.glob(pattern))
-
-    for suffix in (".so", ".lock"):
-        for form, change in formed(files(f"kernels/*{suffix}")):
-            yield Case("caches", f"*{suffix}: {form}", change, ("kernel",))
-    records, ways = files("tuning/*.json"), ("kernel", "tune")
-    for form, change in formed(records):
-        yield Case("caches", f"tuning: {form}", change, ways)
-    for foreign, change in swaps(records, 3, lambda content: content["value"]):
-        yield Case("caches", f"tuning: {foreign}", change, ways)
     for name in ("tuning", "kernels"):
         for mode in (0o777, 0o770, 0o000):
             change = lambda place, draw, at=(name, mode): (place.cache / at[0]).chmod(at[1])  # noqa: E731
             yield Case("caches", f"{name}: mode {mode:o}", change, ("kernel",))
 
 
-KINDS = (forms, values, fields, trust, tensors, facts, links, weights, caches)
+KINDS = (forms, values, trust, tensors, facts, links, weights, caches)
 
 
 def cases(seed: int) -> list[Case]:

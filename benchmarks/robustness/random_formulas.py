@@ -33,9 +33,9 @@ class Formula:
     after: str = ""
 
     def leaf(self, name: str) -> str:
-        """A leaf: input ``x`` or ``k``, state ``h``, weight ``g`` [H], ``s``, ``A`` or ``B``."""
+        """A leaf: input ``x`` or ``k``, state ``h``, weight ``g`` [H], ``s`` or ``A``."""
         text = f"{name}{self.number}"
-        self.leaves[text] = {"s": "", "A": "H, H", "B": "H, H"}.get(name, "H")
+        self.leaves[text] = {"s": "", "A": "H, H"}.get(name, "H")
         return text
 
     def let(self, text: str) -> str:
@@ -64,7 +64,7 @@ class Draw:
     def formula(self, number: int) -> Formula:
         """A formula of any kind, drawn again where it is none: of numbers alone, of unlike
         shapes."""
-        kinds = (self._elementwise, self._elementwise, self._smooth, self._rates)
+        kinds = (self._elementwise, self._rates)
         while True:
             drawing = Formula(number)
             drawing.leaf("h")
@@ -100,41 +100,6 @@ class Draw:
 
         form = self.source.choice(_ELEMENTWISE)
         return "(" + form.format(*(part() for _ in range(3))) + ")"
-
-    def _smooth(self, f: Formula) -> None:
-        """Products, reductions and functions of normal numbers."""
-        names = [f.leaf("x"), f.leaf("h")]
-        uses = {"A": 3, "B": 3, "g": 3}
-
-        def matrix() -> str:
-            name = self.source.choice("AAB")
-            if not uses[name]:
-                return ""
-            uses[name] -= 1
-            form = self.source.choice(("{0}", "{0}", "{0}.T", "(0.5 * {0})", "tanh({0})"))
-            return form.format(f.leaf(name))
-
-        def value() -> str:
-            if uses["g"] and self.source.random() < 0.2:
-                uses["g"] -= 1
-                return f"({f.leaf('g')} * {self.source.choice(names)})"
-            if self.source.random() < 0.1:
-                return f.leaf("k")
-            return self.source.choice(names[-3:])
-
-        for _ in range(self.source.randint(2, 5)):
-            kind, G = self.source.random(), self.source.choice(("", ", groups=2", ", groups=4"))
-            if kind < 0.4:
-                terms = [f"{m} @ {value()}" for m in (matrix(), matrix()) if m] + [value()]
-                text = self.source.choice(("tanh({})", "sigmoid({})", "0.3 * ({})"))
-                text = text.format(self.source.choice((" + ", " - ", " - 0.5 * ")).join(terms))
-            elif kind < 0.6:
-                text = self.source.choice(_REDUCED).format(value(), value(), G=G)
-            else:
-                form = self.source.choice(_SMOOTH)
-                text = form.format(value(), value(), value())
-            names.append(f.let(text))
-        f.after = f"0.5 * h{f.number} + 0.5 * tanh({names[-1]})"
 
     def _rates(self, f: Formula) -> None:
         """A value with another derivative, of any pair of rates, read in any way."""
@@ -185,37 +150,10 @@ _ELEMENTWISE = (
     *("0.0 + minimum({0}, {1})", "0.0 + maximum({0}, {1})", "0.0 + relu({0})"),
     *("0.0 + minimum({0}, 0.0)", "0.0 + maximum({0}, -0.0)", "0.0 + clip({0}, -1.0, 2.0)"),
     *("0.0 + hardtanh({0})", "elu({0})", "leaky_relu({0}, 0.1)", "abs({0})", "tanh({0})"),
-    *(
-        "sigmoid({0})",
-        "straight_through(floor({0}), {0})",
-        "sqrt({0})",
-        "exp({0})",
-        "{0} ** 2",
-        "stop_gradient({0})",
-    ),
+    *("sigmoid({0})", "straight_through(floor({0}), {0})", "sqrt({0})", "exp({0})", "{0} ** 2"),
+    "stop_gradient({0})",
     *("straight_through({0}, {1})", "straight_through(round({0}), {0})", "spike({0})"),
     *("clip_gradient({0}, 1.0)", "sin({0})", "atan({0})", "expm1({0})", "erf({0})"),
-)
-_SMOOTH = (
-    *("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / (1.5 + abs({1}))", "{0} * {1} + {0} * {2}"),
-    *("tanh({0})", "sigmoid({0})", "softplus({0})", "exp(-abs({0}))", "silu({0})", "gelu({0})"),
-    *("elu({0})", "hardsigmoid({0})", "clip({0}, -0.75, 1.25)", "sin({0})", "{0} ** 3"),
-    *("where({0} > 0.1234, {1}, {2})", "minimum({0}, {1})", "maximum({0}, {1})"),
-    *("log(1.5 + {0} * {0})", "(0.5 + {0} * {0}) ** -1.5", "({0} + 0.1234) % 0.7"),
-)
-_REDUCED = (
-    "spread(sum({0}{G}), {0})",
-    "spread(mean({0} * {1}{G}), {0})",
-    "spread(var({0}{G}), {0})",
-    "spread(amax({0}{G}), {0}) - {1}",
-    "layer_norm({0}{G}, eps=0.1)",
-    "rms_norm({0}{G}, eps=0.1)",
-    "softmax({0}{G})",
-    "hardmax({0}{G}) * {1}",
-    "cumsum(softmax({0}{G}))",
-    "straight_through(hardmax({0}{G}), softmax({0}{G}))",
-    "{0} / (1 + sum({1} * {1}))",
-    "amax({0}) * {1}",
 )
 _DERIVATIVES = (
     *("straight_through({0}, {1})", "straight_through({0}, {1})", "straight_through({0}, {1})"),
@@ -232,10 +170,8 @@ def cell_of(formulas: list[Formula]) -> Cell:
         return ", ".join(f"{name}[{dims}]" if dims else name for name, dims in leaves)
 
     outputs = {f"y{f.number}": f.last for f in formulas}
-    inputs, states, weights = declared("x", "k"), declared("h"), declared("g", "s", "A", "B")
-    names = [
-        n for kinds in ("xk", "h", "gsAB") for f in formulas for n in f.leaves if n[0] in kinds
-    ]
+    inputs, states, weights = declared("x", "k"), declared("h"), declared("g", "s", "A")
+    names = [n for kinds in ("xk", "h", "gsA") for f in formulas for n in f.leaves if n[0] in kinds]
     lines = [
         f'@cell(input="{inputs}", state="{states}", weights="{weights}",',
         f'      output="{", ".join(f"{name}[H]" for name in outputs)}")',

@@ -1,9 +1,8 @@
-"""robustness/random_cells.py: a tiny run to its end, what it goes on with, what it tells."""
+"""robustness/random_cells.py: a tiny run to its end, what it tells."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,16 +30,11 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.slow
-def test_a_tiny_run(tmp_path: Path, script: Any) -> None:
-    """All formulas agree; their seeds are recorded, which a second run leaves out."""
+def test_a_tiny_run() -> None:
+    """All formulas agree."""
     need_engine("c")
-    record = tmp_path / "rows.jsonl"
-    words = (str(SCRIPT), "--formulas", "3", "--record", str(record), "--seeds", "0:1")
-    output = finished(begin(*words))
+    output = finished(begin(str(SCRIPT), "--formulas", "3", "--seeds", "0:1"))
     assert output.endswith("done: 3 formulas of seeds 0:1, 0 failed\n"), output
-    (row,) = [json.loads(line) for line in record.read_text().splitlines()]
-    assert row == {"first": 0, "last": 1, "formulas": 3, "failures": []}
-    assert script.read_record(record) == ({0}, 0)
 
 
 def test_a_formula_is_the_same_alone(script: Any) -> None:
