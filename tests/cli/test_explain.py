@@ -36,14 +36,6 @@ def own(tmp_path, monkeypatch):
     return f"{path}:low_rank"
 
 
-def test_explain_all_stages(elman):
-    """Every stage is printed, the summary first."""
-    code, said, _ = elman("explain", "gru", "--hidden", "16", "--no-measure", "--all")
-    assert code == 0
-    for word in ("The formula as written", "r = ", "hoisted", "taped     z hn r n", "Engines"):
-        assert word.replace("r = ", "= sigmoid(") in said
-
-
 def test_explain_own_cell_and_one_stage(elman, own):
     """A cell of the user's, with a further dim; one stage alone."""
     words = ("explain", own, "--hidden=16", "--dim=P=4", "--no-measure", "--stage=program")
@@ -158,14 +150,6 @@ def test_mistakes_are_told_in_the_words_of_the_command_line(
     assert said in err
     for python in ("by keyword", "Recurrent", "input_size", "hidden_size"):
         assert python not in err
-
-
-def test_explain_measures(elman, nothing_known):
-    """Engines are timed and the one that runs is marked."""
-    words = ("explain", "rnn", "--hidden=8", "--inputs=3", "--steps=4", "--batch=2")
-    code, said, _ = elman(*words, "--stage=engines")
-    assert code == 0
-    assert "<- runs" in said or "the only one that can" in said
 
 
 def test_draw_mistakes(elman, tmp_path):

@@ -91,15 +91,6 @@ def test_resume_keeps_its_configuration(elman, tmp_path):
     assert "--lr --batch" in err
 
 
-def test_bad_data_is_told_before_anything_is_written(elman, tmp_path):
-    """A missing file: exit 1, no run folder."""
-    out = tmp_path / "runs"
-    code, _, err = elman("train", f"--data={tmp_path / 'none'}", f"--out={out}", *SMALL)
-    assert code == 1
-    assert "does not exist" in err
-    assert not out.exists()
-
-
 def test_runs_without_any(elman, tmp_path):
     """No runs: a line that says how to make one."""
     code, said, _ = elman("runs", f"--out={tmp_path}")

@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from calls import call, call_of, given_of
+from calls import call
 from elman import cells
-from elman.nn.autograd.function import BoundKernel
 from helpers import (
     AWKWARD,
     Case,
@@ -94,24 +93,6 @@ def test_cells_agree_on_all_sizes(cell, dtype, monkeypatch):
         agree(monkeypatch, kernel, case)
 
 
-@every_cell
-def test_gradients_are_derivatives(cell, monkeypatch):
-    """gradcheck in float64: analytic against numeric, through autograd."""
-    case = middle(cell, T=3, B=2)
-    kernel = c_kernel(case)
-    scheduled(monkeypatch, kernel, "one", 1, 100)
-    form = call_of(given_of(case)).form
-    leaves = [
-        value.clone().requires_grad_()
-        for value in (*case.inputs.values(), *case.states.values(), *case.weights.values())
-    ]
-
-    def function(*given):
-        return BoundKernel(kernel, None, True).run(form.call(given)).values
-
-    assert torch.autograd.gradcheck(function, leaves)
-
-
 @pytest.mark.parametrize(
     "cell, dtype", [*((cell, F64) for cell in UNSEEN), *zip([*UNSEEN][::2], [F32] * 99)], ids=named
 )
@@ -136,17 +117,6 @@ def test_inference_agrees(cell, monkeypatch):
         assert got.keys() == {name for name in want if not name.startswith("d")}
         for name, value in got.items():
             assert_same(name, value, want[name], F32, case.T)
-
-
-@pytest.mark.parametrize("tape", ["save", "recompute"])
-@pytest.mark.parametrize("cell", [cells.lstm_layernorm, cells.gru, cells.lem], ids=named)
-def test_tapes_agree(cell, tape):
-    """How much the forward keeps changes no result."""
-    case = middle(cell)
-    kept = c_kernel(case, tape=tape)
-    assert_all_same(call(kept, case), oracle(case), F64, case.T)
-    if tape == "recompute":
-        assert kept.tape_bytes(7, 3) < c_kernel(case).tape_bytes(7, 3)
 
 
 @every_cell
@@ -208,17 +178,6 @@ def test_no_gradient_of_some_results(cell):
     last = {name: torch.zeros_like(d) for name, d in case.d_last.items()}
     zero = dataclasses.replace(case, d_last=last)
     assert_all_same(call(kernel, case, d_last=(None,) * states), oracle(zero), F64, case.T)
-
-
-@pytest.mark.parametrize("wants", ["", "x", "W", "R b", "x c"])
-def test_only_wanted_gradients(wants):
-    """Frozen weights and an input without gradient: the others stay right, these are None."""
-    case = middle(cells.gru)
-    names = frozenset(wants.split())
-    got, want = call(c_kernel(case, wants=names), case), oracle(case)
-    assert {n for n in got if n.startswith("d")} == {f"d{n}" for n in (*names, "h")}
-    for name, value in got.items():
-        assert_same(name, value, want[name], F64, case.T)
 
 
 ODD = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}

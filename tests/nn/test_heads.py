@@ -13,9 +13,7 @@ from elman import cells, compiler
 from elman.autodiff.structure import structure
 from elman.engines.deer.problem import Formula
 from elman.errors import EngineError, InputError, ShapeError
-from helpers import Sizes, assert_close, job_of, need_engine, random_case, run
-
-DENSE = [cell for cell in cells.CORE if cell.division.blocks and cell is not cells.lstm_layernorm]
+from helpers import Sizes, job_of, random_case
 
 
 @elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], Q[2H, H], M[H, H]")
@@ -40,9 +38,6 @@ def numbered(x, h, W, R, b):
     return z * h + (1 - z) * elman.ops.tanh(n + b)
 
 
-OWN = [time_reversed, tied, numbered]
-
-
 def spread(weight: torch.Tensor, heads: int) -> torch.Tensor:
     """A block-diagonal weight [rows, columns / heads] as the dense matrix it stands for."""
     rows, own = weight.shape
@@ -51,40 +46,6 @@ def spread(weight: torch.Tensor, heads: int) -> torch.Tensor:
     for head in range(heads):
         whole[:, head, :, head] = weight.view(gates, heads, own, own)[:, head]
     return whole.view(rows, own * heads)
-
-
-@pytest.mark.parametrize(
-    "cell, engine",
-    [
-        *((cell, "reference") for cell in (*DENSE, *OWN)),
-        *((cell, "c") for cell in (cells.gru, cells.lstm, cells.lem, *OWN)),
-        *((cell, "deer") for cell in (cells.gru, cells.lstm)),
-        (cells.gru_before, "scan-backward"),
-    ],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_the_same_as_dense(cell, engine):
-    """With zeros between the heads: outputs, states, all gradients that the blocks have."""
-    if engine == "c":
-        need_engine("c")
-    sizes = Sizes(T=9, B=2, I=12 if cell is tied else 5, H=12)
-    case = random_case(cell.with_heads(3), sizes, 0, torch.float64)
-    got = run(case.cell, case, engine)
-    whole = random_case(cell, sizes, 0, torch.float64)
-    for part in ("inputs", "states"):
-        getattr(whole, part).update(getattr(case, part))
-    for name, value in case.weights.items():
-        blocks = name in cell.division.blocks
-        whole.weights[name] = spread(value, 3) if blocks else value
-    whole.d_output.copy_(case.d_output)
-    whole.d_last.update(case.d_last)
-    want = run(cell, whole, "reference")
-    for name, value in want.items():
-        found = got[name]
-        if name[1:] in cell.division.blocks:
-            value = value * (spread(torch.ones_like(found), 3))
-            found = spread(found, 3)
-        assert_close(found, value, msg=name)
 
 
 def test_structure():
@@ -147,26 +108,6 @@ def test_one_head_divides_nothing():
     for cell, size in ((time_reversed, 5), (tied, 5), (numbered, 12)):
         assert cell.with_heads(1) is cell
         assert elman.Recurrent(cell, size, size)(torch.randn(2, 3, size))[0].shape[-1] == size
-
-
-def test_numbers_are_divided_as_names_are():
-    """A state of 12 that is split in two has two parts of 6, each divided among the heads."""
-
-    def step(x, h, W, R):
-        a, b = elman.ops.split(R @ h + W @ x, 2)
-        c, d = elman.ops.split(h, 2)
-        return elman.ops.tanh(elman.ops.concat(a * c, b + d))
-
-    found = []
-    for twice in ("12", "2K"):
-        cell = elman.cell(
-            input="x[I]", state=f"h[{twice}]", weights=f"W[{twice}, I], R[{twice}, {twice}]"
-        )(step)
-        case = random_case(cell.with_heads(3), Sizes(T=5, B=2, I=5, H=12), 0, torch.float64)
-        found.append(run(case.cell, case, "reference"))
-    assert found[0].keys() == found[1].keys()
-    for name, value in found[0].items():
-        assert torch.equal(value, found[1][name]), name
 
 
 def test_heads_that_are_the_cell_itself():

@@ -1,4 +1,4 @@
-"""Zoneout, recurrent dropout and dropped weights as options, against formulas written out."""
+"""Zoneout, recurrent dropout, dropped weights and clipped gradients as options of modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from elman.frontend.changes import ClippedGradient, RecurrentDropout
 
 
 def test_clipping_holds_what_all_readers_send_back():
-    """Dropped in a product, read elsewhere as it is: the sum of both cotangents is clipped once."""
+    """Dropped in a product, read elsewhere as it is: the sum of both cotangents is clipped once,
+    at the line of the cell."""
 
     @cell(input="x[H]", state="h[H]", weights="R[H, H]")
     def both(x, h, R):
@@ -24,7 +25,7 @@ def test_clipping_holds_what_all_readers_send_back():
     made = both.with_changes(RecurrentDropout(0.5), ClippedGradient(0.1))
     graph = compiler.graph_of(made, compiler.training_rules(made))
     clips = [value for value in graph.walk() if value.op == "clip_gradient"]
-    assert len(clips) == 1
+    assert [clip.where for clip in clips] == [both.where]
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
@@ -33,6 +34,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"recurrent_dropout": -0.1}, "recurrent_dropout must be in"),
     ({"recurrent_dropout": 0.1, "recurrent_dropout_per": "batch"}, "recurrent_dropout_per must be"),
     ({"weight_dropout": 2}, "weight_dropout must be in"),
+    *(
+        ({"clip_gradient": limit}, "clip_gradient must be a positive number")
+        for limit in (0, -1.0, True, "1", float("nan"))
+    ),
 ]
 
 

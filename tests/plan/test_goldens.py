@@ -62,14 +62,6 @@ def test_golden(golden, cell):
     golden(f"plan_{cell.name}", text)
 
 
-@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
-def test_print_is_stable(cell):
-    """The same cell, compiled again, prints the same: no ids, no addresses, no order of sets."""
-    first = show_program(made(cell), hints(cell))
-    compiler._pair_of.cache_clear()
-    assert show_program(made(cell), hints(cell)) == first
-
-
 def counts(cell) -> tuple[int, ...]:
     """What a cell costs per step, as numbers, in the order of HEAD."""
     of = made(cell)
@@ -174,25 +166,3 @@ def test_weights_and_inputs_leave_the_loop(cell):
     assert not [v for v in computed(of.forward.step) if v.op == "matmul" and v.args[1] in inputs]
     d_inputs = {d for d in of.pair.d_inputs if d is not None}
     assert not d_inputs & set(computed(of.backward.step))
-
-
-def test_narrow_input_is_not_hoisted():
-    """W @ x with one column is an outer product: cheaper done again than stored."""
-    dims = tuple(sorted(cells.gru.bind(1, 128).items()))
-    of = program(compiler.pair_of(cells.gru), Spec(dims, wants=frozenset("WRbcx")))
-    assert of.hoisted == ()
-
-
-@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
-def test_three_tapes(cell):
-    """``recompute`` keeps the states alone; ``save`` at least what ``auto`` keeps."""
-    sizes = {tape: len(made(cell, tape=tape).kept) for tape in ("recompute", "auto", "save")}
-    assert sizes["recompute"] == 0
-    assert sizes["auto"] <= sizes["save"]
-
-
-def test_no_backward_no_tape():
-    """Without training nothing is taped, and the print says so."""
-    of = made(cells.lstm, training=False)
-    assert of.tape == ()
-    assert "no gradients" in show_program(of)
