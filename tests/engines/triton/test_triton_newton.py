@@ -10,9 +10,11 @@ import torch
 from elman import cell, cells
 from elman.engines import registry
 from elman.engines.deer import convergence, solvers
-from elman.engines.deer.equations import before
+from elman.engines.deer.equations import before, before_window
 from elman.engines.deer.kernel import DeerKernel
 from elman.engines.deer.problem import Formula, Problem
+from elman.engines.deer.solvers import BUDGET
+from elman.engines.group_step import Progress
 from elman.engines.triton import limits, newton, scans
 from elman.engines.triton.engine import ENGINE
 from elman.engines.triton.newton import Newton, ScannedNewton
@@ -86,6 +88,11 @@ UNLIKE = {
 }  # one, heads, groups, held, many
 
 
+def _guess(problem: Problem, rows: slice) -> tuple[torch.Tensor, ...]:
+    """The first iterate by torch ops."""
+    return solvers._initial_guess(problem, "first", problem.start, rows)
+
+
 def problem_of(case: Case) -> Problem:
     return Problem(Formula(job_of(case)), case.inputs, case.states, case.weights)
 
@@ -114,12 +121,16 @@ def test_one_iteration(
         method = solvers.METHODS["newton"]
         want = solvers._solved(problem, method, 1.0, values, jacobians, own)
         assert problem.iterations is not None
-        got, off = problem.iterations.improved(own, problem.start, rows)
+        notes = problem.iterations.notes(1)
+        got = problem.iterations.improved(own, problem.start, rows, Progress(notes))
         for a, b in zip(got, want, strict=True):
+            assert_close(a, b)
+        for a, b in zip(problem.iterations.guess(rows), _guess(problem, rows), strict=True):
             assert_close(a, b)
         far = max(float((a - b).abs().max()) for a, b in zip(own, values, strict=True))
         largest = max(1.0, *(float(value.abs().max()) for value in values))
-        assert off == pytest.approx(far / largest, rel=1e-4)
+        (worst, scale), *_ = notes.tolist()
+        assert worst / max(1.0, scale) == pytest.approx(far / largest, rel=1e-4)
         along = problem.iterations.jacobian(own, problem.start, rows, problem.leaves(own, rows))
         for a, b in zip(along, jacobians, strict=True):
             assert_close(a, b)
@@ -140,10 +151,17 @@ def test_residuals_and_distances_are_those_by_torch_ops(
     source = torch.Generator().manual_seed(1)
     y = tuple(torch.randn(40, *start.shape, generator=source) / 3 for start in problem.start)
     budget = 25 * problem.row_bytes
-    got = convergence.residual(problem, y, budget), convergence.disagreement(problem, y)
+    by_kernels: Any = problem.iterations
+    whole, parts = (tuple(convergence.errors(problem, y, size)) for size in (BUDGET, budget))
+    f = by_kernels.judged(y, slice(25, 40), by_kernels.notes(1)[0])
     problem.iterations = None
-    want = convergence.residual(problem, y, budget), convergence.disagreement(problem, y)
-    assert got == pytest.approx(want, rel=1e-4)
+    want = tuple(convergence.errors(problem, y, budget))
+    assert whole == pytest.approx(want, rel=1e-4)
+    assert parts[0] == pytest.approx(want[0], rel=1e-4)
+    assert parts[1] >= whole[1] / 2, "more windows, and others"
+    rows = slice(25, 40)
+    for a, b in zip(f, problem.values(before_window(problem.start, y, rows), rows), strict=True):
+        assert_close(a, b)
 
 
 @pytest.mark.interpreted
@@ -169,10 +187,40 @@ def test_what_is_not_finite(kernels: None) -> None:
     problem = problem_of(case)
     assert problem.iterations is not None
     y, rows = (torch.zeros(6, *problem.start[0].shape),), slice(0, 6)
-    made, off = problem.iterations.improved(y, problem.start, rows)
+    notes = problem.iterations.notes(3)
+    made = problem.iterations.iterated(y, problem.start, rows, notes[:1], 1e-6)
     assert made[0].isfinite().all()
-    assert off == problem.iterations.residual(y, rows) == float("inf")
-    assert problem.iterations.strayed(y, [0, 2], 4) == float("inf")
+    assert problem.iterations.guess(rows)[0].isfinite().all()
+    convergence.note_errors(problem.iterations, y, rows, notes[1:])
+    assert notes[:, 0].tolist() == [float("inf")] * 3
+    assert solvers.first_near(notes.tolist(), 1e-6) is None
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("cell, H", [(cells.gru, 2), (pair, 2), (cells.gru, 5)])
+def test_iterations_end_where_they_were_near_enough(cell: Cell, H: int, kernels: None) -> None:
+    """The result is that of the first iterate near enough, however many iterations were
+    launched."""
+    problem = problem_of(random_case(cell, Sizes(10, 2, 3, H)))
+    assert problem.iterations is not None
+    rows, found = slice(0, 10), []
+    for count in (8, 10):
+        notes = problem.iterations.notes(count)
+        first = problem.iterations.guess(rows)
+        y = problem.iterations.iterated(first, problem.start, rows, notes, 1e-3)
+        found.append((y, notes.tolist()))
+    k = solvers.first_near(found[0][1], 1e-3)
+    assert k is not None
+    assert k < 7, "there are iterations to spare"
+    for y, notes in found:
+        assert solvers.first_near(notes, 1e-3) == k
+        assert notes[k:] == [notes[k]] * (len(notes) - k)
+        for a, b in zip(y, found[0][0], strict=True):
+            assert torch.equal(a, b)
+    fewer = problem.iterations.notes(k + 1)
+    y = problem.iterations.iterated(problem.iterations.guess(rows), problem.start, rows, fewer, 0.0)
+    for a, b in zip(y, found[0][0], strict=True):
+        assert torch.equal(a, b)
 
 
 def formula_of(cell: Cell, H: int, dtype: torch.dtype = torch.float32) -> Formula:
@@ -208,6 +256,8 @@ def test_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("heads", [2, 12])
 def test_heads_share_their_kernels(heads: int) -> None:
     """As many lines for many heads as for few, each lane with its head's weights."""
+    few: Any
+    own: Any
     (few,) = formula_of(cells.gru.with_heads(2), 4)._iterations(newton.newton, torch.float32)
     (own,) = formula_of(cells.gru.with_heads(heads), 2 * heads)._iterations(
         newton.newton, torch.float32
@@ -229,7 +279,10 @@ def test_compiled(cell: Cell, H: int) -> None:
     made = formula_of(cell, H)._iterations(newton.newton, torch.float32)
     for one in made:
         assert isinstance(one, Newton)
-        shapes = dict.fromkeys(("jacobian", "residual"), scans.shape(limits.GROUP_ELEMENTS, 1))
+        evaluated = ("guess", "jacobian", "values")
+        shapes: dict[str, tuple[int, int]] = dict.fromkeys(
+            evaluated, scans.shape(limits.GROUP_ELEMENTS, 1)
+        )
         shapes["strayed"] = limits.GROUP_WINDOWS, scans.shape(limits.GROUP_ELEMENTS, 1)[1]
         if isinstance(one, ScannedNewton):
             shapes |= dict.fromkeys(("totals", "steps"), scans.block(one.n, 1))
@@ -237,9 +290,10 @@ def test_compiled(cell: Cell, H: int) -> None:
             of = getattr(one, "scan", one) if name in ("totals", "steps") else one
             kernel = function(name, getattr(of, f"{name}_text"))
             constants = {"STEPS": steps, "CHANNELS": channels}
-            constants |= {"LENGTH": convergence.WINDOW} if name == "strayed" else {}
+            if name == "strayed":
+                constants |= {"LENGTH": convergence.WINDOW, "WINDOWS": convergence.WINDOWS}
             types = {
-                name: "i32" if name in ("T", "N") else "*fp32"
+                name: {"T": "i32", "N": "i32", "k": "i32", "demanded": "fp32"}.get(name, "*fp32")
                 for name in kernel.arg_names
                 if name not in constants
             }

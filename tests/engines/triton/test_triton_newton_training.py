@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 import elman
+from calls import call
+from elman import cell as make_cell
 from elman import cells
 from elman.engines import registry
+from elman.engines.deer import kernel, solvers
+from elman.engines.deer.kernel import DeerKernel
 from elman.engines.triton import limits
+from elman.engines.triton.call_graphs import CallGraphs
 from elman.engines.triton.engine import ENGINE
 from elman.engines.triton.group_kernels import GroupKernels
 from elman.engines.triton.newton import Newton
 from elman.frontend.cell import Cell
-from helpers import Sizes, assert_same, oracle, random_case, run
+from elman.ops import sigmoid, tanh
+from helpers import Sizes, assert_same, job_of, oracle, random_case, run
+
+
+@make_cell(input="x[I]", static="s[H]", state="h[H]", weights="W[H, I], R[H, H], u[H]")
+def given(x, s, h, W, R, u):
+    """A value per sequence, which a state holds."""
+    return tanh(W @ x + sigmoid(u * s) * (R @ h))
+
 
 pytestmark = pytest.mark.interpreted
 
@@ -76,3 +91,43 @@ def test_resets_and_lengths(given: str, launched: list[str]) -> None:
     assert {"improved", "linearised"} <= set(launched)
     for name, want in found[1].items():
         assert_same(name, found[0][name], want, torch.float32, 16)
+
+
+@pytest.fixture
+def graphs(launched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU's calls go the way of a GPU's, where calls that come again are graphs."""
+    monkeypatch.setattr(registry, "newton", lambda device: ENGINE.newton())
+    monkeypatch.setattr(CallGraphs, "applies", lambda self, tensors: True)
+
+
+@pytest.mark.parametrize("cell, H", [(cells.gru, 2), (cells.sru, 2), (given, 2)])
+def test_calls_that_come_again(cell: Cell, H: int, graphs: None) -> None:
+    """Other numbers in a graph's memory, and outputs that are no states; one look of the host."""
+    made: Any = DeerKernel(job_of(random_case(cell, Sizes(9, 2, 3, H))), "deer")
+    for seed in range(3):
+        case = random_case(cell, Sizes(9, 2, 3, H), seed=seed)
+        got = call(made, case)
+        for name, want in oracle(case).items():
+            assert_same(name, got[name], want, torch.float32, case.T)
+    assert made.last.solver == "newton"
+    assert [len(graphs._graphs) for graphs in made._graphs] == [1, 1]
+
+
+def test_iterations_that_are_more_than_were_launched(
+    graphs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host runs the rest of them, and launches as many the next time; what no kernel solves
+    goes to the other solvers."""
+    monkeypatch.setattr(solvers, "BURST", 1)
+    monkeypatch.setattr(kernel, "BURST", 1)
+    case = random_case(cells.gru, Sizes(9, 2, 3, 2))
+    made = DeerKernel(job_of(case), "deer")
+    for burst in (4, 4):
+        got = call(made, case)
+        for name, want in oracle(case).items():
+            assert_same(name, got[name], want, torch.float32, case.T)
+        assert made._burst == burst == made.last.iterations + 1
+    monkeypatch.setattr(kernel, "refusal_of_errors", lambda *given: "no")
+    got = call(made, case)
+    assert made.last.solver == "newton"
+    assert_same("out", got["out"], oracle(case)["out"], torch.float32, case.T)

@@ -84,7 +84,7 @@ def _fits(texts, constants, target):
     for name, text in texts.items():
         made = function(name, text)
         types = {
-            name: "i32" if name in ("T", "N") else "*fp32"
+            name: "i32" if name in ("T", "N", "y0_n", "y0_c") else "*fp32"
             for name in made.arg_names
             if name not in constants
         }

@@ -30,7 +30,7 @@ class Backward:
         self.d_last = self.formula.gate_blocks(leaves, d_last_states)
         self.carry: Trajectory = tuple(torch.zeros_like(part) for part in problem.start)
         self.d_states: dict[Node, Tensor] = {}
-        self.d_held = dict.fromkeys(problem.formula.held, torch.zeros(()))
+        self.d_held = dict.fromkeys(problem.formula.held, problem.constant(0.0))
         self.d_inputs: dict[Node, list[Tensor]] = {
             leaf: [] for leaf in step.inputs if leaf.name in wants
         }
@@ -167,8 +167,9 @@ class Backward:
             mine = {block: d for block, d in of_blocks.items() if block.name == leaf.name}
             return formula.joined([*mine], [*mine.values()], like)
 
+        zero = self.problem.constant(0.0)
         d_inputs = {
-            gate_block: torch.cat(rows[::-1]) if rows else torch.zeros(())
+            gate_block: torch.cat(rows[::-1]) if rows else zero
             for gate_block, rows in self.d_inputs.items()
         }
         wanted = {gate_block.name for gate_block in d_inputs}

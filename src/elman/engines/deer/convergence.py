@@ -4,13 +4,17 @@ them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from elman.engines.deer.equations import Equations, Trajectory, before_window, largest, windows
+
+if TYPE_CHECKING:
+    from elman.engines.deer.iterations import Iterations
 
 WINDOWS, WINDOW = 4, 16  # sampled windows, and their steps at most
 
@@ -43,11 +47,8 @@ def residual(equations: Equations, y: Trajectory, budget: int) -> float:
     """
     worst = 0.0
     for rows in windows(equations, budget):
-        if equations.iterations is not None:
-            off = equations.iterations.residual(y, rows)
-        else:
-            values = equations.values(before_window(equations.start, y, rows), rows)
-            off = largest([a[rows] - b for a, b in zip(y, values, strict=True)])
+        values = equations.values(before_window(equations.start, y, rows), rows)
+        off = largest([a[rows] - b for a, b in zip(y, values, strict=True)])
         if math.isnan(off):
             return off
         worst = max(worst, off)
@@ -62,10 +63,7 @@ def disagreement(equations: Equations, y: Trajectory) -> float:
     length = min(WINDOW, equations.steps)
     last = equations.steps - length
     starts = sorted({round(last * k / (WINDOWS - 1)) for k in range(WINDOWS)})
-    if equations.iterations is not None:
-        worst = equations.iterations.strayed(y, starts, length)
-    else:
-        worst = _strayed(equations, y, starts, length)
+    worst = _strayed(equations, y, starts, length)
     return worst / (math.sqrt(length) * max(1.0, largest(y)))
 
 
@@ -87,15 +85,54 @@ def _strayed(equations: Equations, y: Trajectory, starts: Sequence[int], length:
     return worst
 
 
+def note_errors(kernels: Iterations, y: Trajectory, rows: slice, notes: Tensor) -> Trajectory:
+    """Note by kernels what :func:`errors_noted` reads; f along the steps.
+
+    Args:
+        y, rows: a trajectory, and which of its steps.
+        notes: memory for it [2, 2], of :meth:`Iterations.notes`.
+    """
+    f = kernels.judged(y, rows, notes[0])
+    kernels.stray(y, rows, WINDOWS, min(WINDOW, rows.stop - rows.start), notes[1])
+    return f
+
+
+def errors_noted(notes: Sequence[Sequence[float]], steps: int) -> tuple[float, float]:
+    """Residual and disagreement, as of :func:`residual` and :func:`disagreement`, of what was noted
+    for windows of so many steps at most."""
+    scale = max(1.0, *(largest for _, largest in notes[::2]))
+    worst, strayed = (max(off for off, _ in notes[first::2]) for first in (0, 1))
+    return worst / scale, strayed / (math.sqrt(min(WINDOW, steps)) * scale)
+
+
+def errors(equations: Equations, y: Trajectory, budget: int) -> Iterator[float]:
+    """The residual of a trajectory, and its disagreement with a sequential run; each is computed
+    when it is asked for, or both by kernels."""
+    kernels = equations.iterations
+    if kernels is None:
+        yield residual(equations, y, budget)
+        yield disagreement(equations, y)
+        return
+    slices = [*windows(equations, budget)]
+    notes = kernels.notes(2 * len(slices))
+    for k, rows in enumerate(slices):
+        note_errors(kernels, y, rows, notes[2 * k : 2 * k + 2])
+    yield from errors_noted(notes.tolist(), slices[0].stop)
+
+
 def refusal(equations: Equations, y: Trajectory, dtype: torch.dtype, budget: int) -> str | None:
     """Why a trajectory is not accepted, or None."""
+    return refusal_of_errors(errors(equations, y, budget), dtype)
+
+
+def refusal_of_errors(errors: Iterable[float], dtype: torch.dtype) -> str | None:
+    """Why a trajectory with such a residual and disagreement is not accepted, or None."""
     demanded = TOLERANCES[dtype]
-    error = residual(equations, y, budget)
-    if not error <= demanded.residual:
-        return f"residual {error:.2g} (at most {demanded.residual:.2g})"
-    error = disagreement(equations, y)
-    if not error <= demanded.agreement:
-        return f"{error:.2g} off a sequential run (at most {demanded.agreement:.2g})"
+    texts = "residual {:.2g} (at most {:.2g})", "{:.2g} off a sequential run (at most {:.2g})"
+    limits = demanded.residual, demanded.agreement
+    for error, limit, text in zip(errors, limits, texts, strict=True):
+        if not error <= limit:
+            return text.format(error, limit)
     return None
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from elman.engines.deer.equations import Rows, Trajectory
+from elman.engines.deer.equations import Trajectory
 from elman.engines.deer.scans import Units
+from elman.engines.group_step import Progress
 from elman.ir.graph import Node
 
 if TYPE_CHECKING:
@@ -29,41 +28,66 @@ class Iterations:
         self._problem, self._kernels = problem, kernels
         self._read_rows: tuple[tuple[int, int], list[tuple[Tensor, Tensor]]] | None = None
 
-    def improved(self, y: Trajectory, start: Trajectory, rows: slice) -> tuple[Trajectory, float]:
-        """One Newton iteration on some steps: the next iterate, and the residual of the given one
-        relative to its largest value (at least 1)."""
-        operands = self._rows_read(rows)
-        iterates = [
-            kernel.improved(part, first, *read)
-            for kernel, part, first, read in zip(self._kernels, y, start, operands, strict=True)
-        ]
-        worst, largest = torch.stack([off for _, off in iterates]).amax(0).tolist()
-        off = worst / max(1.0, largest) if math.isfinite(worst) else math.inf
-        return tuple(iterate for iterate, _ in iterates), off
+    def guess(self, rows: slice) -> Trajectory:
+        """The first iterate of some steps: f of zeros."""
+        count = rows.stop - rows.start
+        each = zip(self._kernels, self._problem.start, self._rows_read(rows), strict=True)
+        return tuple(kernel.guess(first, *read, count) for kernel, first, read in each)
 
-    def residual(self, y: Trajectory, rows: slice) -> float:
-        """Largest |y[t] - f(y[t-1], x[t])| of some steps of a trajectory; infinite for a NaN."""
-        first = tuple(part[rows.start - 1] for part in y) if rows.start else self._problem.start
-        each = zip(self._kernels, y, first, self._rows_read(rows), strict=True)
-        residuals = [
-            kernel.residual(part[rows], before, *read) for kernel, part, before, read in each
-        ]
-        return float(torch.stack(residuals).amax())
+    def improved(
+        self, y: Trajectory, start: Trajectory, rows: slice, progress: Progress
+    ) -> Trajectory:
+        """One Newton iteration on some steps: the next iterate; noted is how far the given one was
+        from the end."""
+        each = zip(self._kernels, y, start, self._rows_read(rows), strict=True)
+        return tuple(
+            kernel.improved(part, first, *read, progress) for kernel, part, first, read in each
+        )
 
-    def strayed(self, y: Trajectory, starts: Sequence[int], length: int) -> float:
-        """Largest distance of a trajectory from windows of so many steps that are run sequentially
-        from its own states; infinite for a NaN."""
-        problem = self._problem
-        begins = torch.tensor(starts, device=problem.device)
-        rows = (begins.unsqueeze(1) + torch.arange(length, device=problem.device)).flatten()
-        operands = self._read(rows, len(rows), None)
-        distances: list[Tensor] = []
-        for kernel, part, first, read in zip(
-            self._kernels, y, problem.start, operands, strict=True
-        ):
-            before = torch.cat((first.unsqueeze(0), part))[begins]
-            distances.append(kernel.strayed(before, part[rows], *read))
-        return float(torch.stack(distances).amax())
+    def iterated(
+        self, y: Trajectory, start: Trajectory, rows: slice, off: Tensor, demanded: float
+    ) -> Trajectory:
+        """Several iterations on some steps, without a look by the host.
+
+        Args:
+            y: where they begin.
+            start: what precedes the steps.
+            rows: the steps.
+            off: zeros, a row for each iteration, as of :class:`Progress`.
+            demanded: a residual that is near enough, as a share of the largest value (at least 1).
+
+        Returns:
+            What followed the first iterate that was near enough, or the last.
+        """
+        for k in range(off.shape[0]):
+            y = self.improved(y, start, rows, Progress(off, k, demanded))
+        return y
+
+    def judged(self, y: Trajectory, rows: slice, off: Tensor) -> Trajectory:
+        """f along some steps of a trajectory; noted in ``off`` [2] are the largest distance of the
+        steps from it, infinite for a NaN, and the trajectory's largest value."""
+        each = zip(self._kernels, y, self._before(y, rows), self._rows_read(rows), strict=True)
+        return tuple(
+            kernel.values(part[rows], first, *read, Progress(off))
+            for kernel, part, first, read in each
+        )
+
+    def stray(self, y: Trajectory, rows: slice, windows: int, length: int, off: Tensor) -> None:
+        """Note in ``off`` [2] the largest distance of some steps of a trajectory from windows of so
+        many that are run sequentially from its own states, infinite for a NaN. The first begins at
+        the first step, the last ends at the last, the others are at equal distances."""
+        each = zip(self._kernels, y, self._before(y, rows), self._rows_read(rows), strict=True)
+        for kernel, part, first, read in each:
+            own = part[rows]
+            kernel.strayed(own, first, *read, Progress(off), windows=windows, length=length)
+
+    def _before(self, y: Trajectory, rows: slice) -> Trajectory:
+        """The states that precede some steps of a trajectory."""
+        return tuple(part[rows.start - 1] for part in y) if rows.start else self._problem.start
+
+    def notes(self, count: int) -> Tensor:
+        """Memory for notes of so many iterations or checks, as of :class:`Progress`."""
+        return self._problem.start[0].new_zeros(count, 2)
 
     def jacobian(
         self, y: Trajectory, first: Trajectory, rows: slice, values: dict[Node, Tensor]
@@ -76,7 +100,11 @@ class Iterations:
             values: their leaves, and what has been computed of them.
         """
         each = zip(self._kernels, y, first, self._rows_read(rows, values), strict=True)
-        jacobians = [kernel.linearised(part, start, *read)[0] for kernel, part, start, read in each]
+        nobody_reads = Progress(y[0].new_empty(1, 2))
+        jacobians = [
+            kernel.linearised(part, start, *read, nobody_reads)[0]
+            for kernel, part, start, read in each
+        ]
         return tuple(
             A if isinstance(algebra, Units) else A.permute(0, 3, 1, 2)
             for A, algebra in zip(jacobians, self._problem.algebras, strict=True)
@@ -89,13 +117,9 @@ class Iterations:
         steps."""
         key = rows.start, rows.stop
         if self._read_rows is None or self._read_rows[0] != key:
-            self._read_rows = key, self._read(rows, rows.stop - rows.start, values)
+            problem, count = self._problem, rows.stop - rows.start
+            values = problem.leaves_of_rows(rows) if values is None else dict(values)
+            problem.evaluate([leaf for kernel in self._kernels for leaf in kernel.leaves], values)
+            operands = [kernel.operands(values, count, problem.batch) for kernel in self._kernels]
+            self._read_rows = key, operands
         return self._read_rows[1]
-
-    def _read(
-        self, rows: Rows, count: int, values: dict[Node, Tensor] | None
-    ) -> list[tuple[Tensor, Tensor]]:
-        problem = self._problem
-        values = problem.leaves_of_rows(rows) if values is None else dict(values)
-        problem.evaluate([leaf for kernel in self._kernels for leaf in kernel.leaves], values)
-        return [kernel.operands(values, count, problem.batch) for kernel in self._kernels]

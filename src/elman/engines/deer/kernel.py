@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from elman.engines import registry
+from elman.engines import deadline, registry
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.deer import sequential
 from elman.engines.deer.backward import Backward
-from elman.engines.deer.convergence import finite
+from elman.engines.deer.convergence import (
+    TOLERANCES,
+    errors_noted,
+    finite,
+    note_errors,
+    refusal_of_errors,
+)
 from elman.engines.deer.equations import Trajectory, before_window, windows
 from elman.engines.deer.problem import COPIES, Formula, Problem
-from elman.engines.deer.solvers import BUDGET, CHAIN, IN_CACHE, Solution, solve
+from elman.engines.deer.solvers import (
+    BUDGET,
+    BURST,
+    CHAIN,
+    IN_CACHE,
+    Solution,
+    first_near,
+    solve,
+)
 from elman.engines.precision import multiplying
 from elman.errors import warn_once
 from elman.ir.graph import Node
 from elman.ir.types import Shape
 from elman.plan.cost import item_bytes
 from elman.plan.prices import width
+
+# (bytes) of arguments and results of a direction's captured calls at most; graphs keep the memory
+# of everything in between, some twenty times as much
+GRAPHS = 16 << 20
 
 
 class DeerKernel(Kernel):
@@ -37,20 +55,22 @@ class DeerKernel(Kernel):
     def __init__(self, job: Job, engine: str, solvers: tuple[str, ...] = CHAIN) -> None:
         self.engine, self.solvers = engine, solvers
         self.formula = Formula(job)
-        self._job = job
+        self.job = job
         self._sequential: Kernel | None = None
         self._looked = False
         self.calls = self.fallbacks = 0
         self.last = Solution()
         self.budget = IN_CACHE if job.spec.device == "cpu" else BUDGET
+        self._burst = BURST  # iterations of a forward that runs at once
+        self._graphs: tuple[Any, Any] | None = None  # of both directions
 
     def describe(self) -> dict[str, Any]:
         """Engine, and solvers in the order in which they are tried; where a device has kernels of
         Newton's iteration, whether these run it, or why not."""
         facts = {"engine": self.engine, "schedule": "+".join(self.solvers)}
-        spec = self._job.spec
+        spec = self.job.spec
         if self.solvers and registry.newton(spec.device) is not None:
-            kernels = self.formula.newton(spec.device, getattr(torch, spec.dtype))
+            kernels = self._kernels()
             why = f"by torch's operations ({kernels})" if isinstance(kernels, str) else "in kernels"
             facts["iterations"] = why
         return facts
@@ -62,16 +82,16 @@ class DeerKernel(Kernel):
     def tape_bytes(self, T: int, B: int) -> int:
         """Memory of the trajectory and the initial states (bytes)."""
         sizes = self.formula.sizes
-        states = sum(width(leaf, sizes) for leaf in self._job.graph.states)
-        return item_bytes(self._job.spec) * B * (states + T * self._recurrent())
+        states = sum(width(leaf, sizes) for leaf in self.job.graph.states)
+        return item_bytes(self.job.spec) * B * (states + T * self._recurrent())
 
     def workspace_bytes(self, T: int, B: int) -> int:
         """Jacobians and values of a window, iterates, output (bytes); of a trajectory that is
         found, not of steps that are run sequentially."""
-        formula, each = self.formula, item_bytes(self._job.spec) * B
+        formula, each = self.formula, item_bytes(self.job.spec) * B
         jacobians = COPIES * formula.jacobian_width
         steps = min(T, max(1, self.budget // max(1, each * jacobians)))
-        output = sum(width(value, formula.sizes) for value in self._job.graph.outputs)
+        output = sum(width(value, formula.sizes) for value in self.job.graph.outputs)
         window = steps * (jacobians + formula.values_width)
         return each * (window + T * (self._recurrent() + output))
 
@@ -83,7 +103,7 @@ class DeerKernel(Kernel):
         )
 
     def _problem(self, call: Call) -> Problem:
-        graph = self._job.graph
+        graph = self.job.graph
 
         def by_name(leaves: Sequence[Node], values: Sequence[Tensor]) -> dict[str, Tensor]:
             return {leaf.name: value for leaf, value in zip(leaves, values, strict=True)}
@@ -101,36 +121,92 @@ class DeerKernel(Kernel):
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
+        self.calls += 1
+        result = self._forward_at_once(call) if self._runs_at_once(call) else None
+        if result is not None:
+            return result
         problem = self._problem(call)
         y = self._trajectory(problem, call)
-        step, graph = self.formula.pair.step, self._job.graph
         outputs: list[Tensor] = []
-        computed: dict[Node, Tensor] = {}
-        T = 0
+        last: tuple[Tensor, ...] = ()
         for rows in windows(problem, self.budget):
-            values = problem.leaves(before_window(problem.start, y, rows), rows)
-            computed = dict(zip(step.roots, problem.evaluate(step.roots, values), strict=True))
-            T = rows.stop - rows.start
-            pieces = [problem.broadcast(computed[root], root, T) for root in step.outputs]
-            outputs.append(_concat_blocks(pieces, graph.output_shape))
+            output, last = self._ends(problem, call, rows, self._values(problem, y, rows, {}))
+            outputs.append(output)
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        if not self.job.spec.training:
+            return Result(output, last)
+        return Result(output, last, y or (output.new_empty(0),))  # what is empty has none
+
+    def _values(
+        self, problem: Problem, y: Trajectory, rows: slice, known: dict[Node, Tensor]
+    ) -> dict[Node, Tensor]:
+        """Outputs and next states of some steps of a trajectory, some of them being known."""
+        roots = self.formula.pair.step.roots
+        if all(root in known for root in roots):
+            return known
+        values = problem.leaves(before_window(problem.start, y, rows), rows) | known
+        return dict(zip(roots, problem.evaluate(roots, values), strict=True))
+
+    def _ends(
+        self, problem: Problem, call: Call, rows: slice, values: dict[Node, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The output of some steps, and the states after the last of them."""
+        step, graph, T = self.formula.pair.step, self.job.graph, rows.stop - rows.start
+        pieces = [problem.broadcast(values[root], root, T) for root in step.outputs]
         last: list[Tensor] = []
         for leaf, state in zip(graph.states, call.states, strict=True):
             gate_blocks = [
                 k for k, gate_block in enumerate(step.states) if gate_block.name == leaf.name
             ]
             ends = [
-                problem.broadcast(computed[step.next_states[k]], step.states[k], T)[-1:]
+                problem.broadcast(values[step.next_states[k]], step.states[k], T)[-1:]
                 for k in gate_blocks
             ]
             last.append(_concat_blocks(ends, leaf.shape).reshape(state.shape))
-        if not self._job.spec.training:
-            return Result(output, tuple(last))
-        return Result(output, tuple(last), y or (output.new_empty(0),))  # what is empty has none
+        return _concat_blocks(pieces, graph.output_shape), tuple(last)
+
+    def _runs_at_once(self, call: Call) -> bool:
+        """Whether a forward is made of kernels that the host need not look after: iterations, what
+        accepts their result, and the output."""
+        spec, formula = self.job.spec, self.formula
+        if not self.solvers or self.solvers[0] != "newton" or not formula.state_groups:
+            return False
+        if isinstance(self._kernels(), str):
+            return False
+        T, B, _ = call.sizes
+        return 0 < T * formula.row_bytes(B, item_bytes(spec)) <= self.budget
+
+    def _forward_at_once(self, call: Call) -> Result | None:
+        """A forward with one look of the host, at the end; None if its result is not accepted."""
+        deadline.check()
+        form, burst, dtype = call.form, self._burst, call.states[0].dtype
+        demanded = TOLERANCES[dtype].residual
+
+        def compute(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+            call = form.call(tensors)
+            problem = self._problem(call)
+            kernels, rows = problem.iterations, slice(0, problem.steps)
+            assert kernels is not None, "asked for before"
+            notes = kernels.notes(burst + 2)
+            y = kernels.iterated(kernels.guess(rows), problem.start, rows, notes[:burst], demanded)
+            f = note_errors(kernels, y, rows, notes[burst:])
+            values = self._values(problem, y, rows, problem.next_values(f))
+            return *self._ends(problem, call, rows, values), y, notes
+
+        with multiplying(call.states[0], "ieee"):  # the convergence checks demand all bits
+            output, last, y, notes = self._run(0, compute, call.tensors, (form, burst))
+        noted = notes.tolist()
+        k = first_near(noted[:burst], demanded)
+        if k is None:
+            return None
+        errors = errors_noted(noted[burst:], call.sizes[0])
+        if refusal_of_errors(errors, dtype) is not None:
+            return None
+        self.last = Solution(y, "newton", k)
+        return Result(output, last, y if self.job.spec.training else ())
 
     def _trajectory(self, problem: Problem, call: Call) -> Trajectory:
         """The recurrent states of all steps."""
-        self.calls += 1
         if not problem.start:
             return ()
         if self.solvers:
@@ -138,15 +214,17 @@ class DeerKernel(Kernel):
                 solution = solve(problem, self.solvers, budget=self.budget)
             self.last = solution
             if solution.y is not None:
+                if solution.solver == "newton" and solution.iterations >= self._burst:
+                    self._burst = -(-(solution.iterations + 1) // BURST) * BURST
                 return solution.y
             if finite(call.tensors):
                 self.fallbacks += 1
                 self._warn_fallback(solution)
         if not self._looked:
-            self._sequential, self._looked = sequential.sequential_kernel(self._job), True
+            self._sequential, self._looked = sequential.sequential_kernel(self.job), True
         if self._sequential is None:
             return sequential.run_sequentially(problem)
-        leaves = self._job.graph.states
+        leaves = self.job.graph.states
         rows = sequential.rows_by_kernel(self._sequential, call, leaves)
         step = self.formula.pair.step
         named = {leaf.name: part[1:] for leaf, part in zip(leaves, rows)}
@@ -163,29 +241,59 @@ class DeerKernel(Kernel):
     def _warn_fallback(self, solution: Solution) -> None:
         """One warning per cell and process."""
         warn_once(
-            f"engine deer ran {self._job.name} step by step, because no solver's result was "
+            f"engine deer ran {self.job.name} step by step, because no solver's result was "
             f"accepted ({solution.attempts}). The results are correct, only slower to compute. "
             f"This warning is shown once.",
-            f"deer {self._job.name}",
+            f"deer {self.job.name}",
         )
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
         """Exact gradients along the trajectory: one reverse scan, then one batch of all rows."""
+        form, first, last = call.form, len(call.tensors), len(call.tensors) + len(saved)
+
+        def compute(tensors: Sequence[Any]) -> Gradients:
+            d_output, *d_last = tensors[last:]
+            ends = Cotangents(d_output, tuple(d_last))
+            return self._gradients(form.call(tensors[:first]), tensors[first:last], ends)
+
+        tensors = (*call.tensors, *saved, cotangents.output, *cotangents.last)
+        with multiplying(call.states[0], "ieee"):
+            return self._run(1, compute, tensors, form)
+
+    def _run(
+        self, way: int, compute: Callable[[Any], Any], tensors: Sequence[Any], facts: Any
+    ) -> Any:
+        """What a function of tensors returns; where there are kernels, calls that come again are
+        graphs."""
+        kernels = self._kernels()
+        if isinstance(kernels, str) or not kernels:
+            return compute(tensors)
+        if self._graphs is None:
+            graphs = kernels[0].graphs
+            self._graphs = graphs(GRAPHS), graphs(GRAPHS)
+        return self._graphs[way].run(compute, tensors, facts)
+
+    def _kernels(self) -> tuple[Any, ...] | str:
+        """Kernels of Newton's iteration on the job's device; or why there are none."""
+        spec = self.job.spec
+        return self.formula.newton(spec.device, getattr(torch, spec.dtype))
+
+    def _gradients(self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents) -> Gradients:
         problem = self._problem(call)
         y = tuple(saved) if problem.start else ()
-        d_last, wants = self._ends(cotangents.last), self._job.spec.wants
+        d_last, wants = self._cotangents_by_name(cotangents.last), self.job.spec.wants
         back = Backward(problem, y, cotangents.output, d_last, wants)
         size = max(1, self.budget // max(1, problem.row_bytes)) if problem.start else problem.steps
         for stop in range(problem.steps, 0, -size):
             back.window(slice(max(0, stop - size), stop))
         return back.gradients(call)
 
-    def _ends(self, d_last: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
+    def _cotangents_by_name(self, d_last: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
         return {
             leaf.name: d if d is None else d.reshape(d.shape[-1 - len(leaf.shape) :])
-            for leaf, d in zip(self._job.graph.states, d_last, strict=True)
+            for leaf, d in zip(self.job.graph.states, d_last, strict=True)
         }
 
 

@@ -86,6 +86,10 @@ class Formula:
         computed = walk([end for end in ends if end is not None])
         return sum(width(v, self.sizes) for v in computed if v.args and not loop_invariant(v))
 
+    def row_bytes(self, batch: int, item_bytes: int) -> int:
+        """Memory of the Jacobians of one step (bytes)."""
+        return COPIES * batch * self.jacobian_width * item_bytes
+
     def newton(self, device: str, dtype: torch.dtype) -> tuple[Any, ...] | str:
         """Kernels of a whole iteration for each bundle of states; or why there are none."""
         key = (device, dtype)
@@ -226,6 +230,16 @@ class Problem(Equations):
         }
         return tuple(state_group.packed(wide) for state_group in self.state_groups)
 
+    def next_values(self, f: Trajectory) -> dict[Node, Tensor]:
+        """Next states by the nodes that compute them, of a trajectory of next states."""
+        step, values = self.formula.pair.step, dict[Node, Tensor]()
+        for state_group, packed in zip(self.state_groups, f, strict=True):
+            for k, state in state_group.unpacked(packed, self.batch).items():
+                leaf, node = step.states[k], step.next_states[k]
+                if bool(leaf.shape) == bool(node.shape):
+                    values[node] = self.bare(state, leaf)
+        return values
+
     def width(self, value: Node) -> int:
         """Units of a gate block; 1 for a scalar."""
         return width(value, self._sizes)
@@ -236,9 +250,13 @@ class Problem(Equations):
             value = value.unsqueeze(-1)
         return value.expand(*lead, self.batch, self.width(leaf))
 
+    def constant(self, value: float) -> Tensor:
+        """A number as a tensor []."""
+        return self._arrays.constant(value)
+
     def zeros(self, leaf: Node, *lead: int) -> Tensor:
         """Zeros in the form of :meth:`broadcast`; not to be written to."""
-        return self._arrays.constant(0.0).expand(*lead, self.batch, self.width(leaf))
+        return self.constant(0.0).expand(*lead, self.batch, self.width(leaf))
 
     def bare(self, column: Tensor, leaf: Node) -> Tensor:
         """The reverse of :meth:`broadcast`: scalars without their axis of units."""

@@ -9,7 +9,8 @@ iteration, which is exact after t iterations at step t; with 1 it is Newton's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -32,6 +33,7 @@ from elman.engines.deer.scans import Algebra, Dense, Units, scan
 BUDGET = 256 << 20  # (bytes) that the Jacobians of a window and what makes them may take
 IN_CACHE = 32 << 20  # … on a processor, whose cores share a last level cache of that order
 _CLIP = 1e8  # iterates are kept below it, as in the authors' code
+BURST = 4  # iterations by kernels before the host looks
 _STEPS = 32  # of a window of solver "windowed"
 
 
@@ -187,10 +189,13 @@ def _window(
 ) -> tuple[Trajectory, int, str | None]:
     """Iterate on the steps of one window."""
     method, replaced = METHODS[name], 0
-    y = _initial_guess(equations, guess, start, rows)
     demanded = TOLERANCES[start[0].dtype].residual if start else 0.0
-    if method.plain and watch is None and equations.iterations is not None:
-        return _by_kernels(equations.iterations, method, y, start, rows, demanded)
+    kernels = equations.iterations
+    if method.plain and watch is None and kernels is not None:
+        first = guess == "first"
+        y = kernels.guess(rows) if first else _initial_guess(equations, guess, start, rows)
+        return _by_kernels(kernels, method, y, start, rows, demanded)
+    y = _initial_guess(equations, guess, start, rows)
     scale, last = method.scale, math.inf
     accepted = y
     for iteration in range(method.iterations + 1):
@@ -226,14 +231,39 @@ def _by_kernels(
     rows: slice,
     demanded: float,
 ) -> tuple[Trajectory, int, str | None]:
-    """Iterate by kernels that run whole iterations."""
-    off = math.nan
-    for iteration in range(method.iterations + 1):
+    """Iterate by kernels that run whole iterations, several at a time."""
+    count, worst = method.iterations + 1, math.inf
+    for first in range(0, count, BURST):
         deadline.check()
-        y, off = kernels.improved(y, start, rows)
-        if off <= demanded:
-            return y, iteration, None
-    return y, method.iterations, f"residual {off:.2g} after {method.iterations} iterations"
+        off = kernels.notes(min(BURST, count - first))
+        y = kernels.iterated(y, start, rows, off, demanded)
+        notes = off.tolist()
+        k = first_near(notes, demanded)
+        if k is not None:
+            return y, first + k, None
+        worst = notes[-1][0] / max(1.0, notes[-1][1])
+    return y, method.iterations, f"residual {worst:.2g} after {method.iterations} iterations"
+
+
+def first_near(notes: Sequence[Sequence[float]], demanded: float) -> int | None:
+    """The first iteration of some whose iterate was near enough, as the kernels decide it in
+    float32.
+
+    Args:
+        notes: of each iteration the largest residual, and the largest value.
+        demanded: of the residual, as a share of the largest value (at least 1).
+    """
+    for k, (worst, scale) in enumerate(notes):
+        limit = _float32(_float32(demanded) * max(1.0, scale))
+        if worst <= limit and math.isfinite(worst):
+            return k
+    return None
+
+
+def _float32(value: float) -> float:
+    """A number rounded to float32."""
+    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    return rounded
 
 
 def _initial_guess(

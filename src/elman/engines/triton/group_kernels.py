@@ -8,15 +8,20 @@ own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from elman.engines.group_step import Progress
 from elman.engines.triton import limits, scans
+from elman.engines.triton.call_graphs import CallGraphs
 from elman.engines.triton.launch import launching
 from elman.engines.triton.linearised import Linearised
 from elman.engines.triton.source import function, indented, kernel
 from elman.ir.graph import Node
+
+OPERANDS = "y, y0, X, vec, off, k, demanded"
 
 
 class GroupKernels:
@@ -29,14 +34,15 @@ class GroupKernels:
             a sample, and units of a group, in this order.
     """
 
+    graphs: ClassVar[type[CallGraphs]] = CallGraphs  # what runs calls of them that come again
+
     def __init__(self, groups: Sequence[Linearised], *, units: bool) -> None:
         self.groups, self.units = groups, units
         self._first = groups[0]
         self.n = self._first.n
         self.leaves = [leaf for group in groups for leaf in (*group.rows, *group.invariants)]
         self.jacobian_text, self.strayed_text = self._jacobian(), self._strayed()
-        lines = [*self._head(), *self._first.values(), *self._extremes()]
-        self.residual_text = kernel("residual", ("y, y0, X, vec, off", *scans.SIZES), lines)
+        self.guess_text, self.values_text = self._guess(), self._values()
 
     def operands(
         self, values: Mapping[Node, Tensor], rows: int, batch: int
@@ -62,15 +68,15 @@ class GroupKernels:
             )
             for group in self.groups
         ]
-        return X.contiguous(), torch.stack(flat, -1).reshape(-1)
+        return X.contiguous(), _stacked(flat, -1).reshape(-1)
 
     def _planes(self, values: Sequence[Tensor], rows: int, batch: int) -> Tensor:
         """A value of rows of all groups, [n, T, N]; [1, T, N] if units are channels."""
         if self.units:
             wide = [v.expand(rows, batch, self._first.width) for v in values]
-            return torch.stack(wide, 2).reshape(1, rows, -1)
+            return _stacked(wide, 2).reshape(1, rows, -1)
         wide = [v.expand(rows, batch, -1) for v in values]
-        return torch.stack(wide, 2).reshape(rows, batch * len(wide), -1).movedim(-1, 0)
+        return _stacked(wide, 2).reshape(rows, batch * len(wide), -1).movedim(-1, 0)
 
     def _head(self) -> list[str]:
         """Where a block lies, and the iterate before each of its steps."""
@@ -98,113 +104,182 @@ class GroupKernels:
             return f"{array} + ({t}) * {self.n} * N + {i} * N + c"
         return f"{array} + ({t}) * {self.n} * N + c * {self.n} + {i}"
 
-    def _extremes(self) -> list[str]:
-        """Lines that store a block's largest residual and value, ``off`` [2, blocks]."""
+    def _loaded(self) -> list[str]:
+        """Lines that load the iterate at a block's steps."""
+        return [
+            f"q{i} = tl.load({self._place('y', i, 't')}, mask=inside, other=0.0)"
+            for i in range(self.n)
+        ]
+
+    def _extremes(self, value: str) -> list[str]:
+        """Lines that note a block's largest residual and value, ``off`` [.., 2]; a value is ``q``
+        of the iterate, or ``g`` of f of what precedes it."""
         lines = ["worst = tl.zeros([1, 1], tl.float32)", "largest = worst"]
         for i in range(self.n):
             lines += [
-                f"q{i} = tl.load({self._place('y', i, 't')}, mask=inside, other=0.0)",
                 f"worst = tl.maximum(worst, lib.size(g{i} - q{i}, inside))",
-                f"largest = tl.maximum(largest, lib.size(g{i}, inside))",
+                f"largest = tl.maximum(largest, lib.size({value}{i}, inside))",
             ]
         return [
             *lines,
-            "number = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)",
-            "count = tl.num_programs(0) * tl.num_programs(1)",
-            "tl.store(off + number, tl.max(worst))",
-            "tl.store(off + count + number, tl.max(largest))",
+            'tl.atomic_max(off + 2 * k, tl.max(worst), sem="relaxed")',
+            'tl.atomic_max(off + 2 * k + 1, tl.max(largest), sem="relaxed")',
         ]
+
+    def _near(self, lines: list[str]) -> scans.Near:
+        """Where an iteration before was near enough: what takes the place of a block's steps, the
+        iterate in ``q`` being known, and the note of how near it was."""
+        before = [
+            "before = tl.load(off + 2 * k - 2, mask=k > 0, other=float('inf'))",
+            "top = tl.load(off + 2 * k - 1, mask=k > 0, other=0.0)",
+            "near = (before < float('inf')) & (before <= demanded * tl.maximum(top, 1.0))",
+        ]
+        notes = ["tl.store(off + 2 * k, before)", "tl.store(off + 2 * k + 1, top)"]
+        return scans.Near(before, [*scans.PLACE, *self._loaded(), *lines, *notes])
+
+    def _guess(self) -> str:
+        """The kernel of the first iterate: f of zeros."""
+        zeros = [f"h{i} = tl.zeros([STEPS, CHANNELS], tl.float32)" for i in range(self.n)]
+        lines = [*scans.PLACE, *self._channel(), "at = t * N + c", *zeros, *self._first.values()]
+        for i in range(self.n):
+            lines.append(f"tl.store({self._place('y', i, 't')}, lib.bounded(g{i}), mask=inside)")
+        return kernel("guess", ("X, vec, y", *scans.SIZES), lines)
+
+    def _values(self) -> str:
+        """The kernel of f of what precedes each step, and of the residual."""
+        lines = [*self._head(), *self._first.values(), *self._loaded(), *self._extremes("q")]
+        for i in range(self.n):
+            lines.append(f"tl.store({self._place('f', i, 't')}, g{i}, mask=inside)")
+        return kernel("values", (f"{OPERANDS}, f", *scans.SIZES), lines, scans.UNSPECIALISED)
 
     def _jacobian(self) -> str:
         """The kernel of each step's Jacobian ``A`` [T, n, n, N]; and of f less the iterate,
         ``rest`` [T, n, N], with which the correction is a linear recurrence."""
         n = self.n
-        lines = [*self._head(), *self._first.values(), *self._extremes()]
-        for i in range(n):
-            at = f"rest + (t * {n} + {i}) * N + c"
-            lines.append(f"tl.store({at}, f{i} - q{i}, mask=inside)")
+        lines = [*self._head(), *self._first.values(), *self._loaded(), *self._extremes("g")]
+        rest = [f"rest + (t * {n} + {i}) * N + c" for i in range(n)]
+        lines += [f"tl.store({rest[i]}, f{i} - q{i}, mask=inside)" for i in range(n)]
         for i in range(n):
             lines += self._first.row(i)
             for j in range(n):
                 at = f"A + (t * {n * n} + {i * n + j}) * N + c"
                 lines.append(f"tl.store({at}, a{i}{j}, mask=inside)")
-        return kernel("jacobian", ("y, y0, X, vec, A, rest, off", *scans.SIZES), lines)
+        zeros = [
+            "zero = tl.zeros([STEPS, CHANNELS], tl.float32)",
+            f"for e in range({n * n}):",
+            f"    tl.store(A + (t * {n * n} + e) * N + c, zero, mask=inside)",
+            *(f"tl.store({at}, zero, mask=inside)" for at in rest),
+        ]
+        near = self._near(zeros)
+        return kernel(
+            "jacobian",
+            (f"{OPERANDS}, A, rest", *scans.SIZES),
+            scans.unless(near.lines, near.steps, lines),
+            scans.UNSPECIALISED,
+        )
 
     def _strayed(self) -> str:
-        """The kernel of a block of windows whose steps run one after another, each from a state
-        ``first``: their largest distance from ``y``, which holds LENGTH steps of each."""
+        """The kernel of a block of windows whose steps run one after another, each from the
+        iterate's own state; they begin at the first step, so that they end at the last, and at
+        equal distances in between. Their largest distance from the iterate is noted."""
         lines = [
             "w = tl.program_id(0).to(tl.int64) * STEPS + tl.arange(0, STEPS)[:, None]",
             "c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]",
-            "inside = (w * LENGTH < T) & (c < N)",
+            "inside = (w < WINDOWS) & (c < N)",
             *self._channel(),
+            "between: tl.constexpr = WINDOWS - 1 if WINDOWS > 1 else 1",
+            "begin = (2 * (T - LENGTH) * w + between) // (2 * between)",
             "worst = tl.zeros([1, 1], tl.float32)",
         ]
         for i in range(self.n):
-            at = self._place("first", i, "w")
-            lines.append(f"h{i} = tl.load({at}, mask=inside, other=0.0)")
-        loop = ["t = w * LENGTH + s", "at = t * N + c", *self._first.values()]
+            before = self._place("y", i, "begin - 1")
+            lines += [
+                f"h{i} = tl.load({before}, mask=inside & (begin > 0), other=0.0)",
+                f"h{i} += tl.load({self._place('y0', i, '0 * w')}, "
+                "mask=inside & (begin == 0), other=0.0)",
+            ]
+        loop = ["t = begin + s", "at = t * N + c", *self._first.values(), *self._loaded()]
         for i in range(self.n):
-            at = self._place("y", i, "t")
-            loop.append(f"q{i} = tl.load({at}, mask=inside, other=0.0)")
             loop.append(f"worst = tl.maximum(worst, lib.size(g{i} - q{i}, inside))")
         loop += [f"h{i} = g{i}" for i in range(self.n)]
         lines += ["for s in range(LENGTH):", *indented(loop)]
-        lines.append("number = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)")
-        lines.append("tl.store(off + number, tl.max(worst))")
-        return kernel(
-            "strayed", ("first, y, X, vec, off, LENGTH: tl.constexpr", *scans.SIZES), lines
-        )
+        lines.append('tl.atomic_max(off + 2 * k, tl.max(worst), sem="relaxed")')
+        numbers = ("WINDOWS: tl.constexpr", "LENGTH: tl.constexpr")
+        arguments = (OPERANDS, *numbers, *scans.SIZES)
+        return kernel("strayed", arguments, lines, scans.UNSPECIALISED)
 
-    def residual(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> Tensor:
-        """The largest distance of steps from f of what precedes them [], NaN counting as infinity;
-        arguments as of :meth:`improved`."""
-        return self._evaluated("residual", self.residual_text, y, y0, X, vec)[0].amax()
+    def guess(self, y0: Tensor, X: Tensor, vec: Tensor, T: int) -> Tensor:
+        """The first iterate of T steps: f of zeros; arguments as of :meth:`improved`."""
+        y = y0.new_empty(T, *y0.shape)
+        N, sizes, grid = self._blocks(y)
+        with launching(y):
+            function("guess", self.guess_text)[grid](X, vec, y, T, N, **sizes)
+        return y
 
-    def strayed(self, first: Tensor, y: Tensor, X: Tensor, vec: Tensor) -> Tensor:
-        """The largest distance of windows from a sequential run [], NaN counting as infinity.
+    def values(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor, progress: Progress) -> Tensor:
+        """f of what precedes each step, as the iterate; noted are its distance from that and the
+        iterate's largest value. Arguments as of :meth:`improved`."""
+        f = torch.empty_like(y)
+        self._evaluate("values", self.values_text, (y, y0, X, vec, *progress, f))
+        return f
+
+    def strayed(
+        self,
+        y: Tensor,
+        y0: Tensor,
+        X: Tensor,
+        vec: Tensor,
+        progress: Progress,
+        *,
+        windows: int,
+        length: int,
+    ) -> None:
+        """Note the largest distance of windows from a sequential run.
 
         Args:
-            first: the state before each window [W, n, N], or [W, N, n].
-            y: the windows' steps, one window after another.
-            X, vec: of :meth:`operands`, for these steps.
+            y, y0, X, vec, progress: as of :meth:`improved`.
+            windows, length: how many there are, the first at the first step and the last at the
+                last, and how many steps each has.
         """
-        T, _, N = self._sizes(y)
-        windows = first.shape[0]
+        N = y.shape[2 if self.units else 1]
         channels = scans.shape(limits.GROUP_ELEMENTS, N)[1]
         grid = (-(-windows // limits.GROUP_WINDOWS), -(-N // channels))
-        off = y.new_empty(grid[0] * grid[1])
+        sizes = {"STEPS": limits.GROUP_WINDOWS, "CHANNELS": channels}
         kernel = function("strayed", self.strayed_text)
         with launching(y):
-            first, y = first.contiguous(), y.contiguous()
-            sizes = {"LENGTH": T // windows, "STEPS": limits.GROUP_WINDOWS, "CHANNELS": channels}
-            kernel[grid](first, y, X, vec, off, T=T, N=N, **sizes)
-        return off.amax()
+            kernel[grid](
+                y, y0, X, vec, *progress, T=y.shape[0], N=N, WINDOWS=windows, LENGTH=length, **sizes
+            )
 
-    def linearised(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, ...]:
-        """Jacobians [T, n, n, N] at what precedes each step, f less the iterate [T, n, N], and the
-        largest residual and value [2]; arguments as of :meth:`improved`."""
-        T, n, N = self._sizes(y)
+    def linearised(
+        self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor, progress: Progress
+    ) -> tuple[Tensor, Tensor]:
+        """Jacobians [T, n, n, N] at what precedes each step, and f less the iterate [T, n, N];
+        arguments as of :meth:`improved`. After an iteration that was near enough both are
+        zero."""
+        T, n, N = y.shape[0], self.n, y.shape[2 if self.units else 1]
         A, rest = y.new_empty(T, n, n, N), y.new_empty(T, n, N)
-        off = self._evaluated("jacobian", self.jacobian_text, y, y0, X, vec, A, rest)
-        return A, rest, off.amax(1)
+        self._evaluate("jacobian", self.jacobian_text, (y, y0, X, vec, *progress, A, rest))
+        return A, rest
 
-    def _evaluated(self, name: str, text: str, y: Tensor, y0: Tensor, *arrays: Tensor) -> Tensor:
-        """Run a kernel on all blocks; what :meth:`_extremes` stores."""
-        T, _, N = self._sizes(y)
-        steps, channels = scans.shape(limits.GROUP_ELEMENTS, N)
-        grid = (-(-T // steps), -(-N // channels))
-        off, sizes = self._off(y, grid), {"STEPS": steps, "CHANNELS": channels}
+    def _evaluate(self, name: str, text: str, arguments: Sequence[Any]) -> None:
+        """Run a kernel on all blocks of an iterate, which is its first argument."""
+        y = arguments[0]
+        N, sizes, grid = self._blocks(y)
         with launching(y):
-            y, y0 = y.contiguous(), y0.contiguous()
-            function(name, text)[grid](y, y0, *arrays, off, T, N, **sizes)
-        return off
+            function(name, text)[grid](*arguments, y.shape[0], N, **sizes)
 
-    def _sizes(self, y: Tensor) -> tuple[int, int, int]:
-        return y.shape[0], self.n, y.shape[2 if self.units else 1]
+    def _blocks(self, y: Tensor) -> tuple[int, dict[str, int], tuple[int, int]]:
+        """Channels, the size of a block of steps that are only evaluated, and how many there
+        are."""
+        T, N = y.shape[0], y.shape[2 if self.units else 1]
+        steps, channels = scans.shape(limits.GROUP_ELEMENTS, N)
+        return N, {"STEPS": steps, "CHANNELS": channels}, (-(-T // steps), -(-N // channels))
 
-    def _off(self, y: Tensor, grid: tuple[int, int]) -> Tensor:
-        return y.new_empty(2, grid[0] * grid[1])
+
+def _stacked(tensors: Sequence[Tensor], axis: int) -> Tensor:
+    """Tensors along a new axis; a view of one alone."""
+    return torch.stack([*tensors], axis) if len(tensors) > 1 else tensors[0].unsqueeze(axis)
 
 
 def _column(leaf: Node, values: Mapping[Node, Tensor]) -> Tensor:

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from elman.engines.group_step import GroupStep
+from elman.engines.group_step import GroupStep, Progress
 from elman.engines.triton import limits, scans, walks
-from elman.engines.triton.group_kernels import GroupKernels
+from elman.engines.triton.group_kernels import OPERANDS, GroupKernels
 from elman.engines.triton.launch import launching
 from elman.engines.triton.linearised import Linearised
 from elman.ir.graph import Node
@@ -29,14 +29,14 @@ class Newton(GroupKernels, ABC):
     """One iteration."""
 
     @abstractmethod
-    def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, Tensor]:
-        """The next iterate; and the largest residual of this one and its largest value [2], NaN
-        counting as infinity.
+    def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor, progress: Progress) -> Tensor:
+        """The next iterate. Noted are the largest residual of this one and its largest value.
 
         Args:
-            y: the iterate [T, n, N], or [T, N, n].
-            y0: what precedes it.
+            y: the iterate [T, n, N], or [T, N, n], contiguous.
+            y0: what precedes it, contiguous.
             X, vec: of :meth:`operands`.
+            progress: where it is noted, and whether anything is left to be done.
         """
 
 
@@ -51,38 +51,45 @@ class ScannedNewton(Newton):
         for i in range(n):  # each step as the affine map A y + b
             along = " + ".join(f"a{i}{j} * h{j}" for j in range(n))
             lines.append(f"b{i} = tl.where(inside, f{i} - ({along}), 0.0)")
-        self.scan = scans.BlockScan(n, "y, y0, X, vec", lines, "made, off", self._stores)
+        self._made = [self._place("made", i, "t") for i in range(n)]
+        same = [f"tl.store({made}, q{i}, mask=inside)" for i, made in enumerate(self._made)]
+        self.scan = scans.BlockScan(
+            n,
+            OPERANDS,
+            lines,
+            "made",
+            self._stores,
+            first=[self._place("y0", i, "0") for i in range(n)],
+            near=self._near(same),
+        )
 
     def _stores(self, states: list[str]) -> list[str]:
         """Lines that store the next iterate, and what :meth:`_extremes` does."""
-        at = [self._place("made", i, "t") for i in range(self.n)]
         stores = [
             f"tl.store({made}, lib.bounded({state}), mask=inside)"
-            for made, state in zip(at, states, strict=True)
+            for made, state in zip(self._made, states, strict=True)
         ]
-        return [*stores, *self._extremes()]
+        return [*stores, *self._loaded(), *self._extremes("g")]
 
-    def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, Tensor]:
+    def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor, progress: Progress) -> Tensor:
         """See :meth:`Newton.improved`."""
-        T, _, N = self._sizes(y)
-        y, y0 = y.contiguous(), y0.contiguous()
-        iterate, off = torch.empty_like(y), self._off(y, self.scan.grid(T, N))
+        iterate = torch.empty_like(y)
         with launching(y):
-            start = y0 if self.units else y0.mT.contiguous()
-            self.scan.run((y, y0, X, vec), (iterate, off), start, T)
-        return iterate, off.amax(1)
+            start = y0 if self.units else y0.mT
+            self.scan.run((y, y0, X, vec, *progress), (iterate,), start, y.shape[0])
+        return iterate
 
 
 class WalkedNewton(Newton):
     """Linearised in one kernel, and solved as any linear recurrence of so many states."""
 
-    def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, Tensor]:
+    def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor, progress: Progress) -> Tensor:
         """See :meth:`Newton.improved`."""
-        A, rest, off = self.linearised(y, y0, X, vec)
+        A, rest = self.linearised(y, y0, X, vec, progress)
         with launching(y):
             d = walks.solved(A, rest, torch.zeros_like(rest[0]))
         iterate = y + (d if self.units else d.mT)
-        return torch.nan_to_num(iterate, 0.0).clamp_(-limits.ITERATE, limits.ITERATE), off
+        return torch.nan_to_num(iterate, 0.0).clamp_(-limits.ITERATE, limits.ITERATE)
 
 
 def newton(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from elman.engines.triton import limits, walks
 from elman.engines.triton.launch import launching
 from elman.engines.triton.layout import power_of_2
-from elman.engines.triton.source import function, kernel
+from elman.engines.triton.source import function, indented, kernel
 
 _DTYPES = (torch.float32, torch.float64)
 
@@ -53,28 +53,32 @@ PLACE = [  # where a block of steps and channels lies
 ]
 
 
-def _total_stores(n: int) -> list[str]:
-    """Lines that store what a scanned block of steps does as a whole: ``At`` [C, n, n, N], ``bt``
-    [C, n, N]."""
+def _total_stores(n: int, total: str) -> list[str]:
+    """Lines that store what a block of steps does as a whole: ``At`` [C, n, n, N], ``bt``
+    [C, n, N]; ``total`` is the text of an entry, made from its name."""
     a, b = _names(n, "")
-    lines = ["last = tl.arange(0, STEPS)[:, None] == STEPS - 1", "k = tl.program_id(0)"]
+    lines = ["chunk = tl.program_id(0)"]
     lines += ["channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)", "ok = channel < N"]
-    places = [(a[i][j], f"At + (k * {n * n} + {i * n + j})") for i in range(n) for j in range(n)]
-    places += [(b[i], f"bt + (k * {n} + {i})") for i in range(n)]
+    places = [
+        (a[i][j], f"At + (chunk * {n * n} + {i * n + j})") for i in range(n) for j in range(n)
+    ]
+    places += [(b[i], f"bt + (chunk * {n} + {i})") for i in range(n)]
     for name, place in places:
-        total = f"tl.sum(tl.where(last, {name}, 0.0), 0)"
-        lines.append(f"tl.store({place} * N + channel, {total}, mask=ok)")
+        lines.append(f"tl.store({place} * N + channel, {total.format(name)}, mask=ok)")
     return lines
 
 
-def _from_starts(n: int) -> tuple[list[str], list[str]]:
-    """Lines that load the states ``start`` [C, n, N] before each block of steps; and texts of all
-    its states."""
+def _from_starts(n: int, first: list[str]) -> tuple[list[str], list[str]]:
+    """Lines that load the state before each block of steps: of ``first``, pointers to that before
+    all of them, else of ``ends`` [C, n, N] of the block before; and texts of all its states."""
     a, b = _names(n, "")
-    lines = ["k = tl.program_id(0)"]
+    lines = ["chunk = tl.program_id(0)"]
     for i in range(n):
-        at = f"start + (k * {n} + {i}) * N + c"
-        lines.append(f"z{i} = tl.load({at}, mask=c < N, other=0.0)")
+        at = f"ends + ((chunk - 1) * {n} + {i}) * N + c"
+        lines += [
+            f"z{i} = tl.load({at}, mask=(c < N) & (chunk > 0), other=0.0)",
+            f"z{i} += tl.load({first[i]}, mask=(c < N) & (chunk == 0), other=0.0)",
+        ]
     sums = [" + ".join(f"{a[i][k]} * z{k}" for k in range(n)) for i in range(n)]
     return lines, [f"{b[i]} + {sums[i]}" for i in range(n)]
 
@@ -91,7 +95,20 @@ def _loaded(n: int) -> list[str]:
     return lines
 
 
+UNSPECIALISED = ("T", "k", "y0_n", "y0_c")
 SIZES = ("T", "N", "STEPS: tl.constexpr", "CHANNELS: tl.constexpr")
+
+
+class Near(NamedTuple):
+    """What the kernels of a scan do where nothing is left to be done.
+
+    Attributes:
+        lines: what defines ``near``, whether that is so.
+        steps: what takes the place of the steps.
+    """
+
+    lines: list[str]
+    steps: list[str]
 
 
 class BlockScan:
@@ -104,6 +121,8 @@ class BlockScan:
         lines: what defines the entries ``a00`` … ``b0`` … of a block's steps.
         results: names of the arrays that are stored.
         stores: lines that store these, from texts of all states.
+        first: pointers to the states before all steps.
+        near: where there may be nothing left to be done.
     """
 
     def __init__(
@@ -113,37 +132,55 @@ class BlockScan:
         lines: list[str],
         results: str,
         stores: Callable[[list[str]], list[str]],
+        *,
+        first: list[str],
+        near: Near | None = None,
     ) -> None:
         self.n = n
         names = ", ".join(_flat(*_names(n, "")))
         scanned = [*lines, f"{names} = tl.associative_scan(({names},), 0, after)"]
-        starts, states = _from_starts(n)
-        totals, steps = [*scanned, *_total_stores(n)], [*scanned, *starts, *stores(states)]
+        starts, states = _from_starts(n, first)
+        last = "last = tl.arange(0, STEPS)[:, None] == STEPS - 1"
+        sums = _total_stores(n, "tl.sum(tl.where(last, {}, 0.0), 0)")
+        totals, steps = [*scanned, last, *sums], [*scanned, *starts, *stores(states)]
+        if near is not None:
+            totals = unless(near.lines, _total_stores(n, "0.0"), totals)
+            steps = unless(near.lines, near.steps, steps)
         self.totals_text = self._text("totals", f"{operands}, At, bt", totals)
-        self.steps_text = self._text("steps", f"{operands}, start, {results}", steps)
+        self.steps_text = self._text("steps", f"{operands}, ends, {results}", steps)
 
     def _text(self, name: str, arrays: str, lines: list[str]) -> str:
-        return "\n".join([*_joined(self.n), "", "", kernel(name, (arrays, *SIZES), lines)])
+        text = kernel(name, (arrays, *SIZES), lines, UNSPECIALISED)
+        return "\n".join([*_joined(self.n), "", "", text])
 
     def grid(self, T: int, N: int) -> tuple[int, int]:
         """Blocks of steps, and of channels."""
         steps, channels = block(self.n, N)
         return -(-T // steps), -(-N // channels)
 
-    def run(
-        self, operands: Sequence[Tensor], results: Sequence[Tensor], y0: Tensor, T: int
-    ) -> None:
-        """Compute all states of T steps from those before [n, N]."""
+    def run(self, operands: Sequence[Any], results: Sequence[Tensor], y0: Tensor, T: int) -> None:
+        """Compute all states of T steps.
+
+        Args:
+            operands, results: what the kernels read and store.
+            y0: the states before all steps [n, N], of any strides.
+            T: steps.
+        """
         n, N = y0.shape
         chunks, _ = grid = self.grid(T, N)
         steps, channels = block(n, N)
         sizes: dict[str, Any] = {"STEPS": steps, "CHANNELS": channels}
-        start = y0.unsqueeze(0)
+        ends = y0
         if chunks > 1:
             At, bt = y0.new_empty(chunks, n, n, N), y0.new_empty(chunks, n, N)
             function("totals", self.totals_text)[grid](*operands, At, bt, T, N, **sizes)
-            start = torch.cat((start, _solved(At, bt, y0)[:-1]))
-        function("steps", self.steps_text)[grid](*operands, start, *results, T, N, **sizes)
+            ends = _solved(At, bt, y0)
+        function("steps", self.steps_text)[grid](*operands, ends, *results, T, N, **sizes)
+
+
+def unless(condition: list[str], then: list[str], otherwise: list[str]) -> list[str]:
+    """Lines that run only where ``near`` is false, and others where it is true."""
+    return [*condition, "if near:", *indented(then), "else:", *indented(otherwise)]
 
 
 @cache
@@ -154,7 +191,8 @@ def linear(n: int) -> BlockScan:
         at = [f"y + (t * {n} + {i}) * N + c" for i in range(n)]
         return [f"tl.store({y}, {state}, mask=inside)" for y, state in zip(at, states, strict=True)]
 
-    return BlockScan(n, "A, b", _loaded(n), "y", stores)
+    first = [f"y0 + {i} * y0_n + c * y0_c" for i in range(n)]
+    return BlockScan(n, "A, b, y0, y0_n, y0_c", _loaded(n), "y", stores, first=first)
 
 
 def block(n: int, N: int) -> tuple[int, int]:
@@ -182,9 +220,10 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
     """
     if b.dtype not in _DTYPES or not b.numel() or A.shape[1 if units else 2] > limits.WALKED:
         return None
-    operands = (A, b, y0) if units else (A.permute(0, 2, 3, 1), b.mT, y0.mT)
+    if not units:
+        A, b, y0 = A.permute(0, 2, 3, 1), b.mT, y0.mT
     with launching(b):
-        states = _solved(*(value.contiguous() for value in operands))
+        states = _solved(A.contiguous(), b.contiguous(), y0)
     return states if units else states.mT
 
 
@@ -193,7 +232,7 @@ def _solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     if n > limits.SCANNED:
         return walks.solved(A, b, y0)
     y = torch.empty_like(b)
-    linear(n).run((A, b), (y,), y0, T)
+    linear(n).run((A, b, y0, *y0.stride()), (y,), y0, T)
     return y
 
 

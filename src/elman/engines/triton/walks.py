@@ -44,7 +44,7 @@ def _kernel(name: str, arrays: str, before: list[str], loop: list[str], after: l
     sizes = ("T", "N", "STEPS: tl.constexpr", "THREADS: tl.constexpr")
     thread = "thread = tl.program_id(0) * THREADS + tl.arange(0, THREADS)"  # 2³¹ would be of 250 GB
     lines = [thread, *before, "for s in range(STEPS):", *indented(loop), *after]
-    return kernel(name, (arrays, *sizes), lines)
+    return kernel(name, (arrays, *sizes), lines, ("T", "y0_n", "y0_c"))
 
 
 @cache
@@ -70,15 +70,20 @@ def totals_text(n: int) -> str:
 
 @cache
 def steps_text(n: int) -> str:
-    """The kernel of all y [T, n, N] from the states ``start`` [C, n, N] before each chunk."""
+    """The kernel of all y [T, n, N] from the state before all of them, and from the states ``ends``
+    [C, n, N] after each chunk."""
     before = ["c = thread % N", "k = (thread // N).to(tl.int64)", "here = k * STEPS < T"]
     for i in range(n):
-        at = f"start + (k * {n} + {i}) * N + c"
-        before.append(f"u{i} = tl.load({at}, mask=here, other=0.0)")
+        at = f"ends + ((k - 1) * {n} + {i}) * N + c"
+        first = f"y0 + {i} * y0_n + c * y0_c"
+        before += [
+            f"u{i} = tl.load({at}, mask=here & (k > 0), other=0.0)",
+            f"u{i} += tl.load({first}, mask=k == 0, other=0.0)",
+        ]
     loop = ["t = k * STEPS + s", *_loads(n), *_sums(n, "u", "v", plus="b")]
     for i in range(n):
         loop += [f"u{i} = v{i}", f"tl.store(y + (t * {n} + {i}) * N + c, u{i}, mask=ok)"]
-    return _kernel("steps", "A, b, start, y", before, loop, [])
+    return _kernel("steps", "A, b, y0, y0_n, y0_c, ends, y", before, loop, [])
 
 
 def chunk_steps(T: int, threads: int) -> int:
@@ -94,7 +99,8 @@ def solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     """All y[t] = A[t] y[t-1] + b[t].
 
     Args:
-        A, b, y0: [T, n, n, N], [T, n, N] and [n, N], contiguous.
+        A, b: [T, n, n, N] and [T, n, N], contiguous.
+        y0: [n, N], of any strides.
 
     Returns:
         y [T, n, N].
@@ -102,16 +108,16 @@ def solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     T, n, N = b.shape
     steps = chunk_steps(T, n * N)
     chunks = -(-T // steps)
-    start = y0.unsqueeze(0)
+    ends = y0
     if chunks > 1:
         At, bt = A.new_empty(chunks, n, n, N), b.new_empty(chunks, n, N)
         programs = -(-chunks * N * n // limits.WALK_THREADS)
         totals = function("totals", totals_text(n))
         totals[(programs,)](A, b, At, bt, T, N, STEPS=steps, THREADS=limits.WALK_THREADS)
-        start = torch.cat((start, solved(At, bt, y0)[:-1]))
+        ends = solved(At, bt, y0)
     y = torch.empty_like(b)
     kernel = function("steps", steps_text(n))
     kernel[(-(-chunks * N // limits.WALK_THREADS),)](
-        A, b, start, y, T, N, STEPS=steps, THREADS=limits.WALK_THREADS
+        A, b, y0, *y0.stride(), ends, y, T, N, STEPS=steps, THREADS=limits.WALK_THREADS
     )
     return y
