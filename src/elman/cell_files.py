@@ -50,7 +50,7 @@ def find_cell(name: str) -> Cell:
         library_cells = {cell.name: cell for cell in cells.ALL}
         if name not in library_cells:
             if Path(name).expanduser().is_file():
-                raise RunError(_which(Path(name).expanduser(), "which cell of the file?"))
+                raise RunError(_cells_hint(Path(name).expanduser(), "which cell of the file?"))
             near = (get_close_matches(name, library_cells, 1) or ["gru"])[0]
             raise InputError(
                 f"no cell is called {name!r}",
@@ -64,7 +64,7 @@ def find_cell(name: str) -> Cell:
         raise RunError("the file of the cell does not exist", path=file)
     value = getattr(_run_file(file), attribute, None)
     if value is None:
-        raise RunError(_which(file, f"the file has no cell {attribute!r}", attribute))
+        raise RunError(_cells_hint(file, f"the file has no cell {attribute!r}", attribute))
     if not isinstance(value, Cell):
         raise RunError(
             f"{attribute!r} in the file is not a cell", _DECORATE, path=file, value=repr(value)
@@ -72,14 +72,14 @@ def find_cell(name: str) -> Cell:
     return value
 
 
-def _which(file: Path, title: str, attempt: str = "") -> str:
+def _cells_hint(file: Path, title: str, attempt: str = "") -> str:
     """Hint for a file without the name of a cell: the cells in it."""
-    there = [name for name, value in vars(_run_file(file)).items() if isinstance(value, Cell)]
+    names = [name for name, value in vars(_run_file(file)).items() if isinstance(value, Cell)]
     details = [("path", str(file))]
-    if not there:
+    if not names:
         return diagnostic(title, details, _DECORATE)
-    near = get_close_matches(attempt, there, 1) or there
-    return diagnostic(title, [*details, ("cells", ", ".join(there))], f"{file}:{near[0]}")
+    near = get_close_matches(attempt, names, 1) or names
+    return diagnostic(title, [*details, ("cells", ", ".join(names))], f"{file}:{near[0]}")
 
 
 def _run_file(file: Path) -> ModuleType:
@@ -116,10 +116,10 @@ def _module_name(resolved: Path) -> str:
     """The name of a file's module: the file's own, unless another module has that one."""
     name = resolved.stem
     if name.isidentifier():
-        there = sys.modules.get(name)
-        spec = importlib.util.find_spec(name) if there is None else None
-        file = getattr(there, "__file__", None) if spec is None else spec.origin
-        if (there is None and spec is None) or (file and Path(file).resolve() == resolved):
+        module = sys.modules.get(name)
+        spec = importlib.util.find_spec(name) if module is None else None
+        file = getattr(module, "__file__", None) if spec is None else spec.origin
+        if (module is None and spec is None) or (file and Path(file).resolve() == resolved):
             return name
     mark = hashlib.sha256(str(resolved).encode(errors="surrogateescape")).hexdigest()[:8]
     return f"{name}_{mark}"

@@ -110,8 +110,10 @@ def check_text(name: str, value: Any, example: str) -> str:
 def check_names(name: str, value: Any, example: str) -> frozenset[str]:
     """Some words: one, or a list, tuple, set or dict of them. Raises InputError: there is something
     else among them."""
-    many = isinstance(value, Sequence | Set | Mapping) and not isinstance(value, str | bytes)
-    words: list[Any] = [*value] if many else [value]
+    is_collection = isinstance(value, Sequence | Set | Mapping) and not isinstance(
+        value, str | bytes
+    )
+    words: list[Any] = [*value] if is_collection else [value]
     if not all(isinstance(word, str) for word in words):
         raise InputError(f"{name} must be words, got {shown(value)}", example)
     return frozenset(words)
@@ -146,8 +148,8 @@ def check_callable(name: str, value: Any, arguments: Sequence[str], example: str
     if not callable(value):
         raise InputError(f"{name} must be a function, got {shown(value)}", example)
     try:
-        called = value if isinstance(value, type) else getattr(value, "forward", value)
-        inspect.signature(called).bind(*arguments)
+        function = value if isinstance(value, type) else getattr(value, "forward", value)
+        inspect.signature(function).bind(*arguments)
     except ValueError:  # of Python's own functions, some of which do not tell
         return
     except TypeError:

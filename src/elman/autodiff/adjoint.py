@@ -32,16 +32,16 @@ def _summed(build: Builder, cotangents: list[Node]) -> list[Node]:
 
     before: sum(-a) + sum(-b)  ->  after: -sum(a, b)
     """
-    gathered: dict[tuple[float, Rate], list[Node]] = {}
+    groups: dict[tuple[float, Rate], list[Node]] = {}
     rest: list[Node] = []
     for cotangent in cotangents:
         if len(cotangent.shape) == 1:
             coef, value = _split_coefficient(build, cotangent)
-            gathered.setdefault((coef, value.rate), []).append(value)
+            groups.setdefault((coef, value.rate), []).append(value)
         else:
             rest.append(_fitted(build, cotangent, ()))
     sums = [
-        build.scale(coef, build.make("sum", value, (), ())) for (coef, _), value in gathered.items()
+        build.scale(coef, build.make("sum", value, (), ())) for (coef, _), value in groups.items()
     ]
     return rest + sums
 

@@ -49,9 +49,9 @@ def _pick(worse: str) -> Row:
 
     def row(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
         x, y = n.args
-        shared = b.make("where", (b.make("eq", (x, y)), b.scale(0.5, d), d))
-        first = b.make("where", (b.make(worse, (x, y)), b.const(0.0), shared))
-        second = b.make("where", (b.make(worse, (y, x)), b.const(0.0), shared))
+        cotangent = b.make("where", (b.make("eq", (x, y)), b.scale(0.5, d), d))
+        first = b.make("where", (b.make(worse, (x, y)), b.const(0.0), cotangent))
+        second = b.make("where", (b.make(worse, (y, x)), b.const(0.0), cotangent))
         return first, second
 
     return row
@@ -75,10 +75,10 @@ def _pow(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     """As in torch: nothing flows to v where w is 0, nor to w where v is 0 and w is not negative."""
     v, w = n.args
     zero = b.const(0.0)
-    less = b.make("pow", (v, b.lin([(1.0, w)], -1.0)))
+    power = b.make("pow", (v, b.lin([(1.0, w)], -1.0)))
     if w.op == "const" and w.number == 1.5:
-        less = b.make("sqrt", (v,))
-    by_v = b.make("where", (b.make("eq", (w, zero)), zero, b.mul(d, b.mul(w, less))))
+        power = b.make("sqrt", (v,))
+    by_v = b.make("where", (b.make("eq", (w, zero)), zero, b.mul(d, b.mul(w, power))))
     flat = b.mul(b.make("eq", (v, zero)), b.make("ge", (w, zero)))
     by_w = b.make("where", (flat, zero, b.mul(d, b.mul(n, b.make("log", (v,))))))
     return by_v, by_w
@@ -90,8 +90,8 @@ def _remainder(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     rounded = b.make("round", (b.apply("div", (b.lin([(1.0, v), (-1.0, n)]), w)),))
     # less than nothing of an infinite divisor of the other sign: rounded down it is -1
     quotient = b.make("where", (b.make("eq", (n, w)), b.const(-1.0), rounded))
-    nothing = b.make("eq", (w, b.const(0.0)))
-    quotient = b.make("where", (nothing, b.apply("div", n.args), quotient))
+    is_zero = b.make("eq", (w, b.const(0.0)))
+    quotient = b.make("where", (is_zero, b.apply("div", n.args), quotient))
     return d, b.scale(-1.0, b.mul(d, quotient))
 
 
@@ -122,24 +122,24 @@ def _sum(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 
 
 def _mean(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    each = _share(b, n, d)
-    return tuple(_spread(b, n, each, arg) for arg in n.args)
+    portion = _share(b, n, d)
+    return tuple(_spread(b, n, portion, arg) for arg in n.args)
 
 
 def _var(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     mean = b.make("mean", n.args, (), n.shape)
-    each = _share(b, n, d, 2.0)
+    portion = _share(b, n, d, 2.0)
     return tuple(
-        b.mul(_spread(b, n, each, arg), b.lin([(1.0, arg), (-1.0, _spread(b, n, mean, arg))]))
+        b.mul(_spread(b, n, portion, arg), b.lin([(1.0, arg), (-1.0, _spread(b, n, mean, arg))]))
         for arg in n.args
     )
 
 
 def _amax(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     hits = [b.make("eq", (arg, _spread(b, n, n, arg))) for arg in n.args]
-    each = b.apply("div", (d, b.make("sum", hits, (), n.shape)))
+    portion = b.apply("div", (d, b.make("sum", hits, (), n.shape)))
     return tuple(
-        b.mul(_spread(b, n, each, arg), hit) for arg, hit in zip(n.args, hits, strict=True)
+        b.mul(_spread(b, n, portion, arg), hit) for arg, hit in zip(n.args, hits, strict=True)
     )
 
 

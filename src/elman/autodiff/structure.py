@@ -75,7 +75,7 @@ class Structure:
 Dependence = dict[Node, JacobianPattern]
 
 
-def _joined(dependences: Iterable[Dependence]) -> Dependence:
+def _join(dependences: Iterable[Dependence]) -> Dependence:
     pattern: Dependence = {}
     for dependence in dependences:
         for state, kind in dependence.items():
@@ -125,7 +125,7 @@ class _Walk:
         ]
         if value.op == "where":
             dependences = dependences[1:]
-        pattern = _joined(dependences)
+        pattern = _join(dependences)
         return pattern if OPS[value.op].kind == "pointwise" else _full(pattern)
 
     def _degree_of(self, value: Node) -> Degree:

@@ -22,20 +22,22 @@ class _Moving:
 
     def visit(self, value: Node) -> None:
         """Derive the tangent of a value from those of its arguments."""
-        moved = [self.of.get(arg) for arg in value.args]
-        if not any(moved):
+        arg_tangents = [self.of.get(arg) for arg in value.args]
+        if not any(arg_tangents):
             return
         kind = OPS[value.op].kind
         if kind == "move":
-            tangents = [d or self.zero(arg) for arg, d in zip(value.args, moved, strict=True)]
+            tangents = [
+                d or self.zero(arg) for arg, d in zip(value.args, arg_tangents, strict=True)
+            ]
             tangent = node(value.op, tangents, value.data, value.shape, value.where)
         elif kind == "scan" or value.op in ("spread", "tile", "fold"):  # linear
-            tangents = [d for d in moved if d is not None]
+            tangents = [d for d in arg_tangents if d is not None]
             tangent = node(value.op, tangents, value.data, value.shape, value.where)
         elif kind == "product":
-            tangent = self._product(value, moved)
+            tangent = self._product(value, arg_tangents)
         else:
-            tangent = self._partial(value, moved)
+            tangent = self._partial(value, arg_tangents)
         if tangent is not None:
             self.of[value] = tangent
 
@@ -43,9 +45,9 @@ class _Moving:
         """Zeros in the shape of a value."""
         return self.build.broadcast(self.build.const(0.0), like.shape)
 
-    def _product(self, value: Node, moved: list[Node | None]) -> Node:
+    def _product(self, value: Node, tangents: list[Node | None]) -> Node:
         left, right = value.args
-        d_left, d_right = moved
+        d_left, d_right = tangents
         pairs: list[tuple[Node, Node]] = []
         if d_left is not None:
             pairs.append((d_left, right))
@@ -54,12 +56,12 @@ class _Moving:
         terms = [node(value.op, pair, value.data, value.shape, value.where) for pair in pairs]
         return self.build.lin([(1.0, term) for term in terms])
 
-    def _partial(self, value: Node, moved: list[Node | None]) -> Node | None:
+    def _partial(self, value: Node, tangents: list[Node | None]) -> Node | None:
         """Pointwise ops and reductions: the VJP row holds the partial derivatives."""
         build = self.build
         reduced = OPS[value.op].kind == "reduce"
         terms: list[Node] = []
-        for place, d in enumerate(moved):
+        for place, d in enumerate(tangents):
             if d is None:
                 continue
             if reduced:
@@ -89,11 +91,11 @@ _WRITTEN: dict[str, Row] = {  # ops that the canonical form gathers into ``lin``
 }
 
 
-def _dotted(leaf: Node, used: set[str]) -> Node:
+def _dotted(leaf: Node, names: set[str]) -> Node:
     name = f"{leaf.name}_dot"
-    while name in used:
+    while name in names:
         name += "_"
-    used.add(name)
+    names.add(name)
     return node(leaf.op, (), (name,), leaf.shape, leaf.where)
 
 
@@ -109,11 +111,11 @@ def tangent(graph: Graph, inputs: frozenset[str], weights: frozenset[str]) -> Gr
         tangents of those that move. Its outputs are the tangents of the outputs.
     """
     moving = _Moving()
-    used = {leaf.name for leaf in graph.leaves}
+    leaf_names = {leaf.name for leaf in graph.leaves}
     kinds: list[tuple[Node, ...]] = []
     for leaves, names in ((graph.inputs, inputs), (graph.states, None), (graph.weights, weights)):
-        moved = [leaf for leaf in leaves if names is None or leaf.name in names]
-        dots = {leaf: _dotted(leaf, used) for leaf in moved}
+        variables = [leaf for leaf in leaves if names is None or leaf.name in names]
+        dots = {leaf: _dotted(leaf, leaf_names) for leaf in variables}
         moving.of.update(dots)
         kinds.append((*leaves, *dots.values()))
     for value in graph.walk():

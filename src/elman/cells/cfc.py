@@ -32,15 +32,17 @@ def _declared(formula, name: str, layers: int, heads: str) -> Cell:
     """The cell of a formula of x, t, h, all weights."""
     deeper = f", B[{layers - 1}U, U], d[{layers - 1}U]" if layers > 1 else ""
     weights = f"A[U, I+H], a[U]{deeper}, {heads}"
-    given = ["x", "t", "h", *(part.partition("[")[0].strip() for part in weights.split("],"))]
+    names = ["x", "t", "h", *(part.partition("[")[0].strip() for part in weights.split("],"))]
     options = [
-        one for one in signature(formula).parameters.values() if one.kind is one.KEYWORD_ONLY
+        parameter
+        for parameter in signature(formula).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
     ]
-    arguments = [Parameter(one, Parameter.POSITIONAL_OR_KEYWORD) for one in given]
+    arguments = [Parameter(parameter, Parameter.POSITIONAL_OR_KEYWORD) for parameter in names]
     formula.__signature__ = signature(formula).replace(parameters=[*arguments, *options])
     name = name if layers == 1 else f"{name}_{layers}"
-    made = cell(input="x[I], t", state="h[H]", weights=weights, source=_SOURCE)
-    return made(named(formula, name))
+    decorator = cell(input="x[I], t", state="h[H]", weights=weights, source=_SOURCE)
+    return decorator(named(formula, name))
 
 
 @cache

@@ -19,10 +19,10 @@ def gru_d(x, mask, delta, h, last, W, R, V, b, gx, bx, Gh, bh, mean):
     the order r, z, n, reset before the product.
     """
     keep = exp(-relu(gx * delta + bx))
-    known = mask > 0
+    has_value = mask > 0
     imputed = keep * last + (1 - keep) * mean
-    last = where(known, x, last)
-    x = where(known, x, imputed)
+    last = where(has_value, x, last)
+    x = where(has_value, x, imputed)
     h = exp(-relu(Gh @ delta + bh)) * h
     xr, xz, xn = split(W @ x + V @ mask + b, 3)
     Rr, Rz, Rn = split(R, 3)

@@ -7,7 +7,7 @@ from elman.ops import spike, stop_gradient
 RESETS = ("subtract", "zero", "zero_before", "none")
 
 
-def integrated(kept, current, m, threshold, reset_mechanism):
+def integrated(rest, current, m, threshold, reset_mechanism):
     """The membrane after a step: ``kept`` of m and the current, reset where m was above threshold.
 
     The reset passes no gradient, as in snnTorch.
@@ -22,10 +22,10 @@ def integrated(kept, current, m, threshold, reset_mechanism):
         )
     fired = stop_gradient(m > threshold)
     if reset_mechanism == "subtract":
-        return kept + current - threshold * fired
+        return rest + current - threshold * fired
     if reset_mechanism == "zero":
-        return (kept + current) * (1 - fired)
-    return (kept * (1 - fired) if reset_mechanism == "zero_before" else kept) + current
+        return (rest + current) * (1 - fired)
+    return (rest * (1 - fired) if reset_mechanism == "zero_before" else rest) + current
 
 
 @cell(

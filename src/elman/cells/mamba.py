@@ -6,7 +6,7 @@ from elman.frontend.cell import cell
 from elman.ops import exp, outer, rows
 
 
-def _counted(A_log: Any) -> None:
+def _count_up(A_log: Any) -> None:
     """Each channel's states decay at the rates 1 to N, as in the paper's section 3.6 [D, N]."""
     A_log.copy_((A_log.new_ones(A_log.shape).cumsum(-1)).log())
 
@@ -15,7 +15,7 @@ def _counted(A_log: Any) -> None:
     input="x[D], dt[D], B[N], C[N]",
     state="S[D, N]",
     weights="A_log[D, N]",
-    init={"A_log": _counted},
+    init={"A_log": _count_up},
     output="y[D]",
     source="Gu & Dao 2023 (Mamba), arXiv:2312.00752v2, eq. 2 with A discretised by eq. 4, and B "
     "by Euler's rule as in the authors' code",

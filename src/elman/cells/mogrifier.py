@@ -27,13 +27,13 @@ def mogrifier_of(rounds: int) -> Cell:
         c = sigmoid(f) * c + sigmoid(i) * tanh(g)
         return sigmoid(o) * tanh(c), c
 
-    made = cell(
+    decorator = cell(
         input="x[I]",
         state="h[H], c[H]",
         weights=f"W[4H, I], R[4H, H], b[4H], Q[{of_x}I, H], P[{of_h}H, I]",
         source="Melis, Kočiský & Blunsom 2020, arXiv:1909.01792, eqs. 1-2, matrices of full rank",
     )
-    return made(named(mogrifier, "mogrifier" if rounds == _ROUNDS else f"mogrifier_{rounds}"))
+    return decorator(named(mogrifier, "mogrifier" if rounds == _ROUNDS else f"mogrifier_{rounds}"))
 
 
 def __getattr__(name: str) -> Any:

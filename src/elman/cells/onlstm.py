@@ -14,9 +14,9 @@ def cumax(v):
 def _ordered(c, gates, mi, mf):
     """An LSTM's step, its gates i, f, g, o opened and closed by master gates mi and mf."""
     i, f, g, o = gates
-    both = mf * mi
-    f = sigmoid(f) * both + (mf - both)
-    i = sigmoid(i) * both + (mi - both)
+    overlap = mf * mi
+    f = sigmoid(f) * overlap + (mf - overlap)
+    i = sigmoid(i) * overlap + (mi - overlap)
     c = f * c + i * tanh(g)
     return sigmoid(o) * tanh(c), c
 

@@ -10,8 +10,8 @@ _POWER = 8.0  # c of the paper
 
 def _slow(decay: Any) -> None:
     """``sigmoid(decay) ** 8`` uniform between 0.9 and 0.999, as in the paper's section 2.4 [H]."""
-    kept = decay.uniform_(0.9, 0.999) ** (1 / _POWER)
-    decay.copy_((kept / (1 - kept)).log())
+    a = decay.uniform_(0.9, 0.999) ** (1 / _POWER)
+    decay.copy_((a / (1 - a)).log())
 
 
 @cell(
@@ -26,5 +26,5 @@ def rglru(x, h, U, W, b, decay):
     """What is kept of each unit depends on the input; the norm of the state stays what it was."""
     u = U @ x
     r, i = split(sigmoid(W @ u + b), 2)
-    kept = -_POWER * softplus(-decay) * r  # the logarithm of a
-    return exp(kept) * h + sqrt(-expm1(2 * kept)) * (i * u)
+    log_a = -_POWER * softplus(-decay) * r  # the logarithm of a
+    return exp(log_a) * h + sqrt(-expm1(2 * log_a)) * (i * u)

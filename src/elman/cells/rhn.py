@@ -23,14 +23,14 @@ def rhn_of(depth: int) -> Cell:
             s = tanh(candidate) * gate + s * (1 - gate)
         return s
 
-    made = cell(
+    decorator = cell(
         input="x[I]",
         state="s[H]",
         weights=f"W[2H, I], R[{2 * depth}H, H], b[{2 * depth}H]",
         source="Zilly, Srivastava, Koutník & Schmidhuber 2017, arXiv:1607.03474, eqs. 6-9, carry "
         "and transform gate coupled",
     )
-    return made(named(rhn, "rhn" if depth == _DEPTH else f"rhn_{depth}"))
+    return decorator(named(rhn, "rhn" if depth == _DEPTH else f"rhn_{depth}"))
 
 
 def __getattr__(name: str) -> Any:

@@ -92,7 +92,7 @@ def headlines(
 ) -> tuple[tuple[str, str], ...]:
     """Write four numbers and what they are: loss, score, speed, time."""
     labels, tiles = summary.labels, []
-    beside = f"; {describe_baseline(summary.baseline, labels)}" if summary.baseline else ""
+    comparison = f"; {describe_baseline(summary.baseline, labels)}" if summary.baseline else ""
     loss = score = None
     if summary.valid_loss is not None:
         loss = (f"{summary.valid_loss:{labels.form}}", f"{labels.loss} in validation")
@@ -102,7 +102,7 @@ def headlines(
     first, second = (loss, score) if labels.headline == "loss" else (score, loss)
     if first is not None:
         step = f"; weights of step {summary.best_step}" if summary.best_step is not None else ""
-        tiles.append((first[0], f"{first[1]}{beside}{step}"))
+        tiles.append((first[0], f"{first[1]}{comparison}{step}"))
     if second is not None:
         tiles.append(second)
     if isinstance(speed, Comparison):

@@ -84,8 +84,8 @@ def draw(
     picture = _picture(cell, sizes, module_plan if plan is None else check_plan(plan).compiled)
     picture = collapse_norms(picture) if collapse else picture
     picture = forward_only(picture) if compact else picture
-    placed = layout(picture, COMPACT_GAP if compact else GAP_X)
-    drawing = Drawing(svg(picture, placed, not compact), target)
+    positions = layout(picture, COMPACT_GAP if compact else GAP_X)
+    drawing = Drawing(svg(picture, positions, not compact), target)
     if target is not None:
         target.write_text(drawing.svg, encoding="utf-8")
     return drawing
@@ -112,10 +112,10 @@ def _subject(
         return subject, subject.bind(inputs, hidden_size, **dims), USUAL
     runners = getattr(subject, "runners", None)
     if isinstance(runners, dict) and runners:
-        shown = runners.get(f"l{layer}")
-        if shown is None:
+        runner = runners.get(f"l{layer}")
+        if runner is None:
             raise InputError(f"the module has no layer {layer}", has=", ".join(runners))
-        return shown.cell, dict(shown.dims), shown.options
+        return runner.cell, dict(runner.dims), runner.options
     raise InputError(
         f"draw takes a cell or a module of elman's, not {type(subject).__name__}",
         'elman.draw(elman.cells.gru, "gru.svg")',
@@ -131,5 +131,5 @@ def _picture(cell: Cell, sizes: dict[str, int], options: PlanOptions = USUAL) ->
     hints = step_names(compiler.graph_of(cell, rules), pair.step, cell.output_names)
     names = program_names(of, hints)
     about = cell.__doc__.partition("\n")[0].replace("``", "")
-    shown = ", ".join(f"{name} = {size}" for name, size in sorted(sizes.items()))
-    return picture(cell.name, f"{about}  ({shown})" if about else shown, of, names)
+    size_text = ", ".join(f"{name} = {size}" for name, size in sorted(sizes.items()))
+    return picture(cell.name, f"{about}  ({size_text})" if about else size_text, of, names)

@@ -74,9 +74,9 @@ def opening(width: float, height: float, title: str) -> Iterator[str]:
     yield '<rect class="ground" width="100%" height="100%"/>'
 
 
-def svg(picture: Picture, placed: Layout, backward: bool = True) -> str:
+def svg(picture: Picture, positions: Layout, backward: bool = True) -> str:
     """Write a picture as SVG text, with or without the backward below the forward."""
-    return _Writer(picture, placed, backward).text()
+    return _Writer(picture, positions, backward).text()
 
 
 class _Writer:

@@ -69,7 +69,7 @@ class Checkpointed(WrappedKernel):
             None if d is None else d.reshape(shape)
             for d, shape in zip(cotangents.last, shapes, strict=True)
         )
-        run = self._by_torch if self.kernel.differentiable else self._again
+        run = self._by_torch if self.kernel.differentiable else self._rerun
         d = cotangents._replace(last=d_last)
         gradients = backward_in(spans_of(unstacked, self.steps), unstacked, saved, d, run)
         if not call.stacked:
@@ -78,7 +78,7 @@ class Checkpointed(WrappedKernel):
             states=tuple([None if d is None else d.unsqueeze(0) for d in gradients.states])
         )
 
-    def _again(self, _: int, call: Call, cotangents: Cotangents) -> Gradients:
+    def _rerun(self, _: int, call: Call, cotangents: Cotangents) -> Gradients:
         """Gradients of a span by the kernel's backward, after running its forward again."""
         saved = self.kernel.forward(call).saved
         return self.kernel.backward(call, saved, cotangents, False)
@@ -86,8 +86,8 @@ class Checkpointed(WrappedKernel):
     def _by_torch(self, _: int, call: Call, cotangents: Cotangents) -> Gradients:
         """Gradients of a span by autograd."""
         first, second = len(call.inputs), len(call.inputs) + len(call.states)
-        every = (True,) * len(call.states)  # a span hands its own on, whatever is asked for
-        wants = (*self._wants[:first], *every, *self._wants[second:])
+        all_states = (True,) * len(call.states)  # a span hands its own on, whatever is asked for
+        wants = (*self._wants[:first], *all_states, *self._wants[second:])
         return torch_gradients(self.kernel, call, wants, cotangents)
 
 

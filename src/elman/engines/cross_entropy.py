@@ -81,8 +81,8 @@ def accumulated(dtype: torch.dtype) -> torch.dtype:
 def chunk_rows(rows: Rows) -> int:
     """Rows per chunk of logits: enough that multiplying by W takes longer than reading it; more
     while x, in two layouts, and the logits fit into a core's cache."""
-    each = (2 * rows.x.shape[1] + len(rows.weight)) * rows.x.itemsize
-    most = max(LEAST_ROWS.get(rows.x.device.type, _LEAST_ROWS), _CACHE_BYTES // each)
+    row_bytes = (2 * rows.x.shape[1] + len(rows.weight)) * rows.x.itemsize
+    most = max(LEAST_ROWS.get(rows.x.device.type, _LEAST_ROWS), _CACHE_BYTES // row_bytes)
     return max(1, min(len(rows.x), most))
 
 
@@ -151,11 +151,11 @@ def _softmax(chunk: Chunk, gradients: bool) -> tuple[Tensor, Tensor | None]:
     logits = (logits if bias is None else logits.add_(bias)).to(accumulated(logits.dtype))
     targets = targets.unsqueeze(1)
     logits -= logits.amax(1, keepdim=True)
-    less = (1 - smoothing) * logits.gather(1, targets).squeeze(1)
+    label_loss = (1 - smoothing) * logits.gather(1, targets).squeeze(1)
     if smoothing:
-        less += smoothing * logits.mean(1)
+        label_loss += smoothing * logits.mean(1)
     total = logits.exp_().sum(1, keepdim=True)
-    losses = total.log().squeeze(1) - less
+    losses = total.log().squeeze(1) - label_loss
     return losses, _cotangents(logits, targets, total, scale, smoothing) if gradients else None
 
 
@@ -193,13 +193,13 @@ def verify(engine: str, compute: CrossEntropy, like: Tensor, most: float) -> Non
     rows, wants = Rows(x, weight, bias, targets.to(like.device), 0.1), Wants(True, True, True)
     exact = Rows(x.double().cpu(), weight.double().cpu(), bias.double().cpu(), targets, 0.1)
     expected = in_torch(exact, scale.double().cpu(), wants)
-    got = compute(rows, scale, wants)
-    if got is None:
+    actual = compute(rows, scale, wants)
+    if actual is None:
         raise DisagreementError(engine, "LinearCrossEntropyLoss", "it computes nothing")
-    for name, value, want in zip(Found._fields, got, expected, strict=True):
+    for name, value, reference in zip(Found._fields, actual, expected, strict=True):
         assert value is not None
-        assert want is not None
-        off = float((value.double().cpu() - want).norm() / want.norm())
+        assert reference is not None
+        off = float((value.double().cpu() - reference).norm() / reference.norm())
         if not off <= most:
             message = f"{name} of a decoder's loss is off by {off:.1e}"
             raise DisagreementError(engine, "LinearCrossEntropyLoss", message)

@@ -151,11 +151,11 @@ class DenseRuns(WrappedKernel):
         """See :meth:`Kernel.backward`."""
         runs, count = same_sequences(_packed(call)), len(call.states)
         of_runs = saved[count:]
-        each = len(of_runs) // len(runs)
+        per_run = len(of_runs) // len(runs)
 
         def of_run(index: int, run_call: Call, d: Cotangents) -> Gradients:
             return self.kernel.backward(
-                run_call, of_runs[each * index : each * (index + 1)], d, keep
+                run_call, of_runs[per_run * index : per_run * (index + 1)], d, keep
             )
 
         return backward_in(runs, call, saved[:count], cotangents, of_run)

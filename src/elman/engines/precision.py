@@ -28,7 +28,7 @@ def precision() -> str:
 
 
 @contextmanager
-def multiplying(tensor: Tensor, how: str) -> Iterator[None]:
+def multiplying(tensor: Tensor, precision: str) -> Iterator[None]:
     """Run torch's products of float32 on a GPU in one precision, and restore torch's switch.
 
     Threads take turns, so that none restores what another has set: the switch is global.
@@ -42,10 +42,10 @@ def multiplying(tensor: Tensor, how: str) -> Iterator[None]:
         return
     with _products_lock:
         before = _products.fp32_precision
-        if (before == "tf32") == (how == "tf32"):
+        if (before == "tf32") == (precision == "tf32"):
             yield
             return
-        _products.fp32_precision = how
+        _products.fp32_precision = precision
         try:
             yield
         finally:

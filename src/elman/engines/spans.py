@@ -152,7 +152,7 @@ def backward_in(
         span, first = spans[index], [start[a:b] for start in starts]
         d_last = tuple(
             [
-                _joined(going, end, start, span.after)
+                _join(going, end, start, span.after)
                 for going, end, start in zip(d_states, cotangents.last, first, strict=True)
             ]
         )
@@ -176,7 +176,7 @@ def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None else a if b is None else a + b
 
 
-def _joined(going: Tensor | None, ended: Tensor | None, like: Tensor, after: int) -> Tensor | None:
+def _join(going: Tensor | None, last: Tensor | None, like: Tensor, after: int) -> Tensor | None:
     """The cotangent of a span's last states: of sequences that go on, and of those that end.
 
     Args:
@@ -187,12 +187,12 @@ def _joined(going: Tensor | None, ended: Tensor | None, like: Tensor, after: int
     """
     if after == len(like):
         return going
-    ended = None if ended is None else ended[after : len(like)]
-    if going is None and ended is None:
+    last = None if last is None else last[after : len(like)]
+    if going is None and last is None:
         return None
-    joined = torch.zeros_like(like)
+    whole = torch.zeros_like(like)
     if going is not None:
-        joined[:after] = going
-    if ended is not None:
-        joined[after:] = ended
-    return joined
+        whole[:after] = going
+    if last is not None:
+        whole[after:] = last
+    return whole

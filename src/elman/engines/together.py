@@ -50,9 +50,9 @@ class Arrangement(NamedTuple):
         first input."""
         inputs = calls[0].inputs
         if self.private:
-            shared = len(inputs) - self.private
-            by_kernel = [x for call in calls for x in call.inputs[shared:]]
-            inputs = (*inputs[:shared], *by_kernel)
+            common = len(inputs) - self.private
+            by_kernel = [x for call in calls for x in call.inputs[common:]]
+            inputs = (*inputs[:common], *by_kernel)
         return Call(
             inputs,
             tuple([state for call in calls for state in call.states]),
@@ -114,19 +114,19 @@ class Together(Kernel):
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
         of, kernels = self.arrangement, self._for_layout(call.packed)
-        shared = of.shared(call)
-        firsts = [shared]
+        common = of.shared(call)
+        firsts = [common]
         if of.directions:
-            firsts.append(tuple(reversed_in_time(value, call.packed) for value in shared))
+            firsts.append(tuple(reversed_in_time(value, call.packed) for value in common))
         results: list[Result] = []
         with self._launched() as launched, self._streams(call) as streams:
             for index, kernel in enumerate(kernels):
                 if index and not of.directions:
-                    firsts.append((results[-1].output, *shared[1:]))
+                    firsts.append((results[-1].output, *common[1:]))
                 with streams.on(index):
                     results.append(launched(kernel).forward(of.split(call, firsts[index], index)))
             streams.hand_over((*results[-1].values, *results[-1].saved))
-        return self._joined(results, firsts, call.packed)
+        return self._join(results, firsts, call.packed)
 
     def _launched(self) -> AbstractContextManager[Callable[[Kernel], Kernel]]:
         """Context whose value wraps a kernel for a launch; results are complete when it exits."""
@@ -142,7 +142,7 @@ class Together(Kernel):
         side_by_side = self.arrangement.directions and not self.differentiable
         return Streams(call.inputs[0], 2 if side_by_side else 1)
 
-    def _joined(
+    def _join(
         self,
         results: Sequence[Result],
         firsts: Sequence[tuple[Tensor, ...]],
@@ -211,15 +211,15 @@ class Together(Kernel):
     ) -> Iterator[tuple[int, Call, tuple[Tensor, ...], tuple[Tensor | None, ...]]]:
         """For each kernel in which something has a gradient, the last first: its place, its call,
         what it saved, and cotangents of its last states."""
-        of, shared = self.arrangement, self.arrangement.shared(call)
+        of, common = self.arrangement, self.arrangement.shared(call)
         counts = self._counts(self._saves, call.packed, of_whole_calls=True)
         between = tuple(saved[: len(saved) - sum(counts)])
         saved_by_all, places = saved[len(between) :], _cuts(counts)
         for index in reversed(range(len(self.kernels))):
             if counts[index]:
-                first = shared
+                first = common
                 if index:
-                    first = between if of.directions else (between[index - 1], *shared[1:])
+                    first = between if of.directions else (between[index - 1], *common[1:])
                 d_last = cotangents.last[_cuts(of.states)[index]]
                 yield (
                     index,

@@ -81,8 +81,8 @@ class WeightRate:
 
             stacked: tuple[Tensor, ...] = torch.vmap(of_head)(*weights)
             return dict(zip(leaves, stacked, strict=True))
-        named = {leaf.name: w for leaf, w in zip(self.graph.weights, weights, strict=True)}
-        values = self._views.gate_blocks(plan.blocks, named)
+        by_name = {leaf.name: w for leaf, w in zip(self.graph.weights, weights, strict=True)}
+        values = self._views.gate_blocks(plan.blocks, by_name)
         if plan.computed:
             arrays = Arrays(_widened(weights[0]).dtype, weights[0].device)
             for value in plan.computed:
@@ -137,12 +137,12 @@ class WeightRate:
             pieces = [self._gradient(block, values, sums, samples, heads) for block in blocks]
             if len(pieces) == 1 and pieces[0] is not None and pieces[0].shape == shape:
                 whole = pieces[0].to(weight.dtype)
-                shared = any(whole is gradient for gradient in gradients)
-                gradients.append(whole.clone() if shared else whole)
+                is_shared = any(whole is gradient for gradient in gradients)
+                gradients.append(whole.clone() if is_shared else whole)
                 continue
             zero = weight.new_zeros(())
-            each = [zero if piece is None else piece for piece in pieces]
-            gradients.append(self._views.joined(blocks, each, weight.new_empty(shape)))
+            dense = [zero if piece is None else piece for piece in pieces]
+            gradients.append(self._views.joined(blocks, dense, weight.new_empty(shape)))
         return tuple(gradients)
 
     def _gradient(
@@ -151,8 +151,8 @@ class WeightRate:
         d = self.gradient_nodes.get(block)
         if d is None or d in sums:
             return None if d is None else sums[d]
-        some = next(iter(values.values()))
-        arrays = Arrays(some.dtype, some.device)
+        sample = next(iter(values.values()))
+        arrays = Arrays(sample.dtype, sample.device)
 
         mapped = (*values.values(), *sums.values()) if heads else tuple(sums.values())
         names = (*values, *sums) if heads else tuple(sums)

@@ -148,9 +148,9 @@ def flops(layers: Sequence[Layer], programs: Mapping[str, Program]) -> Flops:
     for layer in layers:
         of, rows = programs[layer.name], layer.steps * layer.batch
         sweeps = forward_work(of).products + backward_work(of).products
-        once = sweeps - repeated_products(of)
-        formula += rows * once
-        executed += rows * (once + _recomputed(layer, of))
+        formula_flops = sweeps - repeated_products(of)
+        formula += rows * formula_flops
+        executed += rows * (formula_flops + _recomputed(layer, of))
     return Flops(formula, executed)
 
 

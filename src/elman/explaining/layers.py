@@ -106,8 +106,8 @@ def engine_names(layer: Layer) -> tuple[str, ...]:
 
 def program_of(layer: Layer, choice: LayerChoice) -> Program:
     """Program of the kernel that runs a layer; planned anew where the kernel has none."""
-    planned = getattr(choice.kernel, "program", None) if isinstance(choice, Choice) else None
-    return planned or program(layer.pair, layer.spec)
+    plan = getattr(choice.kernel, "program", None) if isinstance(choice, Choice) else None
+    return plan or program(layer.pair, layer.spec)
 
 
 @dataclass(frozen=True)
@@ -209,9 +209,9 @@ def _kernel_lines(layer: Layer, choice: Choice) -> Iterable[str]:
         facts["schedule"] = _schedule_text(choice, schedule(layer.at_once, layer.batch))
     if facts:
         yield ", ".join(f"{name} {value}" for name, value in facts.items())
-    counted = choice.kernel.counters()
-    if counted:
-        yield ", ".join(f"{name} {count}" for name, count in counted.items())
+    counters = choice.kernel.counters()
+    if counters:
+        yield ", ".join(f"{name} {count}" for name, count in counters.items())
     if choice.engine == "reference":
         yield "the step by step oracle: correct, slow, for whatever no other engine can run"
     elif choice.engine == "aten":
@@ -243,17 +243,17 @@ def summary_of(choices: Sequence[tuple[Layer, LayerChoice]]) -> Iterable[str]:
     yield f"engine  {', '.join(names)}"
     step_s = seconds = torchs = 0.0
     for layer, choice in choices:
-        timed = choice.medians_s if isinstance(choice, Choice) else {}
+        medians_s = choice.medians_s if isinstance(choice, Choice) else {}
         name = label((choice.engine, choice.schedule)) if isinstance(choice, Choice) else ""
-        if name not in timed:
+        if name not in medians_s:
             yield "time    not measured"
             return
-        step_s += timed[name]
-        seconds += layer.steps * timed[name]
-        torchs += timed.get("aten", math.nan)
+        step_s += medians_s[name]
+        seconds += layer.steps * medians_s[name]
+        torchs += medians_s.get("aten", math.nan)
     layer = choices[0][0]
     kind = "a training step" if layer.spec.training else "a call"
-    beside = (
+    ratio = (
         "" if math.isnan(torchs) else f", {torchs / step_s:.3g} times as fast as torch.nn's layer"
     )
-    yield f"time    {time_text(seconds)} for {kind} of T = {layer.steps}, B = {layer.batch}{beside}"
+    yield f"time    {time_text(seconds)} for {kind} of T = {layer.steps}, B = {layer.batch}{ratio}"

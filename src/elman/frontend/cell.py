@@ -283,22 +283,22 @@ class Cell:
             PickleError: the name does not stand for this formula.
         """
         module, name = self.function.__module__, self.function.__qualname__
-        named = look_up(module, name)
-        if named is self:
+        public = look_up(module, name)
+        if public is self:
             return name
-        if not isinstance(named, Cell):
+        if not isinstance(public, Cell):
             raise nameless(module, name, self.where, False)
-        options = {k: v for k, v in self.options.items() if named.options.get(k) is not v}
+        options = {k: v for k, v in self.options.items() if public.options.get(k) is not v}
         changes = [change.data for change in self.changes]
-        if named.function is not self.function:  # defined again since, maybe the same
+        if public.function is not self.function:  # defined again since, maybe the same
             try:
-                bound = bound_cell(named, options, self.heads, changes)
+                bound = bound_cell(public, options, self.heads, changes)
                 unchanged = bound.fingerprint == self.fingerprint
             except PickleError:
                 unchanged = False
             if not unchanged:
                 raise nameless(module, name, self.where, True)
-        return bound_cell, (named, options, self.heads, *([changes] if changes else []))
+        return bound_cell, (public, options, self.heads, *([changes] if changes else []))
 
     def __copy__(self) -> Cell:
         return self
@@ -340,8 +340,8 @@ def same_cell(value: Any, saved: str | None = None) -> Cell:
     if not isinstance(value, Cell):
         raise PickleError(f"a cell was saved, but its name now refers to {shown(value)}")
     if saved not in (None, value.fingerprint):
-        how = f"its formula was {saved}, and is {value.fingerprint}"
-        raise changed(value.name, value.where, how)
+        difference = f"its formula was {saved}, and is {value.fingerprint}"
+        raise changed(value.name, value.where, difference)
     return value
 
 
@@ -466,8 +466,8 @@ def cell(
             alternative = ("without one", 'output="y[H]" names what a formula returns')
             raise TraceError(diagnostic(message, [("at", where), alternative], _EXAMPLE))
         check_declared(function, parsed, fixed, where)
-        for name, how in beginning.items():
-            check_init(name, how, (*trained, *fixed), states, where)
+        for name, scheme in beginning.items():
+            check_init(name, scheme, (*trained, *fixed), states, where)
         cell = Cell(
             function.__name__,
             inputs,

@@ -138,9 +138,9 @@ class Zoneout(Change):
         """See :meth:`Change.check`."""
         unknown = sorted(map(str, self._shares().keys() - {*states, ""}))
         if unknown:
-            has, hint = ", ".join(states), ", ".join(f"{name!r}: 0.1" for name in states)
+            names, hint = ", ".join(states), ", ".join(f"{name!r}: 0.1" for name in states)
             raise InputError(
-                f"zoneout: {cell} has no state {unknown[0]!r} (its states: {has})",
+                f"zoneout: {cell} has no state {unknown[0]!r} (its states: {names})",
                 f"zoneout={{{hint}}}",
             )
 

@@ -169,9 +169,9 @@ class _Writer:
         """A vector whose gate blocks are all divided, piece by piece and head by head."""
         if all(len(part) == 1 for part, _ in dim_pieces):
             return self._stack(old)
-        each, blocks, at = self._each(old), list[Node](), 0
+        head_nodes, blocks, at = self._per_head(old), list[Node](), 0
         for part, _ in dim_pieces:
-            blocks += [_cut(head, at, at + len(part)) for head in each]
+            blocks += [_cut(head, at, at + len(part)) for head in head_nodes]
             at += len(part)
         return _concat(blocks)
 
@@ -188,7 +188,7 @@ class _Writer:
             self.values[old] = _Value(stacked=leaf)
         elif not any(divided):
             self.values[old] = _Value(shared=leaf)
-        elif divided[0] and all(len(part) == 1 and each for part, each in dims[0]):
+        elif divided[0] and all(len(part) == 1 and is_divided for part, is_divided in dims[0]):
             self.values[old] = _Value(stacked=leaf)
         elif divided[0]:
             self.values[old] = _Value(each=self._pieces_of(leaf, dims[0]))
@@ -199,23 +199,23 @@ class _Writer:
 
     def _pieces_of(self, leaf: Node, dim_pieces: Pieces) -> tuple[Node, ...]:
         """Split a leaf along its rows among heads."""
-        each: list[list[Node]] = [[] for _ in range(self.heads)]
+        head_pieces: list[list[Node]] = [[] for _ in range(self.heads)]
         at = 0
         for part, divided in dim_pieces:
-            for of_head in each:
+            for of_head in head_pieces:
                 of_head.append(_cut(leaf, at, at + len(part)))
                 at += len(part) if divided else 0
             at += 0 if divided else len(part)
-        return tuple(_concat(of_head) for of_head in each)
+        return tuple(_concat(of_head) for of_head in head_pieces)
 
     def _value(self, old: Node) -> _Value:
         """Translate a value whose arguments are translated."""
         args = [self.values[arg] for arg in old.args]
-        shared = [arg.shared for arg in args if arg.shared is not None]
+        common = [arg.shared for arg in args if arg.shared is not None]
         if old.op == "draw":  # each head draws its own
             return _Value(stacked=node("draw", (), old.data, self._shape(old), old.where))
-        if len(shared) == len(args):
-            return _Value(shared=with_args(old, tuple(shared)))
+        if len(common) == len(args):
+            return _Value(shared=with_args(old, tuple(common)))
         if old.op == "matmul" and args[0].stacked is not None:
             return _Value(stacked=self._product(old, args[0].stacked))
         if self._goes_side_by_side(old):
@@ -228,7 +228,7 @@ class _Writer:
 
     def _copied(self, old: Node) -> tuple[Node, ...]:
         """One copy per head, of each head's arguments."""
-        args = [self._each(arg) for arg in old.args]
+        args = [self._per_head(arg) for arg in old.args]
         return tuple(
             node(old.op, [arg[head] for arg in args], old.data, old.shape, old.where)
             for head in range(self.heads)
@@ -249,11 +249,11 @@ class _Writer:
         vector = self.values[old.args[1]].shared
         if vector is not None:
             return node("matmul", (matrix, vector), (), (matrix.shape[0],), old.where)
-        each = self._each(old.args[1])
+        head_nodes = self._per_head(old.args[1])
         return _concat(
             node(
                 "matmul",
-                (_cut(matrix, row, row + 1), each[row % self.heads]),
+                (_cut(matrix, row, row + 1), head_nodes[row % self.heads]),
                 (),
                 ((part,),),
                 old.where,
@@ -272,15 +272,17 @@ class _Writer:
         if value.stacked is not None:
             return value.stacked
         if old.shape:
-            each = self._each(old)
+            head_nodes = self._per_head(old)
         else:
-            each = [node("spread", (head,), (), ((1,),), head.where) for head in self._each(old)]
-        rows = range(len(each[0].shape[0]))
-        stacked = _concat(_cut(head, row, row + 1) for row in rows for head in each)
+            head_nodes = [
+                node("spread", (head,), (), ((1,),), head.where) for head in self._per_head(old)
+            ]
+        rows = range(len(head_nodes[0].shape[0]))
+        stacked = _concat(_cut(head, row, row + 1) for row in rows for head in head_nodes)
         self.values[old] = value._replace(stacked=stacked)
         return stacked
 
-    def _each(self, old: Node) -> tuple[Node, ...]:
+    def _per_head(self, old: Node) -> tuple[Node, ...]:
         """The values of the heads."""
         value = self.values[old]
         if value.shared is not None:
@@ -293,13 +295,13 @@ class _Writer:
 
     def _split_heads(self, stacked: Node, is_vector: bool) -> tuple[Node, ...]:
         count = len(stacked.shape[0])
-        each = [
+        head_nodes = [
             _concat(_cut(stacked, row, row + 1) for row in range(head, count, self.heads))
             for head in range(self.heads)
         ]
         if is_vector:
-            return tuple(each)
-        return tuple(node("sum", (head,), (), SCALAR, head.where) for head in each)
+            return tuple(head_nodes)
+        return tuple(node("sum", (head,), (), SCALAR, head.where) for head in head_nodes)
 
 
 def _cut(value: Node, start: int, end: int) -> Node:

@@ -88,8 +88,8 @@ def traced(cell: Cell, cuts: Cuts) -> Graph:
 def _refused(error: TypeError) -> TraceError | None:
     """Error for a call of an elman function with wrong arguments; None for other errors."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    called = re.match(r"(\w+)\(\) ", str(error))
-    right = written_call(called[1]) if called else ""
+    match = re.match(r"(\w+)\(\) ", str(error))
+    right = written_call(match[1]) if match else ""
     if not right:
         return None
     return TraceError(str(error), right, at=line_of(frame.filename, frame.lineno or 0))

@@ -117,7 +117,7 @@ def division(graph: Graph) -> Division:
         if product.args[1].rate >= Rate.STATE:
             recurrent |= matrices[product]
     while any(leaves & recurrent and not leaves <= recurrent for leaves in matrices.values()):
-        recurrent = recurrent.union(*(each for each in matrices.values() if each & recurrent))
+        recurrent = recurrent.union(*(names for names in matrices.values() if names & recurrent))
     blocks, added = set(recurrent), set(recurrent)
     dims = {gate_block for leaf in graph.states for dim in leaf.shape for gate_block in dim}
     while True:
@@ -154,19 +154,19 @@ def _is_elementwise(value: Node, dims: set[GateBlock]) -> bool:
     return OPS[value.op].kind not in ("reduce", "spread", "scan")
 
 
-def check_divides(name: str, heads: int, how: Division) -> None:
+def check_divides(name: str, heads: int, division: Division) -> None:
     """Raise ShapeError if a number among the dims to be divided cannot be."""
-    for gate_block in how.dims:
+    for gate_block in division.dims:
         if isinstance(gate_block, int) and gate_block % heads:
             raise ShapeError(f"{name}: a dim of {gate_block} cannot be divided among {heads} heads")
 
 
-def check_parts(name: str, entry: Declared, how: Division) -> None:
+def check_parts(name: str, entry: Declared, division: Division) -> None:
     """Raise ShapeError if heads divide some gate blocks of what all heads return, but not all."""
-    divided = [gate_block in how.dims for dim in entry.shape for gate_block in dim]
+    divided = [gate_block in division.dims for dim in entry.shape for gate_block in dim]
     if any(divided) and not all(divided):
         undivided = ", ".join(
-            str(gate_block) for gate_block in entry.shape[0] if gate_block not in how.dims
+            str(gate_block) for gate_block in entry.shape[0] if gate_block not in division.dims
         )
         raise ShapeError(
             f"{name}: heads divide a part of {entry} only, and not {undivided}; "
@@ -201,10 +201,10 @@ def _gate_blocks(dim_pieces: Pieces, heads: int) -> Iterator[GateBlock]:
         yield from piece * heads if divided else piece
 
 
-def sizes_per_head(dims: dict[str, int], heads: int, how: Division) -> dict[str, int]:
+def sizes_per_head(dims: dict[str, int], heads: int, division: Division) -> dict[str, int]:
     """Sizes of one head's part of the dims given. Raises ShapeError where there is none."""
     sizes = dict(dims)
-    for name in how.dims & dims.keys():
+    for name in division.dims & dims.keys():
         sizes[str(name)], rest = divmod(dims[str(name)], heads)
         if rest:
             raise ShapeError(f"{name}={dims[str(name)]} cannot be divided among {heads} heads")

@@ -25,7 +25,7 @@ SCHEMES = (  # torch.nn.init's, for matrices
 
 
 def check_init(
-    name: str, how: Init, weights: Sequence[Declared], states: Sequence[Declared], where: str
+    name: str, init: Init, weights: Sequence[Declared], states: Sequence[Declared], where: str
 ) -> None:
     """Check the initialisation of a weight or state, apart from sizes.
     Raises TraceError: there is no such weight, state or scheme, a scheme for matrices is given to
@@ -37,20 +37,20 @@ def check_init(
             f"init names {name!r}, which is neither a weight nor a state", declared, at=where
         )
     weight = entries[name]
-    if isinstance(how, str) and how not in SCHEMES:
-        near = get_close_matches(how, SCHEMES, 1)
+    if isinstance(init, str) and init not in SCHEMES:
+        near = get_close_matches(init, SCHEMES, 1)
         hint = f"init={{{name!r}: {near[0]!r}}}" if near else f"there are {', '.join(SCHEMES)}"
-        raise TraceError(f"init of {name}: no scheme {how!r}", hint, at=where)
-    if isinstance(how, str) and how not in FILLS and len(weight.shape) < 2:
+        raise TraceError(f"init of {name}: no scheme {init!r}", hint, at=where)
+    if isinstance(init, str) and init not in FILLS and len(weight.shape) < 2:
         raise TraceError(
-            f"init of {name}: {how} is for matrices, which {weight} is not",
+            f"init of {name}: {init} is for matrices, which {weight} is not",
             f"init={{{name!r}: 0.5}}, or {' or '.join(map(repr, FILLS))}, or a function",
             at=where,
         )
-    if not (isinstance(how, str | int | float) or callable(how) or hasattr(how, "shape")):
-        kind = type(how).__name__
+    if not (isinstance(init, str | int | float) or callable(init) or hasattr(init, "shape")):
+        kind = type(init).__name__
         hint = "give a number, the name of a scheme, a tensor, or a function of the parameter"
-        values: list[Any] = [*how] if isinstance(how, list | tuple) else []
+        values: list[Any] = [*init] if isinstance(init, list | tuple) else []
         if values:
             text = str(values)
             hint = f"torch.tensor({text if len(text) <= _SHORT else '…'})"

@@ -43,10 +43,10 @@ def nameless(module: str | None, name: str, where: str, redefined: bool) -> Pick
     )
 
 
-def changed(name: str, where: str, how: str) -> PickleError:
+def changed(name: str, where: str, difference: str) -> PickleError:
     """The error for a saved cell whose name stands for another formula now."""
     return PickleError(
-        f"cell {name} is not the one that was saved: {how}",
+        f"cell {name} is not the one that was saved: {difference}",
         "restore the old formula; or make the module anew and load_state_dict() its weights",
         now=where,
     )

@@ -116,8 +116,8 @@ def spread(values: Any, like: Any) -> Tracer:
     ones: Shape = ((1,) * groups,)
     check_cut(ones, value.shape)
     wide = [
-        Tracer(node("spread", (each.node,), (), ((gate_block,),), where))
-        for each, part in zip(split(values, groups), split(like, groups), strict=True)
+        Tracer(node("spread", (total.node,), (), ((gate_block,),), where))
+        for total, part in zip(split(values, groups), split(like, groups), strict=True)
         for gate_block in part.node.shape[0]
     ]
     return concat(*wide)
@@ -347,8 +347,8 @@ def _reduced(
         return _over(op, value, ())
     assert isinstance(groups, int), "names of dims have counts"
     where, one_unit = where_called(), ((1,),)
-    each = [_over(op, part.node, ()).node for part in split(v, groups)]
-    return concat(*(Tracer(node("spread", (value,), (), one_unit, where)) for value in each))
+    results = [_over(op, part.node, ()).node for part in split(v, groups)]
+    return concat(*(Tracer(node("spread", (value,), (), one_unit, where)) for value in results))
 
 
 def _by_groups(

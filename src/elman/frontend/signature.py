@@ -128,7 +128,7 @@ def _matrix_dim(kind: str, name: str, shape: Shape, where: str) -> Dim:
 
 
 def solve_dim(
-    entry: Declared, size: int, bound: dict[str, int], size_name: str, which: str
+    entry: Declared, size: int, bound: dict[str, int], size_name: str, origin: str
 ) -> None:
     """Find the one unknown name of a declared vector from its size and record it in ``bound``.
 
@@ -146,7 +146,7 @@ def solve_dim(
     if not unknown:
         units = dim_size(dim, bound)
         if units != size:
-            raise ShapeError(f"{size_name} is {size}, but {which} {entry} has {units} units")
+            raise ShapeError(f"{size_name} is {size}, but {origin} {entry} has {units} units")
         return
     if len(unknown) > 1:
         hint = f"give {' and '.join(unknown[1:])} {sized_by(unknown[1:])}"

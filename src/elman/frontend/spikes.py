@@ -90,11 +90,11 @@ def spike(
         >>> s = spike(h - 1.0, "atan")
     """
     value = Tracer(lift(v))
-    slope = surrogate if callable(surrogate) else _named(surrogate, parameters)
+    slope = surrogate if callable(surrogate) else _find_named(surrogate, parameters)
     return pointwise("surrogate", value > 0, value, slope(value, **parameters))
 
 
-def _named(name: Any, parameters: dict[str, Any]) -> Callable[..., Any]:
+def _find_named(name: Any, parameters: dict[str, Any]) -> Callable[..., Any]:
     """The surrogate of a name."""
     surrogate = SURROGATES.get(name) if isinstance(name, str) else None
     if surrogate is None:

@@ -329,9 +329,9 @@ def _pointwise_along(op: str, operands: tuple[Any, ...]) -> Tracer:
     operands = tuple(
         v if isinstance(v, AlongAxis) else Tracer(per_sample(lift(v))) for v in operands
     )
-    others = [value.node for value in operands if not isinstance(value, AlongAxis)]
+    plain = [value.node for value in operands if not isinstance(value, AlongAxis)]
     along = {value.axis: value.node for value in operands if isinstance(value, AlongAxis)}
-    shape = next((value.shape for value in others if value.shape), None)
+    shape = next((value.shape for value in plain if value.shape), None)
     if shape is None and len(along) == 1:  # of one axis alone, it still is one
         (axis,) = along
         vectors = [Tracer(v.node) if isinstance(v, AlongAxis) else v for v in operands]

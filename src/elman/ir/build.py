@@ -96,7 +96,7 @@ class Builder:
         (:func:`scales`). A zero that is added makes 0 of -0, and is a term; not beside products,
         whose zeros have the sign that their order gives them.
         """
-        gathered: dict[tuple[Node, Hashable], float] = {}
+        coefficients: dict[tuple[Node, Hashable], float] = {}
         numbers = [bias] if bias else []
         widest = shape or SCALAR
         pending: list[Term] = [(coef, term) for coef, term in reversed(list(terms))]
@@ -111,8 +111,8 @@ class Builder:
                 pending.extend((coef * inner_coef, arg) for inner_coef, arg in reversed(inner))
             else:
                 key = (term, coef > 0 if scales(coef) else by_bits(coef))
-                gathered[key] = gathered[key] + coef if key in gathered else coef
-        flat = [(coef, term) for (term, _), coef in gathered.items()]
+                coefficients[key] = coefficients[key] + coef if key in coefficients else coef
+        flat = [(coef, term) for (term, _), coef in coefficients.items()]
         total = sum(numbers[1:], numbers[0]) if numbers else 0.0
         adds_zero = bool(numbers) and by_bits(total) == by_bits(0.0)
         if adds_zero and flat and not any(term.op == "matmul" for _, term in flat):
@@ -139,11 +139,11 @@ class Builder:
 
         rewrite: c * (U @ a) + c * (V @ b) + d  ->  c * (U @ a + V @ b) + d
         """
-        shared: dict[tuple[float, Shape], list[Node]] = {}
+        groups: dict[tuple[float, Shape], list[Node]] = {}
         for coef, term in terms:
             if term.op == "matmul" and coef != 1.0 and scales(coef):
-                shared.setdefault((coef, term.shape), []).append(term)
-        sums = {key: products for key, products in shared.items() if len(products) > 1}
+                groups.setdefault((coef, term.shape), []).append(term)
+        sums = {key: products for key, products in groups.items() if len(products) > 1}
         rest = [(c, v) for c, v in terms if v.op != "matmul" or (c, v.shape) not in sums]
         return rest + [
             (c, self._grouped([(1.0, v) for v in of], 0.0, shape))

@@ -128,13 +128,13 @@ def _spread(xp: Any, node: Node, value: Array, dims: Mapping[str, int]) -> Array
     """Expand one number per group (or one for all) to the units of a vector."""
     (size,) = shape_size(node.shape, dims)
     before = dim_size(node.data, dims)
-    each = value if _rank(node.args[0]) else value[..., None]
-    width = size // each.shape[-1]
+    column = value if _rank(node.args[0]) else value[..., None]
+    width = size // column.shape[-1]
     if node.op == "tile":
-        wide = xp.broadcast_to(each[..., None, :], (*each.shape[:-1], width, each.shape[-1]))
+        wide = xp.broadcast_to(column[..., None, :], (*column.shape[:-1], width, column.shape[-1]))
     else:
-        wide = xp.broadcast_to(each[..., None], (*each.shape, width))
-    wide = wide.reshape(*each.shape[:-1], size)
+        wide = xp.broadcast_to(column[..., None], (*column.shape, width))
+    wide = wide.reshape(*column.shape[:-1], size)
     return MEANING[node.op](xp, node, wide, xp.positions(before, before + size), width)
 
 

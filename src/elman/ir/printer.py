@@ -84,10 +84,10 @@ class Names:
 
     def brief(self, value: Node) -> bool:
         """Whether a value is printed inline instead of named: ``tanh(c′)``, ``1 - z``."""
-        named = all(arg in self._name or OPS[arg.op].kind == "leaf" for arg in value.args)
+        has_names = all(arg in self._name or OPS[arg.op].kind == "leaf" for arg in value.args)
         if value.op == "matmul" or len(value.args) > 2:
             return False
-        return named and len(self._text(value)[0]) <= _SHORT
+        return has_names and len(self._text(value)[0]) <= _SHORT
 
     def inner(self, value: Node) -> str:
         """A value's name, or its text, in brackets if it is more than one word."""
@@ -207,12 +207,12 @@ def _targets(text: str) -> list[str]:
 def _name_shared(names: Names, values: Iterable[Node], prefix: str) -> None:
     """Number values that are read more than once or whose expression is too long."""
     order = list(values)
-    used = readers(order)
+    readings = readers(order)
     for value in order:
         if OPS[value.op].kind == "leaf" or value in names:
             continue
-        shared = len(used.get(value, ())) > 1 and not names.brief(value)
-        if shared or len(names.short(value)) > _LONG:
+        is_shared = len(readings.get(value, ())) > 1 and not names.brief(value)
+        if is_shared or len(names.short(value)) > _LONG:
             names.number(value, prefix)
 
 
@@ -222,8 +222,8 @@ def _aligned(lines: list[tuple[str, str, str]]) -> list[str]:
 
 
 def _bodies(names: Names, values: Iterable[Node]) -> list[str]:
-    named = [value for value in values if value in names and OPS[value.op].kind != "leaf"]
-    return _aligned([names.line(value) for value in named])
+    entries = [value for value in values if value in names and OPS[value.op].kind != "leaf"]
+    return _aligned([names.line(value) for value in entries])
 
 
 def show_graph(
@@ -293,10 +293,10 @@ def pair_names(pair: Pair, hints: Hints | None = None) -> Names:
             names.give(value, name)
     _name_functions(names, order)
     _name_shared(names, order, "v")
-    many = len(pair.d_outputs) > 1
+    several = len(pair.d_outputs) > 1
     for index, leaf in enumerate(pair.d_outputs):
         label = (hints or {}).get(step.outputs[index], index)
-        names.give(leaf, f"dout.{label}" if many else "dout")
+        names.give(leaf, f"dout.{label}" if several else "dout")
     for leaf, state in zip(pair.d_next, step.states, strict=True):
         names.give(leaf, f"d{names.short(state)}′")
     for leaf, d in (
@@ -323,24 +323,24 @@ def _name_functions(names: Names, order: list[Node]) -> None:
 
 def _name_gradients(names: Names, pair: Pair, order: list[Node]) -> None:
     """Name the cotangents that the gradients of matrices and biases are summed from."""
-    used = readers(order)
+    readings = readers(order)
     for term in pair.sums:
-        for value in used.get(term.target, ()):
+        for value in readings.get(term.target, ()):
             product = OPS[value.op].kind == "product" and value.args[1] is term.right
             if not product and value.op != "lin":
                 continue
-            wish = _destination(names, value, used)
+            wish = _destination(names, value, readings)
             if wish and term.left not in names and OPS[term.left.op].kind != "leaf":
                 names.give(term.left, wish)
 
 
-def _destination(names: Names, value: Node, used: Mapping[Node, list[Node]]) -> str:
+def _destination(names: Names, value: Node, readings: Mapping[Node, list[Node]]) -> str:
     """Name of a summand's cotangent, after the named value that the summand goes into."""
     name = ""
     while True:
         if value in names:
             name = f"d{names.short(value)}"
-        above = used.get(value, [])
+        above = readings.get(value, [])
         if len(above) != 1 or value.op not in ("lin", "matmul"):
             return name
         if above[0].op != "lin":
@@ -371,9 +371,9 @@ def show_step(step: Step, names: Names) -> str:
 def show_backward(pair: Pair, names: Names) -> str:
     """Print the backward step, then what is summed over T·B for the weights."""
     lines = _bodies(names, backward_values(pair))
-    named = {value for value in pair.d_states if value.args}
+    cotangents = {value for value in pair.d_states if value.args}
     for leaf, d in zip(pair.step.states, pair.d_states, strict=True):
-        if d not in named:
+        if d not in cotangents:
             lines.append(f"d{names.short(leaf)} = {names.short(d)}")
     return "\n".join([*lines, *show_sums(pair, names)])
 

@@ -88,7 +88,7 @@ class Mamba2(Layer):
         inputs, past = self.conv1d(inputs, past)
         u, B, C = inputs.split([self.inner, self.d_state, self.d_state], -1)
         u, dt = split_heads(u, self.heads), F.softplus(dt + self.dt_bias)
-        B, C = (each.unsqueeze(2).expand(*u.shape[:3], self.d_state) for each in (B, C))
+        B, C = (part.unsqueeze(2).expand(*u.shape[:3], self.d_state) for part in (B, C))
         y, last = self._run_cell((u, dt, B, C), inside, -self.A_log.exp())
         y = (y + self.D[:, None] * u).flatten(2)
         return self.out_proj(self.norm(y * F.silu(z))), (past, *last)

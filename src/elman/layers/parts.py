@@ -57,14 +57,14 @@ class Layer(nn.Module):
         """The pasts of a state, and the cell's states. Raises ShapeError: x is not
         [T, B, hidden_size], or the state is that of something else."""
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != self.hidden_size:
-            got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise ShapeError(f"x must be [T, B, {self.hidden_size}], got {got}")
+            shape = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeError(f"x must be [T, B, {self.hidden_size}], got {shape}")
         count = len(self._pasts)
         if state is None:
             return [None] * count, None
-        shapes, wanted = [list(part.shape) for part in state], self.state_shapes(x.shape[1])
-        if shapes != wanted:
-            raise ShapeError(f"the state must be a tuple of {wanted}, got {shapes}")
+        shapes, expected = [list(part.shape) for part in state], self.state_shapes(x.shape[1])
+        if shapes != expected:
+            raise ShapeError(f"the state must be a tuple of {expected}, got {shapes}")
         return list(state[:count]), state[count:]
 
     def _run_cell(
@@ -124,10 +124,10 @@ class ShortConvolution(nn.Conv1d):
         T, steps = len(x), self.kernel_size[0]
         if past is None:
             past = x.new_zeros(steps - 1, *x.shape[1:])
-        joined = torch.cat((past, x))
-        out = sum(joined[k : k + T] * self.weight[:, 0, k] for k in range(steps))
+        window = torch.cat((past, x))
+        out = sum(window[k : k + T] * self.weight[:, 0, k] for k in range(steps))
         assert isinstance(out, Tensor)
-        return F.silu(out if self.bias is None else out + self.bias), joined[T:]
+        return F.silu(out if self.bias is None else out + self.bias), window[T:]
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -158,7 +158,7 @@ class RWKV7(Layer):
         a = torch.sigmoid(self._low_rank("a", xa))
         removal = F.normalize(split_heads(k * self.k_k, self.heads), dim=-1)
         k = k * (1 + (a - 1) * self.k_a)
-        r, w, k, v, a = (split_heads(each, self.heads) for each in (r, w, k, v, a))
+        r, w, k, v, a = (split_heads(part, self.heads) for part in (r, w, k, v, a))
         y, S = self._run_cell((r, w, k, v, removal, a), inside)
         bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
         y = normalise_heads(self.ln_x, y) + bonus.flatten(2)

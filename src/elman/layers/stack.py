@@ -101,8 +101,8 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         if cell not in LAYERS:
-            known = ", ".join(LAYERS)
-            raise InputError(f"no layer has the cell {cell!r}", "gated_delta_net", known=known)
+            names = ", ".join(LAYERS)
+            raise InputError(f"no layer has the cell {cell!r}", "gated_delta_net", known=names)
         check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         same = input_size == hidden_size
         self.embed = nn.Identity() if same else nn.Linear(input_size, hidden_size, bias=False)

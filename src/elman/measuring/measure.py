@@ -227,7 +227,7 @@ def measure(
         net = Recurrent(cell, size, hidden_size, engine=engine, **dims)
         pairing = Pairing(net.to(getattr(torch, dtype)).eval(), steps, batch, training)
     errors, compared = _check_agreement(pairing, dtype)
-    times, waited = _time(pairing, seconds)
+    times, share = _time(pairing, seconds)
     ran = next(iter(next(iter(choices(net).values())).values()))
     threads = torch.get_num_threads()
     return Measurement(
@@ -244,7 +244,7 @@ def measure(
         compared=compared,
         engine=ran["engine"],
         schedule=ran["schedule"] or "",
-        waited=waited,
+        waited=share,
         flop=steps * batch * _products(pairing, dtype),
         peak_gflops=_peak(threads) if dtype == "float32" else None,
     )
@@ -274,8 +274,8 @@ def _products(pairing: Pairing, dtype: str) -> int:
     wants = cell.differentiated if training else frozenset[str]()
     sizes = tuple(sorted(pairing.dims.items()))
     spec = Spec(sizes, dtype, "cpu", wants, training, PlanOptions("save"))
-    planned = program(compiler.pair_of(cell), spec)
-    return forward_work(planned).products + backward_work(planned).products
+    plan = program(compiler.pair_of(cell), spec)
+    return forward_work(plan).products + backward_work(plan).products
 
 
 def _check_agreement(pairing: Pairing, dtype: str) -> tuple[dict[str, float], int]:
@@ -285,18 +285,18 @@ def _check_agreement(pairing: Pairing, dtype: str) -> tuple[dict[str, float], in
     steps = len(pairing.dy[0])
     for compared in dict.fromkeys((steps, min(SHORT, steps))):
         part = pairing.first(compared)
-        want, rounded = part.double(), part.results(part.loop)
+        expected, rounded = part.double(), part.results(part.loop)
         actual = part.results(part.fused)
-        reason = disagreement(actual, want, dtype, compared, [rounded])
+        reason = disagreement(actual, expected, dtype, compared, [rounded])
         if reason is None:
-            return {name: _error(actual[name], value) for name, value in want.items()}, compared
+            return {name: _error(actual[name], value) for name, value in expected.items()}, compared
     raise VerifyError(f"{pairing.cell.name}: elman disagrees with its plain loop: {reason}")
 
 
-def _error(actual: Tensor, want: Tensor) -> float:
+def _error(actual: Tensor, expected: Tensor) -> float:
     """Relative root mean square error."""
-    off = float(vector_norm(actual.double() - want.double()))
-    return off / max(float(vector_norm(want.double())), 1e-30)
+    off = float(vector_norm(actual.double() - expected.double()))
+    return off / max(float(vector_norm(expected.double())), 1e-30)
 
 
 @cache

@@ -119,8 +119,8 @@ def rounds_for_autocast(dtype: torch.dtype, kind: str, engine: str) -> bool:
         dtype, kind: of the weights.
         engine: a name, or ``auto``.
     """
-    asked = autocast_type(kind) is torch.bfloat16
-    return asked and kind == "cpu" and lacks_bf16(USUAL, dtype, kind, engine) is None
+    casts = autocast_type(kind) is torch.bfloat16
+    return casts and kind == "cpu" and lacks_bf16(USUAL, dtype, kind, engine) is None
 
 
 def unsupported_reason(

@@ -194,20 +194,22 @@ def tune(model: nn.Module, x: Any, *, again: bool = False, **call: Any) -> Tunin
         >>> tuned.candidates[0].chosen
         True
     """
-    names, chosen = list[str](), []
+    names, pairs = list[str](), []
     for name, module, arguments, options in _calls(model, x, call):
         if again:
             module._runtime = module._make_runtime()  # without plans and choices of earlier calls
         for layer in layers_of(module, *arguments, **options):
             if again and layer.elsewhere is None and layer.cell.states:
                 choose(layer.job, layer.at_once, layer.batch, layer.engine, again=True)
-            chosen.append((layer, choice_of(layer, measure=True)))
+            pairs.append((layer, choice_of(layer, measure=True)))
             names.append(f"{name}: " if name else "")
-    candidates = [each for layer, choice in chosen for each in candidates_of(layer, choice)]
-    sure = all(choice.sure for _, choice in chosen if isinstance(choice, Choice))
+    candidates = [
+        candidate for layer, choice in pairs for candidate in candidates_of(layer, choice)
+    ]
+    sure = all(choice.sure for _, choice in pairs if isinstance(choice, Choice))
     lines = [
         line
-        for name, pair in zip(names, chosen, strict=True)
+        for name, pair in zip(names, pairs, strict=True)
         for k, line in enumerate(engine_texts([pair], measure=False))
         for line in ([f"{name}{line}"] if k == 0 else [line])
     ]

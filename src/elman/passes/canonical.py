@@ -158,8 +158,8 @@ class _GateBlocks:
 
     def _round(self, value: Node, place: tuple[Node, int]) -> None:
         """Decide whether a value is rounded as written or may be flattened into its reader."""
-        shared = self.reads.count[place] > 1
-        if shared or place in self.reads.tested or not self._has_product(value):
+        is_shared = self.reads.count[place] > 1
+        if is_shared or place in self.reads.tested or not self._has_product(value):
             self.build.keep(value)
 
     def _has_product(self, value: Node) -> bool:

@@ -37,16 +37,16 @@ def sampled(graph: Graph, per: tuple[str, ...]) -> Graph:
 
     rewrite: training(where(draw >= p, v, 0), v) -> where(uniform(key_high, key_low) >= p, v, 0)
     """
-    used = {leaf.name for leaf in graph.leaves}
-    keys = {often: tuple(_key(name, used) for name in _NAMES[often]) for often in per}
+    names = {leaf.name for leaf in graph.leaves}
+    keys = {period: tuple(_key(name, names) for name in _NAMES[period]) for period in per}
     inputs = (*graph.inputs, *(leaf for pair in keys.values() for leaf in pair))
     graph = _without(graph, 0)
 
     def keyed(old: Node, args: tuple[Node, ...]) -> Node:
         if old.op != "draw":
             return with_args(old, args)
-        _, number, often = old.data
-        return node("uniform", keys[often], (number,), old.shape, old.where)
+        _, number, period = old.data
+        return node("uniform", keys[period], (number,), old.shape, old.where)
 
     return replace(graph.rebuilt(keyed), inputs=inputs)
 
@@ -75,14 +75,14 @@ def _chooses(graph: Graph) -> bool:
     return any(value.op == "training" for value in graph.walk())
 
 
-def _without(graph: Graph, which: int) -> Graph:
+def _without(graph: Graph, index: int) -> Graph:
     def chosen(old: Node, args: tuple[Node, ...]) -> Node:
-        return args[which] if old.op == "training" else with_args(old, args)
+        return args[index] if old.op == "training" else with_args(old, args)
 
     return graph.rebuilt(chosen)
 
 
-def _key(name: str, used: set[str]) -> Node:
-    while name in used:
+def _key(name: str, names: set[str]) -> Node:
+    while name in names:
         name += "_"
     return node("input", (), (name,), SCALAR)

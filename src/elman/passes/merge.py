@@ -115,8 +115,8 @@ def _rebuild(old: Node, args: list[_Value]) -> _Value:
         if rule is None:
             raise _NotAffineError
         return rule(old, args)
-    (matrix, *others) = args or [old]
-    if isinstance(matrix, _Affine) and not others:
+    (matrix, *factors) = args or [old]
+    if isinstance(matrix, _Affine) and not factors:
         return _reduce(old, matrix)
     return node(old.op, map(_node, args), old.data, old.shape, old.where)
 
@@ -174,21 +174,21 @@ def _combine(value: _Value, step: int) -> _Value:
     """A matrix behind a step: terms that differ by a number, or a column, are one."""
     if not isinstance(value, _Affine):
         return value
-    gathered: dict[object, _Term] = {}
+    terms: dict[object, _Term] = {}
     for term in value.terms:
         rank_one = term.base is None and term.left is not None and term.right is not None
         if rank_one:  # the number goes into the columns
             term = term._replace(right=_times(term.scale, term.right), scale=None)
         key = (None, term.left) if rank_one else (*term[:3], term.gate)
-        other = gathered.get(key)
+        other = terms.get(key)
         if other is not None:
             field = "right" if rank_one else "scale"
-            numbers = [_one(getattr(each, field)) for each in (other, term)]
+            numbers = [_one(getattr(one_term, field)) for one_term in (other, term)]
             term = term._replace(**{field: _total(numbers)})
-        gathered[key] = term
-    if len(gathered) > _MOST_TERMS * (step + 2):
+        terms[key] = term
+    if len(terms) > _MOST_TERMS * (step + 2):
         raise _NotAffineError
-    return value._replace(terms=tuple(gathered.values()))
+    return value._replace(terms=tuple(terms.values()))
 
 
 def _terms(value: _Value) -> tuple[_Term, ...]:
@@ -203,8 +203,8 @@ def _mul(old: Node, args: list[_Value]) -> _Value:
 
 
 def _div(old: Node, args: list[_Value]) -> _Value:
-    divisor, *others = _terms(args[1])
-    if others or divisor.base is not None:
+    divisor, *divisors = _terms(args[1])
+    if divisors or divisor.base is not None:
         raise _NotAffineError
     inverse = [
         None if factor is None else node("div", (_one(None), factor), (), factor.shape)
@@ -255,8 +255,8 @@ def _alike(term: _Term, other: _Term) -> bool:
     """Whether two terms differ by their factors alone; of rank one, by one of these."""
     if term.base is not None or other.base is not None:
         return term.base is other.base
-    shared = (a is not None and a is b for a, b in zip(term[1:3], other[1:3], strict=True))
-    return any(shared)
+    same = (a is not None and a is b for a, b in zip(term[1:3], other[1:3], strict=True))
+    return any(same)
 
 
 def _gate(term: _Term, flag: Node) -> _Term:
@@ -342,7 +342,7 @@ def _sum_of_term(term: _Term, like: Node, axes: list[int]) -> Node:
         assert rest is not None, "a vector at least"
         return rest
     axis = axes[0] if len(axes) == 1 else 1  # first over columns, then over what is left
-    inner = _matrix(_Term(term.base, *_only(sides, axis)), like)
+    inner = _matrix(_Term(term.base, *_only_side(sides, axis)), like)
     op, shape = ("fold", "sum")[axis], ((matrix_axes(like)[1 - axis],),)
     value = _times(sides[1 - axis], node(op, (inner,), (), shape))
     assert value is not None, "a product with the base"
@@ -353,6 +353,8 @@ def _sum_of_term(term: _Term, like: Node, axes: list[int]) -> Node:
     return _apply_gate(term, scaled)
 
 
-def _only(sides: tuple[Node | None, Node | None], axis: int) -> tuple[Node | None, Node | None]:
+def _only_side(
+    sides: tuple[Node | None, Node | None], axis: int
+) -> tuple[Node | None, Node | None]:
     """The factors of one axis alone."""
     return (sides[0], None) if axis == 0 else (None, sides[1])

@@ -29,15 +29,15 @@ def step_names(graph: Graph, step: Step, outputs: Sequence[str] = ()) -> dict[No
         names; the parts of a value of several gate blocks are called ``pre.0``, ``pre.1`` …
     """
     graph = rewritten(expected(graph))
-    named = [*zip(graph.outputs, outputs)]
-    named += [(v, name) for v, name in source_names(graph.walk()).items() if len(v.shape) < 2]
+    entries = [*zip(graph.outputs, outputs)]
+    entries += [(v, name) for v, name in source_names(graph.walk()).items() if len(v.shape) < 2]
     build = Builder()
     again, gate_blocks = cut(graph, build)
     values = values_of(again.roots, build)
     counterparts = dict(zip(walk(running(again, values).roots), walk(step.roots), strict=True))
     single: dict[Node, str] = {}
     blocks: dict[Node, str] = {}
-    for value, name in named:
+    for value, name in entries:
         for index, gate_block in enumerate(gate_blocks[value]):
             counterpart = counterparts.get(values.get(gate_block, gate_block))
             if counterpart is not None and len(gate_blocks[value]) == 1:

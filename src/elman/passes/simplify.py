@@ -25,7 +25,7 @@ def share(graph: Graph) -> Graph:
     return graph.rebuilt(shared)
 
 
-def _is(number: float, value: Node) -> bool:
+def _is_number(number: float, value: Node) -> bool:
     """Whether a value is a number, bit for bit."""
     return value.op == "const" and value.number.hex() == number.hex()
 
@@ -40,11 +40,11 @@ def _simpler(old: Node, args: tuple[Node, ...]) -> Node:
         return args[0].args[0]
     if old.op == "transpose" and args[0].op == "transpose":
         return args[0].args[0]
-    nothing = _NOTHING.get(old.op)
-    if nothing is not None and _is(nothing, args[1]) and args[0].shape == old.shape:
+    neutral = _NOTHING.get(old.op)
+    if neutral is not None and _is_number(neutral, args[1]) and args[0].shape == old.shape:
         return args[0]
-    if nothing is not None and old.op in ("add", "mul"):
-        if _is(nothing, args[0]) and args[1].shape == old.shape:
+    if neutral is not None and old.op in ("add", "mul"):
+        if _is_number(neutral, args[0]) and args[1].shape == old.shape:
             return args[1]
     if old.op == "split" and args[0].shape[0] == old.shape[0]:
         return args[0]

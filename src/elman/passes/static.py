@@ -37,8 +37,8 @@ def split_static(graph: Graph, static: Collection[str]) -> Split:
         graph: as written.
         static: the names of those inputs that have one value per sequence.
     """
-    shared = share(graph)
-    values = list(shared.walk())
+    whole = share(graph)
+    values = list(whole.walk())
     fixed: set[Node] = set()  # of one value per sequence
     for value in values:
         if value.op == "input":
@@ -53,9 +53,9 @@ def split_static(graph: Graph, static: Collection[str]) -> Split:
             )
         if is_fixed:
             fixed.add(value)
-    read = {arg for value in values if value not in fixed for arg in value.args} | {*shared.roots}
-    once = [value for value in values if value in fixed and value in read]
-    states = dict(zip(once, _leaves(shared, once), strict=True))
+    read = {arg for value in values if value not in fixed for arg in value.args} | {*whole.roots}
+    fixed_values = [value for value in values if value in fixed and value in read]
+    states = dict(zip(fixed_values, _leaves(whole, fixed_values), strict=True))
 
     new: dict[Node, Node] = {}
     for value in values:
@@ -65,25 +65,25 @@ def split_static(graph: Graph, static: Collection[str]) -> Split:
             new[value] = states[value]
     leaves = tuple(states.values())
     return Split(
-        tuple(once),
+        tuple(fixed_values),
         Graph(
-            tuple(leaf for leaf in shared.inputs if leaf.name not in static),
-            (*shared.states, *leaves),
-            shared.weights,
-            (*(new[root] for root in shared.next_states), *leaves),
-            tuple(new[root] for root in shared.outputs),
+            tuple(leaf for leaf in whole.inputs if leaf.name not in static),
+            (*whole.states, *leaves),
+            whole.weights,
+            (*(new[root] for root in whole.next_states), *leaves),
+            tuple(new[root] for root in whole.outputs),
         ),
     )
 
 
-def _leaves(graph: Graph, once: Collection[Node]) -> list[Node]:
+def _leaves(graph: Graph, values: Collection[Node]) -> list[Node]:
     """Pass-through states for some values, named as in the formula."""
-    names, used = source_names(graph.walk()), {leaf.name for leaf in graph.leaves}
+    names, leaf_names = source_names(graph.walk()), {leaf.name for leaf in graph.leaves}
     leaves: list[Node] = []
-    for value in once:
+    for value in values:
         name = value.name if value.op == "input" else names.get(value, "held")
-        while name in used and value.op != "input":
+        while name in leaf_names and value.op != "input":
             name += "_"
-        used.add(name)
+        leaf_names.add(name)
         leaves.append(node("state", (), (name,), value.shape, value.where))
     return leaves

@@ -25,7 +25,7 @@ Results = Mapping[str, Tensor]
 
 def disagreement(
     actual: Results,
-    want: Results,
+    expected: Results,
     dtype: str,
     steps: int,
     rounded: Sequence[Results] = (),
@@ -49,10 +49,10 @@ def disagreement(
         dtype = _ROUNDED_AS.get(precision(), dtype)
     values = _VALUES.get(dtype, _VALUES["float32"]) * math.sqrt(steps)
     gradients = _GRADIENTS.get(dtype, _GRADIENTS["float32"])
-    for name in (actual.keys() & want.keys()).difference(ignored):
-        if actual[name].shape != want[name].shape:
-            return f"{name} has shape {list(actual[name].shape)}, not {list(want[name].shape)}"
-        a, b = _subsample(actual[name]), _subsample(want[name])
+    for name in (actual.keys() & expected.keys()).difference(ignored):
+        if actual[name].shape != expected[name].shape:
+            return f"{name} has shape {list(actual[name].shape)}, not {list(expected[name].shape)}"
+        a, b = _subsample(actual[name]), _subsample(expected[name])
         near = [_subsample(result[name]) for result in rounded]
         kind, kinds = _classify(a), torch.stack([_classify(value) for value in (b, *near)])
         alike = (kind == kinds).any(0)
@@ -66,28 +66,28 @@ def disagreement(
             continue
         gradient = name.startswith("gradient")
         error = _distance(a, b, gradient)
-        lost, size = _loss(b, near, gradient)
+        loss, size = _loss(b, near, gradient)
         allowed = gradients * max(size, 1e-3) if gradient else values * max(1.0, size)
-        if lost <= _MOST_LOST * max(size, 1.0):
-            allowed = max(allowed, _LOST * lost)
+        if loss <= _MOST_LOST * max(size, 1.0):
+            allowed = max(allowed, _LOST * loss)
         if not error <= allowed:
             return f"{name} is off by {error:.2g} (at most {allowed:.2g})"
     return None
 
 
-def lost_in_rounding(want: Results, rounded: Sequence[Results]) -> frozenset[str]:
+def lost_in_rounding(expected: Results, rounded: Sequence[Results]) -> frozenset[str]:
     """Names of results of which rounding costs so much that nothing can be said of a kernel's.
 
     A sum whose terms cancel, of cotangents that grow from step to step, is one.
     """
     names: list[str] = []
-    for name in want.keys() & rounded[0].keys():
-        b, near = _subsample(want[name]), [_subsample(result[name]) for result in rounded]
+    for name in expected.keys() & rounded[0].keys():
+        b, near = _subsample(expected[name]), [_subsample(result[name]) for result in rounded]
         finite = torch.stack([value.isfinite() for value in (b, *near)]).all(0)
         near = [value[finite] for value in near]
         if finite.any():
-            lost, size = _loss(b[finite], near, name.startswith("gradient"))
-            if lost > _MOST_LOST * max(size, 1.0):
+            loss, size = _loss(b[finite], near, name.startswith("gradient"))
+            if loss > _MOST_LOST * max(size, 1.0):
                 names.append(name)
     return frozenset(names)
 
@@ -103,10 +103,10 @@ def _classify(value: Tensor) -> Tensor:
     return torch.where(value.isfinite(), _FINITE, odd)
 
 
-def _loss(want: Tensor, rounded: Sequence[Tensor], gradient: bool) -> tuple[float, float]:
+def _loss(expected: Tensor, rounded: Sequence[Tensor], gradient: bool) -> tuple[float, float]:
     """Largest error of a result by rounding, and the result's size."""
-    lost = max((_distance(result, want, gradient) for result in rounded), default=0.0)
-    return lost, _rms(want) if gradient else float(want.abs().max())
+    loss = max((_distance(result, expected, gradient) for result in rounded), default=0.0)
+    return loss, _rms(expected) if gradient else float(expected.abs().max())
 
 
 def _distance(a: Tensor, b: Tensor, gradient: bool) -> float:

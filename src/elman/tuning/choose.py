@@ -70,14 +70,14 @@ def choose(
         EngineError: a named engine cannot run the job.
         DisagreementError: a named engine computes something else than the oracle.
     """
-    named = engine != "auto"
-    names = (engine,) if named else tuple(name for name in engine_names() if name != "reference")
+    by_name = engine != "auto"
+    names = (engine,) if by_name else tuple(name for name in engine_names() if name != "reference")
     able, refusals = candidates(job, names, steps, batch)
-    if named and not able:
+    if by_name and not able:
         raise EngineError(f"engine {engine} cannot run {job.name}: {refusals[engine]}")
     if torch.are_deterministic_algorithms_enabled() or len(able) < 2:
-        origin = "named" if named else "deterministic" if len(able) > 1 else "only"
-        return _choose_first(job, able, origin, refusals, named)
+        origin = "named" if by_name else "deterministic" if len(able) > 1 else "only"
+        return _choose_first(job, able, origin, refusals, by_name)
     order = {label(candidate): candidate for candidate in able}
     evidence, failed = collect_evidence(
         _key(job, steps, batch, able),
@@ -101,7 +101,7 @@ def choose(
         sure = evidence.sure(remaining, best)
         origin = "remembered" if failed is None else "benchmarked"
         return Choice(name, schedule, kernel, origin, times, refusals, sure)
-    return _choose_first(job, able if named else [], "only", refusals, named)
+    return _choose_first(job, able if by_name else [], "only", refusals, by_name)
 
 
 def _benchmark(
@@ -131,7 +131,7 @@ def refusal_reason(error: ElmanError) -> str:
 
 
 def _choose_first(
-    job: Job, able: list[EngineSchedule], origin: str, refusals: dict[str, str], named: bool
+    job: Job, able: list[EngineSchedule], origin: str, refusals: dict[str, str], by_name: bool
 ) -> Choice:
     """Choose the first candidate that agrees with the oracle; without one, the oracle itself.
     Raises ElmanError: an engine was named, and it fails or disagrees."""
@@ -141,7 +141,7 @@ def _choose_first(
                 name, schedule, compile_verified(job, name, schedule), origin, {}, refusals
             )
         except ElmanError as error:
-            if named:
+            if by_name:
                 raise
             refusals[label((name, schedule))] = refusal_reason(error)
     reasons = _summarise_refusals(refusals)

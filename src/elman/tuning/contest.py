@@ -98,10 +98,10 @@ class Evidence:
         leader, *rivals = order
         for rival in rivals:
             count = self._quiet_samples(rival, leader)
-            needed = TIE if count >= FEW else _SOME if count else _NONE
+            margin = TIE if count >= FEW else _SOME if count else _NONE
             if rival in cautious and self._processes(rival, leader) < 2:
                 continue
-            if self.time(rival) * needed < self.time(leader) < math.inf:
+            if self.time(rival) * margin < self.time(leader) < math.inf:
                 leader = rival
         return leader
 

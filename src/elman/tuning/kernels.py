@@ -33,8 +33,8 @@ def engine_for(name: str, job: Job) -> Engine | str:
         return engine
     if not job.graph.states:
         return "it has no state: nothing recurs"
-    if always := job.spec.options.without - engine.leaves_out:
-        return f"it cannot leave out {', '.join(sorted(always))}"
+    if required := job.spec.options.without - engine.leaves_out:
+        return f"it cannot leave out {', '.join(sorted(required))}"
     if job.spec.precision == BF16 and (reason := engine.lacks_bf16(job.spec.options)):
         return reason
     return engine.supports(job) or engine

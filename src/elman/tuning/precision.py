@@ -19,9 +19,9 @@ def effective_precision(
         dtype, device: in which type and on which kind of device it computes.
         engine: a name, or ``auto``.
     """
-    asked = options.precision or (requested_precision() if device == "cpu" else IEEE)
-    lacking = lacks_bf16(options, dtype, device, engine) if asked == BF16 else None
-    return (IEEE if lacking else asked), lacking
+    precision = options.precision or (requested_precision() if device == "cpu" else IEEE)
+    lacking = lacks_bf16(options, dtype, device, engine) if precision == BF16 else None
+    return (IEEE if lacking else precision), lacking
 
 
 def lacks_bf16(options: PlanOptions, dtype: torch.dtype, device: str, engine: str) -> str | None:
@@ -31,5 +31,5 @@ def lacks_bf16(options: PlanOptions, dtype: torch.dtype, device: str, engine: st
         return f"the layer computes in {str(dtype).removeprefix('torch.')}"
     if engine == "auto":
         return registry.lacks_bf16(device, options.planned)
-    named = registry.installed(engine)
-    return named if isinstance(named, str) else named.lacks_bf16(options)
+    engines = registry.installed(engine)
+    return engines if isinstance(engines, str) else engines.lacks_bf16(options)

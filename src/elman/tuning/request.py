@@ -93,10 +93,10 @@ class Request(NamedTuple):
         mode = "eval"
         if self.training:
             mode = f"train {' '.join(sorted(self.gradients(names)))}".strip()
-        used = "" if self.engine == _AUTO else f" {_ENGINE}{self.engine}"
-        used += "" if self.precision == IEEE else f" {_PRECISION}{self.precision}"
-        used += "".join(f" +{rule.name}" for rule in self.rules)
-        return f"{str(self.dtype).removeprefix(_TORCH)} {self.device}{used} {sizes} {mode}"
+        suffix = "" if self.engine == _AUTO else f" {_ENGINE}{self.engine}"
+        suffix += "" if self.precision == IEEE else f" {_PRECISION}{self.precision}"
+        suffix += "".join(f" +{rule.name}" for rule in self.rules)
+        return f"{str(self.dtype).removeprefix(_TORCH)} {self.device}{suffix} {sizes} {mode}"
 
     @staticmethod
     def parse(text: str, names: Sequence[str], rules: Mapping[str, Rule]) -> Request:
@@ -111,13 +111,17 @@ class Request(NamedTuple):
             ValueError: it names something else.
         """
         dtype, device, *words = text.split()
-        named = [word.removeprefix(_ENGINE) for word in words[:1] if word.startswith(_ENGINE)]
-        words = words[len(named) :]
+        engines = [word.removeprefix(_ENGINE) for word in words[:1] if word.startswith(_ENGINE)]
+        words = words[len(engines) :]
         rounded = [w.removeprefix(_PRECISION) for w in words[:1] if w.startswith(_PRECISION)]
         words = words[len(rounded) :]
-        used = [word[1:] for word in words if word.startswith("+")]
-        steps, batch, mode, *wants = words[len(used) :]
-        if mode not in ("train", "eval") or not {*wants} <= {*names} or not {*used} <= {*rules}:
+        rule_names = [word[1:] for word in words if word.startswith("+")]
+        steps, batch, mode, *wants = words[len(rule_names) :]
+        if (
+            mode not in ("train", "eval")
+            or not {*wants} <= {*names}
+            or not {*rule_names} <= {*rules}
+        ):
             raise ValueError("no such request")
         bits = 0
         for name in names:
@@ -129,8 +133,8 @@ class Request(NamedTuple):
             mode == "train",
             bucket(int(steps.removeprefix("T<="))),
             bucket(int(batch.removeprefix("B<="))),
-            engine=named[0] if named else _AUTO,
-            rules=tuple(rules[name] for name in used),
+            engine=engines[0] if engines else _AUTO,
+            rules=tuple(rules[name] for name in rule_names),
             precision=rounded[0] if rounded else IEEE,
         )
 

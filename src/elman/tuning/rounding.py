@@ -51,7 +51,7 @@ class _RoundedBack(Function):
         return d * (1.0 + error), None
 
 
-def _each(change: Change, node: Node, compute: Callable[..., Tensor], *args: Tensor) -> Tensor:
+def _apply(change: Change, node: Node, compute: Callable[..., Tensor], *args: Tensor) -> Tensor:
     return change(node, compute, [*args])
 
 
@@ -66,7 +66,7 @@ def unsteady(job: Job, seed: int = 0) -> Kernel:
     def with_errors(node: Node, compute: Callable[..., Tensor], args: list[Tensor]) -> Tensor:
         if products is None:
             return errors(node, compute, args)
-        return errors(node, partial(_each, products, node, compute), args)
+        return errors(node, partial(_apply, products, node, compute), args)
 
     return ReferenceKernel(job.graph, dict(job.spec.dims), with_errors)
 

@@ -134,9 +134,9 @@ def _disagreement(
     mark |= verifying_facts()
     if None not in programs and recall(mark) == {"agrees": True}:
         return None
-    want = run(kernels[APART])
+    expected = run(kernels[APART])
     try:
-        off = disagreement(run(kernels[AT_ONCE]), want, jobs[0].spec.dtype, steps)
+        off = disagreement(run(kernels[AT_ONCE]), expected, jobs[0].spec.dtype, steps)
     except (ElmanError, RuntimeError) as error:
         return f"failed: {error}"
     if off is not None:
@@ -166,11 +166,11 @@ class _Step:
         """All results by name."""
         with isolate(self._device), torch.no_grad():
             result = kernel.forward(self._call)
-            named = {"output": result.output}
-            named |= {f"last {k}": end for k, end in enumerate(result.last)}
+            results = {"output": result.output}
+            results |= {f"last {k}": end for k, end in enumerate(result.last)}
             if self._training:
                 gradients = kernel.backward(self._call, result.saved, self._cotangents, False)
                 grads = enumerate(gradients.tensors)
-                named |= {f"gradient {k}": d for k, d in grads if d is not None}
+                results |= {f"gradient {k}": d for k, d in grads if d is not None}
         synchronize(self._device)
-        return named
+        return results

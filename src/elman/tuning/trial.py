@@ -106,13 +106,13 @@ class Trial:
         graph = self.job.graph
         states = [leaf.name for leaf in graph.states]
         wants = self.job.spec.wants | frozenset(states)
-        named = {"output": result.output}
-        named |= {f"last {name}": end for name, end in zip(states, result.last, strict=True)}
+        results = {"output": result.output}
+        results |= {f"last {name}": end for name, end in zip(states, result.last, strict=True)}
         if self.job.spec.training:
             for leaf, grad in zip(graph.leaves, gradients, strict=True):
                 if grad is not None and leaf.name in wants:
-                    named[f"gradient of {leaf.name}"] = grad
-        return named
+                    results[f"gradient of {leaf.name}"] = grad
+        return results
 
     def _run_kernel(self, kernel: Kernel) -> tuple[Result, tuple[Tensor | None, ...]]:
         with torch.no_grad():

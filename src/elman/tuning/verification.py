@@ -83,10 +83,10 @@ def _find_error(job: Job, kernel: Kernel, seed: int = 0) -> str | None:
     if work > _LARGE:
         sizes, ways = sizes[:1], ways[:1]
     for T, B, ends in sizes:
-        trial, want = _make_defined_trial(job, oracle, T, B, ends, seed)
+        trial, expected = _make_defined_trial(job, oracle, T, B, ends, seed)
         for way in ways:
             try:
-                reason = _explain_difference(way, oracle, trial, want)
+                reason = _explain_difference(way, oracle, trial, expected)
             except (ElmanError, RuntimeError) as error:
                 reason = f"failed: {error}"
             if reason is not None:
@@ -112,13 +112,13 @@ def _make_defined_trial(
 
 
 def _explain_difference(
-    kernel: Kernel, oracle: Kernel, trial: Trial, want: dict[str, Tensor]
+    kernel: Kernel, oracle: Kernel, trial: Trial, expected: dict[str, Tensor]
 ) -> str | None:
     """The difference of a kernel and the oracle that neither rounding nor thresholds explain."""
     dtype, steps = trial.job.spec.dtype, trial.call.sizes[0]
     sums = {f"gradient of {leaf.name}" for leaf in trial.job.graph.weights}
     actual = trial.run(kernel)
-    reason = disagreement(actual, want, dtype, steps, sums=sums)
+    reason = disagreement(actual, expected, dtype, steps, sums=sums)
     if reason is None:
         return None
     rounded = trial.run(oracle)
@@ -126,13 +126,13 @@ def _explain_difference(
         return None  # where the formula itself rounds: (x + M) - M
     calm = _away_from_ties(trial)
     steps = calm.call.sizes[0]
-    want, rounded, actual = calm.double().run(oracle), calm.run(oracle), calm.run(kernel)
+    expected, rounded, actual = calm.double().run(oracle), calm.run(oracle), calm.run(kernel)
     if disagreement(actual, rounded, dtype, steps, sums=sums) is None:
         return None
     off = [rounded, *(calm.double().run(unsteady(trial.job, seed)) for seed in range(_ERRORS))]
-    lost = lost_in_rounding(want, off) if steps > 1 else frozenset[str]()
-    reason = disagreement(actual, want, dtype, steps, off, sums, lost)
-    if reason is not None or not lost:
+    losses = lost_in_rounding(expected, off) if steps > 1 else frozenset[str]()
+    reason = disagreement(actual, expected, dtype, steps, off, sums, losses)
+    if reason is not None or not losses:
         return reason
     # what several steps lose in rounding, one step has to show
     ends = any(d is not None for d in trial.cotangents.last)

@@ -57,8 +57,8 @@ def bind(formula: Formula, job: Job) -> Binding | str:
                 declaration = f"{name}{show_shape(shapes[name])}"
                 return f"{declaration} is not {declared} of torch's {formula.function}"
         place[declared.name] = tuple(index for index, name in enumerate(names) if name in matching)
-    used = sorted(index for indices in place.values() for index in indices)
-    if used != list(range(len(names))):
+    indices_used = sorted(index for indices in place.values() for index in indices)
+    if indices_used != list(range(len(names))):
         return f"torch's {formula.function} has no place for all of {', '.join(names)}"
     biases = [place[entry.name] for entry in formula.cell.weights[2:]]
     if formula.two_biases:

@@ -124,6 +124,6 @@ def _check_ops(nodes: Iterable[Node], cell: str) -> None:
     text = file("functions.h") + read_text_file("mathematics.h") + read_text_file("portable.h")
     functions = set(re.findall(r"(?:V |LANES_OF\()(v_\w+)", text))
     for value in nodes:
-        called = set(re.findall(r"v_\w+", SPELL.get(value.op, "")))
-        if not called <= functions:
+        callees = set(re.findall(r"v_\w+", SPELL.get(value.op, "")))
+        if not callees <= functions:
             raise InputError(f"{cell} uses {value.op}, which exported C does not have yet")

@@ -318,9 +318,11 @@ def _expected_results(
     exact = copy.deepcopy(module).double().cpu().eval()
     exact.engine, exact.batch_first = "reference", False
     step_inputs = [value.double() for name, value in inputs.items() if name not in static]
-    once = [value.double() for name, value in inputs.items() if name in static]
+    static_inputs = [value.double() for name, value in inputs.items() if name in static]
     several = len(static) > 1
-    options: dict[str, Any] = {"static": tuple(once) if several else once[0]} if static else {}
+    options: dict[str, Any] = (
+        {"static": tuple(static_inputs) if several else static_inputs[0]} if static else {}
+    )
     with torch.no_grad():
         out = exact(tuple(step_inputs) if len(step_inputs) > 1 else step_inputs[0], **options)[0]
     outputs = out if isinstance(out, tuple) else (out,)

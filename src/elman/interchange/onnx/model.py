@@ -119,8 +119,8 @@ class _Model:
         """Inputs, layers from the lowest on, outputs."""
         signature, runners = self.module.runtime.signature, self.module.runners
         lead, w = ([B, T] if self.module.batch_first else [T, B]), self.w
-        named = [(w.name(name), shape) for name, shape in signature.inputs]
-        inputs = [self._add_input(name, lead, shape) for name, shape in named]
+        entries = [(w.name(name), shape) for name, shape in signature.inputs]
+        inputs = [self._add_input(name, lead, shape) for name, shape in entries]
         static = [self._add_static_input(name, shape) for name, shape in signature.static]
         self.shape = w.emit("Shape", inputs[0], start=0, end=2)
         self.batch = w.emit("Slice", self.shape, w.integers(1), w.integers(2))

@@ -38,8 +38,8 @@ def _not_equal(w: Writer, a: str, b: str) -> str:
 
 
 def _where(w: Writer, node: Node, args: Sequence[str]) -> str:
-    condition, yes, no = args
-    return w.emit("Where", _not_equal(w, condition, w.constant(0.0)), yes, no)
+    condition, if_true, if_false = args
+    return w.emit("Where", _not_equal(w, condition, w.constant(0.0)), if_true, if_false)
 
 
 def _expm1(w: Writer, node: Node, args: Sequence[str]) -> str:

@@ -94,8 +94,8 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         raise RunError("no weights can be read", hint, path=path, error=text) from error
     if not isinstance(content, Mapping):
         raise RunError("the file holds no state_dict", path=path)
-    named = {name: value for name, value in content.items() if isinstance(name, str)}
-    return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+    entries = {name: value for name, value in content.items() if isinstance(name, str)}
+    return {name: value for name, value in entries.items() if isinstance(value, Tensor)}
 
 
 def _extra_names(tensors: Iterable[str], prefix: str, module_names: Container[str]) -> list[str]:

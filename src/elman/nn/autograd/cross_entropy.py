@@ -64,8 +64,8 @@ class Decoding:
             cotangents [N]: of the losses; None: those that a mean or a sum has.
         """
         x, targets, reduction = self.x, self.targets, self.rule.reduction
-        counted = targets != self.rule.ignore_index
-        indices = None if bool(counted.all()) else counted.nonzero().squeeze(1)
+        is_valid = targets != self.rule.ignore_index
+        indices = None if bool(is_valid.all()) else is_valid.nonzero().squeeze(1)
         if indices is not None:
             x, targets = x[indices], targets[indices]
             cotangents = None if cotangents is None else cotangents[indices]
@@ -220,8 +220,13 @@ def trace_loss(
     [...]."""
     grad = torch.is_grad_enabled()
     wants = [grad and v is not None and v.requires_grad for v in (x, weight, bias)]
-    how = (rule.ignore_index, float(rule.label_smoothing), rule.reduction, fixed_engine("auto"))
-    return torch.ops.elman.linear_cross_entropy(x, weight, bias, targets, wants, *how)[0]
+    settings = (
+        rule.ignore_index,
+        float(rule.label_smoothing),
+        rule.reduction,
+        fixed_engine("auto"),
+    )
+    return torch.ops.elman.linear_cross_entropy(x, weight, bias, targets, wants, *settings)[0]
 
 
 def _decoding(arguments: Sequence[Any]) -> Decoding:
@@ -235,7 +240,7 @@ def _early(arguments: Sequence[Any]) -> Sequence[bool]:
 
 
 def _alike(arguments: Sequence[Any], wants: Sequence[bool]) -> list[Tensor]:
-    return [value.new_empty(value.shape) for value, want in zip(arguments, wants) if want]
+    return [value.new_empty(value.shape) for value, is_wanted in zip(arguments, wants) if is_wanted]
 
 
 @torch.library.custom_op(
@@ -283,8 +288,8 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
     d_loss, tensors = cotangents[0], ctx.saved_tensors
     if ctx.reduction == "none":
         tensors = torch.ops.elman.linear_cross_entropy_backward(d_loss, *tensors, *ctx.how)
-    each = iter(tensors)
-    gradients: Any = [next(each) if want else None for want in ctx.wants]
+    results = iter(tensors)
+    gradients: Any = [next(results) if is_wanted else None for is_wanted in ctx.wants]
     if ctx.reduction != "none" and d_loss is not None:
         gradients = scale_gradients(gradients, d_loss)
     return *gradients, *(None for _ in range(6))

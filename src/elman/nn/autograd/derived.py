@@ -86,8 +86,8 @@ class DerivedStep:
         first, second = self.counts
         names = frozenset(
             name
-            for k, (name, want) in enumerate(zip(self.names, wants, strict=True))
-            if want and not first <= k < first + second
+            for k, (name, is_wanted) in enumerate(zip(self.names, wants, strict=True))
+            if is_wanted and not first <= k < first + second
         )
         compiled, training = self.order <= COMPILED, by_sample or any(wants)
         key = (like.dtype, like.device.type, names if compiled else wants, training, by_sample)
@@ -222,8 +222,8 @@ class PerSampleKernel(Kernel):
         """
         d_all, d_states, _ = self.kernel.backward(self._wider(call), saved, cotangents, True)
         graph, step = self.job.graph, self.job.pair.step
-        named = {leaf.name: x for leaf, x in zip(graph.inputs, call.inputs, strict=True)}
-        factors = self._views.gate_blocks(step.inputs, named)
+        by_name = {leaf.name: x for leaf, x in zip(graph.inputs, call.inputs, strict=True)}
+        factors = self._views.gate_blocks(step.inputs, by_name)
         d_rows = d_all[self._count :]
         factors.update(
             (v, d) for v, d in zip(self._factor_names, d_rows, strict=True) if d is not None

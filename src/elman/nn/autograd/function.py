@@ -99,10 +99,10 @@ def _in_func(
     differentiable = [k for k, need in enumerate(needs) if need]
 
     def run_differentiable(*leaves: Tensor) -> tuple[Tensor, ...]:
-        every = list(tensors)
+        arguments = list(tensors)
         for k, value in zip(differentiable, leaves, strict=True):
-            every[k] = value
-        return run(*every)
+            arguments[k] = value
+        return run(*arguments)
 
     pullback: Any = torch.func.vjp(
         run_differentiable, *(tensors[k].detach() for k in differentiable)

@@ -179,11 +179,11 @@ def map_slices(
     count: int,
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Call a function for each slice of a vmap; stack the results, and say along which axes."""
-    each = [
+    slices = [
         apply(of.part(k), *(t if d is None else t.select(d, k) for t, d in zip(tensors, dims)))
         for k in range(count)
     ]
-    results = tuple(torch.stack(values) for values in zip(*each, strict=True))
+    results = tuple(torch.stack(values) for values in zip(*slices, strict=True))
     return results, (0,) * len(results)
 
 

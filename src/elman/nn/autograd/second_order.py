@@ -94,7 +94,7 @@ def _moving(primal: Pass, tensors: Sequence[Tensor], d: Some) -> tuple[Pass, lis
     return Pass(of, primal.packed, _flags(arguments)), arguments
 
 
-def _still(primal: Pass, moving: Pass, values: Sequence[Any], default: Any) -> list[Any]:
+def _fixed(primal: Pass, moving: Pass, values: Sequence[Any], default: Any) -> list[Any]:
     """Map values of a forward's arguments to its tangent's; ``default`` for the tangents."""
     by_name = dict(zip(primal.of.names, values, strict=True))
     return [by_name.get(name, default) for name in moving.of.names]
@@ -185,7 +185,7 @@ class Backward(Function):
         for k, d_value in zip(back.targets, v, strict=True):
             directions[k] = d_value
         moving, tangent_arguments = _moving(back.primal, tensors, directions)
-        wants = tuple(_still(back.primal, moving, needs[:count], False))
+        wants = tuple(_fixed(back.primal, moving, needs[:count], False))
         moving = replace(moving, wants=wants)
         d_cotangents: list[Tensor | None] = [None] * len(d)
         if any(needs[count:]):
@@ -208,7 +208,7 @@ class Backward(Function):
         total: list[Tensor | None] = [None] * count
         if any(move is not None for move in moves[:count]):
             moving, tangent_arguments = _moving(back.primal, tensors, moves[:count])
-            wants = tuple(_still(back.primal, moving, back.primal.wants, False))
+            wants = tuple(_fixed(back.primal, moving, back.primal.wants, False))
             arguments = gradients(replace(moving, wants=wants), tangent_arguments, _of_tangent(d))
             by_name = dict(zip(moving.of.names, arguments, strict=True))
             total = [by_name[name] for name in back.primal.of.names]
@@ -264,13 +264,13 @@ class PerSample(Function):
                 [value] * samples if axis is None else value.chunk(samples, axis)
                 for value, axis in zip(flat, axes, strict=True)
             ]
-            each = [
+            outputs = [
                 Backward.apply(back.part(k), *arguments)
                 for k, arguments in enumerate(zip(*slices, strict=True))
             ]
             return tuple(
                 torch.stack(values) if axes[k] is None else torch.cat(values, axes[k])
-                for k, values in zip(back.targets, zip(*each, strict=True), strict=True)
+                for k, values in zip(back.targets, zip(*outputs, strict=True), strict=True)
             )
 
         pullback: Any = torch.func.vjp(run, *ctx.saved_tensors)[1]
@@ -305,8 +305,8 @@ def _gradients_by_torch_ops(back: Pullback) -> Callable[..., tuple[Tensor, ...]]
         tensors, d = back.cut(flat)
         wants = back.primal.wants
         leaves = [
-            t if t.requires_grad else t.detach().requires_grad_(want)
-            for t, want in zip(tensors, wants, strict=True)
+            t if t.requires_grad else t.detach().requires_grad_(is_wanted)
+            for t, is_wanted in zip(tensors, wants, strict=True)
         ]
         grads = vjp(_by_torch_ops(back.primal)(*leaves), leaves, d, wants, True)
         return back.fill(tensors, grads)

@@ -142,9 +142,11 @@ class StateForm(NamedTuple):
     alike: bool
 
     @staticmethod
-    def of(each: Sequence[Sequence[Named]]) -> StateForm:
+    def of(by_layer: Sequence[Sequence[Named]]) -> StateForm:
         """The form of these states of each layer and direction."""
-        return StateForm(tuple(map(len, each)), all(states == each[0] for states in each))
+        return StateForm(
+            tuple(map(len, by_layer)), all(states == by_layer[0] for states in by_layer)
+        )
 
     def places(self, index: int) -> list[tuple[int, int]]:
         """Place of each state of a layer and direction: which tensor, which row."""
@@ -188,10 +190,10 @@ class StateForm(NamedTuple):
         """All states of a caller's list, one after another; None if it is no such list."""
         if not isinstance(state, (list, tuple)) or len(state) != len(self.counts):
             return None
-        each = [states if isinstance(states, (list, tuple)) else (states,) for states in state]
-        if tuple(map(len, each)) != self.counts:
+        groups = [states if isinstance(states, (list, tuple)) else (states,) for states in state]
+        if tuple(map(len, groups)) != self.counts:
             return None
-        return [value for states in each for value in states]
+        return [value for states in groups for value in states]
 
     def nest(self, arrays: Sequence[Tensor]) -> Any:
         """States as the caller has them: a tensor, a tuple of several, or a list of these.
@@ -263,15 +265,15 @@ class MatrixShapes(NamedTuple):
             ShapeError: a matrix has other rows or columns.
         """
         if "static" in options:
-            options["static"] = _each(_flat, options["static"], self.static)
-        return _each(_flat, x, self.inputs), _each(_flat, state, self.states)
+            options["static"] = _map_axes(_flat, options["static"], self.static)
+        return _map_axes(_flat, x, self.inputs), _map_axes(_flat, state, self.states)
 
     def restore(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
         """The results of a call with matrices [.., K, V]: outputs, sequences of states if they were
         asked for, last states."""
         output, *sequences, last = results
-        wide = [_each(_wide, value, self.states if self.outputs else ()) for value in sequences]
-        return _each(_wide, output, self.outputs), *wide, _each(_wide, last, self.states)
+        wide = [_map_axes(_wide, value, self.states if self.outputs else ()) for value in sequences]
+        return _map_axes(_wide, output, self.outputs), *wide, _map_axes(_wide, last, self.states)
 
 
 def _named_axes(entries: Sequence[Declared], sizes: Mapping[str, int]) -> tuple[NamedAxes, ...]:
@@ -281,7 +283,7 @@ def _named_axes(entries: Sequence[Declared], sizes: Mapping[str, int]) -> tuple[
     )
 
 
-def _each(change: Any, values: Any, entries: tuple[NamedAxes, ...]) -> Any:
+def _map_axes(change: Any, values: Any, entries: tuple[NamedAxes, ...]) -> Any:
     """Change a tensor, or each of a tuple, that is a matrix; a PackedSequence by its data."""
     several = type(values) in (tuple, list)
     row: Sequence[Any] = values if several else (values,)

@@ -104,8 +104,8 @@ class CallPlan:
         # a half of a key has 24 bits, so calls that draw are computed in float32 at least; so are
         # those that engines serve in float32 alone
         half = self.number_type in HALVES
-        fused = engine == "auto" and serves(device, torch.float32)
-        self.wide = half and (self.draws or (fused and not serves(device, self.number_type)))
+        on_kernel = engine == "auto" and serves(device, torch.float32)
+        self.wide = half and (self.draws or (on_kernel and not serves(device, self.number_type)))
         self.weight_dropout = module.weight_dropout if self.training else 0.0
         share = module.dropout if self.training else 0.0
         checkpoint = Checkpoint.of(module.plan.checkpoint, module.plan.memory_budget)
@@ -199,15 +199,15 @@ class CallPlan:
         if self.autocast is not None and torch.is_autocast_enabled(self.device):
             rounds = self.autocast is torch.bfloat16 and self.device == "cpu"
             # torch.compile traces no context variable: its programs multiply as in float32
-            asked = nullcontext() if self.traced else request_precision(BF16 if rounds else "")
-            with torch.autocast(self.device, enabled=False), asked:
+            precision = nullcontext() if self.traced else request_precision(BF16 if rounds else "")
+            with torch.autocast(self.device, enabled=False), precision:
                 return cast_to(self.run(module, arguments), self.results)
         call = self.enter(module, arguments, draw_traced_keys if self.traced else draw_keys)
         if self.traced:
             return self.leave(call, *trace_layers(call, self.settings))
         settings = self.settings
-        every = (*call.inputs, *call.states, *[w for layer in call.weights for w in layer])
-        if transform_reason(every) is not None:  # kernels that every transform goes through
+        tensors = (*call.inputs, *call.states, *[w for layer in call.weights for w in layer])
+        if transform_reason(tensors) is not None:  # kernels that every transform goes through
             engine = settings.engine if settings.engine == "reference" else None
             settings = settings._replace(engine=engine, checkpoint=EVERYTHING)
         return self.leave(call, *self._run_stack(call, settings))
@@ -235,8 +235,8 @@ class CallPlan:
         """
         if self._usual_kernel is not None:
             return self._run_usual(self._usual_kernel, x, state, weights)
-        each = [weights[cut] for cut in self.runtime.cuts]
-        call = self.enter(module, Arguments(x, state, options, each))
+        layers = [weights[cut] for cut in self.runtime.cuts]
+        call = self.enter(module, Arguments(x, state, options, layers))
         return self.leave(call, *self._run_stack(call, self.settings))
 
     def prepare(self, x: Any, state: Any, weights: Sequence[Tensor]) -> None:
@@ -321,7 +321,7 @@ class CallPlan:
         (Wan et al. 2013; Merity, Keskar & Socher 2018, arXiv:1708.02182v1, sec. 2)."""
         share = self.weight_dropout
         return [
-            [torch.dropout(value, share, True) if some else value for value, some in zip(*layer)]
+            [torch.dropout(value, share, True) if drops else value for value, drops in zip(*layer)]
             for layer in zip(weights, self.runtime.recurrent, strict=True)
         ]
 

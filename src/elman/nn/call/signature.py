@@ -46,23 +46,23 @@ class Signature:
             layers: by the suffix of each layer and direction. Further inputs of one name are the
                 same.
         """
-        each: list[list[tuple[Named, ...]]] = [
+        by_layer: list[list[tuple[Named, ...]]] = [
             [tuple([(entry.name, shape_size(entry.shape, dims)) for entry in group])
              for group in (cell.inputs, cell.static, cell.states)]
             for cell, dims in layers.values()
         ]  # fmt: skip
-        first = each[0][0][0]
-        further = tuple(dict.fromkeys([value for entries, *_ in each for value in entries[1:]]))
-        static = tuple(dict.fromkeys([value for _, entries, _ in each for value in entries]))
+        first = by_layer[0][0][0]
+        further = tuple(dict.fromkeys([value for entries, *_ in by_layer for value in entries[1:]]))
+        static = tuple(dict.fromkeys([value for _, entries, _ in by_layer for value in entries]))
         takes = [
             (0, *[1 + further.index(value) for value in entries[1:]],
              *[1 + len(further) + static.index(value) for value in fixed])
-            for entries, fixed, _ in each
+            for entries, fixed, _ in by_layer
         ]  # fmt: skip
-        form, states = StateForm.of([entries for *_, entries in each]), each[0][2]
+        form, states = StateForm.of([entries for *_, entries in by_layer]), by_layer[0][2]
         if not form.alike:
             states = tuple(
-                [(f"{name}_{suffix}", sizes) for suffix, (*_, entries) in zip(layers, each)
+                [(f"{name}_{suffix}", sizes) for suffix, (*_, entries) in zip(layers, by_layer)
                  for name, sizes in entries]
             )  # fmt: skip
         names = "/".join(dict.fromkeys([cell.name for cell, _ in layers.values()]))

@@ -69,8 +69,8 @@ def draw_traced_keys(
     sizes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
     """:func:`draw_keys` as the compiler traces it."""
-    flat = [size for each in sizes for size in each]
-    return torch.ops.elman.keys([len(each) for each in sizes], flat, dtype, device)
+    flat = [size for layer_sizes in sizes for size in layer_sizes]
+    return torch.ops.elman.keys([len(layer_sizes) for layer_sizes in sizes], flat, dtype, device)
 
 
 class _Operands(NamedTuple):
@@ -178,20 +178,20 @@ def recurrent_backward(
     leaves, results = _run(operands) if saved is None else saved
     with _autograd(False):  # kernels that run again differentiate inside of their backward
         gradients = vjp(results, leaves, cotangents, operands.wants)
-    needed = [
+    places = [
         torch.zeros_like(leaf) if grad is None else grad
-        for leaf, grad, want in zip(leaves, gradients, operands.wants, strict=True)
-        if want
+        for leaf, grad, is_wanted in zip(leaves, gradients, operands.wants, strict=True)
+        if is_wanted
     ]
     passed_on = [d for d in cotangents if d is not None]  # by a step that hands states on
-    return _detach_results(needed, (*operands.differentiable, *passed_on), False)
+    return _detach_results(places, (*operands.differentiable, *passed_on), False)
 
 
 @recurrent_backward.register_fake
 def _(_: Any, __: Any, *arguments: Any) -> list[Tensor]:
     operands = _Operands(*arguments)
     tensors = zip(operands.differentiable, operands.wants, strict=True)
-    return [value.new_empty(value.shape) for value, want in tensors if want]
+    return [value.new_empty(value.shape) for value, is_wanted in tensors if is_wanted]
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -209,7 +209,9 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
     arguments = (list(call.inputs), list(call.states), list(call.weights), values, lengths)
     run = torch.ops.elman.recurrent_backward
     grads = iter(run(list(cotangents[:-1]), ticket, *arguments, *ctx.settings))
-    gradients = ctx.form.gradients([next(grads) if want else None for want in ctx.settings[0]])
+    gradients = ctx.form.gradients(
+        [next(grads) if is_wanted else None for is_wanted in ctx.settings[0]]
+    )
     return *map(list, gradients), [None] * len(values), None, *(None for _ in ctx.settings)
 
 
@@ -282,9 +284,14 @@ def _call_group(group: Group, call: Call, arguments: _Operands) -> tuple[Tensor,
         states = tuple([rows.sort(state, 0) for state in states])
         steps = [STEP_OPTIONS[values.option].pack(values, rows) for values in steps]
     packed, count = None if rows is None else rows.packed, len(group.runners)
-    each, many = len(states) // count, len(weights) // count
+    state_count, weight_count = len(states) // count, len(weights) // count
     calls = [
-        Call(inputs, states[k * each :][:each], weights[k * many :][:many], packed)
+        Call(
+            inputs,
+            states[k * state_count :][:state_count],
+            weights[k * weight_count :][:weight_count],
+            packed,
+        )
         for k in range(count)
     ]
     last, outputs = _outputs_of(arguments.outputs)
@@ -324,16 +331,16 @@ def trace_layers(call: BoundCall, settings: RunSettings) -> tuple[list[Tensor], 
     def run_group(
         name: str, group_inputs: tuple[Tensor, ...], first: int, end: int
     ) -> tuple[Tensor, list[Tensor]]:
-        states = [state for each in starts[first:end] for state in each]
-        matrices = [weight for each in weights[first:end] for weight in each]
+        states = [state for start in starts[first:end] for state in start]
+        matrices = [weight for start in weights[first:end] for weight in start]
         needs = torch.is_grad_enabled()
         group_inputs = tuple([group_inputs[k] for k in takes[first]])
         wants = [needs and tensor.requires_grad for tensor in (*group_inputs, *states, *matrices)]
         outputs = BELOW if end < len(starts) else settings.outputs or ""
         options: list[str] = []
         tensors: list[Tensor] = []
-        for every in call.steps:
-            values = STEP_OPTIONS[every.option].for_layers(every, first, end, draws[first])
+        for step in call.steps:
+            values = STEP_OPTIONS[step.option].for_layers(step, first, end, draws[first])
             if values is not None:
                 words = values.option, str(len(values.tensors)), *values.facts
                 options.append(" ".join(words))

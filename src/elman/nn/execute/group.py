@@ -246,8 +246,8 @@ class Group:
     @property
     def choices(self) -> dict[str, Choice]:
         """Choices made among several candidates, by :meth:`show`; for records."""
-        chosen = [(self.show(request), choice) for request, choice in self._chosen.items()]
-        return {text: choice for text, choice in chosen if choice and choice.why != "only"}
+        pairs = [(self.show(request), choice) for request, choice in self._chosen.items()]
+        return {text: choice for text, choice in pairs if choice and choice.why != "only"}
 
     @property
     def pending_records(self) -> dict[str, Mapping[str, Any]]:
@@ -313,11 +313,11 @@ def in_spans(
     if not between:
         jobs = [runner.job(member) for runner, member in zip(runners, members, strict=True)]
         engines = [_telling(job, member.engine) for job, member in zip(jobs, members, strict=True)]
-        each = [
+        spans = [
             _sizes(job, engine_names, batch)
             for job, engine_names in zip(jobs, engines, strict=True)
         ]
-        of_all = Sizes(sum(member.state for member in each), sum(member.step for member in each))
+        of_all = Sizes(sum(member.state for member in spans), sum(member.step for member in spans))
         between = fitting(of_all, steps, checkpoint)
         members = [
             member._replace(engine=engine_names)
@@ -335,13 +335,13 @@ def _telling(job: Job, engine_name: str) -> str:
     Raises:
         EngineError: there is none.
     """
-    named = engine_name != "auto"
+    by_name = engine_name != "auto"
     name = first_engine(job, lambda engine: engine.fuses)
-    if named:
+    if by_name:
         engine = engine_for(engine_name, job)
         name = engine_name if isinstance(engine, str) or engine.fuses else None
     if name is None:
-        engine_names = f"engine {engine_name} does" if named else "engines that can run this do"
+        engine_names = f"engine {engine_name} does" if by_name else "engines that can run this do"
         raise EngineError(
             f"{job.name}: {engine_names} not say how many bytes a step keeps, which "
             f'checkpoint="auto" has to know',

@@ -105,12 +105,12 @@ class Runner:
             return call._replace(inputs=inputs, states=(*call.states, *static))
         bindings = dict(zip(graph.inputs[first:], static, strict=True))
         bindings.update(zip(graph.weights, call.weights))  # those of the rules come last
-        once = compiler.once_of(self.cell, rules)
+        static_graph = compiler.once_of(self.cell, rules)
         like, batch = call.weights[0] if call.weights else static[0], call.sizes[1]
-        values = evaluate(Arrays(like.dtype, like.device), once, bindings, dict(self.dims))
+        values = evaluate(Arrays(like.dtype, like.device), static_graph, bindings, dict(self.dims))
         values = [  # of weights alone it is the same for each sample
             value if node.rate > Rate.WEIGHT else value.expand(batch, *value.shape)
-            for node, value in zip(once, values, strict=True)
+            for node, value in zip(static_graph, values, strict=True)
         ]
         if call.stacked:
             values = tuple([value.unsqueeze(0) for value in values])
@@ -186,8 +186,8 @@ class Runner:
     @property
     def choices(self) -> dict[str, Choice]:
         """Choices made or pinned so far, by :meth:`show`; for records and ``explain``."""
-        chosen = {self.show(request): choice for request, choice in self._chosen.items()}
-        return self._pinned | chosen
+        by_request = {self.show(request): choice for request, choice in self._chosen.items()}
+        return self._pinned | by_request
 
     def show(self, request: Request) -> str:
         """A request as text."""
@@ -209,16 +209,18 @@ class Runner:
             words = [
                 word.removeprefix("+") for word in request_text.split() if word.startswith("+")
             ]
-            used = tuple(RULES[word] for word in words if word in RULES)
-            request = Request.parse(request_text, self.names(used), RULES)
+            rules = tuple(RULES[word] for word in words if word in RULES)
+            request = Request.parse(request_text, self.names(rules), RULES)
             name, schedule = str(record["engine"]), str(record["schedule"])
             if request.engine not in ("auto", name):
                 raise ValueError(f"engine {name} was not asked for")
             kernel = compile_verified(self.job(request), name, schedule)
         except (EngineError, AttributeError, KeyError, ValueError) as error:
             return f"{request_text}: {error}"
-        now = {**kernel.describe(), "engine": name, "schedule": schedule}
-        changed = [k for k in sorted(now.keys() | record.keys()) if now.get(k) != record.get(k)]
+        current = {**kernel.describe(), "engine": name, "schedule": schedule}
+        changed = [
+            k for k in sorted(current.keys() | record.keys()) if current.get(k) != record.get(k)
+        ]
         if changed:
             return f"{request_text}: {', '.join(changed)} of engine {name} is not what it was"
         self._pinned[request_text] = Choice(name, schedule, kernel, "pinned")

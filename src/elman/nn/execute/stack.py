@@ -68,8 +68,8 @@ class Stack:
         self.draws = [draws(runner.cell.graph) for runner in runners]
         self._single = self._cut(directions)
         alike = form.alike and all(runner.cell is self.runners[0].cell for runner in self.runners)
-        fused = directions == 1 and joined and alike and len(self.runners) > 1
-        self._groups = self._cut(len(self.runners)) if fused else self._single
+        at_once = directions == 1 and joined and alike and len(self.runners) > 1
+        self._groups = self._cut(len(self.runners)) if at_once else self._single
         last = self.runners[-1]
         self._output_layouts = OutputLayout.of(last.cell, dict(last.dims), directions)
 
@@ -190,11 +190,11 @@ class Stack:
             compute: as of :meth:`Runner.precompute_static`.
         """
         end = first + len(group.runners)
-        each = [
+        calls = [
             STEP_OPTIONS[values.option].for_layers(values, first, end, self.draws[first])
             for values in call.steps
         ]
-        steps = [values for values in each if values is not None]
+        steps = [values for values in calls if values is not None]
         if rules is None:
             rules = group.rules(steps, end == len(self.runners), settings.outputs)
         read = tuple([inputs[k] for k in self.takes[first]])
@@ -229,7 +229,7 @@ def runners_of(
         InputError, ShapeError: the cells cannot be stacked so.
     """
     size, runners = input_size, dict[str, Runner]()
-    shared = Shared()
+    sizes = Shared()
     for layer, (cell, height, dims) in enumerate(formulas):
         if not cell.inputs:
             raise InputError(f"{cell.name} has no input: there is nothing to run it over")
@@ -247,7 +247,7 @@ def runners_of(
                 raise ShapeError(subject) from None
             read = f"{entry} is the output of the layer below: {size} units, not {input_size}"
             raise ShapeError(subject, _APART, input=read) from None
-        _check_shared(cell, layer, bound, shared)
+        _check_shared(cell, layer, bound, sizes)
         for end in ("", "_reverse")[: 1 + bidirectional]:
             runners[f"l{layer}{end}"] = Runner(cell, bound, options)
         width = dim_size(output[0], bound) * (1 + bidirectional) if output else 1
@@ -273,10 +273,10 @@ def _check_shared(cell: Cell, layer: int, bound: Mapping[str, int], shared: Shar
     """
     for kind, entries in (("further", cell.inputs[1:]), ("static", cell.static)):
         for entry in entries:
-            here = shape_size(entry.shape, dict(bound))
-            first, first_place = shared.setdefault((kind, entry.name), (layer, here))
-            if first_place != here:
-                sizes = [size[0] if size else "no axis" for size in (here, first_place)]
+            shape = shape_size(entry.shape, dict(bound))
+            first, first_place = shared.setdefault((kind, entry.name), (layer, shape))
+            if first_place != shape:
+                sizes = [size[0] if size else "no axis" for size in (shape, first_place)]
                 unlike = (
                     f"{cell.name}, layer {layer}: {entry} has size {sizes[0]} here and {sizes[1]} "
                     f"in layer {first}, but all layers get the same {kind} inputs"

@@ -49,8 +49,8 @@ def resolve_layers(
     check_size("heads", heads)
     check_size("num_layers", num_layers, 1, MOST_LAYERS)
     count = _count(cell, hidden_size, num_layers)
-    cells: list[Any] = _each("cell", cell, count)
-    sizes = _each("hidden_size", hidden_size, count)
+    cells: list[Any] = _per_layer("cell", cell, count)
+    sizes = _per_layer("hidden_size", hidden_size, count)
     for layer_cell in cells:
         _check_cell(layer_cell)
     states = dict.fromkeys([entry.name for layer_cell in cells for entry in layer_cell.states])
@@ -60,18 +60,18 @@ def resolve_layers(
     for name in arguments_by_name:
         if name in _OF_CALLS and name not in constant_names:
             raise InputError(f"{name} is an argument of each call", f"net(x, {name}=…)")
-    every = {name for layer_cell in cells for name in _names_of(layer_cell)}
+    names = {name for layer_cell in cells for name in _names_of(layer_cell)}
     bound: dict[int, Cell] = {}  # one of equal ones, so that layers can run together
     formulas: list[Formula] = []
     constants: list[dict[str, Init]] = []
     for layer, (layer_cell, size) in enumerate(zip(cells, sizes, strict=True)):
-        elsewhere = every - _names_of(layer_cell)
+        elsewhere = names - _names_of(layer_cell)
         values: dict[str, Any] = {}
         for name, value in arguments_by_name.items():
             if name in elsewhere:
                 continue
             if not _is_single_value(layer_cell, name, value, count):
-                value = _each(name, value, count)[layer]
+                value = _per_layer(name, value, count)[layer]
             if value is not None or name in layer_cell.defaults:
                 values[name] = value
         bound_cell, dims, fixed = _bind_options(layer_cell, values, arguments)
@@ -105,7 +105,7 @@ def _count(cell: Any, hidden_size: Any, num_layers: int) -> int:
     return numbers.pop()
 
 
-def _each(name: str, value: Any, count: int) -> list[Any]:
+def _per_layer(name: str, value: Any, count: int) -> list[Any]:
     """A value of each layer: an entry of a list, or one for all."""
     if not isinstance(value, (list, tuple)):
         return [value] * count
@@ -124,11 +124,11 @@ def _is_single_value(cell: Cell, name: str, value: Any, count: int) -> bool:
 def _check_cell(cell: Any) -> None:
     """Raise InputError for an object that is not a cell with a state."""
     if not isinstance(cell, Cell):
-        named = isinstance(cell, str) and isinstance(getattr(cells, cell, None), Cell)
+        is_name = isinstance(cell, str) and isinstance(getattr(cells, cell, None), Cell)
         raise InputError(
             f"Recurrent takes a cell, not {type(cell).__name__}",
             f"elman.cells.{cell}"
-            if named
+            if is_name
             else "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
             value=shown(cell),
         )
@@ -165,8 +165,8 @@ def _bind_options(
     options = {name: value for name, value in arguments_by_name.items() if name in cell.defaults}
     bound = cell.with_options(**options)
     fixed = {name: value for name, value in arguments_by_name.items() if name in cell.constants}
-    for name, how in fixed.items():
-        check_init(name, how, cell.weights, cell.states, cell.where)
+    for name, choice in fixed.items():
+        check_init(name, choice, cell.weights, cell.states, cell.where)
     for entry in cell.weights:
         if entry.name in cell.constants and entry.name not in {*fixed, *cell.init}:
             initial = f"init={{{entry.name!r}: …}} in the cell"

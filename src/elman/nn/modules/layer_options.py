@@ -129,25 +129,25 @@ class ModuleOptions(nn.Module):
     @property
     def _new_formula(self) -> list[str]:
         """Options in use that change a cell's formula."""
-        used = [f"{self.heads} heads"] if self.heads != 1 else []
+        options = [f"{self.heads} heads"] if self.heads != 1 else []
         if self.clip_gradient is not None:
-            used.append(f"clip_gradient={self.clip_gradient}")
-        used += [f"zoneout={self.zoneout}"] if self.zoneout else []
+            options.append(f"clip_gradient={self.clip_gradient}")
+        options += [f"zoneout={self.zoneout}"] if self.zoneout else []
         if self.training and self.recurrent_dropout:
-            used.append(f"recurrent_dropout={self.recurrent_dropout}")
-        return used
+            options.append(f"recurrent_dropout={self.recurrent_dropout}")
+        return options
 
     @property
     def _beyond_torch(self) -> list[str]:
         """Options in use that torch's own layers do not have."""
-        used = [*self._new_formula, *["residual"] * self.residual]
-        used += [f"without {name}" for name in sorted(check_plan(self.plan).without)]
-        used += ["learn_initial"] if self.learn_initial else []
+        options = [*self._new_formula, *["residual"] * self.residual]
+        options += [f"without {name}" for name in sorted(check_plan(self.plan).without)]
+        options += ["learn_initial"] if self.learn_initial else []
         if self.training and self.weight_dropout:
-            used.append(f"weight_dropout={self.weight_dropout}")
+            options.append(f"weight_dropout={self.weight_dropout}")
         if self.plan.checkpoint is not None and torch.is_grad_enabled():
-            used.append("checkpoint")
-        return used
+            options.append("checkpoint")
+        return options
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {

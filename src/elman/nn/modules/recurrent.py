@@ -115,7 +115,9 @@ class Recurrent(SequenceModule):
         )
         self.cell, _, self._dims = formulas[0]
         self.num_layers, self.input_size = len(formulas), input_size
-        self._layer_formulas = None if all(each == formulas[0] for each in formulas) else formulas
+        self._layer_formulas = (
+            None if all(formula == formulas[0] for formula in formulas) else formulas
+        )
         sizes = [size for _, size, _ in formulas]
         self.hidden_size: Any = sizes[0] if len({*sizes}) == 1 else sizes
         self.bidirectional = check_flag("bidirectional", bidirectional)
@@ -184,8 +186,8 @@ class Recurrent(SequenceModule):
             bound = 1.0 / math.sqrt(height) if height > 0 else 0.0
             for name, weight in zip(names, runner.cell.weights):
                 if weight.name not in self._fixed_constants:
-                    how = runner.cell.init.get(weight.name)
-                    _initialise(getattr(self, name), how, str(weight), bound)
+                    init = runner.cell.init.get(weight.name)
+                    _initialise(getattr(self, name), init, str(weight), bound)
         starts = [value.detach() for value in self._initial()]
         for runner, states in zip(self.runners.values(), self.runtime.signature.form.rows(starts)):
             for state, value in zip(runner.cell.states, states):
@@ -270,16 +272,16 @@ class Recurrent(SequenceModule):
         return ", ".join(fields)
 
 
-def _initialise(weight: Tensor, how: Init | None, name: str, bound: float = 0.0) -> None:
+def _initialise(weight: Tensor, scheme: Init | None, name: str, bound: float = 0.0) -> None:
     """Fill a weight as the cell's ``init=`` says, or by U(-bound, bound)."""
     with torch.no_grad():
-        if how is None:
+        if scheme is None:
             init.uniform_(weight, -bound, bound)
             return
-        if isinstance(how, str):
-            getattr(init, f"{how}_")(weight)
+        if isinstance(scheme, str):
+            getattr(init, f"{scheme}_")(weight)
             return
-        tensor = how(weight) if callable(how) else how
+        tensor = scheme(weight) if callable(scheme) else scheme
         if tensor is None or tensor is weight:
             return
         value = torch.as_tensor(tensor)

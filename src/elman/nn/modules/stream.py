@@ -103,7 +103,7 @@ class Stream:
             states = signature.form.arrays(self.state)
             if states[0].dim() != 2 + self.module.runtime.dims_of_state:
                 raise InputError("an unbatched stream has no samples: reset() begins it anew")
-            which, starts = _sample_index(samples, states[0]), [torch.zeros_like(v) for v in states]
+            index, starts = _sample_index(samples, states[0]), [torch.zeros_like(v) for v in states]
             if self._start is not None:
                 starts = signature.form.arrays(self._start)
             elif initial := self.module._initial():
@@ -114,7 +114,7 @@ class Stream:
                 ]
             states = [state.clone() for state in states]
             for state, start in zip(states, starts, strict=True):
-                state[:, which] = start[:, which]
+                state[:, index] = start[:, index]
             self.state = signature.form.nest(states)
 
 
@@ -122,20 +122,20 @@ def _sample_index(samples: Any, state: Tensor) -> Tensor:
     """A mask [B], or numbers, of samples of a state [layers, B, ...]."""
     batch, problem = state.shape[1], ""
     try:
-        which = torch.as_tensor(samples, device=state.device)
+        index = torch.as_tensor(samples, device=state.device)
     except (TypeError, ValueError, RuntimeError):
-        which = None
-    if which is None or not is_dense(which):
+        index = None
+    if index is None or not is_dense(index):
         kind = type(samples).__name__
     else:
-        kind = f"{str(which.dtype).removeprefix('torch.')} {list(which.shape)}"
-        if which.dtype in (torch.bool, torch.uint8):  # torch takes both for masks
-            if which.shape == (batch,):
-                return which.bool()
-        elif which.shape == (0,):  # an empty list is one of floats
-            return which.long()
-        elif not (which.is_floating_point() or which.is_complex()) and which.dim() <= 1:
-            numbers = which.long().view(-1)
+        kind = f"{str(index.dtype).removeprefix('torch.')} {list(index.shape)}"
+        if index.dtype in (torch.bool, torch.uint8):  # torch takes both for masks
+            if index.shape == (batch,):
+                return index.bool()
+        elif index.shape == (0,):  # an empty list is one of floats
+            return index.long()
+        elif not (index.is_floating_point() or index.is_complex()) and index.dim() <= 1:
+            numbers = index.long().view(-1)
             wrong = numbers[(numbers < -batch) | (numbers >= batch)]
             if not len(wrong):
                 return numbers

@@ -153,11 +153,11 @@ def draws_to_keep(
         per sequence are the same at all steps.
     """
     keys = [_draw(size, device) for size in key_sizes(per, lead, (steps, batch), batch)]
-    each = [
+    draws = [
         layer_keys if layer_keys.dim() == 4 else layer_keys.unsqueeze(2).expand(-1, -1, steps, -1)
         for layer_keys in keys
     ]
-    return torch.cat(each, 1).permute(2, 3, 0, 1).contiguous()
+    return torch.cat(draws, 1).permute(2, 3, 0, 1).contiguous()
 
 
 def check_draws(per: Sequence[str], training: bool, name: str) -> None:

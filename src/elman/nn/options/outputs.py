@@ -54,8 +54,8 @@ def rules_for(cell: Cell, last: bool, outputs: Outputs = None) -> tuple[Rule, ..
     graph = cell.graph
     if not last:
         return (FIRST,) if len(graph.outputs) > 1 else ()
-    needed = outputs is not None and not {*graph.next_states} <= {*graph.outputs}
-    return (STATES,) if needed else ()
+    needs_states = outputs is not None and not {*graph.next_states} <= {*graph.outputs}
+    return (STATES,) if needs_states else ()
 
 
 def check_outputs(outputs: Any) -> None:
@@ -90,10 +90,10 @@ class OutputLayout(NamedTuple):
     def of(cell: Cell, dims: dict[str, int], directions: int) -> tuple[OutputLayout, OutputLayout]:
         """The layouts of a cell under a binding of its dims: without and with states."""
         graph = cell.graph
-        every = STATES.rewrite(graph).outputs
-        shapes = tuple(shape_size(value.shape, dims) for value in every)
+        outputs = STATES.rewrite(graph).outputs
+        shapes = tuple(shape_size(value.shape, dims) for value in outputs)
         count = len(graph.outputs)
-        states = tuple(every.index(root) for root in graph.next_states)
+        states = tuple(outputs.index(root) for root in graph.next_states)
         layout = OutputLayout(shapes, tuple(range(count)), states, directions)
         return layout._replace(shapes=shapes[:count], states=()), layout
 

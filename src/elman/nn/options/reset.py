@@ -84,8 +84,8 @@ class Reset(StepOption):
                 call.states = _begin(call.states, flags, initial if start == "learned" else None)
             return
         if start == "learned" and initial is not None:
-            each = call.runtime.signature.form.rows([state.squeeze(1) for state in initial])
-            call.weights = [[*w, *row] for w, row in zip(call.weights, each, strict=True)]
+            rows = call.runtime.signature.form.rows([state.squeeze(1) for state in initial])
+            call.weights = [[*w, *row] for w, row in zip(call.weights, rows, strict=True)]
         call.steps.append(StepValues(self.name, (start,), (flags,)))
 
     def rule(self, facts: Sequence[str]) -> Rule:
@@ -114,7 +114,7 @@ def _begin(
     wheres = [flags.view(*flags.shape, *[1] * (s.dim() - flags.dim())) for s in states]
     if initial is None:
         return tuple([state.masked_fill(where, 0) for state, where in zip(states, wheres)])
-    return tuple([torch.where(*each) for each in zip(wheres, initial, states)])
+    return tuple([torch.where(*operands) for operands in zip(wheres, initial, states)])
 
 
 def _ends(flags: Tensor, packed: Packed | None, reverse: bool) -> Tensor:

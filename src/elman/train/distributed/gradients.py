@@ -32,8 +32,8 @@ def average_tensors(tensors: Sequence[Tensor]) -> None:
     """Replace tensors by their means over all processes: one message for each dtype."""
     for dtype in {tensor.dtype: None for tensor in tensors}:
         parts = [tensor for tensor in tensors if tensor.dtype is dtype]
-        joined = mean(torch.cat([part.flatten() for part in parts]))
-        pieces = joined.split([part.numel() for part in parts])
+        message = mean(torch.cat([part.flatten() for part in parts]))
+        pieces = message.split([part.numel() for part in parts])
         for part, piece in zip(parts, pieces, strict=True):
             part.copy_(piece.view_as(part))
 

@@ -64,8 +64,8 @@ def check_rendezvous(workers: int, timeout: float, nodes: int = 1) -> AbstractCo
     """
     text = "the processes of the run have not found one another"
     hint = f"start all {workers} within --timeout {timeout:g} s; a free MASTER_PORT"
-    named = "GLOO_SOCKET_IFNAME=eth0 on each machine, as its interface to the others is called"
-    return translate_connection_errors(text, hint, named if nodes > 1 else "")
+    variable = "GLOO_SOCKET_IFNAME=eth0 on each machine, as its interface to the others is called"
+    return translate_connection_errors(text, hint, variable if nodes > 1 else "")
 
 
 def detect_lost_process(hint: str) -> AbstractContextManager[None]:
@@ -117,12 +117,12 @@ def find_attempt(timeout: float, out: Path | None = None) -> Attempt:
     if not started_by_torchrun():
         return Attempt()
     with check_rendezvous(int(os.environ["WORLD_SIZE"]), timeout):
-        shared, rank, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
+        tcp_store, rank, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = PrefixStore(f"attempt {restarts}", shared) if uses_agent_store() else shared
+        store = PrefixStore(f"attempt {restarts}", tcp_store) if uses_agent_store() else tcp_store
         launch = os.environ["TORCHELASTIC_RUN_ID"]
         if launch == "none":  # torchrun was started without --rdzv-id
-            launch = shared.compare_set("elman launch", "", uuid.uuid4().hex).decode()
+            launch = tcp_store.compare_set("elman launch", "", uuid.uuid4().hex).decode()
         if rank == 0:
             store.set("earlier run", str(run_of_launch(out, launch) or ""))
         folder = store.get("earlier run").decode()

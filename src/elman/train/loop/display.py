@@ -58,12 +58,12 @@ class Display:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=step, description=text)
             return
-        now = time.monotonic()
-        if now - self._spoke < PLAIN_EVERY_S:
+        time_s = time.monotonic()
+        if time_s - self._spoke < PLAIN_EVERY_S:
             return
-        self._spoke = now
+        self._spoke = time_s
         began, first = self._began
-        remaining_s = (now - began) / max(1, step - first) * (total - step)
+        remaining_s = (time_s - began) / max(1, step - first) * (total - step)
         self.say(f"step {step}/{total}: {text}, {clock(remaining_s)} left")
 
     def stop(self) -> None:

@@ -44,11 +44,11 @@ def check_cell(config: Config) -> None:
     """Find the cell of a run, before its data are read. Raises InputError, RunError: as
     :func:`find_sequence_cell`; InputError: a published layer has no such option."""
     if config.cell in LAYERS:
-        given = [name for name in RANDOM_OPTIONS if getattr(config, name)]
-        given += ["heads"] if getattr(config, "heads", 1) > 1 else []
-        given += ["uniform"] if getattr(config, "uniform", None) is not None else []
-        if given:
-            option = given[0].replace("_", "-")
+        options = [name for name in RANDOM_OPTIONS if getattr(config, name)]
+        options += ["heads"] if getattr(config, "heads", 1) > 1 else []
+        options += ["uniform"] if getattr(config, "uniform", None) is not None else []
+        if options:
+            option = options[0].replace("_", "-")
             title = f"a layer of {config.cell} has no option {option}"
             raise InputError(title, f"leave --{option} out, or the preset that sets it")
     elif config.cell not in BUILT_IN:

@@ -131,12 +131,12 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
     }
     waiting = Waiting()
     timings = time_interleaved(runs, budget_s=min(10.0, BUDGET_SHARE * 60 * config.minutes))
-    waited = waiting.share()
+    share = waiting.share()
     speeds = {name: quartiles(config, seconds) for name, seconds in timings.items()}
     return {
         "items_per_s": speeds,
         "ratio": speeds["elman"]["median"] / speeds["torch"]["median"],
-        "waited": waited,
+        "waited": share,
         "largest_logit_difference": float((outputs[0] - outputs[1]).abs().max()),
     }
 

@@ -167,8 +167,8 @@ def _check_carried(
     rows = config.batch // processes
     layers = [m.runtime for m in model.modules() if isinstance(m, SequenceModule)]
     expected = [
-        [[processes, each.signature.lead, rows, *size] for size in each.state_sizes]
-        for each in layers
+        [[processes, layer.signature.lead, rows, *size] for size in layer.state_sizes]
+        for layer in layers
     ]
     stacks = [m.state_shapes(rows) for m in model.modules() if isinstance(m, Stack)]
     expected += [[[processes, *shape] for shape in shapes] for shapes in stacks]

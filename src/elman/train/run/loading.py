@@ -115,16 +115,16 @@ def check_formula(folder: RunFolder, config: Config) -> None:
     """Refuse a cell whose file has another formula by now than when the run began. Raises RunError:
     it has, or the file is not to be read."""
     try:
-        then = (folder.read(SPEC) or {}).get(FORMULA)
+        saved = (folder.read(SPEC) or {}).get(FORMULA)
     except DamageError:  # said where it is needed
         return
-    now = cell_fingerprint(config) if then else ""
-    if then and then != now:
+    current = cell_fingerprint(config) if saved else ""
+    if saved and saved != current:
         raise RunError(
             "the cell of the run has changed",
             _FORMULA_HINT,
             cell=config.cell,
-            found=f"its formula was {then}, and is {now}",
+            found=f"its formula was {saved}, and is {current}",
         )
 
 
@@ -160,8 +160,8 @@ def _blame_newer_version(folder: RunFolder, error: RunError) -> RunError:
         wrote = str(read_needed(folder, "facts")["machine"]["elman"])
     except (DamageError, LookupError, TypeError):
         return error
-    then, now = (re.findall(r"\d+", version) for version in (wrote, __version__))
-    if [*map(int, then)] <= [*map(int, now)]:
+    writer, reader = (re.findall(r"\d+", version) for version in (wrote, __version__))
+    if [*map(int, writer)] <= [*map(int, reader)]:
         return error
     details = [("path", str(folder.path)), ("elman", f"{wrote} then, {__version__} here")]
     details.append(("found", " ".join(str(error).split())))

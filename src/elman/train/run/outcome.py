@@ -117,11 +117,11 @@ def describe_speed(speed: Skipped | Comparison, cell: str, labels: Labels) -> st
     """Write the comparison with torch.nn on one line."""
     if isinstance(speed, Skipped):
         return f"not compared with torch.nn: {speed.skipped}"
-    fused, baseline = speed.items_per_s.elman, speed.items_per_s.torch
+    ours, baseline = speed.items_per_s.elman, speed.items_per_s.torch
     busy = describe_waiting(speed.waited)
     return (
         f"{speed.ratio:.2f} times as fast as torch.nn.{cell.upper()}: "
-        f"{fused.median:,.0f} {labels.items}/s ({fused.q1:,.0f} to {fused.q3:,.0f}), torch.nn "
+        f"{ours.median:,.0f} {labels.items}/s ({ours.q1:,.0f} to {ours.q3:,.0f}), torch.nn "
         f"{baseline.median:,.0f} ({baseline.q1:,.0f} to {baseline.q3:,.0f}); "
         f"outputs agree to {speed.largest_logit_difference:.1e}{busy and f'. {busy}'}"
     )

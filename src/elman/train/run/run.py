@@ -188,8 +188,8 @@ def check_packages(config: Config) -> None:
 def shared_facts(config: Config, data: Data) -> dict[str, Any]:
     """Collect the facts that must be the same in every process, by name; the path of the data may
     differ."""
-    shared = {name: value for name, value in config.to_json().items() if name != "data"}
-    return shared | {"data": f"{data.size}, digest {data.digest[:12]}"}
+    facts = {name: value for name, value in config.to_json().items() if name != "data"}
+    return facts | {"data": f"{data.size}, digest {data.digest[:12]}"}
 
 
 def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
@@ -228,7 +228,7 @@ def assemble(
     )
 
 
-def restore_loop(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> None:
+def restore_loop(loop: Loop, point: Checkpoint | None, old_facts: dict[str, Any]) -> None:
     """Restore a loop from a checkpoint of its run. Raises RunError: the checkpoint is not of this
     run."""
     say = loop.display.say
@@ -236,15 +236,16 @@ def restore_loop(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> N
         say("no checkpoint yet: the run starts from its first step")
         return
     facts = facts_of(point, loop.steps)
-    then = snapshot.restore(loop.stepper, point.tensors, facts, loop.config)
-    if then != loop.stepper.fabric.world_size:
-        say(f"{then} processes then, {loop.stepper.fabric.world_size} now: dropout draws anew")
+    resumed = snapshot.restore(loop.stepper, point.tensors, facts, loop.config)
+    if resumed != loop.stepper.fabric.world_size:
+        say(f"{resumed} processes then, {loop.stepper.fabric.world_size} now: dropout draws anew")
     for reason in elman.nn.pin(loop.stepper.plain, facts.choices):
         say(f"the recorded plan cannot be used, so results may differ in rounding: {reason}")
-    now = machine_facts()
+    machine = machine_facts()
     for name in ("processor", "torch", "elman"):
-        if was.get(name) != now[name]:
-            say(f"{name} was {was.get(name)}, is {now[name]}: results may differ in rounding")
+        before, after = old_facts.get(name), machine[name]
+        if before != after:
+            say(f"{name} was {before}, is {after}: results may differ in rounding")
     loop.tally = facts.tally
     try:
         loop.best = best_of(loop.folder.checkpoints)

@@ -68,14 +68,14 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: Facts, config: 
     restore_weights(stepper, tensors)
     remember(stepper.optimizer, groups.get("optimizer", {}) | facts.optimizer)
     rank, device = stepper.fabric.global_rank, stepper.fabric.device
-    then, now = len(groups["random"]["cpu"]), stepper.fabric.world_size
+    processes, world_size = len(groups["random"]["cpu"]), stepper.fabric.world_size
     carried = in_order(groups.get("carried", {}))
-    carried_here = [rows_of_process(value, rank, now).to(device) for value in carried]
+    carried_here = [rows_of_process(value, rank, world_size).to(device) for value in carried]
     stepper.state = None if facts.carried == "none" else tuple(carried_here)
     if facts.carried == "tensor":
         (stepper.state,) = carried_here
-    if then != now:
-        return then
+    if processes != world_size:
+        return processes
     # Copies, because a row of a tensor is not aligned as torch wants a generator's state to be.
     random = {name: value[rank].clone() for name, value in groups["random"].items()}
     try:
@@ -84,7 +84,7 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: Facts, config: 
             torch.cuda.set_rng_state(random["cuda"])
     except RuntimeError as error:
         raise misfit(f"the random numbers: {error}") from error
-    return then
+    return processes
 
 
 def restore_weights(stepper: Stepper, tensors: dict[str, Tensor]) -> None:

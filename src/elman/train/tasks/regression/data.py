@@ -132,8 +132,8 @@ class RegressionData(SequenceSet):
         if self.test.x.shape != self.test.y.shape:
             return mean
         repeated = self.spec.targets_as.to(self.spec.inputs_as.back(self.test.x.numpy()))
-        again = score_baseline("repeated input", [(torch.from_numpy(repeated), self.test.y)])
-        return min(mean, again, key=lambda baseline: baseline.loss)
+        repetition = score_baseline("repeated input", [(torch.from_numpy(repeated), self.test.y)])
+        return min(mean, repetition, key=lambda baseline: baseline.loss)
 
     def cut(self, half: Half, rows: Tensor) -> Batch:
         """Take some sequences, x [T, B, I], y [T, B, O] or [B, O]."""

@@ -87,21 +87,21 @@ def npz_half(path: Path, arrays: Mapping[str, np.ndarray], half: str) -> Half:
     def find(*names: str) -> tuple[str, np.ndarray] | None:
         return next(((n, arrays[f"{n}_{half}"]) for n in names if f"{n}_{half}" in arrays), None)
 
-    named, labels = find("audio", "x"), find(*LABELS)
-    if named is None or labels is None:
+    audio, labels = find("audio", "x"), find(*LABELS)
+    if audio is None or labels is None:
         raise unreadable(path, f"no x_{half} or no y_{half}: {', '.join(arrays)}", NPZ_HINT)
-    values: Values = named[1]
-    if named[0] == "audio":
+    values: Values = audio[1]
+    if audio[0] == "audio":
         lengths = find("length")
         if lengths is None or lengths[1].sum() != len(values) or (lengths[1] < 1).any():
             raise unreadable(path, f"length_{half} does not divide audio_{half}", NPZ_HINT)
-        values = np.split(named[1][:, None], np.cumsum(lengths[1])[:-1])
-    elif named[1].dtype == np.uint8:
-        values = flatten_images(named[1])
-    elif named[1].ndim == 2:
-        values = named[1][:, :, None]
-    if named[0] == "x" and np.ndim(values) != 3:
-        raise unreadable(path, f"x_{half} is of shape {list(named[1].shape)}", NPZ_HINT)
+        values = np.split(audio[1][:, None], np.cumsum(lengths[1])[:-1])
+    elif audio[1].dtype == np.uint8:
+        values = flatten_images(audio[1])
+    elif audio[1].ndim == 2:
+        values = audio[1][:, :, None]
+    if audio[0] == "x" and np.ndim(values) != 3:
+        raise unreadable(path, f"x_{half} is of shape {list(audio[1].shape)}", NPZ_HINT)
     if len(values) != len(labels[1]) or labels[1].ndim != 1 or not len(values):
         raise unreadable(path, f"{len(values)} sequences, {len(labels[1])} labels", NPZ_HINT)
     return Half(values, [str(label) for label in labels[1]])
