@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -29,12 +31,15 @@ def test_a_table_per_shape(capsys, nothing_known):
     words = ["tune", "gru", "--hidden", "9", "--shape", "5,2", "--shape", "9,2"]
     status, told = run(words, capsys)
     assert status == 0
-    for shape in ("T=5 B=2", "T=9 B=2"):
-        assert f"gru {shape}, its input data: benchmarked now" in told
-        assert f"gru {shape}, its input a layer's output: benchmarked now" in told
-    assert told.count("runs") == 4
-    assert "1.00x" in told
-    assert "benchmarked before, remembered (--again benchmarks anew)" in run(words, capsys)[1]
+    for sizes in ("T = 5, B = 2", "T = 9, B = 2"):
+        for kind in ("data", "a layer's output"):
+            line = rf"gru, its input {kind} \(float32 on cpu, {sizes}\): engine .*, benchmarked now"
+            assert re.search(line, told)
+    assert told.count("<- runs") == 4
+    assert "fastest" in told
+    told = run(words, capsys)[1]
+    assert "benchmarked before, remembered" in told
+    assert "--again benchmarks anew" in told
     assert "benchmarked now" in run([*words, "--again"], capsys)[1]
 
 
@@ -65,7 +70,7 @@ def test_layers_at_once_or_one_by_one(capsys, nothing_known, monkeypatch):
     status, told = run(words, capsys)
 
     assert status == 0
-    assert "3 layers of gru T=50 B=2" in told
+    assert "3 layers of gru (T = 50, B = 2): " in told
     for schedule in ("at once", "one after another"):
         assert schedule in told
     status, told = run([*words, "--inputs", "5"], capsys)

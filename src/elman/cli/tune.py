@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from elman import compiler
 from elman.cell_files import find_cell
@@ -24,18 +23,17 @@ from elman.cli._options import (
     check_device,
     resolve_sizes,
 )
-from elman.cli._terminal import plain, wide_console
-from elman.engines.base import Job
+from elman.cli._terminal import plain, say, wide_console
 from elman.engines.together import Arrangement
-from elman.explaining import WHY
+from elman.explaining import WHY, Layer
+from elman.explaining.layers import choice_of, time_text
 from elman.frontend.cell import Cell
+from elman.nn.inspect import tune_layers
 from elman.plan.spec import Spec
-from elman.tuning.choose import Choice, choose
-from elman.tuning.kernels import label
+from elman.tuning.choose import Choice
 from elman.tuning.machine import Waiting, describe_waiting
 from elman.tuning.together import APART, AT_ONCE, choose_together
 
-AGAIN = " (--again benchmarks anew)"
 EXAMPLES = (
     "elman tune gru --hidden 256 --inputs 64 --shape 100,32 --shape 200,16",
     "elman tune lstm --layers 4 --again",
@@ -90,23 +88,24 @@ def tune(
     formula = find_cell(cell)
     input_size, hidden_size, further_dims = resolve_sizes(formula, hidden, inputs, dim)
     dims, place = formula.bind(input_size, hidden_size, **further_dims), check_device(device)
+    rules = compiler.training_rules(formula) if training else ()
     waiting = Waiting()
     for text in shape or ["100,16"]:
         steps, batch = shape_of(text)
-        members: list[tuple[Job, Choice]] = []
-        for first, wants in calls(formula, training).items():
+        tuned: list[Layer] = []
+        for kind, wants in calls(formula, training).items():
             spec = Spec(tuple(sorted(dims.items())), dtype, place, wants, training)
-            job = compiler.job(formula, spec)
-            choice = choose(job, steps, batch, engine, again=again)
-            members.append((job, choice))
-            origin = WHY[choice.why] + AGAIN * (choice.why == "remembered")
-            title = f"{formula.name} T={steps} B={batch}{first}: {origin}"
-            console.print(table_of(title, choice))
-            if not choice.sure:
-                console.print(f"[yellow]not sure yet[/]: {UNSURE}")
+            name = f"{formula.name}{kind}"
+            tuned.append(Layer(name, formula, spec, steps, batch, engine, rules=rules))
+        result = tune_layers([("", layer) for layer in tuned], again)
+        for line in str(result).splitlines():
+            say(console, line)
+        if WHY["remembered"] in str(result):
+            say(console, "--again benchmarks anew")
+        if not result.sure:
+            console.print(f"[yellow]not sure yet[/]: {UNSURE}")
         if layers > 1:
-            stack = [members[0]] + [members[-1]] * (layers - 1)
-            console.print(stack_table(stack, steps, batch))
+            say(console, stack_line([tuned[0]] + [tuned[-1]] * (layers - 1)))
     if busy := describe_waiting(waiting.share()):
         console.print(plain(busy), style="yellow")
 
@@ -121,22 +120,24 @@ def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:
     return {", its input data": weights, **further} if weights else further
 
 
-def stack_table(members: list[tuple[Job, Choice]], steps: int, batch: int) -> Table:
-    """Table of times of a stack's training step: layers at once, and one after another."""
-    jobs, choices = [job for job, _ in members], [choice for _, choice in members]
+def stack_line(layers: list[Layer]) -> str:
+    """Times of a stack's training step: layers at once, and one after another."""
+    jobs, steps, batch = [layer.job for layer in layers], layers[0].steps, layers[0].batch
+    choices = [choice_of(layer, measure=True) for layer in layers]
     counts = (len(jobs[0].graph.states),) * len(jobs), (len(jobs[0].graph.weights),) * len(jobs)
-    choice = choose_together(jobs, choices, steps, batch, Arrangement(*counts, False, 0))
-    title = f"{len(jobs)} layers of {jobs[0].name} T={steps} B={batch}"
-    table = Table("schedule", "a training step", "", title=plain(title), title_justify="left")
+    kernels = [choice for choice in choices if isinstance(choice, Choice)]
+    choice = choose_together(jobs, kernels, steps, batch, Arrangement(*counts, False, 0))
+    title = f"{len(jobs)} layers of {jobs[0].name} (T = {steps}, B = {batch})"
     if choice is None or not choice.medians_s:
         refusal = choice.refusals.get(AT_ONCE) if choice else "autograd sees through some layers"
-        table.add_row("one after another", "not timed", plain(refusal or "nothing else is offered"))
-        return table
+        return f"{title}: one after another; {refusal or 'nothing else is offered'}"
     words = {AT_ONCE: "at once", APART: "one after another"}
-    for schedule, seconds in sorted(choice.medians_s.items(), key=lambda item: item[1]):
-        time = f"{seconds * steps * 1e6:.0f} µs"
-        table.add_row(words[schedule], time, "runs" if schedule == choice.schedule else "")
-    return table
+    times = sorted(choice.medians_s.items(), key=lambda item: item[1])
+    return f"{title}: " + ", ".join(
+        f"{words[schedule]} {time_text(seconds * steps)} a training step"
+        + "  <- runs" * (schedule == choice.schedule)
+        for schedule, seconds in times
+    )
 
 
 def shape_of(text: str) -> tuple[int, int]:
@@ -145,23 +146,3 @@ def shape_of(text: str) -> tuple[int, int]:
     if not (comma and steps.isdecimal() and batch.isdecimal() and int(steps) and int(batch)):
         raise typer.BadParameter(f"{text!r} is not of the form 100,16", param_hint="--shape")
     return int(steps), int(batch)
-
-
-def table_of(title: str, choice: Choice) -> Table:
-    """Candidates by time, then those that cannot run, with the reason."""
-    table = Table(title=plain(title), title_justify="left")
-    table.add_column("engine:schedule")
-    table.add_column("time of a step", justify="right")
-    table.add_column("slowdown", justify="right")
-    table.add_column("status")
-    running = label((choice.engine, choice.schedule))
-    medians = dict(sorted(choice.medians_s.items(), key=lambda item: item[1]))
-    best = min(medians.values(), default=None)
-    for name in dict.fromkeys([*medians, running]):
-        seconds = medians.get(name)
-        slowdown = f"{seconds / best:.2f}x" if seconds and best else ""
-        time = f"{seconds * 1e6:.3g} µs" if seconds else "not benchmarked"
-        table.add_row(plain(name), time, slowdown, "runs" if name == running else "")
-    for name, reason in choice.refusals.items():
-        table.add_row(plain(name), "", "", plain(f"cannot run: {reason}"))
-    return table

@@ -87,15 +87,16 @@ class Layer:
         return min(self.steps, self.checkpoint or self.steps)
 
 
-def choice_of(layer: Layer, measure: bool) -> LayerChoice:
-    """Choose the kernel of a layer; where nothing may be benchmarked, the refusals of engines."""
+def choice_of(layer: Layer, measure: bool, again: bool = False) -> LayerChoice:
+    """Choose the kernel of a layer, benchmarked anew if asked for; where nothing may be
+    benchmarked, the refusals of engines."""
     if layer.elsewhere is not None:
         return {}
     if layer.choice is not None:
         return layer.choice
     of = layer.job
     if measure and layer.cell.states:
-        return choose(of, layer.at_once, layer.batch, layer.engine)
+        return choose(of, layer.at_once, layer.batch, layer.engine, again=again)
     return candidates(of, engine_names(layer), layer.at_once, layer.batch)[1]
 
 

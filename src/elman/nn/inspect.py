@@ -23,7 +23,7 @@ from elman.nn.modules.torch_layers import TorchLayers
 from elman.nn.options.draws import no_keys
 from elman.nn.options.registry import NAMES, CallOptions, select_options
 from elman.plan.checkpoint import EVERYTHING
-from elman.tuning.choose import Choice, choose
+from elman.tuning.choose import Choice
 from elman.tuning.precision import effective_precision
 
 
@@ -194,26 +194,29 @@ def tune(model: nn.Module, x: Any, *, again: bool = False, **call: Any) -> Tunin
         >>> tuned.candidates[0].chosen
         True
     """
-    names, pairs = list[str](), []
+    layers: list[tuple[str, Layer]] = []
     for name, module, arguments, options in _calls(model, x, call):
         if again:
             module._runtime = module._make_runtime()  # without plans and choices of earlier calls
-        for layer in layers_of(module, *arguments, **options):
-            if again and layer.elsewhere is None and layer.cell.states:
-                choose(layer.job, layer.at_once, layer.batch, layer.engine, again=True)
-            pairs.append((layer, choice_of(layer, measure=True)))
-            names.append(f"{name}: " if name else "")
-    candidates = [
-        candidate for layer, choice in pairs for candidate in candidates_of(layer, choice)
-    ]
+        prefix = f"{name}: " if name else ""
+        layers += [(prefix, layer) for layer in layers_of(module, *arguments, **options)]
+    return tune_layers(layers, again)
+
+
+def tune_layers(layers: Sequence[tuple[str, Layer]], again: bool = False) -> TuningResult:
+    """Benchmark the engines for layers, each with what its lines in the table begin with.
+
+    Raises:
+        EngineError: a layer names an engine that cannot run it.
+    """
+    pairs = [(layer, choice_of(layer, measure=True, again=again)) for _, layer in layers]
+    lines: list[str] = []
+    for (prefix, _), pair in zip(layers, pairs, strict=True):
+        first, *further = engine_texts([pair], measure=False)
+        lines += [prefix + first, *further]
+    rows = tuple(row for layer, choice in pairs for row in candidates_of(layer, choice))
     sure = all(choice.sure for _, choice in pairs if isinstance(choice, Choice))
-    lines = [
-        line
-        for name, pair in zip(names, pairs, strict=True)
-        for k, line in enumerate(engine_texts([pair], measure=False))
-        for line in ([f"{name}{line}"] if k == 0 else [line])
-    ]
-    return TuningResult(tuple(candidates), sure, "\n".join(lines))
+    return TuningResult(rows, sure, "\n".join(lines))
 
 
 def _calls(
