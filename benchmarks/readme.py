@@ -27,6 +27,7 @@ PAGES = (
     *("README.md", "benchmarks/results/README.md", "docs/projects.md", "docs/when_it_helps.md"),
     *("docs/language_models.md", "docs/long_sequences.md", "docs/classification.md"),
     *("docs/matrix_states.md", "docs/troubleshooting.md", "docs/index.md", "docs/precision.md"),
+    "docs/gpus.md",
 )
 LAYERS = ("loop", "torch", OURS, "elman-c")  # of suite ecornn
 SMALL_RUN = 30_200 * 20 * 20  # words of 13 epochs of the Penn Treebank: steps, rows, segments
@@ -238,6 +239,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "test of words": studied.tested,
     "matrices": studied.matrices,
     "bf16": studied.bf16,
+    "gpu": studied.gpu,
     "step": lambda: step_us(OURS),
     "step, torch": lambda: step_us("torch"),
 }

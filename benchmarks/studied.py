@@ -140,3 +140,22 @@ def bf16() -> str:
         cells += [f"{times[way] / times['bf16']:.2g}x" if way in times else "" for way in ways]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def gpu() -> str:
+    """A table of layers on a GPU: microseconds a step, forward and with the backward."""
+    lines = [
+        "| layer (T, B, H) | schedule | forward | with backward | torch.nn | speed-up |",
+        "|---|---|---:|---:|---|---:|",
+    ]
+    for case, row in script_rows("gpu").items():
+        if "elman" not in row or "," in case.replace(f"{row['T']},{row['B']},{row['H']}", ""):
+            continue  # a row of another kind, or of an earlier kernel
+        ours, torch = (
+            [f"{seconds / row['T'] * 1e6:.2f}" for seconds in row.get(name, ())]
+            for name in ("elman", "torch")
+        )
+        ratio = f"{row['torch'][1] / row['elman'][1]:.1f}x" if torch else ""
+        name = case.removeprefix("layer ").removeprefix("heads ")
+        lines.append(f"| {' | '.join([name, row['best'], *ours, ', '.join(torch), ratio])} |")
+    return "\n".join(lines)

@@ -289,6 +289,15 @@ def test_is_view():
     assert lacking("_is_view").is_view(X)
 
 
+@both("_foreach_copy_")
+def test_copy_all(internals):
+    """Tensors of any strides."""
+    targets, values = [torch.zeros(2, 3), torch.zeros(4)], [torch.rand(3, 2).mT, torch.rand(4)]
+    internals().copy_all(targets, values)
+    for target, value in zip(targets, values, strict=True):
+        assert torch.equal(target, value)
+
+
 def test_count_users():
     """In C++: the storage's own object, and tensors; without either name nothing is counted."""
     assert torch_internals.COUNTS_USERS

@@ -297,6 +297,20 @@ def count_users(storage: Any) -> int:
     return _count_users(storage._cdata)
 
 
+def _copy_each(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for target, value in zip(targets, values, strict=True):
+        target.copy_(value)
+
+
+copy_all: Callable[[Sequence[Tensor], Sequence[Tensor]], Any] = _private(
+    "torch", "_foreach_copy_", _copy_each
+)
+"""Copy tensors into others; on a GPU, tensors of one type by one kernel.
+
+Without it: one after another.
+"""
+
+
 # ---- processes
 
 

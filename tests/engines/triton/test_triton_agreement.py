@@ -26,8 +26,8 @@ from packed_rows import alone, drawn, layout, packed, together
 from products import some_of
 from unseen import HOLDING, UNSEEN, epilogue, half, holding, output
 
-LOOP, STEPS = "loop/16/4/1", "steps"
-GRID, SLICED = "grid/16/2/3/1", "grid/2/2/3/2"
+LOOP, STEPS = "loop/16/4", "steps"
+GRID, NARROW = "grid/16/2/3", "grid/2/2/3"
 EVERY = [LOOP, STEPS, GRID]
 CASES = {cell: Sizes(T=3, B=3, I=3, H=5) for cell in cells.CORE} | UNSEEN
 CASES |= {cell: Sizes(3, 3, 3, 5, (("U", 7),)) for cell in (cells.cfc, cells.cfc_pure)}
@@ -99,7 +99,7 @@ def test_awkward_sizes(sizes: tuple[int, int, int, int], schedule: str) -> None:
     "cell, schedule, dtype",
     some_of(
         [cells.gru, cells.lstm, cells.lstm_layernorm, cells.lem, epilogue],
-        [*EVERY, SLICED],
+        [*EVERY, NARROW],
         [torch.bfloat16, torch.float16],
     ),
     ids=named,
@@ -130,7 +130,7 @@ def rounded(values, made):
 
 @pytest.mark.parametrize(
     "cell, schedule",
-    some_of([cells.gru, cells.lstm, cells.rnn, cells.lem], [LOOP, "grid/8/2/6/1"], together=1),
+    some_of([cells.gru, cells.lstm, cells.rnn, cells.lem], [LOOP, "grid/8/2/6"], together=1),
     ids=named,
 )
 def test_bfloat16_of_more_units(cell: Cell, schedule: str) -> None:
@@ -186,16 +186,16 @@ def test_only_what_is_wanted(schedule: str) -> None:
     ],
     ids=named,
 )
-def test_slices(cell: Cell, B: int) -> None:
-    """A group's samples in two slices, of which the last may be empty; several groups."""
+def test_groups(cell: Cell, B: int) -> None:
+    """Several groups of programs, of which the last has fewer samples."""
     more = CASES[cell].more if cell in HOLDING else ()
-    agrees(random_case(cell, Sizes(3, B, 3, 6 if cell in HOLDING else 5, more)), SLICED)
+    agrees(random_case(cell, Sizes(3, B, 3, 6 if cell in HOLDING else 5, more)), NARROW)
 
 
 def test_more_groups_than_find_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are launched one after another: no program waits for one that has no place."""
     monkeypatch.setattr(sweeping, "processors", lambda: 5)
-    agrees(random_case(cells.gru, Sizes(T=3, B=9, I=3, H=5)), SLICED)
+    agrees(random_case(cells.gru, Sizes(T=3, B=9, I=3, H=5)), NARROW)
 
 
 @elman.cell(input="x[I]", state="h[H]", weights="W[2*H, I], R[2*H, H], b[2*H], v[H], V[H, I]")
@@ -236,7 +236,7 @@ def test_gradients_have_memory_of_their_own(cell: Cell, schedule: str, dtype: to
     "cell, schedule",
     some_of(
         [cells.gru, cells.gru_before, cells.lstm_layernorm],
-        ["grid/16/2/8/1", "grid/4/2/8/3"],
+        ["grid/16/2/8", "grid/4/2/8"],
         together=1,
     ),
     ids=named,
@@ -250,7 +250,7 @@ def test_a_grid_of_one_program_meets_itself(cell: Cell, schedule: str) -> None:
     "cell, schedule",
     some_of(
         [cells.gru, cells.lstm_peephole, cells.lem, cells.indrnn, cells.slstm],
-        [LOOP, STEPS, "grid/8/2/2/2"],
+        [LOOP, STEPS, "grid/8/2/2"],
         together=1,
     ),
     ids=named,
@@ -272,7 +272,7 @@ def test_heads(cell: Cell, schedule: str) -> None:
         (cells.lstm_layernorm, LOOP),
         (cells.lstm_layernorm, STEPS),
         (cells.onlstm_chunked, STEPS),
-        (cells.gru_layernorm, "grid/8/2/2/2"),
+        (cells.gru_layernorm, "grid/8/2/2"),
     ],
     ids=named,
 )
@@ -339,7 +339,7 @@ LENGTHS = {"several": (4, 3, 3, 1), "equal": (2, 2), "more than a program takes"
     "cell, schedule, name",
     [
         *some_of([cells.gru, cells.lstm_peephole, cells.lem, cells.minlstm], EVERY, [*LENGTHS]),
-        *some_of([holding, half, output], [*EVERY, SLICED], ["several"], together=1),
+        *some_of([holding, half, output], [*EVERY, NARROW], ["several"], together=1),
     ],
     ids=named,
 )
@@ -353,7 +353,7 @@ def test_packed_rows(cell: Cell, schedule: str, name: str) -> None:
     assert_all_same(got, alone(case, lengths), torch.float32, max(lengths))
 
 
-@pytest.mark.parametrize("schedule", [*EVERY, SLICED])
+@pytest.mark.parametrize("schedule", [*EVERY, NARROW])
 def test_states_that_hold_a_value_are_one_row(schedule: str) -> None:
     """What a forward keeps for the backward."""
     for cell, count in zip(HOLDING, (2, 1, 1, 0), strict=True):
@@ -365,7 +365,7 @@ def test_states_that_hold_a_value_are_one_row(schedule: str) -> None:
 
 @pytest.mark.parametrize(
     "cell, schedule",
-    some_of([cells.gru, cells.lstm_peephole], [LOOP, STEPS, "grid/8/2/2/2"], together=1),
+    some_of([cells.gru, cells.lstm_peephole], [LOOP, STEPS, "grid/8/2/2"], together=1),
     ids=named,
 )
 def test_packed_rows_of_heads(cell: Cell, schedule: str) -> None:
@@ -379,10 +379,10 @@ def test_packed_rows_of_heads(cell: Cell, schedule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "schedule, training", some_of([*EVERY, SLICED], [True, False], together=1), ids=named
+    "schedule, training", some_of([*EVERY, NARROW], [True, False], together=1), ids=named
 )
 def test_packed_rows_in_half_precision(schedule: str, training: bool) -> None:
-    """Slices, states that are not kept, and states beside their sequences."""
+    """Several groups, states that are not kept, and states beside their sequences."""
     lengths = (5, 3, 3, 2, 1)
     case = drawn(cells.lem, lengths, torch.float16, H=6)
     made = kernel(case, schedule) if training else kernel(case, schedule, training=False)
@@ -467,7 +467,12 @@ def test_autocast(kind: str) -> None:
     found: list[list[torch.Tensor]] = []
     for module in (theirs, ours):
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
-            out, last = module(x, state)
+            try:
+                out, last = module(x, state)
+            except RuntimeError as error:
+                if module is theirs and "primitive descriptor" in str(error):
+                    pytest.skip(f"torch on this processor: {error}")
+                raise
             rows, _ = module(packed)
             linear = torch.nn.functional.linear(out, torch.eye(5, device=DEVICE))
         ends = [last] if kind == "GRU" else [*last]

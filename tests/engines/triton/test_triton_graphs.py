@@ -15,13 +15,12 @@ import elman
 from calls import backward, call, forward
 from elman import cells
 from elman.engines.triton import limits
-from elman.engines.triton.call_graphs import CallGraphs
+from elman.engines.triton.call_graphs import CallGraphs, CapturedKernel
 from elman.engines.triton.engine import TritonEngine
-from elman.engines.triton.kernel import TritonKernel
 from helpers import Case, Sizes, assert_all_same, assert_close, forced, job_of, oracle, random_case
 from products import some_of
 
-LOOP, GRID, SLICED, STEPS = "loop/16/4/1", "grid/16/2/3/1", "grid/2/2/3/2", "steps"
+LOOP, GRID, NARROW, STEPS = "loop/16/4", "grid/16/2/3", "grid/2/2/3", "steps"
 SIZES = Sizes(T=3, B=3, I=3, H=5)
 pytestmark = [
     pytest.mark.interpreted,
@@ -36,10 +35,10 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CallGraphs, "applies", lambda self, tensors: True)
 
 
-def compiled(case: Case, schedule: str, **options: Any) -> TritonKernel:
+def compiled(case: Case, schedule: str, **options: Any) -> CapturedKernel:
     """A kernel that has seen no call."""
     kernel = TritonEngine().compile(job_of(case, **options), schedule)
-    assert isinstance(kernel, TritonKernel)
+    assert isinstance(kernel, CapturedKernel)
     return kernel
 
 
@@ -73,9 +72,19 @@ def test_other_numbers(cell: Any, schedule: str, training: bool) -> None:
     assert len(kernel.backwards._graphs) == training
 
 
+def test_heads() -> None:
+    """Their division and what joins them are part of the graph."""
+    sizes = Sizes(T=3, B=2, I=6, H=6)
+    kernel = compiled(random_case(cells.gru.with_heads(2), sizes), LOOP)
+    for seed in range(3):
+        case = random_case(cells.gru.with_heads(2), sizes, seed=seed)
+        assert_all_same(call(kernel, case), oracle(case), case.dtype, case.T)
+    assert len(kernel.forwards._graphs) == len(kernel.backwards._graphs) == 1
+
+
 def test_half_precision() -> None:
-    """Two slices of a program's samples, in bfloat16."""
-    kernel = compiled(random_case(cells.gru, SIZES).to(torch.bfloat16), SLICED)
+    """Several groups of programs, in bfloat16."""
+    kernel = compiled(random_case(cells.gru, SIZES).to(torch.bfloat16), NARROW)
     for seed in range(3):
         case = random_case(cells.gru, SIZES, seed=seed).to(torch.bfloat16)
         assert_all_same(call(kernel, case), oracle(case), case.dtype, case.T)
@@ -103,7 +112,7 @@ def test_strides_and_arguments_given_twice() -> None:
     case = random_case(cells.gru, Sizes(T=3, B=3, I=5, H=5))
     kernel, plain = compiled(case, LOOP), compiled(case, LOOP)
 
-    def grads(kernel: TritonKernel, x: torch.Tensor, dy: torch.Tensor) -> Sequence[Any]:
+    def grads(kernel: CapturedKernel, x: torch.Tensor, dy: torch.Tensor) -> Sequence[Any]:
         given = ((x,), tuple(case.states.values()), tuple(case.weights.values()))
         return backward(kernel, given, forward(kernel, given).saved, dy, (None,))
 

@@ -24,7 +24,7 @@ from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_close, forced, job_of, random_case
 from products import some_of
 
-SCHEDULES = ["loop/16/4/1", "steps", "grid/16/2/3/1"]
+SCHEDULES = ["loop/16/4", "steps", "grid/16/2/3"]
 pytestmark = [pytest.mark.interpreted]
 
 

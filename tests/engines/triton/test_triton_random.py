@@ -20,7 +20,7 @@ from random_cells import Drawn, drawn_cells, reusing_cells
 
 MANY = 200  # cells of the test marked ``long``: three seconds each in the interpreter
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"  # Triton decides once per process
-SCHEDULES = ["loop/16/4/1", "steps", "grid/16/2/3/1", "grid/2/2/3/2", "grid/4/2/8/3"]
+SCHEDULES = ["loop/16/4", "steps", "grid/16/2/3", "grid/2/2/3", "grid/4/2/8"]
 GIVEN = {
     "drawn": st.one_of(drawn_cells(), reusing_cells()),
     "T": st.integers(1, 4),

@@ -8,6 +8,7 @@ copied in, results out.
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
@@ -16,10 +17,81 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elman.engines.base import Kernel
+from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.precision import precision
 from elman.engines.triton import limits
+from elman.engines.triton.launch import launching
+from elman.engines.triton.schedule import TritonSchedule
+from elman.torch_internals import copy_all
 
 Arguments = Sequence[Tensor | None]
+
+
+class CapturedKernel(Kernel):
+    """A kernel whose calls of the same shapes are captured.
+
+    Args:
+        schedule: how its steps run.
+    """
+
+    packs = True
+
+    def __init__(self, schedule: TritonSchedule) -> None:
+        self.fixed = schedule
+        capacity = limits.STEPS_BYTES if schedule.kind == "steps" else limits.LOOP_BYTES
+        self.forwards, self.backwards = CallGraphs(capacity), CallGraphs(capacity)
+
+    @abstractmethod
+    def compute_forward(self, call: Call) -> Result:
+        """Launch a forward: what :meth:`Kernel.forward` returns."""
+
+    @abstractmethod
+    def compute_backward(
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
+        """Launch a backward: what :meth:`Kernel.backward` returns."""
+
+    def forward(self, call: Call) -> Result:
+        """See :meth:`Kernel.forward`.
+
+        Raises:
+            EngineError: this chip cannot hold the kernel.
+        """
+        form = call.form
+
+        def compute(tensors: Arguments) -> Result:
+            values: Any = tensors  # none of a forward's is None
+            return self.compute_forward(form.call(values))
+
+        with launching(call.states[0]):
+            if not self._repeats(call):
+                return compute(call.tensors)
+            return self.forwards.run(compute, call.tensors, form)
+
+    def backward(
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
+        """See :meth:`Kernel.backward`; raises as :meth:`forward`."""
+        form, first, last = call.form, len(call.tensors), len(call.tensors) + len(saved)
+
+        def compute(tensors: Arguments) -> Gradients:
+            values: Any = tensors
+            d_output, *d_last = values[last:]
+            ends = Cotangents(d_output, tuple(d_last))
+            return self.compute_backward(form.call(values[:first]), values[first:last], ends, keep)
+
+        tensors = (*call.tensors, *saved, cotangents.output, *cotangents.last)
+        with launching(call.states[0]):
+            if not self._repeats(call):
+                return compute(tensors)
+            return self.backwards.run(compute, tensors, (form, keep))
+
+    def _repeats(self, call: Call) -> bool:
+        """Whether the same shapes are likely to come again, and few enough kernels to capture."""
+        if call.packed is not None:
+            return False
+        return self.fixed.kind != "steps" or call.inputs[0].shape[0] <= limits.GRAPH_STEPS
 
 
 class CallGraphs:
@@ -121,14 +193,20 @@ class _CallGraph:
 
     def __call__(self, tensors: Arguments) -> Any:
         """Copy in, run, copy out."""
-        for target, value in zip(self._arguments, tensors, strict=True):
-            if target is not None and value is not None:
-                target.copy_(value)
+        pairs = zip(self._arguments, tensors, strict=True)
+        _copy([(target, value) for target, value in pairs if target is not None])
         if self._compute is not None:
             self._result = self._compute(self._arguments)
         else:
             self._graph.replay()
-        return _copied(self._result, {})
+        return _copied(self._result)
+
+
+def _copy(pairs: Sequence[tuple[Tensor, Any]]) -> None:
+    """Copy tensors into others, those of one type at once."""
+    for dtype in dict.fromkeys(target.dtype for target, _ in pairs):
+        targets, values = zip(*(pair for pair in pairs if pair[0].dtype == dtype), strict=True)
+        copy_all(targets, values)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -140,18 +218,26 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def _copied(value: Any, copies: dict[tuple[int, torch.dtype], Tensor]) -> Any:
+def _copied(value: Any) -> Any:
     """Nested tuples of tensors in other memory; what shares memory shares it again."""
-    if value is None:
-        return None
-    if not isinstance(value, Tensor):
-        items = [_copied(item, copies) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    storage = value.untyped_storage()
-    place = storage.data_ptr(), value.dtype
-    if place not in copies:
-        copies[place] = value.new_empty(0).set_(storage).clone()
-    return copies[place].as_strided(value.size(), value.stride(), value.storage_offset())
+    memories = dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]]()
+    for tensor in _tensors(value):
+        storage = tensor.untyped_storage()
+        if (place := (storage.data_ptr(), tensor.dtype)) not in memories:
+            whole = tensor.new_empty(0).set_(storage)
+            memories[place] = torch.empty_like(whole), whole
+    _copy([*memories.values()])
+
+    def rebuild(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, Tensor):
+            items = map(rebuild, value)
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        copy, _ = memories[value.untyped_storage().data_ptr(), value.dtype]
+        return copy.as_strided(value.size(), value.stride(), value.storage_offset())
+
+    return rebuild(value)
 
 
 def _stream(like: Tensor) -> int:

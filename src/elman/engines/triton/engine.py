@@ -83,7 +83,7 @@ class TritonEngine(Engine):
         return tuple(
             schedule.name
             for schedule in (
-                *loops(of, batch),
+                *loops(of, batch, job.heads),
                 *grids(of, batch, job.heads),
                 TritonSchedule("steps"),
             )

@@ -1,48 +1,34 @@
 """All steps in one kernel, units cut over programs that synchronise between segments.
 
 Each program keeps the weights' rows of its own units on chip; states, and whatever a segment reads
-of all units, go through memory. Programs that share samples are a group. Its samples may be cut
-into slices, each with a counter of its own: after a segment a slice arrives, and before the next
-one it waits, while the program computes the other slices. What a stage of a slice reads of its own
-is loaded a stage ahead, even before the step. The idea is the software pipeline of G. Diamos,
-"Persistent RNNs (stashing recurrent weights on-chip)", talk, Baidu SVAIL, April 2016: four stages,
-kept full with a minibatch of four.
+of all units, go through memory. Programs that share samples are a group, with a counter of its own:
+a segment that reads what others have stored waits until all of them have arrived. What no other
+program waits for is stored after the arrival.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 from elman.engines.triton import limits
-from elman.engines.triton.layout import KTile, TritonLayout, array_of, k_tiles, padded, power_of_2
-from elman.engines.triton.loop import Loop, Names, shape
+from elman.engines.triton.layout import (
+    KTile,
+    TritonLayout,
+    array_of,
+    k_tiles,
+    padded,
+    power_of_2,
+    tile_units,
+)
+from elman.engines.triton.loop import Loop, shape
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import indented
 from elman.lowered.lower import DirectionLowering
 from elman.lowered.types import Access, Let, Phase, Product, Segment, Space, Store, Term, columns_of
+from elman.plan.cost import item_bytes
 
 _SHARED = (Space.SCRATCH, Space.CARRY)  # in memory where other programs read it
-
-
-@dataclass(frozen=True, eq=False)
-class _Stage:
-    """One segment on one slice's samples.
-
-    Attributes:
-        sync: whether it waits for other programs.
-        early: variables of what is loaded a stage ahead, and which columns these are.
-        ready: what is done with it before the wait.
-        work: what follows the wait.
-        late: what no other program waits for.
-    """
-
-    sync: bool
-    early: list[tuple[str, Access]] = field(default_factory=list)
-    ready: list[str] = field(default_factory=list)
-    work: list[str] = field(default_factory=list)
-    late: list[str] = field(default_factory=list)
 
 
 class Grid(Loop):
@@ -58,7 +44,7 @@ class Grid(Loop):
 
     numbers = ("i0", "i1", "T", "B", "g0")
     heads_axis = 2
-    steps = "i0, i1"
+    steps = ("i0", "i1")
 
     def __init__(
         self,
@@ -69,12 +55,12 @@ class Grid(Loop):
         **options: Any,
     ) -> None:
         super().__init__(layout, schedule, lowering, phase, **options)
-        self.slices, self.splits = schedule.slices, schedule.warps  # of an inner dim, one a warp
+        self.splits = schedule.warps  # of an inner dim, one a warp
+        self.most = tile_units(schedule.samples, item_bytes(layout.program.spec))
         sizes = [layout.size(part.gate_block) for s in phase.segments for part in s.parts]
         self.programs = -(-max(sizes, default=1) // schedule.units)
         self.passes = 1 + sum(segment.sync for segment in phase.segments)
-        self._stages: list[list[_Stage]] = []  # of each slice
-        self._step_ends: list[list[str]] = []
+        self._late: list[str] = []  # stores that no other program waits for
         self._sums: set[int] = set()  # how many blocks are summed at once, somewhere
         self._operands: dict[Access, dict[KTile, str]] = {}
         self._all_sizes: set[int] = set()
@@ -108,7 +94,7 @@ class Grid(Loop):
             return super().column(access, array)
         name = self.array("ca" if region.space is Space.CARRY else array)
         step = f"({self.time} + 1)" if access.step else self.time
-        return f"{name} + (({step} & 1) * B + {self.names.n}) * {region.row} + {access.offset}"
+        return f"{name} + (({step} & 1) * B + n) * {region.row} + {access.offset}"
 
     def _target(self, access: Access) -> str:
         """Where a value is stored. The interpreter repeats a step: what a program had before and
@@ -127,117 +113,39 @@ class Grid(Loop):
         self.at_hand[access] = name
         self._operands.pop(access, None)
         if self.in_memory(access):
-            lines = self.lines if access in self._read else self._stages[-1][-1].late
+            lines = self.lines if access in self._read else self._late
             lines.append(self.stored(self._target(access), access, name))
-
-    def segment(self, segment: Segment) -> None:
-        """See :meth:`Printer.segment`."""
-        self._stages[-1].append(_Stage(segment.sync))
-        self.lines = self._stages[-1][-1].work
-        super().segment(segment)
-
-    def load(self, access: Access) -> str:
-        """See :meth:`Printer.load`: a stage ahead. Nothing of this kernel wrote what is loaded
-        here."""
-        raw, name = self.fresh("r"), self.fresh()
-        self._stages[-1][-1].early.append((raw, access))
-        self._stages[-1][-1].ready.append(f"{name} = {raw}.to(tl.float32)")
-        return name
 
     def text(self) -> str:
         """See :meth:`Loop.text`."""
         kernel = super().text()
         return "\n\n".join([*(_added(count) for count in sorted(self._sums)), kernel])
 
-    # slices
-
-    def _begin(self, s: int) -> None:
-        """Print what follows for a slice."""
-        self.names = Names.marked(f"_{s}" if self.slices > 1 else "")
-
-    def _each(self, lines_of: Callable[[], list[str]]) -> list[str]:
-        """Lines of every slice."""
-        lines: list[str] = []
-        for s in range(self.slices):
-            self._begin(s)
-            lines += lines_of()
-        return lines
-
     def print_steps(self) -> None:
-        """See :meth:`Loop.print_steps`."""
-        for s in range(self.slices):
-            self._begin(s)
-            self._stages.append([])
-            self._operands = {}
-            super().print_steps()
-            self._step_ends.append(self.step_end())
+        """See :meth:`Loop.print_steps`: a segment waits for other programs if it reads what they
+        store, and what they wait for is told to them as soon as it is stored."""
+        segments = self.phase.segments
+        self.at_hand = {before: f"h{k}" for k, (before, _) in enumerate(self.carried)}
+        if not any(segment.sync for segment in segments):
+            self.lines.append("tl.debug_barrier()")  # see Printer.order
+        for segment, following in zip(segments, [*segments[1:], *segments[:1]], strict=True):
+            if segment.sync:
+                self.lines += ["if BARRIER:", "    lib.wait(bar_at, epoch)"]
+            self.segment(segment)
+            if following.sync:
+                self.lines.append(f"epoch += {self.programs}")
+                self.lines += ["if BARRIER:", "    lib.arrive(bar_at)"]
+            self.lines += self._late
+            self._late.clear()
 
-    def samples(self) -> list[str]:
+    def samples(self, block: str = "(g0 + tl.program_id(1))") -> list[str]:
         """See :meth:`Loop.samples`."""
-        group = f"(g0 + tl.program_id(1)) * {self.slices}"
-        blocks = iter(f"({group} + {s})" for s in range(self.slices))
-        return self._each(lambda: self.samples_from(next(blocks)))
-
-    def step(self) -> list[str]:
-        """See :meth:`Loop.step`."""
-        lines = [self.number("i"), *self._each(self.step_head)]
-        count = len(self._stages[0])
-        order = [(k, s) for k in range(count) for s in range(self.slices)]
-        for (k, s), following in zip(order, [*order[1:], None], strict=True):
-            if following is not None:
-                self._begin(following[1])
-                lines += self._early(self._stages[following[1]][following[0]])
-            else:
-                lines += self._ahead("i + 1", "_soon")
-            self._begin(s)
-            stage, epoch = self._stages[s][k], f"epoch{self.names.mark}"
-            lines += stage.ready
-            if stage.sync:
-                lines += ["if BARRIER:", f"    lib.wait(bar_at + {s}, {epoch})"]
-            lines += stage.work
-            if self._stages[s][(k + 1) % count].sync:
-                lines.append(f"{epoch} += {self.programs}")
-                lines += ["if BARRIER:", f"    lib.arrive(bar_at + {s})"]
-            lines += stage.late
-            if k == count - 1:
-                lines += self._step_ends[s]
-        return [*lines, *self._first_loads("_soon")]
-
-    def _early(self, stage: _Stage, mark: str = "") -> list[str]:
-        """The loads of a stage; their variables end with a mark."""
-        return [f"{raw}{mark} = {self.loaded(access)}" for raw, access in stage.early]
-
-    def _ahead(self, number: str, mark: str) -> list[str]:
-        """The first loads of a step that begins next; all variables end with a mark."""
-        stage = self._stages[0][0]
-        if not stage.early:
-            return []
-        self._begin(0)
-        of_slice = self.names
-        self.names = Names.marked(mark)._replace(n=of_slice.n, all_live=of_slice.all_live)
-        self.time, live = f"t{mark}", self.live
-        # there may be no such step: then nothing is live; its number is looked up in packed rows
-        clamped = f"tl.minimum({number}, T - 1)" if self.packed else number
-        lines = [f"i{mark} = {clamped}", self.number(f"i{mark}"), *self.step_head()]
-        inside = live if self.packed else of_slice.all_live
-        lines += [f"{live} = {inside} & ({number} < i1)", *self._early(stage, mark)]
-        self.time, self.names = "t", of_slice
-        return lines
-
-    def _first_loads(self, mark: str) -> list[str]:
-        """Take what was loaded ahead."""
-        return [f"{raw} = {raw}{mark}" for raw, _ in self._stages[0][0].early]
+        return super().samples(block)
 
     def begin(self) -> list[str]:
-        """See :meth:`Loop.begin`; loads of the first step too."""
-        base = super()
-        states = self._each(lambda: [*base.begin(), f"epoch{self.names.mark} = 0"])
-        bars = f"bar_at = {self.array('bar')} + (g0 + tl.program_id(1)) * {self.slices}"
-        return [bars, *states, *self._ahead("i0", "_first"), *self._first_loads("_first")]
-
-    def end(self) -> list[str]:
-        """See :meth:`Loop.end`."""
-        return self._each(super().end)
+        """See :meth:`Loop.begin`."""
+        counter = f"bar_at = {self.array('bar')} + g0 + tl.program_id(1)"
+        return [counter, "epoch = 0", *super().begin(), "tl.debug_barrier()"]  # see Printer.order
 
     # products, and units of other programs
 
@@ -293,7 +201,7 @@ class Grid(Loop):
         units = self.block_of(self.layout.size(product.gate_block))
         chains: dict[int, str] = {}  # what has unlike splits is summed apart
         for term, operand in zip(acc, product.operands, strict=True):
-            for tile in k_tiles(operand.units):
+            for tile in k_tiles(operand.units, self.most):
                 splits = self._inner_of(tile)[1]
                 weight, value = self._split_weight(term, tile), self._split_operand(operand, tile)
                 start = chains.get(splits, f"tl.zeros([{splits}, {units}, N], tl.float32)")

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.engines.base import Job, Kernel
+from elman.engines.base import Job
 from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.triton.call_graphs import CapturedKernel
 from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.schedule import TritonSchedule
 from elman.errors import EngineError
@@ -81,14 +82,14 @@ def _index(dim: Dim, heads: int, sizes: Any) -> Tensor:
     return torch.tensor(units, dtype=torch.long)
 
 
-class HeadsKernel(Kernel):
+class HeadsKernel(CapturedKernel):
     """All heads of a layer, side by side in every kernel."""
 
     engine = "triton"
-    packs = True
 
     def __init__(self, job: Job, program: Program, schedule: TritonSchedule) -> None:
         assert job.single is not None, "asked for before"
+        super().__init__(schedule)
         self.job, self.heads = job, job.heads
         self.head_kernel = TritonKernel(job.single, program, schedule, job.heads)
         sizes = dict(job.spec.dims)
@@ -117,23 +118,23 @@ class HeadsKernel(Kernel):
             call.packed,
         )
 
-    def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`."""
-        output, last, saved = self.head_kernel.forward(self._split(call))
+    def compute_forward(self, call: Call) -> Result:
+        """See :meth:`CapturedKernel.compute_forward`."""
+        output, last, saved = self.head_kernel.compute_forward(self._split(call))
         ends = _merged(self.states, last, call.states)
         return Result(self.output.merged(output), tuple(e for e in ends if e is not None), saved)
 
-    def backward(
+    def compute_backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
-        """See :meth:`Kernel.backward`."""
+        """See :meth:`CapturedKernel.compute_backward`."""
         d_output = cotangents.output
         d_last = tuple(
             None if d is None else part.split(_flat(d, part))
             for d, part in zip(cotangents.last, self.states, strict=True)
         )
         ends = Cotangents(None if d_output is None else self.output.split(d_output), d_last)
-        of_heads = self.head_kernel.backward(self._split(call), saved, ends, keep)
+        of_heads = self.head_kernel.compute_backward(self._split(call), saved, ends, keep)
         return Gradients(
             _merged(self.inputs, of_heads.inputs, call.inputs),
             _merged(self.states, of_heads.states, call.states),

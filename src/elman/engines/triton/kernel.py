@@ -9,12 +9,10 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from elman.engines.base import Job, Kernel
+from elman.engines.base import Job
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.triton import limits
 from elman.engines.triton.call_buffers import BackwardCallBuffers, ForwardCallBuffers
-from elman.engines.triton.call_graphs import Arguments, CallGraphs
-from elman.engines.triton.launch import launching
+from elman.engines.triton.call_graphs import CapturedKernel
 from elman.engines.triton.layout import TritonLayout
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.sweeping import Sweeping
@@ -31,7 +29,7 @@ DTYPES = {
 }
 
 
-class TritonKernel(Kernel):
+class TritonKernel(CapturedKernel):
     """All steps of one layer in one direction on a GPU, or in Triton's interpreter.
 
     Args:
@@ -40,12 +38,12 @@ class TritonKernel(Kernel):
     """
 
     engine = "triton"
-    packs = True
 
     def __init__(
         self, job: Job, program: Program, schedule: TritonSchedule, heads: int = 0
     ) -> None:
-        self.job, self.program, self.fixed = job, program, schedule
+        super().__init__(schedule)
+        self.job, self.program = job, program
         self.heads = (heads,) if heads else ()
         self.layout = layout = TritonLayout(program)
         self.dtype, self.element = DTYPES[job.spec.dtype]
@@ -73,8 +71,6 @@ class TritonKernel(Kernel):
         flows = zip(step.inputs, program.pair.d_inputs, strict=True)
         part = {leaf.name for leaf, d in flows if d is None}  # some of it has no gradient
         self.filled = frozenset(self.declared) - part
-        capacity = limits.STEPS_BYTES if schedule.kind == "steps" else limits.LOOP_BYTES
-        self.forwards, self.backwards = CallGraphs(capacity), CallGraphs(capacity)
         self._packed: tuple[Sweeping, Sweeping | None] | None = None
 
     def sweepings(self, packed: bool) -> tuple[Sweeping, Sweeping | None]:
@@ -115,46 +111,14 @@ class TritonKernel(Kernel):
         T, B = call.inputs[0].shape[len(self.heads) :][:2]
         return T, B, T * B
 
-    def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`.
+    def compute_forward(self, call: Call) -> Result:
+        """See :meth:`CapturedKernel.compute_forward`."""
+        return ForwardCallBuffers(self, call).run()
 
-        Raises:
-            EngineError: this chip cannot hold the kernel.
-        """
-        form = call.form
-
-        def compute(tensors: Arguments) -> Result:
-            values: Any = tensors  # none of a forward's is None
-            return ForwardCallBuffers(self, form.call(values)).run()
-
-        with launching(call.states[0]):
-            if not self._repeats(call):
-                return compute(call.tensors)
-            return self.forwards.run(compute, call.tensors, form)
-
-    def _repeats(self, call: Call) -> bool:
-        """Whether the same shapes are likely to come again, and few enough kernels to capture."""
-        if call.packed is not None:
-            return False
-        return self.fixed.kind != "steps" or self.sizes(call)[0] <= limits.GRAPH_STEPS
-
-    def backward(
+    def compute_backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
-        """See :meth:`Kernel.backward`; raises as :meth:`forward`."""
+        """See :meth:`CapturedKernel.compute_backward`."""
         if self.back is None:
             raise EngineError("this kernel was compiled without a backward")
-        form, first, last = call.form, len(call.tensors), len(call.tensors) + len(saved)
-
-        def compute(tensors: Arguments) -> Gradients:
-            values: Any = tensors
-            d_output, *d_last = values[last:]
-            ends = Cotangents(d_output, tuple(d_last))
-            call = form.call(values[:first])
-            return BackwardCallBuffers(self, call, values[first:last], ends, keep).run()
-
-        tensors = (*call.tensors, *saved, cotangents.output, *cotangents.last)
-        with launching(call.states[0]):
-            if not self._repeats(call):
-                return compute(tensors)
-            return self.backwards.run(compute, tensors, (form, keep))
+        return BackwardCallBuffers(self, call, saved, cotangents, keep).run()

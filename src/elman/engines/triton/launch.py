@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -39,7 +40,12 @@ def launching(like: Tensor) -> Iterator[None]:
 
 def chip() -> Any:
     """Properties of the GPU, or None."""
-    return torch.cuda.get_device_properties("cuda") if torch.cuda.is_available() else None
+    return _properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
+
+
+@cache
+def _properties(device: int) -> Any:
+    return torch.cuda.get_device_properties(device)
 
 
 def processors() -> int:

@@ -102,6 +102,11 @@ def padded(size: int) -> int:
     return max(limits.LEAST_UNITS, power_of_2(size))
 
 
+def tile_units(samples: int, item_bytes: int) -> int:
+    """Units of a tile of an operand at most, in a grid."""
+    return power_of_2(limits.OPERAND // (samples * item_bytes) + 1) // 2
+
+
 def power_of_2(size: int) -> int:
     """The least power of two that is no smaller."""
     return 1 << (size - 1).bit_length()
@@ -121,13 +126,14 @@ class KTile:
         return self.start + self.length > self.size
 
 
-def k_tiles(size: int) -> tuple[KTile, ...]:
-    """An inner dim as powers of two, with little padding: 1152 is 1024 and 128."""
+def k_tiles(size: int, most: int) -> tuple[KTile, ...]:
+    """An inner dim as powers of two of so many units at most, with little padding: 1152 is 1024 and
+    128."""
     tiles: list[KTile] = []
     at = 0
     while at < size:
         rest = size - at
-        length = padded(rest)
+        length = min(padded(rest), most)
         if length - rest > limits.K_PADDING * size and length > limits.K_PADDED:
             length //= 2
         tiles.append(KTile(size, at, length))

@@ -17,11 +17,17 @@ JOINED_SUMS = 2  # products at most for one operand: its rows are joined by a co
 
 # Which schedules fit on a chip
 PROCESSORS = 132  # of an H100: what is assumed where there is no GPU, and kernels are only made
-RESERVE = 16 << 10  # (bytes) of shared memory for what else a program needs
-ON_CHIP = (227 << 10) - RESERVE  # (bytes) of weights that one program can hold, on an H100
-SAMPLES = (8, 16, 32, 64)  # of a slice
-SLICES = {8: 4, 16: 2, 32: 2}  # of so many samples at most: more do not fit into registers
-FEW_UNITS = 64  # up to which four warps have the registers for a loop
+SHARED = 227 << 10  # (bytes) of shared memory of a program, on an H100
+RESERVE = 16 << 10  # (bytes) of it for what else a program of a grid needs
+COMPUTED = 4  # (bytes) of a computed element: float32
+SAMPLES = (8, 16, 32, 64)  # of a program in a grid
+# Four warps have the registers for a loop of so many units. More than four would be wrong: where a
+# product follows another one, Triton 3.6 and 3.7 divide its rows over all warps, at least 16 each.
+FEW_UNITS = 64
+OPERAND = (
+    64 << 10
+)  # (bytes) of a tile of an operand in a grid at most: it goes through shared memory
+WARP_BYTES = 512  # of an inner dim that a warp sums over in a grid: four warps, if it is no more
 EXACT_UP_TO = {"bfloat16": 256, "float16": 2048}  # such whole numbers
 REDUCED = 4096  # elements of a program's reduction at most: beyond, registers spill
 

@@ -1,11 +1,13 @@
-"""All steps in one kernel: each program keeps all weights of its samples on chip."""
+"""All steps in one kernel: each program keeps all weights of its samples on chip.
+
+What a step loads is loaded a step ahead, into registers that the loop carries: a load takes as long
+as half a step. (Triton's own pipelining does not apply to a loop with barriers.)
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from elman.engines.triton.layout import TritonLayout, array_of, padded
-from elman.engines.triton.printer import Printer, only, with_heads
+from elman.engines.triton.printer import Printer, only, overlap, with_heads
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import indented, kernel
 from elman.ir.graph import Node
@@ -13,26 +15,10 @@ from elman.lowered.lower import DirectionLowering
 from elman.lowered.types import Access, Matrix, Phase, Product, Space, Term
 
 # numbers that are known when a kernel is compiled
-OPTIONS = ("N", "DT", "STAGES", "PRECISION", "INTERPRETED", "BARRIER")
+OPTIONS = ("N", "DT", "PRECISION", "INTERPRETED", "BARRIER")
 _OF_CALLERS = (Space.INPUT, Space.D_OUTPUT)  # of any strides but along units
 _AT_HAND = (Space.SCALAR, Space.SCRATCH, Space.CARRY)
-
-
-class Names(NamedTuple):
-    """Variables of some samples: their numbers, which there are, which are in a step; the rows of a
-    step, and of the states before it."""
-
-    n: str
-    all_live: str
-    live: str
-    row: str
-    before: str
-    mark: str
-
-    @staticmethod
-    def marked(mark: str) -> Names:
-        """Names that end with a mark."""
-        return Names(*(f"{name}{mark}" for name in ("n", "all_live", "live", "row", "before", "")))
+_NEXT = "_next"  # ends the variables of the next step
 
 
 class Loop(Printer):
@@ -48,17 +34,15 @@ class Loop(Printer):
     Attributes:
         numbers: names of the numbers that the kernel is called with.
         heads_axis: of the grid of programs, along which there are heads.
-        steps: text of the range of steps.
+        steps: the first step, and the one behind the last.
         matrices: what the products multiply with, in the order of ``m0``, ``m1`` …; and whether
             it is given transposed: what is summed over lies side by side, as tensor cores read.
         arguments: names of the kernel's arguments, once there is a text.
-        names: of the samples that are printed.
-        time: variable of the step's number in the sequence.
     """
 
     numbers: tuple[str, ...] = ("T", "B")
     heads_axis = 1
-    steps = "0, T"
+    steps: tuple[str, str] = ("0", "T")
 
     def __init__(
         self,
@@ -78,17 +62,19 @@ class Loop(Printer):
         self.arguments: list[str] = []
         self.carried = lowering.carried()
         self._next = {after: k for k, (_, after) in enumerate(self.carried)}
-        self.time = "t"
-        self.names = Names.marked("")
+        self._ahead: list[tuple[str, Access]] = []  # variables of what is loaded a step ahead
+        self._mark = ""  # ends the variables of the step that is printed
+        self._ordered = False
 
     @property
     def live(self) -> str:
         """See :class:`Printer`."""
-        return self.names.live
+        return f"live{self._mark}"
 
-    def state(self, k: int) -> str:
-        """The variable of a state, or of its cotangent, between steps."""
-        return f"h{k}{self.names.mark}"
+    @property
+    def time(self) -> str:
+        """The variable of the step's number in the sequence."""
+        return f"t{self._mark}"
 
     def address(self, access: Access) -> str:
         """See :meth:`Printer.address`."""
@@ -96,15 +82,15 @@ class Loop(Printer):
 
     def column(self, access: Access, array: str) -> str:
         """Pointers to a column in an array."""
-        region, row = access.region, self.names.row
+        region, row = access.region, f"row{self._mark}"
         stride: object = region.row
         if region.space in _OF_CALLERS:
             stride = self.array(f"{array}_b")
         elif region.space is Space.STATE:
             array = f"st{region.array}"
-            row = f"({row} + B)" if access.step else self.names.before
+            row = f"({row} + B)" if access.step else f"before{self._mark}"
             if region.array in self.layout.held:
-                row = self.names.n
+                row = "n"
         return f"{self.array(array)} + {row} * {stride} + {access.offset}"
 
     def in_memory(self, access: Access) -> bool:
@@ -112,6 +98,19 @@ class Loop(Printer):
         if access.region.space is Space.STATE:
             return self.kept_states[access.region.array]
         return access.region.space not in _AT_HAND
+
+    def load(self, access: Access) -> str:
+        """See :meth:`Printer.load`: a step ahead. Nothing of this kernel wrote what is loaded
+        here."""
+        raw = self.fresh("r")
+        self._ahead.append((raw, access))
+        return self.define(f"{raw}.to(tl.float32)")
+
+    def order(self, access: Access) -> None:
+        """See :meth:`Printer.order`: all loads of a step are over at its first barrier."""
+        if not self._ordered and any(overlap(access, loaded) for _, loaded in self._ahead):
+            self._ordered = True
+            self.lines.append("tl.debug_barrier()")
 
     def matrix(self, term: Term) -> tuple[str, str]:
         """A matrix's array, as it is or transposed, and its stride."""
@@ -150,7 +149,7 @@ class Loop(Printer):
         """The kernel, called ``loop``."""
         self.print_steps()
         step, begin, end = self.step(), self.begin(), self.end()
-        loop = f"for i in tl.range({self.steps}, num_stages=STAGES):"
+        loop = f"for i in tl.range({', '.join(self.steps)}, num_stages=1):"
         lines = [*self.samples(), *self.before, *begin, loop, *indented(step), *end]
         arrays, to_head = [*self.arrays], list[str]()
         if self.heads:
@@ -162,45 +161,52 @@ class Loop(Printer):
 
     def print_steps(self) -> None:
         """Print the segments of a step."""
-        self.at_hand = {before: self.state(k) for k, (before, _) in enumerate(self.carried)}
+        self.at_hand = {before: f"h{k}" for k, (before, _) in enumerate(self.carried)}
         for segment in self.phase.segments:
             self.segment(segment)
 
-    def samples(self) -> list[str]:
-        """Which samples are a program's."""
-        return self.samples_from("tl.program_id(0)")
-
-    def samples_from(self, block: str) -> list[str]:
-        """The samples of a block of a batch."""
-        n, all_live, live, *_ = self.names
+    def samples(self, block: str = "tl.program_id(0)") -> list[str]:
+        """Which samples are a program's: those of a block of the batch."""
         return [
-            f"{n} = ({block} * N + tl.arange(0, N)).to(tl.int64)[None, :]",
-            f"{live} = {n} < B",
-            f"{all_live} = {live}",
+            f"n = ({block} * N + tl.arange(0, N)).to(tl.int64)[None, :]",
+            "all_live = n < B",
+            "live = all_live",
         ]
 
     def step(self) -> list[str]:
         """All lines of a step."""
-        return [self.number("i"), *self.step_head(), *self.lines, *self.step_end()]
+        ahead = self.loads_ahead("i + 1")
+        taken = [f"{raw} = {raw}{_NEXT}" for raw, _ in self._ahead]
+        return [*self.step_head("i"), *ahead, *self.lines, *self.step_end(), *taken]
 
-    def number(self, step: str) -> str:
-        """The line of a step's number in the sequence."""
-        return f"{self.time} = {step if self.forward else f'T - 1 - {step}'}"
-
-    def step_head(self) -> list[str]:
-        """Where a step's rows lie."""
-        n, _, live, row, before, mark = self.names
-        t, first = self.time, f"first{mark}"
+    def step_head(self, number: str) -> list[str]:
+        """The number of a step in the sequence, and where its rows lie."""
+        mark, t = self._mark, self.time
+        time = f"{t} = {number if self.forward else f'T - 1 - ({number})'}"
         if not self.packed:
-            return [f"{row} = {t} * B + {n}", f"{before} = {row}"]
+            return [time, f"row{mark} = {t} * B + n", f"before{mark} = row{mark}"]
         rows = self.array("rows")
         previous = f"tl.load({rows} + tl.maximum({t} - 1, 0)) + B"
         return [
-            f"{first} = tl.load({rows} + {t})",
-            f"{live} = {n} < tl.load({rows} + {t} + 1) - {first}",
-            f"{row} = {first} + {n}",
-            f"{before} = tl.where({t} > 0, {previous}, 0) + {n}",
+            time,
+            f"first{mark} = tl.load({rows} + {t})",
+            f"live{mark} = n < tl.load({rows} + {t} + 1) - first{mark}",
+            f"row{mark} = first{mark} + n",
+            f"before{mark} = tl.where({t} > 0, {previous}, 0) + n",
         ]
+
+    def loads_ahead(self, number: str, mark: str = _NEXT) -> list[str]:
+        """The loads of a step; of none where there is no such step."""
+        if not self._ahead:
+            return []
+        self._mark = mark
+        # the number of a step that is not there is looked up in packed rows
+        head = self.step_head(f"tl.minimum({number}, T - 1)" if self.packed else number)
+        inside = self.live if self.packed else "all_live"
+        live = f"{self.live} = {inside} & ({number} < {self.steps[1]})"
+        loads = [f"{raw}{mark} = {self.loaded(access)}" for raw, access in self._ahead]
+        self._mark = ""
+        return [*head, live, *loads]
 
     def step_end(self) -> list[str]:
         """Hand on what the next step reads; a sample whose steps are over keeps its own."""
@@ -211,9 +217,9 @@ class Loop(Printer):
                 continue
             state = self.broadcast(self.at_hand[after], after)
             if self.packed:
-                state = f"tl.where({self.live}, {state}, {self.state(k)})"
-            ends.append(f"next_{k}{self.names.mark} = {state}")
-            moves.append(f"{self.state(k)} = next_{k}{self.names.mark}")
+                state = f"tl.where({self.live}, {state}, h{k})"
+            ends.append(f"next_{k} = {state}")
+            moves.append(f"h{k} = next_{k}")
         return [*ends, *moves]
 
     def _ends(self, name: str) -> list[tuple[str, str, str]]:
@@ -221,20 +227,22 @@ class Loop(Printer):
         their mask."""
         ends: list[tuple[str, str, str]] = []
         for k, (access, _) in enumerate(self.carried):
-            column, mask = self.layout.states[k], self.names.all_live
+            column, mask = self.layout.states[k], "all_live"
             array, width = f"{name}{column.array}", self.layout.state_widths[column.array]
-            at = f"{self.array(array)} + {self.names.n} * {width} + {column.offset}"
+            at = f"{self.array(array)} + n * {width} + {column.offset}"
             if not access.scalar:
                 at, mask = f"{at} + {self.units(column.width)}", self.inside(column.width, mask)
-            ends.append((self.state(k), at, mask))
+            ends.append((f"h{k}", at, mask))
         return ends
 
     def begin(self) -> list[str]:
-        """Load the states before the first step."""
-        return [
+        """Load the states before the first step, and what that step loads."""
+        states = [
             f"{state} = tl.load({at}, mask={mask}, other=0.0).to(tl.float32)"
             for state, at, mask in self._ends("first" if self.forward else "dlast")
         ]
+        first = self.loads_ahead(self.steps[0])
+        return [*states, *first, *(f"{raw} = {raw}{_NEXT}" for raw, _ in self._ahead)]
 
     def end(self) -> list[str]:
         """Store the states after the last step."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 
 from elman.engines.triton import limits
 from elman.engines.triton.launch import chip, processors
-from elman.engines.triton.layout import padded
+from elman.engines.triton.layout import padded, tile_units
 from elman.engines.triton.schedule import TritonSchedule
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
@@ -18,18 +19,20 @@ from elman.plan.prices import width
 from elman.plan.program import Program, Sweep
 
 
-def loops(of: Program, batch: int) -> list[TritonSchedule]:
-    """Loops of which one program holds all weights."""
-    if _resident_bytes(of) > _capacity_bytes():
-        return []
-    samples = 8 if batch <= 8 and not torch.version.hip else 16
-    most = padded(max(_units(of), default=1))
-    pairs = [
-        (warps, stages)
-        for warps in ((4, 8) if most <= limits.FEW_UNITS else (8,))
-        for stages in (1, 2)
+def loops(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
+    """Loops of which one program holds all weights; of few samples each, unless these are more
+    programs than there are processors."""
+    few = padded(max(_units(of), default=1)) <= limits.FEW_UNITS
+    counts = (4,) if few else (8,) if _reduced_units(of) else (4, 8)
+    sizes = [16] if torch.version.hip else [8]
+    if not torch.version.hip and -(-batch // 8) * heads > processors():
+        sizes.append(16)
+    return [
+        TritonSchedule("loop", samples, warps)
+        for samples in sizes
+        if max(_loop_bytes(of, sweep, samples) for sweep in _sweeps(of)) <= _shared_bytes()
+        for warps in counts
     ]
-    return [TritonSchedule("loop", samples, warps, stages) for warps, stages in pairs]
 
 
 def grids(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
@@ -37,29 +40,30 @@ def grids(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
     if _largest_place(of) > limits.EXACT_UP_TO.get(of.spec.dtype, math.inf):
         return []  # places go from program to program through memory of that type
     largest = max(_units(of), default=1)
+    item = item_bytes(of.spec)
+    narrow = padded(largest) * item <= 4 * limits.WARP_BYTES
+    warps = 4 if narrow and not _reduced_units(of) else 8
+    weights = max(_weight_bytes(of, sweep) for sweep in _sweeps(of))
     schedules: list[TritonSchedule] = []
     for units in (16, 32) if torch.version.hip else (8, 16, 32):
         share = -(-largest // units)
         groups = processors() // (share * heads)
         if share == 1 or not groups:
             continue
-        for samples, slices in cuts(-(-batch // groups)):
-            operands = samples * padded(largest) * item_bytes(of.spec)
-            needs = _resident_bytes(of) * units // padded(largest) + operands
-            if needs <= _capacity_bytes() and samples * _reduced_units(of) <= limits.REDUCED:
-                schedules.append(TritonSchedule("grid", samples, 8, units=units, slices=slices))
+        samples = _samples(-(-batch // groups))
+        if samples is None:
+            continue
+        operand = samples * item * min(padded(largest), tile_units(samples, item))
+        needs = weights * units // padded(largest) + operand + limits.RESERVE
+        if needs <= _shared_bytes() and samples * _reduced_units(of) <= limits.REDUCED:
+            schedules.append(TritonSchedule("grid", samples, warps, units))
     return schedules
 
 
-def cuts(batch: int) -> list[tuple[int, int]]:
-    """Samples of a slice, and slices: of a group with a batch as a whole, and in parts."""
-    sizes = [size for size in limits.SAMPLES if size > 8 or not torch.version.hip]
-    pairs: list[tuple[int, int]] = []
-    for most in ({}, limits.SLICES):
-        size = next((size for size in sizes if size * most.get(size, 1) >= batch), None)
-        if size is not None and (size, -(-batch // size)) not in pairs:
-            pairs.append((size, -(-batch // size)))
-    return pairs
+def _samples(batch: int) -> int | None:
+    """Samples of a program that has so many; None if they are too many."""
+    sizes = (size for size in limits.SAMPLES if size > 8 or not torch.version.hip)
+    return next((size for size in sizes if size >= batch), None)
 
 
 def _sweeps(of: Program) -> list[Sweep]:
@@ -92,17 +96,29 @@ def _units(of: Program) -> list[int]:
     return [width(leaf, of.spec.sizes) for leaf in of.pair.step.states if leaf.shape]
 
 
-def _capacity_bytes() -> int:
-    """Shared memory for weights of one program (bytes)."""
-    most: int = getattr(chip(), "shared_memory_per_block_optin", limits.ON_CHIP + limits.RESERVE)
-    return most - limits.RESERVE
+def _shared_bytes() -> int:
+    """Shared memory that one program can have."""
+    most: int = getattr(chip(), "shared_memory_per_block_optin", limits.SHARED)
+    return most
 
 
-def _resident_bytes(of: Program) -> int:
-    """What the larger of both directions holds in one program: weights, as they are padded."""
-    sizes, totals = of.spec.sizes, list[int]()
-    for sweep in _sweeps(of):
-        products = [value for value in phase_nodes(sweep.step) if value.op == "matmul"]
-        shapes = [shape_size(matrix.shape, sizes) for matrix in {p.args[0] for p in products}]
-        totals.append(sum(padded(rows) * padded(columns) for rows, columns in shapes))
-    return max(totals) * item_bytes(of.spec)
+def _loop_bytes(of: Program, sweep: Sweep, samples: int) -> int:
+    """What one program of a loop needs at most in a direction: weights, all operands of products,
+    and the largest block while it changes its layout."""
+    values = phase_nodes(sweep.step)
+
+    def units(blocks: Iterable[Node]) -> list[int]:
+        return [padded(width(value, of.spec.sizes)) for value in blocks]
+
+    operands = sum(units({value.args[1] for value in values if value.op == "matmul"}))
+    exchanged = max(units(values), default=0)
+    row = operands * item_bytes(of.spec) + exchanged * limits.COMPUTED
+    return _weight_bytes(of, sweep) + samples * row
+
+
+def _weight_bytes(of: Program, sweep: Sweep) -> int:
+    """What a direction holds of weights in one program, as they are padded."""
+    products = [value for value in phase_nodes(sweep.step) if value.op == "matmul"]
+    matrices = {product.args[0] for product in products}
+    shapes = [shape_size(matrix.shape, of.spec.sizes) for matrix in matrices]
+    return sum(padded(rows) * padded(columns) for rows, columns in shapes) * item_bytes(of.spec)

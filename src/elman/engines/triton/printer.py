@@ -45,6 +45,7 @@ class Printer(ABC):
         self.lines: list[str] = []
         self.arrays: dict[str, None] = {}
         self.at_hand: dict[Access, str] = {}
+        self._touched: list[Access] = []  # loaded or stored since the last barrier
         self._once: dict[Hashable, str] = {}
         self._sizes: set[int] = set()
         self._count = 0
@@ -143,6 +144,7 @@ class Printer(ABC):
 
     def load(self, access: Access) -> str:
         """Load a column."""
+        self._touched.append(access)
         return self.define(f"{self.loaded(access)}.to(tl.float32)")
 
     def loaded(self, access: Access) -> str:
@@ -164,7 +166,16 @@ class Printer(ABC):
         """Store a variable to a column."""
         self.at_hand[access] = name
         if self.in_memory(access):
+            self.order(access)
             self.lines.append(self.stored(self.address(access), access, name))
+
+    def order(self, access: Access) -> None:
+        """Print a barrier between loads of a column and a store to it: several threads may load an
+        element, each for its own copy, and one of them stores."""
+        if any(overlap(access, earlier) for earlier in self._touched):
+            self.lines.append("tl.debug_barrier()")
+            self._touched.clear()
+        self._touched.append(access)
 
     def stored(self, address: str, access: Access, name: str) -> str:
         """The line that stores a variable."""
@@ -274,6 +285,17 @@ class Printer(ABC):
             is_first = f"({largest_unit} == {top}) | ({largest_unit} != {largest_unit})"
             place = f"tl.where({is_first}, {earlier}, {place})"
         return place
+
+
+def overlap(one: Access, other: Access) -> bool:
+    """Whether two columns share elements of a row."""
+    same_rows = (one.region.space, one.region.array, one.step) == (
+        other.region.space,
+        other.region.array,
+        other.step,
+    )
+    first, second = sorted((one, other), key=lambda access: access.offset)
+    return same_rows and second.offset < first.offset + first.units
 
 
 def _grouped(op: str, units: str, groups: int, width: int) -> str:

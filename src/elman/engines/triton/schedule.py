@@ -18,33 +18,23 @@ class TritonSchedule:
         kind: ``loop``: all steps in one kernel, each program keeps all weights on chip for its
             samples; ``grid``: the same, units cut over programs that synchronise in each step;
             ``steps``: each step is products and kernels of its own, whatever the size.
-        samples: of one program; in a grid of one slice of it.
+        samples: of one program.
         warps: of one program.
-        stages: how far loads run ahead of the steps, in a loop.
         units: of one program, in a grid.
-        slices: of a program's samples, in a grid: while one slice waits for the other programs,
-            the others are computed.
     """
 
     kind: LoopKind = "loop"
     samples: int = 16
     warps: int = 4
-    stages: int = 1
     units: int = 0
-    slices: int = 1
-
-    @property
-    def batch(self) -> int:
-        """Samples that a program takes."""
-        return self.samples * self.slices
 
     @property
     def name(self) -> str:
-        """``loop/16/4/2``, ``grid/16/8/16/2``, or ``steps``."""
+        """``loop/16/4``, ``grid/16/8/16``, or ``steps``."""
         numbers = {
             "steps": (),
-            "loop": (self.samples, self.warps, self.stages),
-            "grid": (self.samples, self.warps, self.units, self.slices),
+            "loop": (self.samples, self.warps),
+            "grid": (self.samples, self.warps, self.units),
         }[self.kind]
         return "/".join([self.kind, *map(str, numbers)])
 
@@ -56,12 +46,11 @@ class TritonSchedule:
             return TritonSchedule("steps")
         if all(n.isdecimal() and int(n) for n in numbers):
             values = [int(n) for n in numbers]
-            if kind == "loop" and len(values) in (0, 3):
+            if kind == "loop" and len(values) in (0, 2):
                 return TritonSchedule("loop", *values)
-            if kind == "grid" and len(values) == 4:
-                samples, warps, units, slices = values
-                return TritonSchedule("grid", samples, warps, units=units, slices=slices)
+            if kind == "grid" and len(values) == 3:
+                return TritonSchedule("grid", *values)
         raise EngineError(
-            f"no schedule {name!r}; there are steps, loop/SAMPLES/WARPS/STAGES, and "
-            f"grid/SAMPLES/WARPS/UNITS/SLICES"
+            f"no schedule {name!r}; there are steps, loop/SAMPLES/WARPS, and "
+            f"grid/SAMPLES/WARPS/UNITS"
         )

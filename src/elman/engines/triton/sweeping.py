@@ -110,7 +110,7 @@ class Sweeping:
         """Memory of programs that synchronise: what they read of each other, as precise as what is
         kept, and counters."""
         *heads, B, _ = states[0].shape
-        groups = -(-B // self.schedule.batch)
+        groups = -(-B // self.schedule.samples)
         carry = fresh(like, *heads, 2 * B, max(1, self.layout.carry_row))
         # where the first step reads them; a sample that begins later may read on the other side
         sides = (0, 1) if self.packed else ((steps - 1) & 1,)
@@ -118,11 +118,10 @@ class Sweeping:
             columns = states[array].narrow(-1, column.offset, column.width)
             for side in sides:
                 carry.narrow(-2, side * B, B).narrow(-1, offset, column.width).copy_(columns)
-        counters = groups * self.schedule.slices
         return {
             "sr": fresh(like, *heads, 2 * B, max(1, self.step.scratch_row)),
             "ca": carry,
-            "bar": states[0].new_zeros(*heads, counters, dtype=torch.int32),
+            "bar": states[0].new_zeros(*heads, groups, dtype=torch.int32),
         }
 
     def _without_barrier(
@@ -163,13 +162,12 @@ class Sweeping:
         options: dict[str, Any] = {
             "N": fixed.samples,
             "DT": element,
-            "STAGES": fixed.stages,
             "PRECISION": precision(),
             "INTERPRETED": interpreted,
             "BARRIER": barrier,
             "num_warps": fixed.warps,
         }
-        groups = -(-B // fixed.batch)
+        groups = -(-B // fixed.samples)
         if not isinstance(loop, Grid):
             self.kernel[groups, N](*arguments(loop.arguments, named, numbers), **options)
             return ends
