@@ -78,8 +78,7 @@ class Iterations:
         the first step, the last ends at the last, the others are at equal distances."""
         each = zip(self._kernels, y, self._before(y, rows), self._rows_read(rows), strict=True)
         for kernel, part, first, read in each:
-            own = part[rows]
-            kernel.strayed(own, first, *read, Progress(off), windows=windows, length=length)
+            kernel.strayed(part[rows], first, *read, Progress(off), windows=windows, length=length)
 
     def _before(self, y: Trajectory, rows: slice) -> Trajectory:
         """The states that precede some steps of a trajectory."""
@@ -100,10 +99,9 @@ class Iterations:
             values: their leaves, and what has been computed of them.
         """
         each = zip(self._kernels, y, first, self._rows_read(rows, values), strict=True)
-        nobody_reads = Progress(y[0].new_empty(1, 2))
+        unread = Progress(y[0].new_empty(1, 2))
         jacobians = [
-            kernel.linearised(part, start, *read, nobody_reads)[0]
-            for kernel, part, start, read in each
+            kernel.linearised(part, start, *read, unread)[0] for kernel, part, start, read in each
         ]
         return tuple(
             A if isinstance(algebra, Units) else A.permute(0, 3, 1, 2)

@@ -88,7 +88,7 @@ class CapturedKernel(Kernel):
             return self.backwards.run(compute, tensors, (form, keep))
 
     def _repeats(self, call: Call) -> bool:
-        """Whether the same shapes are likely to come again, and few enough kernels to capture."""
+        """Whether a call is captured: dense, and of few enough launches."""
         if call.packed is not None:
             return False
         return self.fixed.kind != "steps" or call.inputs[0].shape[0] <= limits.GRAPH_STEPS

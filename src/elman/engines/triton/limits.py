@@ -24,9 +24,7 @@ SAMPLES = (8, 16, 32, 64)  # of a program in a grid
 # Four warps have the registers for a loop of so many units. More than four would be wrong: where a
 # product follows another one, Triton 3.6 and 3.7 divide its rows over all warps, at least 16 each.
 FEW_UNITS = 64
-OPERAND = (
-    64 << 10
-)  # (bytes) of a tile of an operand in a grid at most: it goes through shared memory
+OPERAND = 64 << 10  # (bytes) of an operand's tile in shared memory, in a grid at most
 WARP_BYTES = 512  # of an inner dim that a warp sums over in a grid: four warps, if it is no more
 EXACT_UP_TO = {"bfloat16": 256, "float16": 2048}  # such whole numbers
 REDUCED = 4096  # elements of a program's reduction at most: beyond, registers spill

@@ -166,7 +166,7 @@ class Loop(Printer):
             self.segment(segment)
 
     def samples(self, block: str = "tl.program_id(0)") -> list[str]:
-        """Which samples are a program's: those of a block of the batch."""
+        """Define the numbers of a program's samples, and which of them exist."""
         return [
             f"n = ({block} * N + tl.arange(0, N)).to(tl.int64)[None, :]",
             "all_live = n < B",
