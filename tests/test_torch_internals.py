@@ -127,6 +127,12 @@ def test_function_modes(internals):
     assert not count()
 
 
+@both("_is_mkldnn_bf16_supported")
+def test_bfloat16_of_the_processor(internals):
+    """As torch says; assumed without the name."""
+    assert internals().cpu_has_bf16() or torch_internals.cpu_has_bf16() is False
+
+
 @both("_get_tracing_state")
 def test_tracing_state(internals):
     """None, but inside of torch.jit.trace."""

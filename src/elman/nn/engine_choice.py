@@ -19,7 +19,7 @@ from elman.checks import shown
 from elman.engines import registry
 from elman.errors import EngineError, InputError, warn
 from elman.plan.spec import USUAL
-from elman.torch_internals import autocast_enabled, constant, tracing_state
+from elman.torch_internals import autocast_enabled, constant, cpu_has_bf16, tracing_state
 from elman.tuning.precision import lacks_bf16
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -112,15 +112,17 @@ def requested_engine(argument: str) -> str:
     return argument if _environment is None else check_engine(_environment, f"{_VARIABLE}: ")
 
 
-def rounds_for_autocast(dtype: torch.dtype, kind: str, engine: str) -> bool:
-    """Whether layers round the operands of their products where autocast asks for bfloat16.
+def computes_autocast(dtype: torch.dtype, kind: str, engine: str) -> bool:
+    """Whether a call that autocast asks to compute in bfloat16 is not left to torch's layers: its
+    products round their operands, or the processor has nothing for bfloat16, not even for torch.
 
     Args:
         dtype, kind: of the weights.
         engine: a name, or ``auto``.
     """
-    casts = autocast_type(kind) is torch.bfloat16
-    return casts and kind == "cpu" and lacks_bf16(USUAL, dtype, kind, engine) is None
+    if kind != "cpu" or autocast_type(kind) is not torch.bfloat16:
+        return False
+    return not cpu_has_bf16() or lacks_bf16(USUAL, dtype, kind, engine) is None
 
 
 def unsupported_reason(
@@ -142,7 +144,7 @@ def unsupported_reason(
         half = autocast_type(kind)
         if half is not None:
             able = beyond_torch or serves(kind, half)
-            return None if able or rounds_for_autocast(weights(), kind, engine) else "autocast"
+            return None if able or computes_autocast(weights(), kind, engine) else "autocast"
     if engine == "reference" or (beyond_torch and engine == "auto" and data.dtype in HALVES):
         return None  # as cells that torch has no layer for
     if serves(kind, data.dtype):
