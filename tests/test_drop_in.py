@@ -1,31 +1,24 @@
-"""elman.RNN, GRU and LSTM against torch.nn's: results, weights, draws, errors, swapping."""
+"""elman.RNN, GRU and LSTM against torch.nn's: weights, errors, swapping; results are those of
+``nn/test_around.py`` and ``conformance/``."""
 
 from __future__ import annotations
 
-import copy
 import inspect
-import io
-import pickle
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils._pytree import tree_leaves
 
 import elman
 import elman.nn
 from elman import PlanOptions, cells
-from elman.compiler import job
 from elman.engines import registry
 from elman.errors import EngineError, InputError
-from elman.plan.spec import Spec
-from elman.tuning.kernels import refusal
-from helpers import OwnBackwardEngine, assert_same, stand_in
-from products import some_of
 
 KINDS = ("RNN", "GRU", "LSTM")
-ENGINES = ("auto", *(name for name in registry.names() if not registry.elsewhere(name, "cpu")))
 
 
 def pair(kind, *args, engine="auto", seed=0, **options):
@@ -37,87 +30,11 @@ def pair(kind, *args, engine="auto", seed=0, **options):
     return theirs, ours
 
 
-SMALL = Spec((("H", 2), ("I", 2)), wants=frozenset("xWRb"))
-
-
-def need(engine):
-    """Skip where an engine is not part of this installation, or has no compiler."""
-    if engine != "auto":
-        reason = refusal(engine, job(cells.rnn, SMALL))
-        if reason is not None:
-            pytest.skip(reason)
-
-
-def flat(value):
-    """All tensors of a result in order."""
-    return [value] if isinstance(value, torch.Tensor) else [t for part in value for t in flat(part)]
-
-
-def results(module, x, hx, seed=3):
-    """Outputs, states and all gradients of a loss that touches everything, by name."""
-    x = x.detach().clone().requires_grad_()
-    leaves = [] if hx is None else [value.detach().clone().requires_grad_() for value in flat(hx)]
-    given = None if hx is None else leaves[0] if isinstance(hx, torch.Tensor) else tuple(leaves)
-    torch.manual_seed(seed)
-    out, state = module(x, given)
-    values = [out, *flat(state)]
-    source = torch.Generator().manual_seed(seed)
-    ds = [torch.randn(v.shape, generator=source, dtype=v.dtype) for v in values]
-    named = dict(module.named_parameters())
-    grads = torch.autograd.grad(values, [x, *leaves, *named.values()], ds)
-    names = ["out", *(f"last {k}" for k in range(len(values) - 1))]
-    names += ["dx", *(f"dh{k}" for k in range(len(leaves))), *(f"d{name}" for name in named)]
-    return dict(zip(names, [*(value.detach() for value in values), *grads]))
-
-
 def states_for(kind, lead, batch, size, dtype):
     """Random initial states as torch takes them."""
     shape = (lead, size) if batch is None else (lead, batch, size)
     made = [torch.randn(shape, dtype=dtype) * 0.5 for _ in range(2 if kind == "LSTM" else 1)]
     return tuple(made) if kind == "LSTM" else made[0]
-
-
-OPTIONS = [
-    {},
-    {"num_layers": 2},
-    {"bias": False},
-    {"batch_first": True},
-    {"num_layers": 3, "dropout": 0.4},
-    {"num_layers": 2, "bias": False, "batch_first": True},
-    {"bidirectional": True, "num_layers": 2},
-]
-
-
-@pytest.mark.parametrize(
-    "kind, options, dtype, engine",
-    some_of(KINDS, OPTIONS, [torch.float32, torch.float64], ENGINES),
-    ids=str,
-)
-def test_same_results(kind, options, dtype, engine):
-    """Outputs, states and every gradient, with and without initial states."""
-    need(engine)
-    theirs, ours = pair(kind, 5, 7, engine=engine, dtype=dtype, **options)
-    T, B = 6, 3
-    lead = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
-    x = torch.randn(B, T, 5, dtype=dtype) if ours.batch_first else torch.randn(T, B, 5, dtype=dtype)
-    for hx in (None, states_for(kind, lead, B, 7, dtype)):
-        want, got = results(theirs, x, hx), results(ours, x, hx)
-        assert got.keys() == want.keys()
-        for name in want:
-            # twice the oracle's tolerance would do: both sides round
-            assert_same(name, got[name], want[name], dtype, 4 * T)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_relu_and_unbatched(kind):
-    """The rectified RNN; x [T, I] without a batch, with and without states."""
-    options = {"nonlinearity": "relu"} if kind == "RNN" else {}
-    theirs, ours = pair(kind, 5, 7, num_layers=2, dtype=torch.float64, **options)
-    x = torch.randn(6, 5, dtype=torch.float64)
-    for hx in (None, states_for(kind, 2, None, 7, torch.float64)):
-        want, got = results(theirs, x, hx), results(ours, x, hx)
-        for name in want:
-            assert_same(name, got[name], want[name], torch.float64, 6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,32 +54,9 @@ def test_same_draws_and_weights(kind):
     ours.load_state_dict(other.state_dict())
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(6, 2, 5)
-    for a, b, c in zip(*(flat(module(x)) for module in (ours, theirs, other))):
+    for a, b, c in zip(*(tree_leaves(module(x)) for module in (ours, theirs, other))):
         torch.testing.assert_close(a, b)
         assert torch.equal(b, c)
-
-
-@pytest.mark.parametrize("stand", [False, True], ids=["installed", "own backward"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_same_dropout_masks(kind, stand, monkeypatch):
-    """Between layers the same values are dropped, and the generator ends in the same place."""
-    if stand:
-        stand_in(monkeypatch, OwnBackwardEngine())
-    engine = "c" if stand else "auto"
-    theirs, ours = pair(kind, 5, 7, num_layers=3, dropout=0.5, batch_first=True, engine=engine)
-    x = torch.randn(4, 6, 5)
-    torch.manual_seed(11)
-    want = flat(theirs(x))
-    end = torch.get_rng_state()
-    torch.manual_seed(11)
-    got = flat(ours(x))
-
-    assert torch.equal(torch.get_rng_state(), end)
-    for a, b in zip(got, want):
-        torch.testing.assert_close(a, b)
-    theirs.eval(), ours.eval()
-    for a, b in zip(flat(ours(x)), flat(theirs(x))):
-        torch.testing.assert_close(a, b)
 
 
 BAD = {
@@ -226,7 +120,7 @@ def test_what_comes_later_runs_on_torch():
     x = torch.randn(6, 3, 5)
     theirs, ours = pair("LSTM", 5, 7, dtype=torch.bfloat16)
     for given in (x.bfloat16(), pack_padded_sequence(x.bfloat16(), [6, 4, 2])):
-        want, got = flat(theirs(given)[1]), flat(ours(given)[1])
+        want, got = tree_leaves(theirs(given)[1]), tree_leaves(ours(given)[1])
         assert all(torch.equal(a, b) for a, b in zip(got, want))
         with (
             elman.using(engine="c"),
@@ -256,45 +150,6 @@ def test_a_state_can_be_detached_in_place():
     out, h = ours(torch.randn(2, 2, 3), h)
 
     assert out.requires_grad
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_copies_and_pickles(kind):
-    """copy, deepcopy, pickle and torch.save after use; the copy has its own weights."""
-    ours = getattr(elman, kind)(3, 4, 2, engine="reference")
-    x = torch.randn(5, 2, 3)
-    want = flat(ours(x))
-    file = io.BytesIO()
-    torch.save(ours, file)
-    file.seek(0)
-    copies = [
-        copy.copy(ours),
-        copy.deepcopy(ours),
-        pickle.loads(pickle.dumps(ours)),
-        torch.load(file, weights_only=False),
-    ]
-    for made in copies:
-        assert made.engine == "reference"
-        assert all(torch.equal(a, b) for a, b in zip(flat(made(x)), want))
-    assert copies[1].weight_hh_l0 is not ours.weight_hh_l0
-
-
-def test_replaced_weights_are_used():
-    """A weight that was replaced before the call (weight drop, functional_call) computes."""
-    theirs, ours = pair("GRU", 3, 4)
-    x = torch.randn(5, 2, 3)
-    for module in (theirs, ours):
-        raw = module.weight_hh_l0
-        del module._parameters["weight_hh_l0"]
-        module.raw = nn.Parameter(raw.detach())
-        module.weight_hh_l0 = module.raw * 0.5
-    torch.testing.assert_close(ours(x)[0], theirs(x)[0])
-    ours(x)[0].sum().backward()
-    assert ours.raw.grad is not None
-    fresh = elman.GRU(3, 4)
-    zeros = {name: torch.zeros_like(value) for name, value in fresh.named_parameters()}
-    out, _ = torch.func.functional_call(fresh, zeros, (x,))
-    assert not out.count_nonzero()
 
 
 class Model(nn.Module):
@@ -374,33 +229,16 @@ def test_accelerate_a_layer_itself(caplog):
     assert type(elman.restore(layer)) is nn.LSTM
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("kind", KINDS)
-def test_double_backward(kind, layers):
-    """A gradient penalty has torch's gradient."""
-    theirs, ours = pair(kind, 3, 4, layers, dtype=torch.float64)
-    x = torch.randn(4, 2, 3, dtype=torch.float64)
-
-    def penalty(module):
-        own = x.clone().requires_grad_()
-        out, _ = module(own)
-        (dx,) = torch.autograd.grad(out.square().sum(), own, create_graph=True)
-        return torch.autograd.grad(dx.square().sum(), [own, *module.parameters()])
-
-    for a, b in zip(penalty(ours), penalty(theirs)):
-        torch.testing.assert_close(a, b)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_arguments_have_torchs_names(kind):
     """Those of forward; every argument of the constructor is one that help() shows."""
     net = getattr(elman, kind)(4, 5, bias=False)
     x = torch.randn(2, 3, 4)
-    want = flat(net(x))
+    want = tree_leaves(net(x))
     state = tuple(want[-2:]) if "LSTM" in kind else want[-1]
-    assert all(torch.equal(a, b) for a, b in zip(flat(net(input=x)), want))
-    theirs = flat(net(input=x, hx=state))
-    assert all(torch.equal(a, b) for a, b in zip(flat(net(x, state)), theirs))
+    assert all(torch.equal(a, b) for a, b in zip(tree_leaves(net(input=x)), want))
+    theirs = tree_leaves(net(input=x, hx=state))
+    assert all(torch.equal(a, b) for a, b in zip(tree_leaves(net(x, state)), theirs))
     with pytest.raises(TypeError, match="multiple values for argument 'input'"):
         net(x, input=x)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'input'"):
@@ -439,15 +277,6 @@ def test_options_of_every_module():
         PlanOptions(without=["loops"])
     with pytest.raises(EngineError, match="cannot leave out merging"):
         elman.GRU(4, 5, engine="aten", plan=PlanOptions(without="merging"))(torch.zeros(3, 2, 4))
-
-
-def test_batch_first_set_later():
-    """The layout is read at each call, by every module."""
-    x = torch.randn(2, 5, 3)
-    for net in (elman.GRU(3, 4), elman.Recurrent(cells.gru, 3, 4)):
-        want = net(x.transpose(0, 1))[0]
-        net.batch_first = True
-        assert torch.equal(net(x)[0], want.transpose(0, 1))
 
 
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])

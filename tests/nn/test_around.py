@@ -308,8 +308,11 @@ def called(module: Any, x: Tensor, form: str, lengths: list[int], first: bool) -
     mode=st.sampled_from(MODES),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    engine=st.sampled_from(["auto", "reference", "aten"]),
 )
-def test_every_option(kind, bias, layers, two, first, projected, relu, form, mode, dtype, lengths):
+def test_every_option(
+    kind, bias, layers, two, first, projected, relu, form, mode, dtype, lengths, engine
+):
     """All constructor's options, forms of input and modes of autograd together."""
     options: dict[str, Any] = {"bias": bias, "bidirectional": two, "batch_first": first}
     if kind == "LSTM" and projected:
@@ -317,6 +320,7 @@ def test_every_option(kind, bias, layers, two, first, projected, relu, form, mod
     if kind == "RNN" and relu:
         options["nonlinearity"] = "relu"
     theirs, ours = (m.to(dtype) for m in pair(kind, 5, 7, layers, **options))
+    ours.engine = engine
     if form == "packed":
         lengths = sorted(lengths, reverse=True)
     if form == "unbatched":

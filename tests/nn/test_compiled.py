@@ -1,9 +1,9 @@
-"""torch.compile and torch.export: one graph, no unrolling, the eager call's numbers."""
+"""torch.compile and torch.export: one graph, no unrolling; each option's numbers are those of
+``conformance/test_options.py``."""
 
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 from typing import Any
 
@@ -20,10 +20,8 @@ from elman.errors import EngineError
 from elman.nn.compile import names
 from elman.nn.compile import operator as compiled
 from helpers import need_engine
-from products import some_of
 from scripts import begin, finished
 
-LENGTHS = (20, 3, 7, 11)
 # what torch itself says while it compiles
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -40,40 +38,15 @@ def fresh():
     torch._dynamo.reset()
 
 
-def results(call, module, x, hx, lengths):
+def results(call, module, x):
     """Output, last states and every gradient."""
     x = x.detach().clone().requires_grad_()
-    out, last = call(x, hx, lengths=lengths)
+    out, last = call(x)
     values = [out, *(last if isinstance(last, tuple) else (last,))]
     source = torch.Generator().manual_seed(5)
     ds = [torch.randn(v.shape, generator=source, dtype=v.dtype) for v in values]
     grads = torch.autograd.grad(values, [x, *module.parameters()], ds)
     return [*(value.detach() for value in values), *grads]
-
-
-OPTIONS = [
-    dict(zip(("num_layers", "bidirectional", "batch_first"), values))
-    for values in itertools.product((1, 2), (False, True), (False, True))
-]
-
-
-@pytest.mark.parametrize(
-    "kind, options, lengths, engine",
-    some_of(["RNN", "GRU", "LSTM"], OPTIONS[::3], [None, LENGTHS], ["auto", "reference"]),
-    ids=str,
-)
-def test_same_as_eager(kind, options, lengths, engine):
-    """Values and gradients, bit for bit, in one graph."""
-    torch.manual_seed(0)
-    net = getattr(elman, kind)(5, 7, engine=engine, **options)
-    x = torch.randn(*((4, 20) if options["batch_first"] else (20, 4)), 5)
-    told = None if lengths is None else torch.tensor(lengths)
-    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
-    for got, want in zip(
-        results(compiles, net, x, None, told), results(net, net, x, None, told), strict=True
-    ):
-        assert torch.equal(got, want)
-    assert not counters["graph_break"]
 
 
 def test_autocast(monkeypatch):
@@ -99,7 +72,7 @@ LAYERED = {
     "GRU": lambda p: elman.GRU(5, 7, 2, dropout=p, engine="reference"),
     "LSTM": lambda p: elman.LSTM(5, 7, 2, dropout=p, engine="reference", bidirectional=True),
     "residual": lambda p: elman.Recurrent(
-        cells.mgu, 5, 5, 2, dropout=p, residual=True, engine="reference"
+        cells.mgu, 5, 5, 2, dropout=p, residual=True, engine="reference", batch_first=True
     ),
 }
 
@@ -109,7 +82,7 @@ def same_draws(compiles, net, x):
     found = []
     for call in (compiles, net):
         torch.manual_seed(1)
-        found.append(results(call, net, x, None, None))
+        found.append(results(call, net, x))
     for got, want in zip(*found, strict=True):
         assert torch.equal(got, want)
     assert not counters["graph_break"]
@@ -245,7 +218,7 @@ def test_a_gradient_of_several(engine, steps):
     """So is what a compiled backward returns: both biases have the same."""
     net, x = elman.RNN(3, 4, engine=engine), torch.randn(steps, 2, 3)
     compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
-    both = [results(call, net, x, None, None) for call in (compiles, net)]
+    both = [results(call, net, x) for call in (compiles, net)]
     for mine, theirs in zip(*both, strict=True):
         torch.testing.assert_close(mine, theirs)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 import pytest
 import torch
 
@@ -38,16 +35,6 @@ def numbered(x, h, W, R, b):
     return z * h + (1 - z) * elman.ops.tanh(n + b)
 
 
-def spread(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """A block-diagonal weight [rows, columns / heads] as the dense matrix it stands for."""
-    rows, own = weight.shape
-    gates = rows // (own * heads)
-    whole = weight.new_zeros(gates, heads, own, heads, own)
-    for head in range(heads):
-        whole[:, head, :, head] = weight.view(gates, heads, own, own)[:, head]
-    return whole.view(rows, own * heads)
-
-
 def test_structure():
     """Each head is a block of its own, where a norm couples its units too."""
     step = compiler.pair_of(cells.gru.with_heads(4)).step
@@ -58,26 +45,6 @@ def test_structure():
     assert (len(bundle.groups), bundle.rows) == (4, 5)
     step = compiler.pair_of(cells.lstm_layernorm.with_heads(2)).step
     assert len(structure(step).groups) == 2
-
-
-@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
-@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
-def test_modules(kind, options):
-    """torch's names and sizes but weight_hh's; the dense module with zeros gives the same."""
-    torch.manual_seed(0)
-    net = getattr(elman, kind)(5, 12, heads=3, dtype=torch.float64, **options)
-    theirs = getattr(torch.nn, kind)(5, 12, dtype=torch.float64, **options)
-    state = net.state_dict()
-    assert state.keys() == theirs.state_dict().keys()
-    theirs.load_state_dict(
-        {n: spread(v, 3) if "hh" in n and v.dim() == 2 else v for n, v in state.items()}
-    )
-    assert "heads=3" in repr(net)
-    x = torch.randn(7, 2, 5, dtype=torch.float64, requires_grad=True)
-    for other in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        torch.testing.assert_close(other(x), theirs(x))
-    a, b = (torch.autograd.grad(m(x)[0].square().sum(), x)[0] for m in (net, theirs))
-    torch.testing.assert_close(a, b)
 
 
 @elman.cell(input="x[I]", state="h[P], c[H]", weights="W[H, I], R[H, P], Q[P, H]")

@@ -1,4 +1,5 @@
-"""Layers with a cell and a size of their own, against a chain of modules of one layer each."""
+"""Layers with a cell and a size of their own: what stands between them, their names, forms and
+errors; with options they are rows of ``conformance/``."""
 
 from __future__ import annotations
 
@@ -12,8 +13,7 @@ import elman
 from elman import cells, ops
 from elman.errors import InputError, ShapeError, TraceError
 from elman.weights import from_arrays, to_arrays
-from helpers import assert_close, forced
-from products import some_of
+from helpers import assert_close
 
 F64 = torch.float64
 I = 5
@@ -49,17 +49,9 @@ def told(x, m, s, h, W, R, U, q):
 STACKS: dict[str, tuple[Any, Any]] = {
     "sizes": (cells.gru, [6, 4, 3]),
     "cells": ([cells.gru, cells.lstm], [6, 4]),
-    "one size": ([cells.lstm, cells.gru, cells.lstm], 4),
     "alike": ([cells.gru, cells.mgu], 4),
     "following": ([remembering, remembering], [6, 4]),
 }
-every_engine = pytest.mark.parametrize("engine", ["reference", "auto"])
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"bidirectional": True},
-    {"batch_first": True},
-    {"learn_initial": True, "bidirectional": True},
-]
 
 
 def made(stack: str = "cells", **options: Any) -> Any:
@@ -72,26 +64,6 @@ def made(stack: str = "cells", **options: Any) -> Any:
     return net
 
 
-def each_layer(net: Any, **options: Any) -> list[Any]:
-    """Modules of one layer with the same weights, which are the very same tensors."""
-    layers, size = [], I
-    two = 1 + net.bidirectional
-    for number, (cell, height, dims) in enumerate(net._formulas()):
-        one = elman.Recurrent(
-            cell.whole or cell, size, height, bidirectional=net.bidirectional,
-            batch_first=net.batch_first, heads=net.heads, dtype=F64, engine="reference",
-            **dims, **dict.fromkeys(cell.constants, 0.5), **options,
-        )  # fmt: skip
-        for suffix in ("", "_reverse")[:two]:
-            for weight in cell.weights:
-                name, own = f"{weight.name}_l{number}{suffix}", f"{weight.name}_l0{suffix}"
-                where = one._buffers if weight.name in cell.constants else one._parameters
-                where[own] = getattr(net, name)
-        layers.append(one.train(net.training))
-        size = one.output_size
-    return layers
-
-
 def flat(state: Any) -> list[Tensor]:
     """All tensors of a state [B, n], layer by layer."""
     if isinstance(state, Tensor):
@@ -101,50 +73,29 @@ def flat(state: Any) -> list[Tensor]:
     return [v for own in state for v in (own if isinstance(own, tuple) else (own,))]
 
 
-def tensors_of(state: Any) -> list[Tensor]:
-    """The tensors of a state as they were given."""
-    if isinstance(state, Tensor):
-        return [state]
-    return [value for own in state for value in tensors_of(own)]
+def each_layer(net: Any) -> list[Any]:
+    """Modules of one layer with the same weights, which are the very same tensors."""
+    layers, size = [], I
+    for number, (cell, height, dims) in enumerate(net._formulas()):
+        constants = dict.fromkeys(cell.constants, 0.5)
+        whole = cell.whole or cell
+        one = elman.Recurrent(whole, size, height, dtype=F64, **dims, **constants)
+        for name in one.state_dict():
+            where = one._buffers if name in one._buffers else one._parameters
+            where[name] = getattr(net, f"{name[:-1]}{number}")
+        layers.append(one)
+        size = one.output_size
+    return layers
 
 
-def starts_of(net: Any, batch: int = 3, seed: int = 3) -> Any:
-    """Initial states as the module takes them."""
-    source = torch.Generator().manual_seed(seed)
-    signature = net.runtime.signature
-    drawn = [
-        torch.randn(signature.lead, batch, *sizes, dtype=F64, generator=source)
-        for _, sizes in signature.states
-    ]
-    state = signature.form.nest(drawn)
-    for value in tensors_of(state):
-        value.requires_grad_()
-    return state
-
-
-def of_layer(net: Any, state: Any, number: int) -> Any:
-    """The state of one layer, as a module of one layer takes it."""
-    two, counts = 1 + net.bidirectional, net.runtime.signature.form.counts
-    at = sum(counts[: two * number])
-    count = counts[two * number]
-    own = flat(state)[at : at + two * count]
-    parts = tuple(torch.stack(own[k::count]) for k in range(count))
-    return parts if count > 1 else parts[0]
-
-
-def by_chain(net: Any, x: Tensor, state: Any = None, **call: Any) -> tuple[Any, list[Tensor]]:
+def by_chain(net: Any, x: Tensor) -> list[Tensor]:
     """Output and last states, one module after another."""
     out, ends = x, []
-    if state is None and net.learn_initial:
-        batch = x.shape[0 if net.batch_first else 1]
-        learned = [v.unsqueeze(1).expand(-1, batch, -1) for v in net._initial()]
-        state = net.runtime.signature.form.nest(learned)
-    for number, layer in enumerate(each_layer(net, clip_gradient=None)):
-        own = None if state is None else of_layer(net, state, number)
-        made_of, last = layer(out, own, **call)
-        out = made_of + out if net.residual and number else made_of
+    for number, layer in enumerate(each_layer(net)):
+        above, last = layer(out)
+        out = above + out if net.residual and number else above
         ends += flat(last)
-    return out, ends
+    return [out, *ends]
 
 
 def drawn(T: int = 7, B: int = 3, seed: int = 1) -> Tensor:
@@ -152,50 +103,22 @@ def drawn(T: int = 7, B: int = 3, seed: int = 1) -> Tensor:
     return torch.randn(T, B, I, dtype=F64, generator=source).requires_grad_()
 
 
-def compare(net: Any, x: Tensor, got: Any, want: Any, leaves: Any = ()) -> None:
-    """Outputs, last states, and the gradients of everything."""
-    values, expected = [got[0], *flat(got[1])], [want[0], *want[1]]
-    for one, other in zip(values, expected, strict=True):
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_chain_of_single_layers(stack):
+    """One after another, whatever the form of states."""
+    net, x = made(stack), drawn()
+    out, last = net(x)
+    for one, other in zip([out, *flat(last)], by_chain(net, x), strict=True):
         assert_close(one, other)
-    leaves = [x, *net.parameters(), *leaves]
-    for found in zip(gradients(values, leaves), gradients(expected, leaves), strict=True):
-        assert_close(*found)
 
 
-def gradients(values: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
-    loss = sum((value * (k + 1)).sin().sum() for k, value in enumerate(values))
-    return list(torch.autograd.grad(loss, leaves, materialize_grads=True, retain_graph=True))
-
-
-@pytest.mark.parametrize(
-    "stack, options, engine", some_of([*STACKS], OPTIONS, ["reference", "auto"]), ids=str
-)
-def test_a_chain_of_single_layers(stack, options, engine):
-    """With every option, from zeros (or what is learned) and from states that are given."""
-    net, x = made(stack, engine=engine, **options), drawn()
-    if net.batch_first:
-        x = x.detach().transpose(0, 1).contiguous().requires_grad_()
-    if net.clip_gradient is not None:  # of the cells of the chain too
-        assert all(cell.changes for cell, *_ in net._formulas())
-    for state in (None, starts_of(net)):
-        leaves = [] if state is None else tensors_of(state)
-        got, want = net(x, state), by_chain(net, x, state)
-        compare(net, x, got, want, leaves)
-
-
-@every_engine
-def test_residual_and_dropout(engine):
+def test_residual_and_dropout():
     """What stands between layers; sizes must agree."""
-    torch.manual_seed(0)
-    cell = [cells.gru, cells.lstm]
-    net = elman.Recurrent(cell, I, 4, residual=True, dtype=F64, engine=engine)
-    x = drawn()
-    compare(net, x, net(x), by_chain(net, x))
-    dropped = elman.Recurrent(cell, I, [6, 4], dropout=1.0, dtype=F64, engine=engine)
-    dropped.load_state_dict(made().state_dict())
-    out, _ = dropped(x)
-    second = each_layer(dropped)[1]
-    assert_close(out, second(torch.zeros(7, 3, 6, dtype=F64))[0])
+    cell, x = [cells.gru, cells.lstm], drawn()
+    net = elman.Recurrent(cell, I, 4, residual=True, dtype=F64)
+    assert_close(net(x)[0], by_chain(net, x)[0])
+    dropped = elman.Recurrent(cell, I, [6, 4], dropout=1.0, dtype=F64)
+    assert_close(dropped(x)[0], each_layer(dropped)[1](torch.zeros(7, 3, 6, dtype=F64))[0])
     assert_close(dropped.eval()(x)[0], by_chain(dropped, x)[0])
     with pytest.raises(ShapeError, match=r"lstm, layer 1: residual adds its input \[6\] to its"):
         elman.Recurrent(cell, I, [6, 4], residual=True)
@@ -217,21 +140,11 @@ def test_the_same_states_are_one_tensor():
 def test_random_numbers_of_each_layer():
     """A layer that draws beside one that does not; a share of one is no longer random."""
     net, x = made("cells", zoneout={"c": 1.0}), drawn()
-    start = starts_of(net)
+    start = [torch.ones(3, 6, dtype=F64), tuple(torch.randn(2, 3, 4, dtype=F64))]
     _, last = net(x, start)
     assert torch.equal(last[1][1], start[1][1])  # c keeps its value
-    assert_close(last[0], by_chain(net, x, start)[1][0])  # gru has no c
     with pytest.raises(InputError, match="gru/lstm has no state 'k'"):
         made("cells", zoneout={"k": 0.1})
-    both = made("cells", recurrent_dropout=0.5, zoneout={"c": 0.5}, weight_dropout=0.2)
-    found = []
-    for engine in ("reference", "auto"):
-        torch.manual_seed(1)
-        with forced(engine):
-            found.append(both(x)[0])
-    assert_close(found[1], found[0])
-    assert not torch.equal(found[0], both(x)[0])
-    assert_close(both.eval()(x)[0], by_chain(both, x)[0])
 
 
 def test_inputs_and_constants_by_name():
@@ -313,6 +226,5 @@ def test_what_is_refused():
     for state in (torch.zeros(2, 3, 4), [torch.zeros(3, 6)], [torch.zeros(3, 6)] * 2):
         with pytest.raises(InputError, match="state is a list of 2, one for each layer"):
             net(x, state)
-    h, (k, c) = starts_of(net)
     with pytest.raises(ShapeError, match=r"state c_l1 of gru/lstm must be \[3, 4\], got \[3, 3\]"):
-        net(x, [h, (k, c[:, :3])])
+        net(x, [x.new_zeros(3, 6), (x.new_zeros(3, 4), x.new_zeros(3, 3))])
