@@ -10,7 +10,7 @@ import torch
 import elman
 from elman import cells
 from elman.nn.autograd.derived import derive
-from helpers import OwnBackwardEngine, Sizes, assert_all_same, random_case, run, stand_in
+from helpers import OwnBackwardEngine, stand_in
 
 
 @pytest.fixture
@@ -27,13 +27,6 @@ def net(engine="c", own=cells.gru, **options):
     """A small module in float64 with the same weights each time."""
     torch.manual_seed(0)
     return elman.Recurrent(own, 3, 4, engine=engine, dtype=torch.float64, **options)
-
-
-def test_agrees_with_reference(engine):
-    """Arguments and gradients keep their order through the function."""
-    for own in (cells.lstm_peephole, cells.lem):
-        case = random_case(own, Sizes(3, 2, 4, 5), dtype=torch.float64)
-        assert_all_same(run(own, case, "c"), run(own, case, "reference"), case.dtype, case.T)
 
 
 def test_two_backwards_with_retained_graph(engine):
@@ -70,16 +63,6 @@ def test_double_backward_is_right_and_said_once(engine):
     for a, b, c in zip(got, again, want):
         torch.testing.assert_close(a, c)
         assert torch.equal(a, b)
-
-
-def test_gradgradcheck(engine):
-    """Second derivatives against finite differences, through the function."""
-    module = net(own=cells.mgu)
-    x = torch.randn(2, 1, 3, dtype=torch.float64, requires_grad=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.autograd.gradcheck(lambda x: module(x)[0], x)
-        torch.autograd.gradgradcheck(lambda x: module(x)[0], x)
 
 
 def test_changed_arguments_are_detected(engine):
@@ -143,17 +126,12 @@ def test_one_of_several_results_is_used(engine):
             torch.testing.assert_close(a, b)
 
 
-def test_checkpointing_and_saved_tensor_hooks(engine):
-    """torch.utils.checkpoint around a module gives the same gradients; so do offloading hooks."""
-    x = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
-    module = net("auto", num_layers=2)
+def test_saved_tensor_hooks(engine):
+    """What is kept for the backward may be kept elsewhere."""
+    x, module = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True), net(num_layers=2)
     want = torch.autograd.grad(module(x)[0].sum(), x)
-    fresh = net("auto", num_layers=2)
-    out = torch.utils.checkpoint.checkpoint(lambda x: fresh(x)[0], x, use_reentrant=False)
-    torch.testing.assert_close(torch.autograd.grad(out.sum(), x), want)
-    fresh = net("auto", num_layers=2)
     with torch.autograd.graph.save_on_cpu():
-        out = fresh(x)[0]
+        out = module(x)[0]
     torch.testing.assert_close(torch.autograd.grad(out.sum(), x), want)
 
 

@@ -236,37 +236,6 @@ def test_with_lengths(lengths, monkeypatch):
     both(monkeypatch, lambda: list(compute()))
 
 
-def test_forward_mode(monkeypatch):
-    """Dual numbers of torch.autograd, of inputs and of parameters."""
-    module = net("GRU", num_layers=2)
-
-    def compute() -> Any:
-        with forward_ad.dual_level():
-            out, last = module(forward_ad.make_dual(X, X.cos()))
-            return forward_ad.unpack_dual(out).tangent, forward_ad.unpack_dual(last).tangent
-
-    both(monkeypatch, compute)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_second_derivatives_of_autograd(packed, monkeypatch):
-    """Gradient penalties, with every argument, of a stack as well."""
-    module = net("GRU", num_layers=2, bidirectional=True)
-    h0 = torch.randn(4, 6, 4, dtype=F64)
-    more = {"lengths": [5, 1, 2, 5, 3, 3]} if packed else {}
-
-    def compute() -> Any:
-        x, h = X.clone().requires_grad_(), h0.clone().requires_grad_()
-        out, last = module(x, h, **more)
-        first = torch.autograd.grad(
-            out.square().sum() + last.sin().sum(), [x, h, *module.parameters()], create_graph=True
-        )
-        penalty = sum(g.square().sum() for g in first)
-        return first, torch.autograd.grad(penalty, [x, h, *module.parameters()])
-
-    both(monkeypatch, compute)
-
-
 def test_third_derivatives():
     """Derivatives of derivatives of derivatives, against finite differences."""
     module = elman.RNN(2, 3, dtype=F64)
