@@ -10,14 +10,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn.utils.rnn import pack_padded_sequence
 
 import elman
 import elman.nn
 from elman import PlanOptions, cells
 from elman.errors import EngineError, InputError
 from elman.plan.checkpoint import Checkpoint, Sizes, checked, fitting, held, least
-from helpers import assert_close, forced, need_engine
+from helpers import assert_close, need_engine
 
 F64 = torch.float64
 STACKS: list[dict[str, Any]] = [
@@ -28,51 +27,33 @@ STACKS: list[dict[str, Any]] = [
 ]
 
 
-def states_of(net: Any, B: int) -> tuple[torch.Tensor, ...]:
-    """Random initial states [layers · directions, B, n], with gradients."""
-    with torch.no_grad():
-        _, last = net(torch.zeros(2, B, 5, dtype=F64))
-    last = last if isinstance(last, tuple) else (last,)
-    source = torch.Generator().manual_seed(3)
-    drawn = [torch.randn(s.shape, generator=source, dtype=F64) for s in last]
-    if getattr(net, "cell", None) is cells.slstm:
-        drawn[2] = drawn[2].abs() + 1  # a sum of exponentials, and what is divided by
-    return tuple(state.requires_grad_() for state in drawn)
+def results(net: Any, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Output and every gradient, by name."""
+    net.zero_grad()
+    out, _ = net(x)
+    out.sin().sum().backward()
+    return {"out": out} | {n: w.grad for n, w in net.named_parameters() if w.grad is not None}
 
 
-def step(net: Any, x: torch.Tensor, states: Any, **call: Any) -> dict[str, torch.Tensor]:
-    """Output, last states and every gradient of one call, by name."""
-    packed = call.pop("packed", None)
-    given = x if packed is None else pack_padded_sequence(x, packed, enforce_sorted=False)
-    out, last = net(
-        given, None if states is None else states[0] if len(states) < 2 else states, **call
-    )
-    out = out if packed is None else out.data
-    last = last if isinstance(last, tuple) else (last,)
-    loss = out.sin().sum() + sum((end * (k + 2)).cos().sum() for k, end in enumerate(last))
-    leaves = {"x": x, **{f"state {k}": s for k, s in enumerate(states or ())}}
-    leaves |= {name: w for name, w in net.named_parameters() if w.requires_grad}
-    grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-    found = {"out": out, **{f"last {k}": end for k, end in enumerate(last)}}
-    return {k: v.detach() for k, v in found.items()} | dict(zip(leaves, grads, strict=True))
+def agree(net: Any, T: int = 7) -> None:
+    """With checkpoints as without."""
+    x, plan = x_of(T, 3).detach(), net.plan
+    got = results(net, x)
+    net.plan = PlanOptions()
+    want = results(net, x)
+    net.plan = plan
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        assert_close(got[name], value, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def gru(**options: Any) -> Any:
+    return elman.Recurrent(cells.gru, 3, 4, **options)
 
 
 def x_of(T: int, B: int, dtype: torch.dtype = F64) -> torch.Tensor:
     source = torch.Generator().manual_seed(1)
     return torch.randn(T, B, 5, dtype=dtype, generator=source).requires_grad_()
-
-
-def agree(net: Any, T: int = 7, B: int = 3, **call: Any) -> None:
-    """With checkpoints as made, against engine reference with everything kept."""
-    x, states, plan = x_of(T, B), states_of(net, B), net.plan
-    got = step(net, x, states, **call)
-    net.plan = PlanOptions()
-    with forced("reference"):
-        want = step(net, x, states, **call)
-    net.plan = plan
-    assert got.keys() == want.keys()
-    for name, value in want.items():
-        assert_close(got[name], value, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @contextmanager
@@ -100,12 +81,7 @@ def test_what_needs_no_gradient():
         frozen = "reverse" if "bidirectional" in options else "l0"
         for name, weight in net.named_parameters():
             weight.requires_grad_(frozen not in name)
-        got = trained(net, x)
-        net.plan = PlanOptions()
-        want = trained(net, x)
-        assert got.keys() == want.keys() != set()
-        for name, value in want.items():
-            assert_close(got[name], value)
+        agree(net)
     with torch.no_grad():
         net(x)
 
@@ -118,12 +94,6 @@ def test_an_empty_batch():
         out, _ = net(torch.zeros(3, 0, 5, requires_grad=True))
         assert out.shape == (3, 0, 4)
         out.sum().backward()
-
-
-def trained(net: Any, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    net.zero_grad()
-    net(x)[0].sin().sum().backward()
-    return {name: w.grad for name, w in net.named_parameters() if w.grad is not None}
 
 
 def test_the_tape_is_not_kept():
@@ -255,17 +225,6 @@ def test_engines_that_do_not_tell():
             net(x)
 
 
-def test_half_precision():
-    """Torch's own layer has no checkpoints: where it would run, elman's steps do."""
-    net, x = elman.GRU(5, 5, dtype=torch.float16), x_of(7, 2, torch.float16)
-    want = net(x)[0]
-    net.plan = PlanOptions(checkpoint=3)
-    found = net(x)[0]
-    torch.testing.assert_close(found, want, rtol=0.01, atol=0.01)
-    found.sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
-
-
 @pytest.mark.parametrize(
     "options, text",
     [
@@ -315,10 +274,6 @@ def test_a_plan_that_is_set_later():
     assert torch.equal(net(x)[0], first)
     assert "tape recompute" in elman.explain(net, x, measure=False).stages["program"]
     assert elman.Recurrent(cells.gru, 3, 4, plan=net.plan).plan == net.plan
-
-
-def gru(**options: Any) -> Any:
-    return elman.Recurrent(cells.gru, 3, 4, **options)
 
 
 def within(budget: int | str) -> PlanOptions:

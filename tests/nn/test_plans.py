@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import threading
 from itertools import product
 from pathlib import Path
 from types import FrameType
@@ -208,28 +207,6 @@ def test_packed_sequences_are_planned_once(engine, monkeypatch):
         with served_without_checks(monkeypatch):
             got, end = net(x)
         assert_all_close((got.data, end), (out.data, last))
-
-
-def test_results_are_the_callers_own():
-    """Later calls write neither outputs nor states of earlier ones, also of several threads."""
-    need_engine("c")
-    net, xs = modules()["lstm of two layers"](), torch.randn(40, 1, 2, SIZES[0])
-    with torch.no_grad():
-        want = [tree_leaves(copy.deepcopy(net)(x)) for x in xs[:8]]
-    made: dict[int, Any] = {}
-
-    def run(first: int) -> None:
-        with torch.no_grad():
-            made[first] = [tree_leaves(net(xs[k % 8])) for k in range(first, first + 60)]
-
-    threads = [threading.Thread(target=run, args=(first,)) for first in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for first, outcomes in made.items():
-        for k, values in enumerate(outcomes):
-            torch.testing.assert_close(values, want[(first + k) % 8])
 
 
 @pytest.mark.parametrize("name", ["lstm of two layers", "two directions"])

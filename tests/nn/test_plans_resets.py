@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -53,9 +53,6 @@ def inference(flags: Tensor) -> Tensor:
     """Flags that no backward may keep."""
     with torch.inference_mode():
         return flags.clone()
-
-
-# most calls run: of others any one, seldom
 
 
 def unbatched(states: Any) -> Any:
@@ -145,28 +142,24 @@ def test_flags_may_change_before_the_backward(steps):
     assert want[0][:, 1].any()
 
 
-def test_threads_have_flags_of_their_own():
-    """Several threads, each with other flags, write neither each other's results nor states."""
+def test_threads_have_results_and_flags_of_their_own():
+    """Several threads, each with other inputs and flags, write neither each other's results nor
+    states, nor what earlier calls returned."""
     need_engine("c")
-    net, x = modules()["lstm of two layers"](), torch.randn(1, 2, SIZES[0])
-    state = states_of(net, x)
+    net, xs = modules()["lstm of two layers"](), torch.randn(4, 1, 2, SIZES[0])
+    state = states_of(net, xs[0])
     kept = [value.clone() for value in state]
     masks = [torch.tensor([[bool(k & 1), bool(k & 2)]]) for k in range(4)]
     with torch.no_grad():
-        want = [tree_leaves(copy.deepcopy(net)(x, state, reset=mask)) for mask in masks]
-    made: dict[int, Any] = {}
+        want = [tree_leaves(copy.deepcopy(net)(xs[k], state, reset=masks[k])) for k in range(4)]
 
-    def run(first: int) -> None:
+    def run(first: int) -> list[Any]:
         with torch.no_grad():
             order = [(first + k) % 4 for k in range(60)]
-            made[first] = [(k, tree_leaves(net(x, state, reset=masks[k]))) for k in order]
+            return [(k, tree_leaves(net(xs[k], state, reset=masks[k]))) for k in order]
 
-    threads = [threading.Thread(target=run, args=(first,)) for first in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) == 3
-    for k, values in [one for outcomes in made.values() for one in outcomes]:
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(run, range(3)))
+    for k, values in [one for outcomes in made for one in outcomes]:
         torch.testing.assert_close(values, want[k])
     torch.testing.assert_close([*state], kept)

@@ -12,13 +12,11 @@ from torch import nn
 
 import elman
 import elman.nn
-from calls import forward, given_of
 from elman import cells, ops
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import cell
 from elman.frontend.initial import SCHEMES
-from elman.tuning.kernels import kernel_of
-from helpers import OwnBackwardEngine, Sizes, job_of, random_case, stand_in
+from helpers import OwnBackwardEngine, stand_in
 
 
 @cell(input="x[I], m, k[P]", state="h[H], s, q[P]", weights="W[H, I], R[H, H], U[P, H], a, b[H]")
@@ -129,32 +127,10 @@ def test_initial_values_of_another_shape(how):
         made(began({"R": how}), 2, 2)
 
 
-def test_code_for_torchs_layers_may_flatten_parameters():
-    """There is nothing to flatten, and nothing changes."""
-    net, x = elman.Recurrent(cells.mgu, 3, 4), torch.randn(5, 2, 3)
-    before, _ = net(x)
-    assert net.flatten_parameters() is None
-    assert torch.equal(net(x)[0], before)
-
-
 def test_options_are_shown():
     """Of the cell, and of the module."""
     told = "Recurrent(optional, 3, 4, activation=relu, leak=0.25, num_layers=2, engine='reference')"
     assert str(made(optional, 3, 4, activation=ops.relu, leak=0.25, num_layers=2)) == told
-
-
-def test_modes_and_layouts_of_memory():
-    """Non-contiguous and expanded inputs, eval, no_grad, autocast."""
-    net = made(cells.lstm, 3, 4)
-    x = torch.randn(2, 5, 3).transpose(0, 1)
-    want = net(x.contiguous())[0]
-    torch.testing.assert_close(net(x)[0], want)
-    wide = torch.randn(5, 1, 3).expand(5, 4, 3)
-    torch.testing.assert_close(net(wide)[0], net(wide.contiguous())[0])
-    with torch.no_grad():
-        torch.testing.assert_close(net.eval()(x)[0], want)
-    with torch.autocast("cpu"):
-        assert net(x.bfloat16())[0].dtype == torch.bfloat16
 
 
 BAD_CALLS = {
@@ -367,17 +343,6 @@ def test_weights_that_do_not_fit(engine, monkeypatch):
     net.b_l0 = nn.Parameter(torch.zeros(12, dtype=torch.float64))
     with pytest.raises(InputError, match=r"weight b\[3H\] is torch.float64 on cpu, but the input"):
         net(x)
-
-
-def test_results_share_no_memory():
-    """No engine hands out a last state that is a view of the output."""
-    for name in ("reference", "aten"):
-        case = random_case(cells.gru, Sizes(3, 2, 3, 4))
-        kernel = kernel_of(job_of(case), name)
-        out, (h,), _ = forward(kernel, given_of(case))
-        before = h.clone()
-        out.zero_()
-        assert torch.equal(h, before)
 
 
 @cell(input="x[I], m[I]", state="h[H]", weights="W[H, I]")
