@@ -1,10 +1,12 @@
-"""States that are matrices per sample, on engine c, beside loops in plain torch."""
+"""States that are matrices per sample, on engine c, beside loops in plain torch; those of the
+library are in ``cells/test_matrix_cells.py``."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.utils._pytree import tree_leaves
 
 import elman
 from calls import backward, call, forward, given_of
@@ -69,15 +71,6 @@ def whole(A, x, S):
     return S * S, S
 
 
-def step_delta(inputs, states, weights):
-    """As :func:`delta`, in torch."""
-    q, k, v, a, b = inputs
-    S = torch.sigmoid(a)[:, None, None] * states[0]
-    read = torch.einsum("bkv,bk->bv", S, k)
-    S = S + torch.einsum("bk,bv->bkv", k, torch.sigmoid(b)[:, None] * (v - read))
-    return (torch.einsum("bkv,bk->bv", S, q),), (S,)
-
-
 def step_stabilised(inputs, states, weights):
     """As :func:`stabilised`, in torch."""
     (q, k, v, g), (S, n, m), (W, c) = inputs, states, weights
@@ -134,15 +127,15 @@ def step_synaptic(inputs, states, weights):
 
 CASES = {
     "projected": (projected, step_projected),
-    "delta": (delta, step_delta),
     "stabilised": (stabilised, step_stabilised),
     "whole": (whole, step_whole),
+    "synaptic": (synaptic, step_synaptic),
 }
 SIZES = [(1, 1, 1, 3), (5, 7, 6, 3), (16, 16, 5, 2), (3, 160, 4, 1), (6, 5, STEPS, 3)]
 
 
-def shapes_of(chosen, K, V):
-    """Sizes of inputs and states of a cell."""
+def module_of(chosen, K, V, dtype, **options):
+    """A module of a cell, and the sizes of its inputs and states."""
     axes = {"K": K, "V": V, "I": 4}
 
     def size(entry):
@@ -151,13 +144,8 @@ def shapes_of(chosen, K, V):
         block = entry.shape[0][0]
         return tuple(axes[name] for name in (block if isinstance(block, tuple) else (block,)))
 
-    return [[size(entry) for entry in group] for group in (chosen.inputs, chosen.states)]
-
-
-def module_of(chosen, K, V, dtype, **options):
-    """A module of a cell, and its arguments' sizes."""
-    inputs, states = shapes_of(chosen, K, V)
-    sizes = {"K": K} if chosen in (whole, projected) else {}
+    inputs, states = ([size(entry) for entry in group] for group in (chosen.inputs, chosen.states))
+    sizes = {"K": K} if chosen in (whole, projected, synaptic) else {}
     net = elman.Recurrent(chosen, inputs[0][-1], V, dtype=dtype, **sizes, **options)
     return net, inputs, states
 
@@ -169,62 +157,40 @@ def drawn(sizes, *lead, seed):
     return [value / max(1, value.shape[-1]) ** 0.5 for value in values]
 
 
-def loop(step, inputs, states, weights):
-    """Outputs of all steps, and the last states."""
-    every = []
-    for row in zip(*inputs, strict=True):
-        outputs, states = step(row, states, weights)
-        every.append(outputs)
-    return [torch.stack(values) for values in zip(*every, strict=True)], states
-
-
-def as_row(values):
-    """One tensor or several, as a list."""
-    return list(values) if isinstance(values, tuple) else [values]
-
-
-@pytest.mark.parametrize(("K", "V", "T", "B"), SIZES)
+@pytest.mark.parametrize(
+    ("K", "V", "T", "B", "dtype"),
+    [*((*sizes, F64) for sizes in SIZES), (5, 7, 6, 3, torch.float32)],
+)
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=["float64", "float32"])
 def test_values_and_gradients(name, K, V, T, B, dtype):
     """Outputs, last states and every gradient are those of a loop in torch."""
     need_engine("c")
     chosen, step = CASES[name]
     net, inputs, states = module_of(chosen, K, V, dtype, engine="c")
-    x = [value.requires_grad_() for value in drawn(inputs, T, B, seed=1)]
-    s = [value.requires_grad_() for value in drawn(states, B, seed=2)]
+    static = drawn([(K, V)] if chosen.static else [], B, seed=4)
+    x, s = drawn(inputs, T, B, seed=1), drawn(states, B, seed=2)
+    given = [v.requires_grad_() for v in (*x, *static, *s)]
     w = [weight.detach().to(F64).requires_grad_() for weight in net.parameters()]
-    outputs, last = loop(step, x, tuple(s), w)
-    cotangents = drawn([tuple(v.shape) for v in (*outputs, *last)], seed=3)
-    want = torch.autograd.grad([*outputs, *last], [*x, *s, *w], cotangents)
-    x2 = [value.detach().to(dtype).requires_grad_() for value in x]
-    s2 = [value.detach().to(dtype).requires_grad_() for value in s]
-    out, after = net(tuple(x2), tuple(v.unsqueeze(0) for v in s2) if len(s2) > 1 else s2[0][None])
-    results = [*as_row(out), *(value[0] for value in as_row(after))]
-    leaves = [*x2, *s2, *net.parameters()]
-    got = torch.autograd.grad(results, leaves, [c.to(dtype) for c in cotangents])
-    for k, pair in enumerate(zip([*results, *got], [*outputs, *last, *want], strict=True)):
-        assert_same(f"tensor {k}", *(value.detach() for value in pair), dtype, T)
+    want, now = [], tuple(s)
+    for row in zip(*x, strict=True):
+        outputs, now = step((*row, *static), now, w)
+        want.append(outputs)
+    want = [*(torch.stack(values) for values in zip(*want, strict=True)), *now]
+    cotangents = drawn([tuple(v.shape) for v in want], seed=3)
+    want += torch.autograd.grad(want, [*given, *w], cotangents)
 
-
-@pytest.mark.parametrize(("K", "V", "T", "B"), SIZES)
-@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=["float64", "float32"])
-def test_weights_at_each_element(K, V, T, B, dtype):
-    """Matrices of weights that meet a matrix per sample have the gradients of a loop in torch."""
-    need_engine("c")
-    net = elman.Recurrent(synaptic, 4, V, K=K, dtype=dtype, engine="c")
-    x, S, h, G = drawn([(4,)], T, B, seed=1) + drawn([(K, V), (V,), (K, V)], B, seed=2)
-    leaves = [value.requires_grad_() for value in (x, S, h, G)]
-    w = [weight.detach().to(F64).requires_grad_() for weight in net.parameters()]
-    outputs, last = loop(step_synaptic, [x, G.expand(T, *G.shape)], (S, h), w)
-    results = [*outputs, *last]
-    d = drawn([tuple(v.shape) for v in results], seed=3)
-    want = torch.autograd.grad(results, [*leaves, *w], d)
-    x2, S2, h2, G2 = (value.detach().to(dtype).requires_grad_() for value in leaves)
-    out, after = net(x2, (S2[None], h2[None]), static=G2)
-    got = [out, *(value[0] for value in after)]
-    mine = torch.autograd.grad(got, [x2, S2, h2, G2, *net.parameters()], [v.to(dtype) for v in d])
-    for k, pair in enumerate(zip([*got, *mine], [*results, *want], strict=True)):
+    leaves = [v.detach().to(dtype).requires_grad_() for v in given]
+    x, static, s = (
+        leaves[: len(x)],
+        leaves[len(x) : -len(s)],
+        [v[None] for v in leaves[-len(s) :]],
+    )
+    more = {"static": static[0]} if static else {}
+    out, last = net(tuple(x), tuple(s) if len(s) > 1 else s[0], **more)
+    got = [*tree_leaves(out), *(value[0] for value in tree_leaves(last))]
+    cotangents = [c.to(dtype) for c in cotangents]
+    got += torch.autograd.grad(got, [*leaves, *net.parameters()], cotangents)
+    for k, pair in enumerate(zip(got, want, strict=True)):
         assert_same(f"tensor {k}", *(value.detach() for value in pair), dtype, T)
 
 
@@ -252,9 +218,9 @@ def test_unequal_lengths_resets_and_masks(chosen):
             (tuple(x), {"mask": mask}),
         ):
             out, last = net(args, **options)
-            rows_of_out = [out] if isinstance(out, (torch.Tensor, PackedSequence)) else [*out]
-            tensors = [p.data if isinstance(p, PackedSequence) else p for p in rows_of_out]
-            tensors += as_row(last)
+            outs = [out] if isinstance(out, (torch.Tensor, PackedSequence)) else [*out]
+            tensors = [p.data if isinstance(p, PackedSequence) else p for p in outs]
+            tensors += tree_leaves(last)
             values += tensors + list(torch.autograd.grad(sum(t.square().sum() for t in tensors), x))
         results[engine] = values
     for value, other in zip(results["c"], results["reference"], strict=True):
