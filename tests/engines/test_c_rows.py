@@ -22,6 +22,7 @@ from elman.plan.spec import Spec
 from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_close, need_engine, random_case
 from kernels import c_kernel
+from products import some_of
 
 T, B, N = 6, 5, 17
 F64 = torch.float64
@@ -54,13 +55,15 @@ LAID: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("laid", LAID.values(), ids=LAID)
-@pytest.mark.parametrize("of", [mixed, inside, gru], ids=lambda of: of.name)
-@pytest.mark.parametrize("units", [N, 16])
-@pytest.mark.parametrize("T, B", [(6, 5), (7, 1), (1, 3)])
-def test_as_if_contiguous(of: Cell, units: int, laid: Callable[[Tensor], Tensor], T: int, B: int):
+@pytest.mark.parametrize(
+    "of, units, name, lead",
+    some_of([mixed, inside, gru], [N, 16], [*LAID], [(6, 5), (7, 1), (1, 3)]),
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_as_if_contiguous(of: Cell, units: int, name: str, lead: tuple[int, int]):
     """Outputs and gradients, forward and backward; of whole vectors, and others."""
     need_engine("c")
+    (T, B), laid = lead, LAID[name]
     torch.manual_seed(0)
     net = elman.Recurrent(of, units, units, engine="c", dtype=F64)
     inputs = [laid(torch.randn(T, B, units, dtype=F64)) for _ in net.cell.inputs]

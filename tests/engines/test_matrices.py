@@ -131,7 +131,7 @@ CASES = {
     "whole": (whole, step_whole),
     "synaptic": (synaptic, step_synaptic),
 }
-SIZES = [(1, 1, 1, 3), (5, 7, 6, 3), (16, 16, 5, 2), (3, 160, 4, 1), (6, 5, STEPS, 3)]
+SIZES = [(1, 1, 1, 3), (5, 7, 6, 3), (16, 16, 5, 2), (3, 160, 4, 1), (5, 7, STEPS, 3)]
 
 
 def module_of(chosen, K, V, dtype, **options):

@@ -18,6 +18,7 @@ from elman.errors import EngineError, InputError, ShapeError
 from elman.ir.types import names_in
 from helpers import assert_close, need_engine
 from kernels import cell_from
+from products import some_of
 from random_cells import Drawn, drawn_cells
 
 F64 = torch.float64
@@ -154,23 +155,21 @@ def unread(x, k, h, W):
     return ops.sin(W @ x) + k, k
 
 
-@pytest.mark.parametrize("engine", ["c", "deer", "scan-backward"])
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"num_layers": 3}, {"bidirectional": True}, {"plan": PlanOptions(checkpoint=2)}],
-    ids=str,
+    "of, engine, options, lengths",
+    some_of(
+        [forgetful, unread],
+        ["c", "deer", "scan-backward"],
+        [{}, {"num_layers": 3}, {"bidirectional": True}, {"plan": PlanOptions(checkpoint=2)}],
+        [False, True],
+    ),
+    ids=lambda value: getattr(value, "name", str(value)),
 )
-@pytest.mark.parametrize("lengths", [False, True])
-@pytest.mark.parametrize("of", [forgetful, unread], ids=["forgetful", "unread"])
 def test_without_a_recurrence(of, engine, options, lengths):
     """Where nothing is to be solved a backward follows as ever, in every layer and direction."""
     need_engine(engine)
-    call = dict.fromkeys(("reset", "mask", "outputs")) | {
-        "T": 5,
-        "B": 3,
-        "lengths": lengths,
-        "state": True,
-    }
+    call = dict.fromkeys(("reset", "mask", "outputs"))
+    call |= {"T": 5, "B": 3, "lengths": lengths, "state": True}
     net = elman.Recurrent(of, 4, 4, dtype=F64, engine="reference", **options)
     want = results(net, call)
     net.engine = engine
@@ -239,19 +238,18 @@ def tied(x, h, q, W, U, V):
     return V @ ops.minimum(p, c) + V @ ops.maximum(c, p), ops.tanh(W @ x + 0.1 * h + V @ q), c
 
 
-@pytest.mark.parametrize("tape", ["auto", "save", "recompute"])
 @pytest.mark.parametrize(
-    "one, options",
+    "one, options, tape",
     [
-        (largest, {}),
-        (largest, {"heads": 3}),
-        (largest_state, {"P": 5}),
-        (largest_alone, {"P": 5}),
-        (tied, {"P": 5}),
+        (largest, {}, "save"),
+        (largest, {"heads": 3}, "auto"),
+        *((largest_state, {"P": 5}, tape) for tape in ("auto", "save", "recompute")),
+        (largest_alone, {"P": 5}, "recompute"),
+        (tied, {"P": 5}, "recompute"),
     ],
-    ids=["value", "heads", "state", "compared", "tied"],
+    ids=lambda value: getattr(value, "name", str(value)),
 )
-def test_the_largest_is_found_again(tape, one, options):
+def test_the_largest_is_found_again(one, options, tape):
     """In backwards of first and second order, though products may be computed anew there."""
     need_engine("c")
     torch.manual_seed(0)
