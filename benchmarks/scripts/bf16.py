@@ -1,9 +1,10 @@
 """Products of bfloat16 in training on a CPU: elman in float32 and with ``precision="bf16"``, and
 torch's own layers in float32 and under autocast for bfloat16.
 
-    python -m benchmarks.scripts.bf16 [--quick] [--threads N] [--wall] [--out FILE.jsonl]
+    python -m benchmarks.scripts.bf16 [--quick] [--only NAME] [--threads N] [--wall] [--out FILE.jsonl]
 
-Forward and backward with all gradients, input size = hidden size. Ways alternate in one process;
+Forward and backward with all gradients, input size = hidden size; of LinearCrossEntropyLoss T is
+the number of rows and B that of classes. Ways alternate in one process;
 medians are printed in ms with their quartiles, and written as rows: of the processor time of all
 threads, or with ``--wall`` of the time. Where others use the machine, processor time with one
 thread is the steadier one. GFLOP/s are those of the products.
@@ -30,6 +31,28 @@ from elman import cells
 CASES = [(50, 64, 512), (25, 64, 1024), (128, 256, 512), (100, 1, 1024), (1000, 1, 256)]  # T, B, H
 QUICK = [(5, 3, 16)]
 GATES = {"GRU": 3, "LSTM": 4, "RNN": 1, "lstm_layernorm": 4}
+LOSS = "LinearCrossEntropyLoss"
+LOSSES = [(700, 10_000, 200), (700, 10_000, 650)]
+
+
+class Decoder(nn.Module):
+    """A loss of fixed targets, called as layers are."""
+
+    def __init__(self, loss: nn.Module, targets: torch.Tensor) -> None:
+        super().__init__()
+        self.loss, self.targets = loss, targets
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        """The loss of x [N, H]."""
+        return (self.loss(x, self.targets),)
+
+
+def losses(rows: int, classes: int, size: int) -> dict[str, tuple[nn.Module, bool]]:
+    """As :func:`layers`, of the decoder of a language model and its loss."""
+    targets = torch.randint(classes, (rows,))
+    loss, torchs = (Decoder(getattr(where, LOSS)(size, classes), targets) for where in (elman, nn))
+    ways = {"float32": (loss, False), "bf16": (loss, True)}
+    return {**ways, "torch": (torchs, False), "torch autocast": (torchs, True)}
 
 
 def layers(name: str, size: int) -> dict[str, tuple[nn.Module, bool]]:
@@ -56,7 +79,7 @@ def step(layer: nn.Module, autocast: bool, x: torch.Tensor) -> Callable[[], Any]
         layer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             out = layer(x)[0]
-        out.backward(d.to(out.dtype))
+        out.backward(d.to(out.dtype) if out.dim() else None)
 
     return run
 
@@ -66,17 +89,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one tiny case")
     parser.add_argument("--wall", action="store_true", help="time, not processor time")
-    parser.add_argument("--only", choices=GATES, help="one cell")
+    parser.add_argument("--only", choices=(*GATES, LOSS), help="one cell, or the loss")
     parser.add_argument("--out", type=Path, help="rows, a line each")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=20.0, help="for each row")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     clock = time.perf_counter if options.wall else time.process_time
-    for name in [options.only] if options.only else GATES:
-        for T, B, H in QUICK if options.quick else CASES:
-            x = torch.randn(T, B, H).requires_grad_()
-            runs = {way: step(*each, x) for way, each in layers(name, H).items()}
+    for name in [options.only] if options.only else (*GATES, LOSS):
+        for T, B, H in QUICK if options.quick else LOSSES if name == LOSS else CASES:
+            if name == LOSS:
+                x, ways, products = torch.randn(T, H), losses(T, B, H), 6e-6 * T * B * H
+            else:
+                x, ways = torch.randn(T, B, H), layers(name, H)
+                products = 12e-6 * T * B * GATES[name] * H * H
+            x.requires_grad_()
+            runs = {way: step(*each, x) for way, each in ways.items()}
             for way, run in [*runs.items()]:
                 try:
                     run()
@@ -99,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             gains = [
                 f"{medians[way] / medians['bf16']:.2f} of {way}" for way in runs if way != "bf16"
             ]
-            rate = 12e-6 * T * B * GATES[name] * H * H / medians["bf16"]
+            rate = products / medians["bf16"]
             row = f"{name} ({T},{B},{H}): {', '.join(shown)}; bf16 is {', '.join(gains)}"
             print(f"{row}; {rate:.0f} GFLOP/s", flush=True)
             if options.out is not None:

@@ -10,8 +10,8 @@ def test_a_tiny_case(capsys, tmp_path):
     """A row for each cell."""
     bf16.main(["--quick", "--threads", "1", "--out", str(tmp_path / "rows.jsonl")])
     rows = capsys.readouterr().out.splitlines()
-    assert [row.split()[0] for row in rows] == [*bf16.GATES]
+    assert [row.split()[0] for row in rows] == [*bf16.GATES, bf16.LOSS]
     assert all("bf16 is " in row for row in rows)
     written = read_rows(tmp_path / "rows.jsonl")
-    assert [*written] == [f"{name} 5,3,16" for name in bf16.GATES]
+    assert [*written] == [f"{name} 5,3,16" for name in (*bf16.GATES, bf16.LOSS)]
     assert written["GRU 5,3,16"]["seconds"].keys() >= {"float32", "bf16", "torch"}

@@ -14,7 +14,10 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman
+from elman.engines import cross_entropy as formulas
 from elman.engines.c import cross_entropy as compiled
+from elman.engines.c.isa import lacks_pairs
+from elman.engines.cross_entropy import Rows, Wants, in_torch
 from elman.errors import BuildError, DisagreementError, EngineError, InputError, ShapeError
 from elman.nn.autograd.cross_entropy import linear_cross_entropy
 from fake_compilers import compiler
@@ -322,7 +325,7 @@ def test_the_operator_keeps_torchs_rules(reduction):
     decoder = made()
     wants = [True, False, True]
     weight, bias = decoder.linear.weight.detach(), decoder.linear.bias
-    arguments = (x, weight, bias, targets, wants, -100, 0.1, reduction)
+    arguments = (x, weight, bias, targets, wants, -100, 0.1, reduction, "ieee")
 
     torch.library.opcheck(
         linear_cross_entropy,
@@ -332,17 +335,61 @@ def test_the_operator_keeps_torchs_rules(reduction):
 
 
 def test_autocast():
-    """On a CPU it computes in its weights' type; the loss is float32, as autocast's own."""
+    """On a CPU its products round their operands where it has such products, by torch's own switch
+    too; the loss is float32, as autocast's own."""
     decoder = made(dtype=torch.float32)
     x, targets = given(20, dtype=torch.float32)
-    expected = results(decoder, decoder, x, targets)
+    plain = results(decoder, decoder, x, targets)
+    with elman.using(engine="reference"), torch.autocast("cpu", torch.bfloat16):
+        rounded = results(decoder, decoder, x, targets)
+    assert not torch.equal(rounded[1], plain[1])
+    expected = plain if lacks_pairs() else rounded
     with torch.autocast("cpu", torch.bfloat16):
         found = results(decoder, decoder, x, targets)
         half = decoder(x.detach().bfloat16(), targets)
-    for got, want in zip(found, expected, strict=True):
-        assert torch.equal(got, want)
+        call = torch.compile(decoder, fullgraph=True, backend="aot_eager")
+        compiled_loss = results(call, decoder, x, targets)
     assert half.dtype == torch.float32
     assert abs(half.detach() - expected[0]) < 1e-2
+    switch = torch.backends.mkldnn.matmul
+    switch.fp32_precision = "bf16"
+    try:
+        switched = results(decoder, decoder, x, targets)
+    finally:
+        switch.fp32_precision = "none"
+    for values in zip(found, switched, compiled_loss, expected, strict=True):
+        for got in values[:-1]:
+            assert_close(got, values[-1])
+
+
+@pytest.mark.skipif(lacks_pairs() is not None, reason=str(lacks_pairs()))
+@pytest.mark.parametrize("sizes", ((2, 1, 1), (3, 2, 9), (130, 33, 257), (67, 130, 131)), ids=str)
+def test_rounded_operands(sizes, monkeypatch):
+    """The kernel agrees with an oracle that rounds the same operands, and not with one that leaves
+    one of them as it is."""
+    count, size, classes = sizes
+    torch.manual_seed(count)
+    values = [torch.randn(count, size), torch.randn(classes, size), torch.randn(classes)]
+    targets, scale = torch.randint(classes, (count,)), torch.randn(count)
+    wants = Wants(True, True, True)
+    found = compiled.losses_and_gradients(Rows(*values, targets, 0.1, "bf16"), scale, wants)
+    wide = Rows(*[value.double() for value in values], targets, 0.1, "bf16")
+    expected = in_torch(wide, scale.double(), wants)
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-5)
+    if classes == 1:  # gradients by its logit are zero
+        return
+    exact = formulas._rounded
+    for left_out in range(3):  # of x, weight and the gradients by logits
+        calls = iter(range(99))
+        monkeypatch.setattr(
+            formulas,
+            "_rounded",
+            lambda v, rows, k=left_out, n=calls: v if next(n) == k else exact(v, rows),
+        )
+        other = in_torch(wide, scale.double(), wants)
+        off = [float((a - b).norm() / b.norm()) for a, b in zip(other, expected, strict=True)]
+        assert max(off) > 2e-4
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

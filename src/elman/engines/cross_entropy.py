@@ -6,7 +6,8 @@ Of a row x[r] with target t[r], logits z = W x[r] + b over V classes, smoothing 
     d z     = s[r] (softmax(z) - (1 - e) onehot(t[r]) - e / V)
     d x[r]  = Wᵀ d z,   d W = Σ_r d z ⊗ x[r],   d b = Σ_r d z
 
-which is torch's cross entropy with ``label_smoothing=e``. The gradients are those of
+With ``precision="bf16"`` both operands of each product are rounded to bfloat16, and nothing else.
+This is torch's cross entropy with ``label_smoothing=e``. The gradients are those of
 Σ s[r] loss[r]; they are computed while a chunk's logits are still at hand.
 """
 
@@ -19,6 +20,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from elman.engines.precision import BF16, IEEE
 from elman.errors import DisagreementError
 
 LEAST_ROWS = {"cpu": 128}  # of a chunk: enough that products, not reading W, take the time
@@ -44,6 +46,7 @@ class Rows:
         weight [V, H], bias [V]: of the decoder; no bias: None.
         targets [N]: of 0 … V - 1, int64.
         smoothing: of the labels.
+        precision: of products.
     """
 
     x: Tensor
@@ -51,6 +54,7 @@ class Rows:
     bias: Tensor | None
     targets: Tensor
     smoothing: float
+    precision: str = IEEE
 
 
 class Found(NamedTuple):
@@ -116,7 +120,7 @@ def in_torch(rows: Rows, scale: Tensor, wants: Wants) -> Found:
 
 def in_chunks(rows: Rows, scale: Tensor, wants: Wants, softmax: Softmax) -> Found:
     """Losses and gradients by torch's products, with ``softmax`` between them."""
-    x, weight, bias = rows.x, rows.weight, rows.bias
+    x, weight, bias = _rounded(rows.x, rows), _rounded(rows.weight, rows), rows.bias
     wide = accumulated(x.dtype)
     losses = x.new_empty(len(x), dtype=wide)
     d_x = torch.empty_like(x) if wants.x else None
@@ -137,12 +141,17 @@ def in_chunks(rows: Rows, scale: Tensor, wants: Wants, softmax: Softmax) -> Foun
             continue
         if d_bias is not None:
             d_bias += d_logits.sum(0, dtype=wide)
-        d_logits = d_logits.to(x.dtype)
+        d_logits = _rounded(d_logits.to(x.dtype), rows)
         if d_x is not None:
             torch.mm(d_logits, weight, out=d_x[chunk])
         if d_weight is not None:
             _add_product(d_weight, d_logits.t(), part, start == 0)
     return Found(losses, d_x, *(_cast((d_weight, d_bias), weight.dtype)))
+
+
+def _rounded(value: Tensor, rows: Rows) -> Tensor:
+    """An operand of a product, as the rows' precision has it."""
+    return value.bfloat16().to(value.dtype) if rows.precision == BF16 else value
 
 
 def _softmax(chunk: Chunk, gradients: bool) -> tuple[Tensor, Tensor | None]:
@@ -170,7 +179,9 @@ def _cotangents(
     return powers.scatter_add_(1, targets, (smoothing - 1) * scale)
 
 
-def verify(engine: str, compute: CrossEntropy, like: Tensor, most: float) -> None:
+def verify(
+    engine: str, compute: CrossEntropy, like: Tensor, most: float, precision: str = IEEE
+) -> None:
     """Compare an engine's kernel with torch's operations in float64.
 
     Args:
@@ -178,6 +189,7 @@ def verify(engine: str, compute: CrossEntropy, like: Tensor, most: float) -> Non
         compute: the kernel.
         like: of the type and device to compare in.
         most: relative RMS error.
+        precision: of products.
 
     Raises:
         DisagreementError: it computes something else.
@@ -190,9 +202,10 @@ def verify(engine: str, compute: CrossEntropy, like: Tensor, most: float) -> Non
     targets = torch.randint(300, (75,), generator=source)
     x, weight, bias = (value.to(like) for value in (x, weight / 6, bias))
     scale = scale.to(like.device, accumulated(like.dtype))
-    rows, wants = Rows(x, weight, bias, targets.to(like.device), 0.1), Wants(True, True, True)
-    exact = Rows(x.double().cpu(), weight.double().cpu(), bias.double().cpu(), targets, 0.1)
-    expected = in_torch(exact, scale.double().cpu(), wants)
+    rows = Rows(x, weight, bias, targets.to(like.device), 0.1, precision)
+    exact = [value.double().cpu() for value in (x, weight, bias, scale)]
+    wants = Wants(True, True, True)
+    expected = in_torch(Rows(*exact[:3], targets, 0.1, precision), exact[3], wants)
     actual = compute(rows, scale, wants)
     if actual is None:
         raise DisagreementError(engine, "LinearCrossEntropyLoss", "it computes nothing")

@@ -7,8 +7,18 @@
  * who take one after another: results do not depend on who was there.
  *
  * A block of classes is exponentiated while it is in cache, relative to its own largest logit; the rows' total
- * is known when all classes are done, so the factor between the two comes with the second reading of the block. */
+ * is known when all classes are done, so the factor between the two comes with the second reading of the block.
+ *
+ * With PAIRED the operands of all products are pairs of bfloat16 numbers (pairs.h): W and gradients by logits a block of
+ * classes at a time, along what each product sums over; x once per chunk. */
 enum { BLOCK = 128, INNER = 256, GRAIN = 8, WIDE = WIDEST * VL };
+#if PAIRED
+#define PACK_COLUMNS pack_pairs
+#define PACK_ROWS pair_panels
+#else
+#define PACK_COLUMNS pack_block
+#define PACK_ROWS pack_right
+#endif
 #ifdef ELMAN_F64
 #define LOWEST (-1.7976931348623157e308)
 #else
@@ -30,6 +40,7 @@ typedef struct {
     T *tiles;                  /* per worker: a block of classes of W, as a left operand */
     T *top;                    /* per block of classes and row: the largest logit */
     T *most, *sum, *total;     /* per share and row: of its classes, the largest logit, sums of exp and of logits */
+    T *left, *right;           /* per worker, if paired: a block of W or of gradients by logits, as an operand of a product */
     T *edge;                   /* per worker: what of dW fills no vectors */
     T *picked, *factor;        /* per row of the chunk: its target's logit, its scale */
     long *class;               /* and its target */
@@ -37,6 +48,12 @@ typedef struct {
 typedef struct { long n0, rows, wide; } Chunk; /* first row, rows, these in whole vectors */
 
 INLINE int learns(const Decoder *d) { return d->d_x || d->d_weight || d->d_bias; }
+/* elements of K numbers that a product sums over */
+INLINE long steps(long K) { return PAIRED ? (K + 1) / 2 : K; }
+INLINE long in_vectors(long n) { return (n + VL - 1) / VL * VL; }
+/* elements of a block of W, or of gradients by logits, as a left operand in pairs */
+INLINE long left_size(const Decoder *d) { return BLOCK / 2 * (d->H > WIDE ? in_vectors(d->H) : WIDE); }
+UNUSED INLINE T *left_at(const Decoder *d, const Worker *w) { return d->left + w->id * left_size(d); }
 static void *area(char *arena, long *used, long bytes) {
     void *p = arena ? arena + *used : 0;
     *used += (bytes + 63) / 64 * 64;
@@ -44,10 +61,10 @@ static void *area(char *arena, long *used, long bytes) {
 }
 /* the arena's areas; returns its size (bytes) */
 static long place(Decoder *d, char *arena) {
-    long used = 0, workers = d->head.workers, shares = d->head.shares, rows = d->padded = (d->chunk + VL - 1) / VL * VL, size = sizeof(T);
+    long used = 0, workers = d->head.workers, shares = d->head.shares, rows = d->padded = in_vectors(d->chunk), size = sizeof(T);
     d->head.flags = area(arena, &used, workers * sizeof(Flag));
     d->columns = area(arena, &used, rows * d->H * size);
-    d->rows = area(arena, &used, d->d_weight ? d->chunk * ((d->H + VL - 1) / VL * VL) * size : 0);
+    d->rows = area(arena, &used, d->d_weight ? d->chunk * in_vectors(d->H) * size : 0);
     d->powers = area(arena, &used, (learns(d) ? d->V * rows : workers * BLOCK * WIDE) * size);
     d->parts = area(arena, &used, d->d_x ? shares * d->H * rows * size : 0);
     d->tiles = area(arena, &used, d->d_x ? workers * BLOCK * d->H * size : 0);
@@ -55,6 +72,8 @@ static long place(Decoder *d, char *arena) {
     d->most = area(arena, &used, shares * rows * size);
     d->sum = area(arena, &used, shares * rows * size);
     d->total = area(arena, &used, shares * rows * size);
+    d->left = area(arena, &used, PAIRED ? workers * left_size(d) * size : 0);
+    d->right = area(arena, &used, PAIRED && d->d_x ? workers * BLOCK / 2 * WIDE * size : 0);
     d->edge = area(arena, &used, workers * BLOCK * WIDE * size);
     d->picked = area(arena, &used, rows * size);
     d->factor = area(arena, &used, rows * size);
@@ -84,19 +103,19 @@ static Outer *const by_tiles[] = {0, outer1, outer2, outer3, outer4};
 static void pack(Decoder *d, const Worker *w, const Chunk *c) {
     long vectors = c->wide / VL, H = d->H;
     const T *x = d->x + c->n0 * H;
-    pack_block(w, d->columns, vectors, WIDEST, 1, 0, H, 0, x, H, 1, c->rows, H);
-    if (d->d_weight) pack_right(w, d->rows, x, H, (H + VL - 1) / VL, H, c->rows);
+    PACK_COLUMNS(w, d->columns, vectors, WIDEST, 1, 0, steps(H), 0, x, H, 1, c->rows, H);
+    if (d->d_weight) PACK_ROWS(w, d->rows, x, H, (H + VL - 1) / VL, H, c->rows);
     for (long r = share(vectors, w->id, w->workers) * VL; r < share(vectors, w->id + 1, w->workers) * VL; r++) {
         d->factor[r] = r < c->rows ? d->scale[c->n0 + r] : 0;
         d->class[r] = r < c->rows ? d->target[c->n0 + r] : -1;
     }
 }
 
-/* logits of m classes from v0 for a block of rows, without bias */
-static void multiply(const Decoder *d, T *z, long v0, long m, long r0, long vectors) {
-    const T *A = d->weight + v0 * d->H, *P = d->columns + r0 * d->H;
+/* logits of m classes for a block of rows, without bias; A: of W, as an operand */
+static void multiply(const Decoder *d, T *z, const T *A, long m, long r0, long vectors) {
+    const T *P = d->columns + r0 * steps(d->H);
     long lanes = vectors * VL;
-    for (long k = 0, K = d->H, n; k < K; k += n) {
+    for (long k = 0, K = steps(d->H), n; k < K; k += n) {
         long pieces = (K - k + INNER - 1) / INNER;
         n = (K - k + pieces - 1) / pieces;
         by_rows(vectors, m, A + k, K, P + k * lanes, n, z, lanes, k > 0);
@@ -145,13 +164,20 @@ static void classify(Decoder *d, const Worker *w, const Chunk *c, long s) {
         d->most[i] = LOWEST;
         d->sum[i] = d->total[i] = 0;
     }
-    for (long v0 = first_class(d, s); v0 < end; v0 += BLOCK)
+    for (long v0 = first_class(d, s); v0 < end; v0 += BLOCK) {
+        long m = end - v0 < BLOCK ? end - v0 : BLOCK;
+        const T *A = d->weight + v0 * d->H;
+#if PAIRED
+        round_rows(m, A, d->H, d->H, left_at(d, w), steps(d->H));
+        A = left_at(d, w);
+#endif
         for (long r0 = 0; r0 < c->wide; r0 += WIDE) {
-            long m = end - v0 < BLOCK ? end - v0 : BLOCK, vectors = vectors_at(c, r0);
+            long vectors = vectors_at(c, r0);
             T *z = powers_at(d, w, v0, r0, vectors * VL);
-            multiply(d, z, v0, m, r0, vectors);
+            multiply(d, z, A, m, r0, vectors);
             exponentiate(d, s, z, top_at(d, s, v0, r0), v0, m, r0, vectors * VL);
         }
+    }
 }
 
 /* of one vector of rows over all classes: the largest logit, the sum of exp of less it, the sum of logits */
@@ -195,14 +221,18 @@ static void add_weight(const Decoder *d, const Worker *w, const Chunk *c, const 
     long H = d->H, all = (H + VL - 1) / VL, lanes = vectors_at(c, r0) * VL, K = c->rows - r0;
     T *out = d->d_weight + v0 * H, *edge = d->edge + w->id * BLOCK * WIDE;
     if (K > lanes) K = lanes;
+#if PAIRED
+    round_rows(m, z, lanes, K, left_at(d, w), steps(lanes));
+    z = left_at(d, w);
+#endif
     for (long p = 0; p < all; p += WIDEST) {
         long columns = all - p < WIDEST ? all - p : WIDEST;
-        const T *panel = d->rows + (p * c->rows + r0 * columns) * VL;
+        const T *panel = d->rows + (p * steps(c->rows) + steps(r0) * columns) * VL;
         if ((p + columns) * VL <= H) {
-            by_rows(columns, m, z, lanes, panel, K, out + p * VL, H, acc);
+            by_rows(columns, m, z, steps(lanes), panel, steps(K), out + p * VL, H, acc);
             continue;
         }
-        by_rows(columns, m, z, lanes, panel, K, edge, WIDE, 0);
+        by_rows(columns, m, z, steps(lanes), panel, steps(K), edge, WIDE, 0);
         for (long v = 0; v < m; v++)
             for (long u = p * VL; u < H; u += VL) {
                 V sum = ld(edge + v * WIDE + u - p * VL);
@@ -218,13 +248,35 @@ static void add_bias(const Decoder *d, const T *z, long v0, long m, long lanes, 
         d->d_bias[v0 + v] = (acc ? d->d_bias[v0 + v] : 0) + total_of(sum);
     }
 }
-/* m rows of W as tiles [k][TILE], the left operand of a product over classes */
-static void pack_tiles(T *to, const T *W, long H, long m) {
+/* m rows of W, `row` apart, as tiles [k][TILE], the left operand of a product over classes */
+static void pack_tiles(T *to, const T *W, long row, long H, long m) {
     long whole = H / TILE, last = H % TILE;
-    for (long k = 0; k < m; k++, W += H) {
+    for (long k = 0; k < m; k++, W += row) {
         for (long t = 0; t < whole; t++) memcpy(to + (t * m + k) * TILE, W + t * TILE, TILE * sizeof(T));
         for (long i = 0; i < last; i++) to[whole * m * TILE + k * last + i] = W[whole * TILE + i];
     }
+}
+/* the same of m classes of W from v0; in pairs of classes if paired */
+static void pack_weight(const Decoder *d, UNUSED const Worker *w, T *tiles, long v0, long m) {
+    const T *W = d->weight + v0 * d->H;
+    long row = d->H;
+#if PAIRED
+    const Worker one = {w->flags, 0, 1, 0};
+    row = in_vectors(d->H);
+    pair_rows(&one, left_at(d, w), row, W, d->H, row / VL, d->H, m);
+    W = left_at(d, w);
+#endif
+    pack_tiles(tiles, W, row, d->H, steps(m));
+}
+/* parts of dx of a block of rows (+)= the tiles times z, of m classes */
+static void add_input(const Decoder *d, UNUSED const Worker *w, const T *tiles, const T *z, T *part, long m, long vectors, int acc) {
+#if PAIRED
+    const Worker one = {w->flags, 0, 1, 0};
+    T *right = d->right + w->id * BLOCK / 2 * WIDE;
+    pair_panels(&one, right, z, vectors * VL, vectors, vectors * VL, m);
+    z = right;
+#endif
+    by_tiles[vectors](d->H, tiles, steps(m), z, steps(m), part, vectors * VL, acc, 0);
 }
 /* gradients of the chunk, by a share of the classes */
 static void learn(Decoder *d, const Worker *w, const Chunk *c, long s) {
@@ -233,13 +285,13 @@ static void learn(Decoder *d, const Worker *w, const Chunk *c, long s) {
     if (d->d_x && begin == end) memset(parts, 0, d->H * c->wide * sizeof(T));
     for (long v0 = begin; v0 < end; v0 += BLOCK) {
         long m = end - v0 < BLOCK ? end - v0 : BLOCK;
-        if (d->d_x) pack_tiles(tiles, d->weight + v0 * d->H, d->H, m);
+        if (d->d_x) pack_weight(d, w, tiles, v0, m);
         for (long r0 = 0; r0 < c->wide; r0 += WIDE) {
             long vectors = vectors_at(c, r0), lanes = vectors * VL;
             T *z = powers_at(d, w, v0, r0, lanes);
             int acc = c->n0 + r0 > 0;
             subtract(d, z, top_at(d, s, v0, r0), m, v0, r0, lanes);
-            if (d->d_x) by_tiles[vectors](d->H, tiles, m, z, m, parts + r0 * d->H, lanes, v0 > begin, 0);
+            if (d->d_x) add_input(d, w, tiles, z, parts + r0 * d->H, m, vectors, v0 > begin);
             if (d->d_weight) add_weight(d, w, c, z, v0, m, r0, acc);
             if (d->d_bias) add_bias(d, z, v0, m, lanes, acc);
         }
@@ -273,7 +325,7 @@ static void run(void *p, Worker *w) {
     Decoder *d = p;
     for (long n0 = 0; n0 < d->N; n0 += d->chunk) {
         Chunk c = {n0, d->N - n0 < d->chunk ? d->N - n0 : d->chunk, 0};
-        c.wide = (c.rows + VL - 1) / VL * VL;
+        c.wide = in_vectors(c.rows);
         pack(d, w, &c);
         barrier(w);
         for (long s = w->id; s < d->head.shares; s += w->workers) classify(d, w, &c, s);

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from elman.engines.c.build import built, find_compiler
-from elman.engines.c.isa import Isa, detect
+from elman.engines.c.isa import Isa, detect, lacks_pairs
 from elman.engines.c.memory import fresh
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.engines.c.tiles import WIDEST, shuffles, tile_rows
 from elman.engines.cross_entropy import Found, Rows, Wants, chunk_rows, verify
+from elman.engines.precision import BF16, IEEE
 from elman.errors import EngineError
 
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
@@ -26,7 +27,7 @@ _PRODUCTS = [f"{kind}{n}" for kind in ("rows", "outer") for n in range(1, WIDEST
 _HEAD = ("T", "B", "chunk", "workers", "split", "shares", "flags", "done", "awaits")  # runtime.h
 _SIZES = ("N", "H", "V", "rows")
 _ARRAYS = ("x", "weight", "bias", "scale", "targets", "losses", "d_x", "d_weight", "d_bias")
-_AREAS = 14  # which it divides its arena into
+_AREAS = 16  # which it divides its arena into
 
 
 class _Decoder(ctypes.Structure):
@@ -46,12 +47,15 @@ def _library(dtype: torch.dtype, isa: Isa) -> Any:
     if isinstance(find_compiler(), str):
         return None
     name = _NAMES[dtype]
-    tile_text = f"#define TILE {tile_rows(isa, WIDEST)}\n{file('cross_entropy.h')}"
-    text = "\n".join([head(isa, name), tile_head(), shuffles(isa.lanes(name)), tile_text])
+    constants = f"#define TILE {tile_rows(isa, WIDEST)}\n#define PAIRED {int(isa.pairs)}"
+    texts = [head(isa, name), tile_head(), shuffles(isa.lanes(name)), constants]
+    text = "\n".join([*texts, file("cross_entropy.h")])
+    precision = BF16 if isa.pairs else IEEE
     try:
         linked = (runtime(isa, name), *tiles(isa, name, _PRODUCTS))
         library = _declared(built(text, isa, linked)[0])
-        verify("c", partial(_computed, library), torch.empty(0, dtype=dtype), _EXACT[dtype])
+        like = torch.empty(0, dtype=dtype)
+        verify("c", partial(_computed, library), like, _EXACT[dtype], precision)
     except EngineError as error:
         return error
     return library
@@ -67,16 +71,28 @@ def _declared(library: Any) -> Any:
 
 def losses_and_gradients(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
     """Losses and gradients, as of :func:`elman.engines.cross_entropy.in_torch`; None for types and
-    devices that there is no kernel for, for a single row, or without a compiler.
+    devices that there is no kernel for, for a single row, or without a compiler. Rows in bfloat16
+    are computed in float32, with products of bfloat16.
 
     Raises:
         BuildError: the compiler refuses it.
         DisagreementError: what it makes of it computes something else.
     """
     x = rows.x
-    if x.device.type != "cpu" or x.dtype not in _NAMES or len(x) < _FEWEST:
+    if x.device.type != "cpu" or len(x) < _FEWEST:
         return None
-    library = _library(x.dtype, detect())
+    if x.dtype is torch.bfloat16 and lacks_pairs() is None:
+        values = [None if v is None else v.float() for v in (x, rows.weight, rows.bias)]
+        wide = Rows(*values, rows.targets, rows.smoothing, BF16)  # type: ignore[arg-type]
+        result = losses_and_gradients(wide, scale, wants)
+        if result is None:
+            return None
+        gradients = (None if v is None else v.to(x.dtype) for v in result[1:])
+        return Found(result.losses, *gradients)
+    if x.dtype not in _NAMES:
+        return None
+    isa = detect()
+    library = _library(x.dtype, isa.with_pairs() if rows.precision == BF16 else isa)
     if isinstance(library, EngineError):
         raise library
     return None if library is None else _computed(library, rows, scale, wants)

@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.engines import registry
 from elman.engines.cross_entropy import CrossEntropy, Found, Rows, Wants, accumulated, in_torch
+from elman.engines.precision import IEEE
 from elman.errors import BuildError, DisagreementError, EngineError, InputError, warn_once
 from elman.nn.autograd.function import through_torch_ops
 from elman.nn.autograd.transforms import late_cotangents
@@ -26,11 +27,13 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 @dataclass(frozen=True)
 class Rule:
-    """Reduction of the losses of rows, with the arguments of torch's cross entropy."""
+    """Reduction of the losses of rows, with the arguments of torch's cross entropy; ``precision``
+    of products."""
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
     reduction: Reduction = "mean"
+    precision: str = IEEE
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +87,8 @@ class Decoding:
 
     def _run_engine(self, x: Tensor, targets: Tensor, scale: Tensor, wants: Wants) -> Found:
         """Run the engine, or torch ops if there is none or an engine chosen by ``auto`` fails."""
-        rows = Rows(x, self.weight, self.bias, targets, self.rule.label_smoothing)
+        smoothing, precision = self.rule.label_smoothing, self.rule.precision
+        rows = Rows(x, self.weight, self.bias, targets, smoothing, precision)
         if self.engine is not None and len(x):
             try:
                 result = self.engine(rows, scale, wants)
@@ -209,7 +213,7 @@ def check_targets(targets: Tensor, vocabulary: int, ignored: int) -> None:
 # x, weight and bias are wanted; the rule; an engine's name, or ``auto``
 _SCHEMA = (
     "Tensor x, Tensor weight, Tensor? bias, Tensor targets, bool[] wants, "
-    "int ignore_index, float label_smoothing, str reduction, str engine"
+    "int ignore_index, float label_smoothing, str reduction, str precision, str engine"
 )
 
 
@@ -224,6 +228,7 @@ def trace_loss(
         rule.ignore_index,
         float(rule.label_smoothing),
         rule.reduction,
+        rule.precision,
         fixed_engine("auto"),
     )
     return torch.ops.elman.linear_cross_entropy(x, weight, bias, targets, wants, *settings)[0]
@@ -279,8 +284,8 @@ def _(cotangents: Tensor, *arguments: Any) -> list[Tensor]:
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, ctx.wants, ignored, smoothing, ctx.reduction, engine = inputs
-    ctx.how = ctx.wants, ignored, smoothing, ctx.reduction, engine
+    *tensors, ctx.wants, ignored, smoothing, ctx.reduction, precision, engine = inputs
+    ctx.how = ctx.wants, ignored, smoothing, ctx.reduction, precision, engine
     ctx.save_for_backward(*(tensors if ctx.reduction == "none" else output[1:]))
 
 
@@ -292,7 +297,7 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
     gradients: Any = [next(results) if is_wanted else None for is_wanted in ctx.wants]
     if ctx.reduction != "none" and d_loss is not None:
         gradients = scale_gradients(gradients, d_loss)
-    return *gradients, *(None for _ in range(6))
+    return *gradients, *(None for _ in range(7))
 
 
 linear_cross_entropy.register_autograd(_backward, setup_context=_setup_context)

@@ -13,6 +13,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.checks import check_choice, check_flag, check_index, check_list, check_share, check_size
 from elman.engines.cross_entropy import Wants, accumulated
+from elman.engines.precision import BF16, IEEE
 from elman.errors import InputError, ShapeError
 from elman.nn.autograd.cross_entropy import (
     DecoderLoss,
@@ -27,7 +28,14 @@ from elman.nn.autograd.transforms import transform_reason
 from elman.nn.call.dense import as_tensor, check_dense, check_factory
 from elman.nn.call.layout import cast_to
 from elman.nn.compile.names import transforming
-from elman.nn.engine_choice import autocast_type, exports_onnx, requested_engine
+from elman.nn.engine_choice import (
+    autocast_type,
+    exports_onnx,
+    requested_engine,
+)
+from elman.plan.spec import USUAL
+from elman.torch_internals import constant, fp32_precision
+from elman.tuning.precision import lacks_bf16
 
 _IGNORED = -100  # torch's
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -49,7 +57,9 @@ class LinearCrossEntropyLoss(nn.Module):
     The forward computes the gradient while it has the logits; with ``reduction="none"`` the
     backward recomputes them. Second derivatives, ``torch.func``, forward-mode derivatives, class
     weights, ``out_features`` and probabilities as targets use torch's computation with all logits.
-    Under autocast on a CPU it computes in its weights' dtype; the loss is float32, as in torch.
+    Under autocast on a CPU, or with ``torch.backends.mkldnn.matmul.fp32_precision = "bf16"``, a
+    float32 decoder rounds both operands of each product to bfloat16 where the processor multiplies
+    these; all else is float32, as is the loss in torch.
     Source of the idea, for GPUs: "Cut your losses in large-vocabulary language models" (Wijmans et
     al., arXiv 2411.09009v2); the formulas are in ``engines/cross_entropy.py``.
 
@@ -175,16 +185,20 @@ class LinearCrossEntropyLoss(nn.Module):
                 (rows, weight, bias), weight.dtype if kind == "cpu" else half
             )
         with torch.autocast(kind, enabled=False) if half is not None else nullcontext():
-            loss = self._loss(rows, weight, bias, target)
+            loss = self._loss(rows, weight, bias, target, half is torch.bfloat16)
         loss = loss.to(accumulated(rows.dtype) if half is not None else rows.dtype)
         if self.reduction != "none":
             return loss
         return loss.reshape(*input.shape[:-1], *self.out_features)
 
-    def _loss(self, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-        """The loss of rows x [N, H], of one type with weight and bias."""
+    def _loss(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, casts: bool
+    ) -> Tensor:
+        """The loss of rows x [N, H], of one type with weight and bias; ``casts``: whether autocast
+        asks for bfloat16."""
         ignored = _IGNORED if self.ignore_index is None else self.ignore_index
-        rule = Rule(ignored, self.label_smoothing, self.reduction)
+        precision = _precision(x.dtype, x.device.type, casts)
+        rule = Rule(ignored, self.label_smoothing, self.reduction, precision)
         classes = not targets.is_floating_point()
         targets = targets.long() if classes else targets
         tensors = (x, weight) if bias is None else (x, weight, bias)
@@ -240,6 +254,18 @@ class LinearCrossEntropyLoss(nn.Module):
             value = getattr(self, name)
             fields += [f"{name}={value!r}"] if value != default else []
         return ", ".join(fields)
+
+
+def _precision(dtype: torch.dtype, kind: str, casts: bool) -> str:
+    """The precision of products, as autocast or torch's switch for products asks for."""
+    return BF16 if kind == "cpu" and _rounds(dtype, casts) else IEEE
+
+
+@constant
+def _rounds(dtype: torch.dtype, casts: bool) -> bool:
+    """Whether operands on a CPU are to be rounded, and can be."""
+    wanted = casts or fp32_precision("mkldnn", "matmul") == BF16
+    return wanted and lacks_bf16(USUAL, dtype, "cpu", requested_engine("auto")) is None
 
 
 def _check_tensor(name: str, value: Any) -> None:
