@@ -128,7 +128,8 @@ def bf16() -> str:
     """A table of products of bfloat16: how many times as fast a training step is as in float32, and
     as torch's layers."""
     lines = [
-        "| layer (T, B, H), or loss (rows, classes, H) | float32 | bf16 | speed-up | over torch | over torch under autocast |",
+        "| layer (T, B, H), or loss (rows, classes, H) | float32 | bf16 | speed-up | over torch "
+        "| over torch under autocast |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for case, row in script_rows("bf16").items():
