@@ -203,9 +203,12 @@ def verify(
     x, weight, bias = (value.to(like) for value in (x, weight / 6, bias))
     scale = scale.to(like.device, accumulated(like.dtype))
     rows = Rows(x, weight, bias, targets.to(like.device), 0.1, precision)
-    exact = [value.double().cpu() for value in (x, weight, bias, scale)]
+    wide_x, wide_weight, wide_bias, wide_scale = (
+        value.double().cpu() for value in (x, weight, bias, scale)
+    )
+    exact = Rows(wide_x, wide_weight, wide_bias, targets, 0.1, precision)
     wants = Wants(True, True, True)
-    expected = in_torch(Rows(*exact[:3], targets, 0.1, precision), exact[3], wants)
+    expected = in_torch(exact, wide_scale, wants)
     actual = compute(rows, scale, wants)
     if actual is None:
         raise DisagreementError(engine, "LinearCrossEntropyLoss", "it computes nothing")
