@@ -51,6 +51,8 @@ USES = {
     "gated_slot_attention": "To recall from a small, fixed number of slots.",
     "mamba": "For Mamba models, and for filters of each channel by itself.",
     "mamba2": "For Mamba-2 models; the layer is `elman.layers.Mamba2`.",
+    "m2rnn": "A recurrence that is nonlinear in a matrix state, for tasks that track states.",
+    "lstmn": "An LSTM that looks back at its last M steps by attention.",
     "plastic_rnn": "To learn within a sequence, by Hebbian traces of synapses.",
     "rwkv6": "For RWKV-6 models.",
     "mlstm": "For xLSTM models, together with `slstm`; the layer is `elman.layers.MLSTM`.",

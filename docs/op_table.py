@@ -30,6 +30,7 @@ _VECTOR: Shape = (("n",),)
 _MATRIX: Shape = (("n",), ("m",))
 _SHOWN = {  # inside the circle
     "lin": "+", "mul": "×", "div": "÷", "matmul": "@", "outer": "⊗", "transpose": "ᵀ",
+    "bmm": "@", "swapaxes": "ᵀ",
     "sigmoid": "σ", "sum": "Σ",
 }  # fmt: skip
 _OPERANDS = {  # kind (or op) -> what its operands are called, and their shapes
@@ -37,6 +38,9 @@ _OPERANDS = {  # kind (or op) -> what its operands are called, and their shapes
     "where": (("c", _VECTOR), ("x", _VECTOR), ("y", _VECTOR)),
     "matmul": (("W", _MATRIX), ("x", (("m",),))),
     "outer": (("x", _VECTOR), ("y", (("m",),))),
+    "bmm": (("S", ((("n", "m"),),)), ("U", ((("m", "n"),),))),
+    "swapaxes": (("S", ((("n", "m"),),)),),
+    "roll": (("S", ((("n", "m"),),)),),
     "reduce": (("x", _VECTOR),),
     "spread": (("x", ((4,),)),),
     "scan": (("x", _VECTOR),),
@@ -112,6 +116,12 @@ def _result(name: str, operands: list[Shape]) -> tuple[Shape, tuple[Hashable, ..
         return first[:1], ()
     if name == "outer":
         return (*first, *operands[1]), ()
+    if name == "bmm":
+        return ((("n", "n"),),), ()
+    if name == "swapaxes":
+        return ((("m", "n"),),), ()
+    if name == "roll":
+        return first, (1,)
     if kind == "spread":
         return _VECTOR, ()
     return (first[::-1] if kind == "move" else first), ()

@@ -5,6 +5,7 @@ Values stay O(1): whatever could grow is squashed, and what is divided by is kep
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
@@ -442,4 +443,66 @@ def reusing_cells(draw: st.DrawFn) -> Drawn:
     results = [f"0.5 * tanh({value}) + 0.5 * {name}" for name, value in states.items()]
     write = _Writer(draw, lines, weights=weights)
     text = _text(write, {"x": "I", "k": "H"}, dict.fromkeys(states, "H"), {}, results)
+    return Drawn(text, draw(SIZES), draw(SIZES), 2)
+
+
+MADE = {  # dims of a value -> formulas of others: {a}, {b}: its rows and columns, {c}: any axis
+    2: """{ac} @ {cb} | {ca}.T @ {cb} | {ac} @ {bc}.T | {ac} @ {w:c, b} | {w:a, c} @ {cb} | {ba}.T
+{ac} @ {w:b, c}.T | outer({a}, {b}) | {ab} + {ab} | {ab} * {ab} | rows({a}) * {ab} | {s} * {ab}
+columns({b}) - {ab} | {w:a, b} * {ab} | {ab} + columns({w:b}) | rows({w:a}) * {ab} | sigmoid({ab})
+softmax({ab}, axis=0) | softmax({ab}, axis=1) | where({ab} > 0.1234, {ab}, {ab}) | {ab} / (2 + {s})
+shift({ab}, {b}) | shift({ab}.T, {a}).T | {ab} - columns(amax({ab}, axis=0)) | exp(-abs({ab}))""",
+    1: """{ab} @ {b} | {ba}.T @ {b} | sum({ab}, axis=1) | mean({ba}, axis=0) | amax({ab}, axis=1)
+amax({ba}, axis=0) | var({ba}, axis=0) | {w:a, b} @ {b} | {a} * {a} | softmax({a}) | sigmoid({a})
+{a} + {w:a} | {s} * {a} | {ab} @ {w:b}""",
+    0: "mean({ab}) | amax({ab}) | mean({a}) | {s} - {w} | sigmoid({s}) | sum({a} * {a})",
+}
+
+
+@st.composite
+def matrix_cells(draw: st.DrawFn) -> Drawn:
+    """A cell with matrices as states, weights and inputs; ``I`` is its rows K, ``H`` columns V."""
+    names = {"q": "K", "x": "V", "m": "", "A": "V, K", "S": "K, V", "h": "V"}
+    values = dict(names)
+    weights: dict[str, str] = {}
+    lines: list[str] = []
+
+    def pick(dims: str) -> str:
+        fits = [name for name, own in values.items() if own == dims]
+        return draw(st.sampled_from(fits[::-1])) if fits else make(dims, deepest=True)
+
+    def weight(dims: str) -> str:
+        old = [name for name, own in weights.items() if own == dims]
+        if old and draw(st.booleans()):
+            return draw(st.sampled_from(old))
+        weights[name := f"w{len(weights)}"] = dims
+        return name
+
+    def make(dims: str, *, deepest: bool = False) -> str:
+        axes = dict(zip("ab", dims.split(", "), strict=False)) if dims else {}
+        choices = [text for row in MADE[len(axes)].split("\n") for text in row.split(" | ")]
+        choices = ["outer({a}, {b})"] if deepest and len(axes) == 2 else choices
+        text = draw(st.sampled_from(choices))
+        for axis in "abc":
+            axes.setdefault(axis, draw(st.sampled_from(["K", "V"])))
+
+        def filled(hole: re.Match[str]) -> str:
+            kind, _, of = hole[1].partition(":")
+            if kind == "w":
+                return weight(", ".join(axes[axis] for axis in of.split(", ")) if of else "")
+            return pick("" if kind == "s" else ", ".join(axes[axis] for axis in kind))
+
+        made = re.sub(r"\{([^}]*)\}", filled, text)
+        lines.append(f"v{len(lines)} = tanh({made})")
+        values[f"v{len(lines) - 1}"] = dims
+        return f"v{len(lines) - 1}"
+
+    for _ in range(draw(st.integers(2, 7))):
+        make(draw(st.sampled_from(["K, V", "K, V", "V, K", "K, K", "V, V", "K", "V", ""])))
+    output, state = draw(st.sampled_from(["V", "K", "K, V"])), {"S": "K, V", "h": "V"}
+    made = [f"0.5 * {name} + 0.5 * {pick(dims)}" for name, dims in state.items()]
+    write = _Writer(draw, lines, weights=weights)
+    inputs = {name: names[name] for name in ("q", "x", "m", "A")}
+    results = [pick(output), *made]
+    text = _text(write, inputs, state, {"y": output}, results)
     return Drawn(text, draw(SIZES), draw(SIZES), 2)

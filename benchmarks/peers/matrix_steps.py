@@ -147,6 +147,26 @@ def mlstm(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
     return _read(C, q) / bottom[:, None], (C, n, top)
 
 
+def m2rnn(inputs: Row, static: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v, f), (W,), (S,) = inputs, static, states
+    S = torch.lerp(torch.tanh(torch.baddbmm(_outer(k, v), S, W)), S, _wide(f))
+    return _read(S, q), (S,)
+
+
+def lstmn(inputs: Row, weights: Row, states: Row) -> tuple[Tensor, Row]:
+    """One row of the tapes after the other."""
+    (x,), (W, R, b, A, B, C, v), (hidden, memory, past) = inputs, weights, states
+    scores = [torch.tanh(F.linear(h, A) + past @ B.T + x @ C.T) @ v for h in hidden.unbind(1)]
+    shares = torch.stack(scores, 1).softmax(1).unbind(1)
+    past = sum((s[:, None] * h for s, h in zip(shares, hidden.unbind(1))), torch.zeros_like(past))
+    c = sum((s[:, None] * m for s, m in zip(shares, memory.unbind(1))), torch.zeros_like(past))
+    i, f, o, g = F.linear(torch.cat([x, past], 1), torch.cat([W, R], 1), b).chunk(4, 1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    h = torch.sigmoid(o) * torch.tanh(c)
+    tapes = (torch.cat([tape[:, 1:], new[:, None]], 1) for tape, new in ((hidden, h), (memory, c)))
+    return h, (*tapes, past)
+
+
 def _gradients(loss: Tensor, *of: Tensor) -> Row:
     return torch.autograd.grad(loss, of, create_graph=True)
 
@@ -176,6 +196,6 @@ STEPS: dict[str, MatrixStep] = {
         *(linear_attention, retention, gla, hgrn2, gated_slot_attention, mamba, mamba2, rwkv6),
         plastic_rnn,
         *(delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear),
-        mlstm,
+        *(mlstm, m2rnn, lstmn),
     )
 }

@@ -145,6 +145,11 @@ def one_hot(v: torch.Tensor, groups: int) -> torch.Tensor:
     return torch.nn.functional.one_hot(own.argmax(-1), own.shape[-1]).flatten(-2).to(v)
 
 
+def outer(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """All products of units, [.., K, V]."""
+    return k[..., :, None] * v[..., None, :]
+
+
 ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language, and in torch's
     "lin": (
         lambda x, h, m, W, w, u: 2 * x - 0.5 * h + m + 3 * w - u - 1,
@@ -294,6 +299,28 @@ ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language
     "fold": (
         lambda x, h, *_: ops.sum(ops.rows(x) * ops.sin(ops.outer(x, h)), axis=0) * h,
         lambda x, h, *_: (x[..., None] * torch.sin(x[..., :, None] * h[..., None, :])).sum(-2) * h,
+    ),
+    "bmm": (
+        lambda x, h, m, W, w, u: (
+            ops.tanh(ops.outer(x, h)).T
+            @ (ops.sin(ops.outer(h, x)) @ ops.outer(w, h) @ ops.cos(ops.outer(h, h)).T)
+            @ x
+        ),
+        lambda x, h, m, W, w, u: (
+            outer(x, h).tanh().mT
+            @ (outer(h, x).sin() @ outer(w.expand_as(h), h) @ outer(h, h).cos().mT)
+            @ x[..., None]
+        ).squeeze(-1),
+    ),
+    "swapaxes": (
+        lambda x, h, *_: ops.sum(ops.outer(x, h).T * ops.sin(ops.outer(x, h)), axis=0),
+        lambda x, h, *_: (outer(h, x) * outer(x, h).sin()).sum(-2),
+    ),
+    "roll": (
+        lambda x, h, *_: ops.shift(ops.outer(x, h), ops.tanh(x)).T @ h,
+        lambda x, h, *_: (
+            torch.cat([outer(x, h)[..., 1:, :], x.tanh()[..., None, :]], -2) * h[..., None]
+        ).sum(-2),
     ),
     "sign": (
         lambda x, h, *_: ops.abs(ops.abs(x) - h) * x,

@@ -45,6 +45,6 @@ def test_no_function_is_left_out():
     reducing = {"concat", "split", "layer_norm", "rms_norm", "softmax", "mean", "sum", "var"}
     reducing |= {"amax", "hardmax", "cumsum", "spread"}  # test_groups.py
     other = {"dropout", "zoneout", "noise", "uniform"}  # test_draws.py
-    other |= {"outer", "rows", "columns"}  # test_matrices.py
+    other |= {"outer", "rows", "columns", "shift"}  # test_matrices.py
     other |= {"spike", "straight_through", "clip_gradient"}  # test_spikes.py
     assert set(ops.__all__) - reducing - other <= SINGLE.keys() | DOUBLE.keys()

@@ -17,7 +17,20 @@ from elman.errors import EngineError, InputError, ShapeError, TraceError
 from elman.ir.types import names_in
 from elman.lowered.lower import lower
 from elman.lowered.verify import verify
-from elman.ops import amax, columns, exp, mean, outer, rows, sigmoid, softmax, tanh, var
+from elman.ops import (
+    amax,
+    columns,
+    concat,
+    exp,
+    mean,
+    outer,
+    rows,
+    shift,
+    sigmoid,
+    softmax,
+    tanh,
+    var,
+)
 from elman.ops import sum as total
 from elman.passes.merge import merge_steps
 from elman.plan.build import program
@@ -125,7 +138,57 @@ def step_synaptic(inputs, states, weights):
     return (torch.einsum("bkv,bv->bk", A * S, h) + h @ A.softmax(1).T,), (S, h)
 
 
+@cell(
+    input="q[K], k[K], v[V], f",
+    state="S[K, V], U[V, K]",
+    output="y[V]",
+    weights="W[V, K], M[K, K]",
+)
+def multiplied(q, k, v, f, S, U, W, M):
+    """Products of matrices: with weights on both sides, of two states, of transposes."""
+    f = sigmoid(f)
+    made = 0.3 * tanh(M @ S + W.T @ outer(v, v) + S @ W @ S + M.T @ U.T + outer(k, v))
+    U = 0.5 * U + 0.1 * tanh(S.T @ (0.3 * S) @ U + v.shape[0] * W + S.T @ U.T @ (M.T @ U.T).T)
+    S = f * S + (1 - f) * made + 0.1 * (tanh(S @ U) + M) @ S
+    return S.T @ q, S, U
+
+
+def step_multiplied(inputs, states, weights):
+    """As :func:`multiplied`, in torch."""
+    (q, k, v, f), (S, U), (W, M) = inputs, states, weights
+    f = torch.sigmoid(f)[:, None, None]
+    kv, vv = k[:, :, None] * v[:, None], v[:, :, None] * v[:, None]
+    made = 0.3 * torch.tanh(M @ S + W.T @ vv + S @ W @ S + M.T @ U.mT + kv)
+    inner = S.mT @ (0.3 * S) @ U + v.shape[1] * W + S.mT @ U.mT @ U @ M
+    U = 0.5 * U + 0.1 * torch.tanh(inner)
+    S = f * S + (1 - f) * made + 0.1 * (torch.tanh(S @ U) + M) @ S
+    return (torch.einsum("bkv,bk->bv", S, q),), (S, U)
+
+
+@cell(input="x[I]", state="S[K, V]", output="y[V], z[K]", weights="W[V, V], P[V, I]")
+def window(x, S, W, P):
+    """Attention over the last values of a projection; the largest, and softmax, along both axes."""
+    x = P @ x
+    S = shift(S, x)
+    shares = softmax(S @ (W @ x))
+    y = S.T @ shares + amax(S, axis=0) + softmax(S, axis=0).T @ amax(S.T * 2, axis=0)
+    return y, softmax(S.T, axis=1).T @ x, S
+
+
+def step_window(inputs, states, weights):
+    """As :func:`window`, in torch."""
+    (x,), (S,), (W, P) = inputs, states, weights
+    x = x @ P.T
+    S = torch.cat([S[:, 1:], x[:, None]], 1)
+    shares = torch.einsum("bkv,bv->bk", S, x @ W.T).softmax(-1)
+    y = torch.einsum("bkv,bk->bv", S, shares) + S.amax(1)
+    y = y + torch.einsum("bkv,bk->bv", S.softmax(1), 2 * S.amax(2))
+    return (y, torch.einsum("bkv,bv->bk", S.softmax(1), x)), (S,)
+
+
 CASES = {
+    "multiplied": (multiplied, step_multiplied),
+    "window": (window, step_window),
     "projected": (projected, step_projected),
     "stabilised": (stabilised, step_stabilised),
     "whole": (whole, step_whole),
@@ -145,7 +208,7 @@ def module_of(chosen, K, V, dtype, **options):
         return tuple(axes[name] for name in (block if isinstance(block, tuple) else (block,)))
 
     inputs, states = ([size(entry) for entry in group] for group in (chosen.inputs, chosen.states))
-    sizes = {"K": K} if chosen in (whole, projected, synaptic) else {}
+    sizes = {"K": K} if chosen in (whole, projected, synaptic, window) else {}
     net = elman.Recurrent(chosen, inputs[0][-1], V, dtype=dtype, **sizes, **options)
     return net, inputs, states
 
@@ -194,7 +257,7 @@ def test_values_and_gradients(name, K, V, T, B, dtype):
         assert_same(f"tensor {k}", *(value.detach() for value in pair), dtype, T)
 
 
-@pytest.mark.parametrize("chosen", [delta, stabilised], ids=["delta", "stabilised"])
+@pytest.mark.parametrize("chosen", [delta, stabilised, multiplied, window], ids=lambda c: c.name)
 def test_unequal_lengths_resets_and_masks(chosen):
     """Packed rows, ``lengths=``, ``reset=`` and ``mask=`` agree with engine reference."""
     need_engine("c")
@@ -298,14 +361,21 @@ def test_matrices_as_inputs_and_outputs():
     torch.testing.assert_close(stream.state[0, 0], last[0, 0])
 
 
-def test_second_derivatives():
-    """Gradients of gradients are those of finite differences."""
-    net, inputs, _ = module_of(delta, 2, 3, F64)
+@pytest.mark.parametrize("chosen", [delta, multiplied, window], ids=lambda c: c.name)
+def test_second_derivatives(chosen):
+    """Gradients, and gradients of these, are those of finite differences."""
+    net, inputs, _ = module_of(chosen, 2, 3, F64)
     x = tuple(value.requires_grad_() for value in drawn(inputs, 3, 1, seed=6))
-    assert torch.autograd.gradgradcheck(lambda *row: net(row)[0], x)
+
+    def output(*row):
+        out, _ = net(row)
+        return out[0] if isinstance(out, tuple) else out
+
+    assert torch.autograd.gradcheck(output, x)
+    assert torch.autograd.gradgradcheck(output, x)
 
 
-@pytest.mark.parametrize("chosen", [delta, stabilised], ids=["delta", "stabilised"])
+@pytest.mark.parametrize("chosen", [delta, stabilised, multiplied, window], ids=lambda c: c.name)
 def test_every_schedule(chosen):
     """Two workers share samples, and chunks; one sample is one worker's. Again and again, since
     workers that race may be lucky."""
@@ -384,13 +454,16 @@ def test_lowered_programs_are_verified():
 @pytest.mark.parametrize(
     ("formula", "message"),
     [
-        (lambda k, S: S @ S, "multiplied with vectors alone"),
+        (lambda k, S: S @ S, r"cannot multiply \[K, V\] and \[K, V\]"),
+        (lambda k, S: S @ 2.0, "one side is a scalar"),
+        (lambda k, S: shift(k, k), "shift moves the rows of a matrix"),
+        (lambda k, S: shift(S, k), "the new row is a vector"),
+        (lambda k, S: concat(S, S), "cannot concat .* it is a matrix of each sample"),
+        (lambda k, S: softmax(S, axis=2), "softmax: a matrix .* has axes 0 and 1, not 2"),
         (lambda k, S: k @ S, "a vector is on the left"),
-        (lambda k, S: amax(S, axis=0), r"over the rows of a matrix \[K, V\] \(axis=0\)"),
         (lambda k, S: total(S, axis=2), "has axes 0 and 1, not 2"),
         (lambda k, S: S + k, "K"),
         (lambda k, S: rows(k) + 1.0, "no value until it meets a matrix"),
-        (lambda k, S: S.T, "read by a product with a vector alone"),
     ],
 )
 def test_formulas_that_are_refused(formula, message):

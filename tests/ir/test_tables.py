@@ -21,7 +21,7 @@ LEAVES = {op.name for op in OPS.values() if op.kind == "leaf"}
 MOVES = {op.name for op in OPS.values() if op.kind == "move"}
 WRITTEN = {"add", "sub", "neg"}  # only before the canonical form: a sum with coefficients after it
 _MOVED = {"split", "concat", "training", "per_sample"}  # gone after the canonical form
-STRUCTURAL = {"lin", "matmul", "outer", "transpose"} | {  # own C code
+STRUCTURAL = {"lin", "matmul", "bmm", "outer", "transpose"} | {  # own C code
     op.name for op in OPS.values() if op.kind in ("reduce", "spread", "scan")
 }
 
@@ -75,6 +75,7 @@ EVERY = {  # what a cell author may call -> a call of it on vectors x, h, a scal
     "pow": lambda x, h, m: ops.pow(x, h) + h**2.5 + 2**h,
     "remainder": lambda x, h, m: ops.remainder(h, x) + h % 0.5 + 2 % h,
     "rows": lambda x, h, m: ops.sum(ops.rows(h) + ops.outer(x, h), axis=1),
+    "shift": lambda x, h, m: ops.shift(ops.outer(x, h), x) @ h,
     "split": lambda x, h, m: ops.split(h, 1)[0],
     "spread": lambda x, h, m: ops.spread(ops.mean(h, groups=4), x),
     "sum": lambda x, h, m: h * ops.sum(x),

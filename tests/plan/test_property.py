@@ -22,7 +22,7 @@ from elman.plan.schedule import Blocks
 from elman.plan.spec import OPTIMIZATIONS
 from helpers import Case, Sizes, assert_all_same, oracle, random_case
 from kernels import c_kernel, case_of, ill_conditioned, scheduled
-from random_cells import Drawn, drawn_cells, reusing_cells
+from random_cells import Drawn, drawn_cells, matrix_cells, reusing_cells
 
 PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])
 PRICES = st.builds(Prices, PRICE, PRICE, PRICE, PRICE, PRICE)
@@ -116,4 +116,20 @@ def with_static(drawn: Drawn) -> Drawn:
 )
 def test_random_cells_with_held_states(drawn, T, B, schedules, **options):
     """What depends on static inputs is held by states; engine c reads their rows anywhere."""
+    check(case_of(drawn, T, B, torch.float64), schedules, **options)
+
+
+@pytest.mark.slow
+@given(
+    drawn=matrix_cells(),
+    T=st.sampled_from([1, 2, 5, 19]),
+    B=st.integers(1, 4),
+    prices=PRICES,
+    tape=TAPES,
+    without=WITHOUT,
+    training=st.sampled_from([True, True, True, False]),
+    schedules=SCHEDULES,
+)
+def test_random_cells_with_matrices(drawn, T, B, schedules, **options):
+    """Products, transposes, windows and reductions of matrices per sample, in any combination."""
     check(case_of(drawn, T, B, torch.float64), schedules, **options)

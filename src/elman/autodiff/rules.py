@@ -160,6 +160,20 @@ def _matmul(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     return b.make("outer", (d, vector), (), matrix.shape), back
 
 
+def _bmm(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    left, right = n.args
+    if "L" in n.data:
+        pairs = ((right, d), ("R",)), ((left, d), ())
+    elif "R" in n.data:
+        pairs = ((d, right), ()), ((d, left), ("L",))
+    else:
+        pairs = ((d, right), ("R",)), ((left, d), ("L",))
+    return tuple(
+        b.make("bmm", args, data, arg.shape)
+        for arg, (args, data) in zip(n.args, pairs, strict=True)
+    )
+
+
 def _outer(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     left, right = n.args
     return (
@@ -201,7 +215,10 @@ VJP: dict[str, Row] = {
     "tile": lambda b, n, d: (b.make("fold", (d,), (), n.args[0].shape),),
     "fold": lambda b, n, d: (b.make("tile", (d,), (), n.args[0].shape),),
     "cumsum": _cumsum,
+    "swapaxes": lambda b, n, d: (b.make("swapaxes", (d,), (), n.args[0].shape),),
+    "roll": lambda b, n, d: (b.make("roll", (d,), (-n.data[0],)),),
     "matmul": _matmul,
+    "bmm": _bmm,
     "outer": _outer,
     "transpose": lambda b, n, d: (b.make("transpose", (d,), (), n.args[0].shape),),
 }

@@ -72,6 +72,7 @@ class Structure:
         return "; ".join(descriptions) + f"; {self.degree.name.lower()} in the state"
 
 
+_LINEAR = ("lin", "matmul", "sum", "mean", "fold")
 Dependence = dict[Node, JacobianPattern]
 
 
@@ -133,9 +134,9 @@ class _Walk:
         highest = max(degrees, default=Degree.CONSTANT)
         if highest == Degree.CONSTANT:
             return highest
-        if value.op in ("lin", "matmul", "sum", "mean", "fold", "spread", "tile", "cumsum"):
+        if OPS[value.op].kind in ("scan", "spread") or value.op in _LINEAR:
             return highest
-        if value.op == "mul":
+        if value.op in ("mul", "bmm"):
             return highest if Degree.CONSTANT in degrees else Degree.NONLINEAR
         if value.op == "div" and degrees[1] == Degree.CONSTANT:
             return highest

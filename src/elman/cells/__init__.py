@@ -35,6 +35,8 @@ from elman.cells.lru import lru as lru
 from elman.cells.lstm import lstm as lstm
 from elman.cells.lstm_layernorm import lstm_layernorm as lstm_layernorm
 from elman.cells.lstm_peephole import lstm_peephole as lstm_peephole
+from elman.cells.lstmn import lstmn as lstmn
+from elman.cells.m2rnn import m2rnn as m2rnn
 from elman.cells.mamba import mamba as mamba
 from elman.cells.mamba2 import mamba2 as mamba2
 from elman.cells.mgu import mgu as mgu
@@ -89,6 +91,12 @@ ADDITIVE = (
     plastic_rnn,
 )
 CORRECTING = (delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear)
-MATRIX = (*ADDITIVE, *CORRECTING, mlstm)  # a matrix is their state: engines reference and c
+MATRIX = (
+    *ADDITIVE,
+    *CORRECTING,
+    mlstm,
+    m2rnn,
+    lstmn,
+)  # a matrix is their state: engines reference and c
 MORE = (*SPIKING, *GATED, *OSCILLATING, *TIMED)
 ALL = (*CORE, *SIZED, *MORE, *RANDOM, *MATRIX)

@@ -34,6 +34,8 @@ _SPOKEN = {
     "minimum": "min",
     "maximum": "max",
     "matmul": "@",
+    "bmm": "@",
+    "swapaxes": "ᵀ",
     "fold": "sum of rows",
     "tile": "columns",
 }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from elman.frontend.lines import describe, refuse
-from elman.frontend.trace import AlongAxis, Tracer, lift, vector_dim
+from elman.frontend.lines import describe, mismatch, refuse, where_called
+from elman.frontend.trace import AlongAxis, Tracer, lift, pointwise, vector_dim
+from elman.ir.graph import node
+from elman.ir.types import is_matrix, matrix_axes
 
-__all__ = ["columns", "outer", "rows"]
+__all__ = ["columns", "outer", "rows", "shift"]
 
 
 def _along(name: str, v: Any, axis: int) -> Tracer:
@@ -54,3 +56,26 @@ def outer(k: Any, v: Any) -> Tracer:
         >>> y = outer(h, c) @ c
     """
     return rows(k) * columns(v)
+
+
+def shift(S: Any, v: Any) -> Tracer:
+    """The rows of a matrix per sample [n, H] moved up by one, with v [H] as the last one: a window
+    over the last n values of v.
+
+    Raises:
+        TraceError: S is no matrix per sample, or has several parts.
+        ShapeError: v has another number of units than a row of S.
+
+    Example:
+        >>> y = shift(outer(h, c), c) @ c
+    """
+    matrix, row, where = lift(S), lift(v), where_called()
+    if not is_matrix(matrix):
+        refuse(f"shift moves the rows of a matrix, not of {describe(matrix)}", 'state="S[n, H]"')
+    n, columns_dim = matrix_axes(matrix)
+    if row.shape != ((columns_dim,),):
+        raise mismatch("shift", matrix, row, "the new row is a vector [H], of a matrix S[n, H]")
+    count = Tracer(node("count", (), (n,), where=where))
+    last = node("one_hot", ((count - 1).node,), (), ((n,),), where)
+    moved = node("roll", (matrix,), (-1,), matrix.shape, where)
+    return pointwise("where", AlongAxis(last, 0), AlongAxis(row, 1), Tracer(moved))

@@ -15,7 +15,15 @@ from elman.frontend.dims import UncutError, check_cut
 from elman.frontend.functions import concat, exp, split, sqrt, stop_gradient
 from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import describe, refuse, where_called
-from elman.frontend.trace import AlongAxis, Tracer, lift, per_sample, sum_of_axis, vector_dim
+from elman.frontend.trace import (
+    AlongAxis,
+    Tracer,
+    lift,
+    per_sample,
+    sum_of_axis,
+    transpose,
+    vector_dim,
+)
 from elman.ir.graph import Node, node
 from elman.ir.types import Dim, Shape, is_matrix, matrix_axes, parse_dim, show_dim
 
@@ -75,7 +83,7 @@ def amax(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tr
     neighbouring units: [G].
 
     NaN is the largest. Units that tie share the gradient equally, as with torch.amax. Of a matrix
-    per sample ``axis=1`` is the largest of each row: [K].
+    per sample ``axis=1`` is the largest of each row, [K], and ``axis=0`` of each column, [V].
 
     Example:
         >>> h = h - amax(h)
@@ -159,8 +167,8 @@ def rms_norm(v: Any, *sizes: Any, groups: Groups = 1, eps: float = 1e-5) -> Trac
 
 def softmax(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
     """exp(v) divided by its sum over all units, or over each of ``groups`` equal groups of
-    neighbouring units, or over each row of a matrix per sample (``axis=1``); shifted by the largest
-    unit first.
+    neighbouring units, or over each row of a matrix per sample (``axis=1``) or each column
+    (``axis=0``); shifted by the largest unit first.
 
     Example:
         >>> h = softmax(W @ x + R @ h)
@@ -172,7 +180,12 @@ def softmax(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) ->
 
     if axis is not None:
         v = Tracer(per_sample(lift(v)))
-    return _by_groups("softmax", v, sizes, _groups_of_axis("softmax", v, groups, axis), soft)
+    over = _groups_of_axis("softmax", v, groups, axis)
+    if axis in (0, -2):
+        largest = stop_gradient(amax(v, axis=0))
+        powers = exp(v - AlongAxis(largest.node, 1))
+        return powers / AlongAxis(sum(powers, axis=0).node, 1)
+    return _by_groups("softmax", v, sizes, over, soft)
 
 
 def hardmax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
@@ -302,12 +315,7 @@ def _groups_of_axis(name: str, v: Any, groups: Groups, axis: int | None) -> Grou
         refuse(f"{name}: {describe(value)} has no axes", f"{name}(v), or {name}(v, groups=4)")
     if groups != 1:
         refuse(f"{name}: a matrix of each sample has no groups", f"{name}(S, axis=1)")
-    if axis not in (1, -1):
-        if axis in (0, -2):
-            refuse(
-                f"{name} over the rows of a matrix [K, V] (axis=0) is not available",
-                f"declare the matrix as S[V, K] and write {name}(S, axis=1)",
-            )
+    if axis not in (0, 1, -1, -2):
         refuse(f"{name}: a matrix [K, V] has axes 0 and 1, not {axis!r}", f"{name}(S, axis=1)")
     return _ROWS
 
@@ -325,6 +333,8 @@ def _over_axis(op: str, v: Any, groups: Groups, axis: int) -> Tracer:
         count = Tracer(node("count", (), (matrix_axes(value)[0],), where=where_called()))
         return total / count
     _groups_of_axis(op, v, groups, axis)
+    if axis in (0, -2):
+        value = lift(transpose(Tracer(value)))
     return _over(op, value, ((matrix_axes(value)[0],),))
 
 

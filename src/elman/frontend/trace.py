@@ -21,7 +21,7 @@ from elman.frontend.lines import (
     where_called,
 )
 from elman.ir.graph import Node, Rate, node
-from elman.ir.types import Dim, Shape, is_matrix, show_shape
+from elman.ir.types import Dim, Shape, is_matrix, matrix_axes, show_shape
 
 
 def _operator(op: str) -> Callable[[Tracer, Any], Tracer]:
@@ -134,7 +134,7 @@ class Tracer:
 
     @property
     def T(self) -> Tracer:  # torch's and numpy's name
-        """The transpose of a weight matrix, or of a matrix per sample left of a product."""
+        """The transpose of a weight matrix, or of a matrix per sample."""
         return transpose(self)
 
     def __bool__(self) -> NoReturn:
@@ -230,7 +230,7 @@ class AlongAxis(Tracer):
 
 
 class Transposed(Tracer):
-    """``S.T`` of a matrix per sample: the left side of a product, and nothing else."""
+    """``S.T`` of a matrix per sample, of which a product reads S itself."""
 
     __slots__ = ()
 
@@ -278,10 +278,8 @@ def lift(value: Any) -> Node:
             f"{value.name}(v) * S, of a matrix S[K, V]; outer(k, v) is rows(k) * columns(v)",
         )
     if isinstance(value, Transposed):
-        refuse(
-            "S.T of a matrix per sample is read by a product with a vector alone",
-            "S.T @ k; or declare the state the other way round: S[V, K]",
-        )
+        rows, columns = matrix_axes(value.node)
+        return node("swapaxes", (value.node,), (), (((columns, rows),),), where_called())
     if isinstance(value, Tracer):
         return value.node
     if _is_numpy_number(value) or isinstance(value, bool | int | float):
@@ -389,11 +387,12 @@ def power_of(base: Any, power: Any) -> Tracer:
 def matmul(left: Any, right: Any) -> Tracer:
     """Multiply a matrix, or its transpose, with a vector: [rows, cols] @ [cols] -> [rows]. The
     matrix is a weight, or has values for each sample."""
-    if isinstance(left, Transposed):
-        return _of_samples(left.node, lift(right), 0)
-    matrix, vector = lift(left), lift(right)
+    sides = [v.node if isinstance(v, Transposed) else lift(v) for v in (left, right)]
+    if any(map(is_matrix, sides)) and all(is_matrix(v) or len(v.shape) == 2 for v in sides):
+        return _of_two(left, right)
+    matrix, vector = sides
     if is_matrix(matrix):
-        return _of_samples(matrix, vector, 1)
+        return _of_samples(matrix, vector, 0 if isinstance(left, Transposed) else 1)
     if is_matrix(vector):
         _refuse_product(matrix, vector)
     if len(matrix.shape) != 2 or len(vector.shape) != 1:
@@ -407,6 +406,28 @@ def matmul(left: Any, right: Any) -> Tracer:
             f"W @ v needs v of shape {show_shape((matrix.shape[1],))}; W.T is the transpose",
         )
     return Tracer(node("matmul", (matrix, vector), (), (matrix.shape[0],), where_called()))
+
+
+def _of_two(left: Any, right: Any) -> Tracer:
+    """The product of two matrices of each sample, [K, N] and [N, V]; a weight is one that all
+    samples share."""
+    if isinstance(left, Transposed) and isinstance(right, Transposed):
+        right = Tracer(lift(right))
+    sides: list[Node] = []
+    data: tuple[str, ...] = ()
+    for side, value in (("L", left), ("R", right)):
+        if isinstance(value, Transposed):
+            data = (side,)
+        sides.append(value.node if isinstance(value, Transposed) else per_sample(lift(value)))
+    (rows, inner), (like, columns) = (
+        matrix_axes(value)[:: -1 if side in data else 1]
+        for side, value in zip("LR", sides, strict=True)
+    )
+    check_cut(((inner,),), ((like,),))
+    if inner != like:
+        hint = "S @ W of S[K, N] takes W[N, V], W @ S takes W[V, K]; S.T is the transpose"
+        raise mismatch("multiply", sides[0], sides[1], hint)
+    return Tracer(node("bmm", sides, data, (((rows, columns),),), where_called()))
 
 
 def _of_samples(matrix: Node, vector: Node, axis: int) -> Tracer:
@@ -443,10 +464,8 @@ def _refuse_product(left: Node, right: Node) -> NoReturn:
             "write S.T @ k; rows(k) * S scales the rows",
         )
     refuse(
-        f"cannot multiply {describe(left)} and {describe(right)}: a matrix of each sample is"
-        " multiplied with vectors alone, not with another matrix",
-        "S @ q, S.T @ k, and S + outer(k, v) are what a step may do; a product with a weight, "
-        "(S @ W) @ q, is S @ (W @ q)",
+        f"cannot multiply {describe(left)} and {describe(right)}",
+        "S @ q, S.T @ k, S @ W and W @ S are what a step may do with a matrix S of each sample",
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from elman.ir.draws import SCALE, drawn, stream
 from elman.ir.graph import Node, walk
 from elman.ir.ops import COMPARISONS, OPS
-from elman.ir.types import dim_size, shape_size
+from elman.ir.types import axes_of, dim_size, shape_size
 
 Array = Any
 
@@ -101,6 +101,14 @@ MEANING: dict[str, Callable[..., Array]] = {
     "one_hot": _one_hot,
     "cumsum": _cumsum,
     "matmul": _matmul,
+    "bmm": lambda xp, node, a, b: (
+        (xp.swapaxes(a, -1, -2) if "L" in node.data else a)
+        @ (xp.swapaxes(b, -1, -2) if "R" in node.data else b)
+    ),
+    "swapaxes": lambda xp, node, a: xp.swapaxes(a, -1, -2),
+    "roll": lambda xp, node, a: xp.concat(
+        (a[..., -node.data[0] :, :], a[..., : -node.data[0], :]), -2
+    ),
     "outer": lambda xp, node, a, b: a[..., :, None] * b[..., None, :],
     "transpose": lambda xp, node, a: xp.swapaxes(a, -1, -2),
     "per_sample": lambda xp, node, a: a.reshape(*a.shape[:-2], -1),
@@ -158,12 +166,22 @@ def node_function(xp: Any, node: Node, dims: Mapping[str, int]) -> Callable[...,
         axis = 0 if _rank(node) == 2 else -1
         return lambda *args: xp.concat(xp.broadcast(args, axis), axis)
     kind = OPS[node.op].kind
+    if node.op in ("bmm", "swapaxes", "roll"):
+        return partial(_of_matrices, xp, node, dims)
     if kind == "spread":
         return partial(_spread, xp, node, dims=dims)
     meaning = partial(MEANING[node.op], xp, node)
     if kind == "reduce":
         return lambda *args: meaning(units_of(xp, node, args, dims))
     return _over_units(xp, node, meaning, dims)
+
+
+def _of_matrices(xp: Any, node: Node, dims: Mapping[str, int], *args: Array) -> Array:
+    """An op whose arguments, units row by row, are read as matrices [..., rows, columns]."""
+    sizes = [axes_of(arg.shape[0][0], dims) for arg in node.args]
+    matrices = [a.reshape(*a.shape[:-1], *size) for a, size in zip(args, sizes) if size]
+    value = MEANING[node.op](xp, node, *matrices)
+    return value.reshape(*value.shape[:-2], -1)
 
 
 def _split(node: Node, dims: Mapping[str, int]) -> Callable[..., Array]:

@@ -108,10 +108,12 @@ def node(
     rate: Rate | None = None,
 ) -> Node:
     """Build a node, unshared; its rate is the highest of its arguments' unless given (leaves: by
-    kind)."""
+    kind). A matrix per sample is of no call's memory, even one of weights alone."""
     args = tuple(args)
     if rate is None:
         rate = max((arg.rate for arg in args), default=LEAF_RATE.get(op, Rate.WEIGHT))
+        if len(shape) == 1 and isinstance(shape[0][0], tuple):
+            rate = max(rate, Rate.INPUT)
     return Node(op, args, data, shape, where, rate)
 
 

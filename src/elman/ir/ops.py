@@ -99,8 +99,13 @@ _TABLE = (
     Op("one_hot", "spread", 1),
     # sums of units from the first to each; data = ("R",): from each to the last
     Op("cumsum", "scan", 1),
+    # of a matrix per sample: its transpose; its rows, each ``data[0]`` further down, round the end
+    Op("swapaxes", "scan", 1),
+    Op("roll", "scan", 1),
     # matrix [rows, cols] times vector [cols]; data = ("T",) for the transpose
     Op("matmul", "product", 2),
+    # two matrices per sample; data = ("L",), ("R",) for the transpose of the left, or right one
+    Op("bmm", "product", 2),
     # vector times vector, weights alone: [rows, cols]
     Op("outer", "product", 2),
 )

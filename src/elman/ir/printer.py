@@ -130,6 +130,14 @@ class Names:
         if value.op in ("add", "sub"):
             right = self._inner(args[1], _SUM if value.op == "add" else _TIMES)
             return f"{self._inner(args[0], _SUM)} {_INFIX[value.op]} {right}", _SUM
+        if value.op == "bmm":
+            left, right = (
+                self._inner(arg, _ATOM) + (".T" if side in value.data else "")
+                for arg, side in zip(args, "LR", strict=True)
+            )
+            return f"{left} @ {right}", _TIMES
+        if value.op == "swapaxes":
+            return f"{self._inner(args[0], _ATOM)}.T", _ATOM
         if value.op in _INFIX:
             left = self._inner(args[0], _ATOM if args[0].op == "matmul" else _TIMES)
             loose = value.op == "mul" and args[1].op == "mul"
@@ -143,6 +151,8 @@ class Names:
         texts = [self._inner(arg, _SUM) for arg in args]
         if value.op == "cumsum" and value.backward_in_units:
             texts.append("reverse=True")
+        elif value.op == "roll":
+            texts.append(f"{value.data[0]}")
         elif len(args) == 1 and is_matrix(args[0]) and value.op != "fold" and value.shape:
             texts.append("axis=1")
         elif value.op == "fold":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elman.errors import VerifyError
-from elman.ir.graph import Graph, Node, Rate, walk
+from elman.ir.graph import Graph, Node, Rate, node, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import Pair
 from elman.ir.types import is_matrix, matrix_axes
@@ -29,7 +29,7 @@ def verify_node(value: Node) -> None:
     _check(op.arity is None or len(value.args) == op.arity, value, "wrong number of arguments")
     _check(len(value.shape) <= 2, value, "more than two dims")
     if value.args:
-        _check(value.rate == max(arg.rate for arg in value.args), value, "wrong rate")
+        _check(value.rate == node(value.op, value.args, (), value.shape).rate, value, "wrong rate")
     if op.kind == "pointwise":
         wide = {arg.shape for arg in value.args if arg.shape}
         _check(wide <= {value.shape}, value, "operands of unlike shape")
@@ -44,10 +44,21 @@ def verify_node(value: Node) -> None:
         matrix, vector = (arg, value) if value.op == "fold" else (value, arg)
         as_columns = is_matrix(matrix) and vector.shape == ((matrix_axes(matrix)[1],),)
         _check(as_columns, value, "the columns of a matrix per sample")
-    if op.kind == "scan":
+    if value.op == "swapaxes":
+        axes = matrix_axes(value.args[0])[::-1]
+        _check(is_matrix(value) and matrix_axes(value) == axes, value, "a transpose")
+    elif op.kind == "scan":
         _check(value.shape == value.args[0].shape != (), value, "a scan of unlike shape")
     if value.op == "lin":
         _check(len(value.coefs) == len(value.args), value, "coefficients")
+    if value.op == "bmm":
+        _check(all(map(is_matrix, (value, *value.args))), value, "matrices of each sample")
+        (rows, inner), (like, columns) = (
+            matrix_axes(arg)[:: -1 if side in value.data else 1]
+            for arg, side in zip(value.args, "LR", strict=True)
+        )
+        alike = inner == like and matrix_axes(value) == (rows, columns)
+        _check(alike, value, "product of unlike shapes")
     if value.op == "matmul":
         matrix, vector = value.args
         rows, cols = matrix.shape[::-1] if value.transposed else matrix.shape

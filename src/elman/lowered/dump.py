@@ -19,6 +19,8 @@ from elman.lowered.types import (
     Load,
     Matrix,
     MatVec,
+    Moved,
+    Multiply,
     Once,
     Op,
     Outer,
@@ -77,6 +79,8 @@ def show_value(value: Value) -> str:
             return f"{name}({show_access(column)}, {groups}x{width})"
         case Along(access, axis):
             return f"{show_access(access)} along {axis}"
+        case Moved(access, down=down):
+            return f"{show_access(access)} {f'down {down}' if down else 'transposed'}"
 
 
 def _statements(statements: tuple[Statement, ...]) -> Iterator[str]:
@@ -91,6 +95,13 @@ def _statements(statements: tuple[Statement, ...]) -> Iterator[str]:
             case Accumulate(targets, value, axis):
                 names = " ".join(map(show_access, targets))
                 yield f"{names} <- sum of {f'{axis} of ' if axis else ''}{show_value(value)}"
+            case Multiply(targets, left, right, transposed=transposed):
+                names = " ".join(map(show_access, targets))
+                sides = [
+                    show_access(side) + ("ᵀ" if swapped else "")
+                    for side, swapped in zip((left, right), transposed, strict=True)
+                ]
+                yield f"{names} <- {' @ '.join(sides)}"
             case Prefetch(access, write):
                 yield f"prefetch {'for writing ' if write else ''}{show_access(access)}"
 

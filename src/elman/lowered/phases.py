@@ -21,6 +21,8 @@ from elman.lowered.types import (
     Along,
     Let,
     Load,
+    Moved,
+    Multiply,
     Part,
     Phase,
     Prefetch,
@@ -193,6 +195,7 @@ class PhaseLowering:
         """
         places: dict[Node, Ref] = {}
         reduced: dict[Node, Ref] = {}
+        multiplied: list[Node] = []
         statements: list[Statement] = []
 
         def let(node: Node, value: Value) -> Ref:
@@ -226,8 +229,12 @@ class PhaseLowering:
                 let(node, affine if refs or node.bias else acc)
             elif accumulates(node):
                 reduced[node] = use(node.args[0])
+            elif node.op == "bmm":
+                multiplied.append(node)
             elif is_matrix(node) and node.op in SPREADS:
                 let(node, self._along(node))
+            elif is_matrix(node) and OPS[node.op].kind == "scan":
+                let(node, self._moved(node))
             elif node.over_units:
                 let(node, across(node, self.column(node.args[0]), self.layout))
             else:
@@ -235,13 +242,36 @@ class PhaseLowering:
         stores: list[Statement] = [
             Store(self.access(buffer, node), use(node))
             for node, buffer in part.writes
-            if node not in reduced and not self.needless(buffer)
+            if node not in (*reduced, *multiplied) and not self.needless(buffer)
         ]
+        for node in multiplied:
+            targets = tuple(self.access(buffer, node) for v, buffer in part.writes if v is node)
+            stores.append(self._multiply(node, targets))
         for node, value in reduced.items():
             targets = tuple(self.access(buffer, node) for v, buffer in part.writes if v is node)
             stores.append(Accumulate(targets, value, axis_of_sums(node)))
         prefetches = [p for v, b in part.writes for p in self._prefetch(v, b, write=True)]
         return (*statements, *stores, *prefetches)
+
+    def _axes(self, value: Node) -> tuple[int, int]:
+        """Rows and columns of a matrix per sample."""
+        axes = axes_of(value.shape[0][0], self.layout.sizes)
+        assert axes is not None, "a matrix per sample"
+        return axes
+
+    def _moved(self, value: Node) -> Moved:
+        """A matrix made of elements of another one that lie elsewhere in it."""
+        (arg,) = value.args
+        return Moved(self.column(arg), *self._axes(arg), *value.data)
+
+    def _multiply(self, value: Node, targets: tuple[Access, ...]) -> Multiply:
+        """A product of two matrices per sample."""
+        left, right = value.args
+        rows, columns = self._axes(value)
+        inner = self._axes(left)["L" not in value.data]
+        transposed = ("L" in value.data, "R" in value.data)
+        sides = (self.column(left), self.column(right))
+        return Multiply(targets, *sides, rows, inner, columns, transposed)
 
     def _along(self, value: Node) -> Value:
         """A vector, or a scalar, at every element of a matrix."""

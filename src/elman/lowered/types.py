@@ -190,7 +190,23 @@ class Along:
     axis: Axis
 
 
-Value = Load | Const | Ref | Acc | Op | Affine | Reduce | Across | Along
+@dataclass(frozen=True)
+class Moved:
+    """In a part over a matrix: the transpose of another one, or its rows, moved.
+
+    Attributes:
+        access: read from memory.
+        rows, columns: of that matrix.
+        down: how many rows they are moved by, round the end; 0: the transpose.
+    """
+
+    access: Access
+    rows: int
+    columns: int
+    down: int = 0
+
+
+Value = Load | Const | Ref | Acc | Op | Affine | Reduce | Across | Along | Moved
 
 
 def columns_of(value: Value) -> Iterator[tuple[Access, bool]]:
@@ -198,7 +214,7 @@ def columns_of(value: Value) -> Iterator[tuple[Access, bool]]:
     match value:
         case Load(access):
             yield access, False
-        case Across(_, access) | Along(access):
+        case Across(_, access) | Along(access) | Moved(access):
             yield access, True
         case Reduce(_, columns, mean):
             yield from ((column, True) for column in columns)
@@ -254,7 +270,27 @@ class Accumulate:
     axis: Axis | None
 
 
-Statement = Let | Store | Prefetch | Accumulate
+@dataclass(frozen=True)
+class Multiply:
+    """In a part over a matrix, behind its loop: the product of two matrices of the sample.
+
+    Attributes:
+        accesses: where it is stored, [rows, columns].
+        left, right: read from memory: [rows, inner] and [inner, columns], or transposes of these.
+        rows, inner, columns: sizes.
+        transposed: whether the left one, and the right one, lie as transposes.
+    """
+
+    accesses: tuple[Access, ...]
+    left: Access
+    right: Access
+    rows: int
+    inner: int
+    columns: int
+    transposed: tuple[bool, bool]
+
+
+Statement = Let | Store | Prefetch | Accumulate | Multiply
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from elman.lowered.types import (
     Let,
     Matrix,
     MatVec,
+    Multiply,
     Once,
     Op,
     Outer,
@@ -222,6 +223,9 @@ class _Verifier:
                 for access, whole in columns_of(statement.value):
                     if whole:
                         self._load(access, turn, part.gate_block, whole=True)
+            elif isinstance(statement, Multiply):
+                for access in (statement.left, statement.right):
+                    self._load(access, turn, part.gate_block, whole=True)
 
     def _body(
         self, body: Iterable[Statement], products: int, block: GateBlock | None, turn: int
@@ -245,6 +249,9 @@ class _Verifier:
                 case Accumulate(targets, value):
                     if isinstance(value, Ref) and not 0 <= value.index < count:
                         raise VerifyError(f"x{value.index} is named before it is computed")
+                    for access in targets:
+                        self._store(access, turn, block)
+                case Multiply(targets):
                     for access in targets:
                         self._store(access, turn, block)
                 case _:

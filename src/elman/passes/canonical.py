@@ -95,6 +95,8 @@ class _GateBlocks:
             for index, value in enumerate(units):
                 self._round(value, (old, index))
             return units
+        if old.op in ("bmm", "swapaxes", "roll"):
+            return [self.build.make(old.op, blocks, old.data, old.shape, old.where)]
         if old.op == "count":
             return [self.build.make("count", (), old.data)]
         if OPS[old.op].kind == "reduce" and not old.shape:

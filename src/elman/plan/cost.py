@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
@@ -40,6 +41,9 @@ def node_work(value: Node, spec: Spec) -> Work:
     sizes = spec.sizes
     if value.op == "matmul":
         return Work(2 * width(value.args[0], sizes), 0)
+    if value.op == "bmm":  # [K, n] @ [n, V]: K·n·V, the root of the product of all three
+        left, right, result = (width(v, sizes) for v in (*value.args, value))
+        return Work(2 * isqrt(left * right * result), 0)
     if OPS[value.op].kind == "reduce":
         return Work(0, sum(width(arg, sizes) for arg in value.args))
     if value.op == "lin":  # one operation per term but the first, and per factor

@@ -47,6 +47,9 @@ def compute_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float
     if value.op == "matmul":
         inner = width(value.args[1], sizes)
         return prices.product * inner * max(1, width(value, sizes))
+    if value.op == "bmm":
+        left, right, result = (width(v, sizes) for v in (*value.args, value))
+        return prices.product * (left * right * result) ** 0.5
     if op.kind in ("reduce", "scan"):
         return prices.reduction * sum(width(arg, sizes) for arg in value.args)
     if op.kind == "spread":

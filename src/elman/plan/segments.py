@@ -52,15 +52,20 @@ def accumulates(value: Node) -> bool:
     return value.op in ACCUMULATED and len(value.args) == 1 and is_matrix(value.args[0])
 
 
+def complete_late(value: Node) -> bool:
+    """Whether a value is complete at the end of its segment alone."""
+    return value.op == "bmm" or accumulates(value)
+
+
 def full_reads(value: Node) -> tuple[Node, ...]:
     """Arguments of which a value reads all units (a reduction, a product), not only its own, or
     that are complete only at the end of their segment."""
     if value.op == "matmul":
         return (value.args[1],)
-    reads_all = OPS[value.op].kind == "reduce" or value.over_units
+    reads_all = value.op == "bmm" or OPS[value.op].kind == "reduce" or value.over_units
     if accumulates(value):
         reads_all = False
-    complete = (arg for arg in value.args if accumulates(arg) or (reads_all and arg.shape))
+    complete = (arg for arg in value.args if complete_late(arg) or (reads_all and arg.shape))
     return tuple(dict.fromkeys(complete))
 
 

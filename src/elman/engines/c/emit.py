@@ -12,9 +12,10 @@ from elman.engines.c.isa import Isa
 from elman.engines.c.matrices import row_totals
 from elman.engines.c.products import plan_panels
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
-from elman.engines.c.tiles import shuffles
+from elman.engines.c.tiles import shuffles, strided_products
 from elman.ir.types import GateBlock
 from elman.lowered.lower import lower
+from elman.lowered.types import Multiply
 from elman.plan.program import Program
 from elman.plan.schedule import Blocks
 
@@ -75,8 +76,11 @@ class Emitter:
     def _head(self) -> str:
         lines = [head(self.isa, self.program.spec.dtype), tile_head(), self.shape.text()]
         layout = self.layout
-        if any(part.axes for d in self.lowered.directions for part in d.parts):
+        parts = [part for d in self.lowered.directions for part in d.parts if part.axes]
+        if parts:
             lines += [shuffles(layout.lanes), row_totals(layout.lanes), file("matrices.h")]
+        if any(isinstance(s, Multiply) for part in parts for s in part.body):
+            lines += [strided_products(self.isa), file("multiply.h")]
         # of matrices not all steps are kept, but the first and last of each chunk
         widths = [0 if i in layout.matrices else w for i, w in enumerate(layout.state_widths)]
         lines.append(f"enum {{ STATES = {len(widths)} }};")

@@ -12,6 +12,7 @@ from elman.lowered.types import (
     Const,
     Let,
     Load,
+    Multiply,
     Op,
     Part,
     Prefetch,
@@ -108,7 +109,7 @@ class MatrixSpelling(Spelling):
                     in_vector.append(self.store(statement))
                 case Accumulate():
                     in_vector.append(self.accumulate(statement))
-                case Prefetch():
+                case Prefetch() | Multiply():
                     pass
         return before, in_row, in_vector
 
@@ -128,7 +129,10 @@ class MatrixSpelling(Spelling):
         self.matrix_columns = columns
         before, in_row, in_vector = self._matrix_body(part, vectors)
         self.matrix_columns = 0
-        if not in_vector:
+        products = [
+            line for s in part.body if isinstance(s, Multiply) for line in self._multiply(s)
+        ]
+        if not in_vector and not products:
             return []
         by_row, by_column, of_all = (
             [(number, s) for number, s in enumerate(sums) if s.axis == axis]
@@ -172,7 +176,22 @@ class MatrixSpelling(Spelling):
             *(line for n, s in by_column for line in self._column_results(n, s, vectors)),
             *totals,
         ]
+        lines = [*(lines if in_vector else ()), *products]
         return ["for (long r = r0; r < r1; r++) {", *("    " + line for line in lines), "}"]
+
+    def _multiply(self, statement: Multiply) -> list[str]:
+        """C lines of a product of two matrices of the sample."""
+        m, k, n = statement.rows, statement.inner, statement.columns
+        first, *others = map(self.at, statement.accesses)
+        left, right = (
+            f"1, {across}" if swapped else f"{along}, 1"
+            for swapped, across, along in zip(statement.transposed, (m, k), (k, n), strict=True)
+        )
+        sides = f"{self.at(statement.left)}, {left}, {self.at(statement.right)}, {right}"
+        return [
+            f"multiply({m}, {k}, {n}, {first}, {sides});",
+            *(f"memcpy({other}, {first}, sizeof(T) * {m * n});" for other in others),
+        ]
 
     def _row_results(
         self, number: int, statement: Accumulate, rows: int, blocks: bool

@@ -23,6 +23,8 @@ from elman.lowered.types import (
     Let,
     Load,
     Matrix,
+    Moved,
+    Multiply,
     Op,
     Prefetch,
     Reduce,
@@ -210,6 +212,13 @@ class Spelling:
             return f"ldn({self.at(access)}, u, {access.width})"
         return f"ld({self.at(access)} + u)"
 
+    def _moved(self, value: Moved) -> str:
+        """C text of a vector of a matrix whose elements lie elsewhere in another one."""
+        place, rows, columns = self.at(value.access), value.rows, value.columns
+        if not value.down:
+            return f"strided({place} + i, {columns}, u, {rows})"
+        return f"ldn({place} + (i + {-value.down % rows}) % {rows} * {columns}, u, {columns})"
+
     def partial(self, access: Access) -> bool:
         """Whether a vector may reach over the end of what belongs to a column."""
         whole = access.width is None or access.width % self.layout.lanes == 0
@@ -238,6 +247,8 @@ class Spelling:
                 return spell_sum(coefs, bias, [self.value(arg) for arg in args])
             case Along():
                 return self._along(value)
+            case Moved():
+                return self._moved(value)
             case Across(_, column):
                 return spell_across(value, self.column(column))
             case Reduce(name, columns, mean):
@@ -302,8 +313,11 @@ def accesses(segment: Segment) -> Iterator[Access]:
         for product in part.products:
             yield from product.operands
         for statement in part.body:
-            if isinstance(statement, Accumulate):
+            if isinstance(statement, Accumulate | Multiply):
                 yield from statement.accesses
+                if isinstance(statement, Multiply):
+                    yield from (statement.left, statement.right)
+                    continue
             elif not isinstance(statement, Let):
                 yield statement.access
             if not isinstance(statement, Prefetch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elman.engines.c.isa import Isa
 
@@ -145,6 +145,39 @@ def tile(isa: Isa, rows: int, vectors: int, operands: Operands) -> str:
     fresh = " ".join(f"st({place[key]}, {total[key]});" for key in total)
     lines.append(f"    if (acc) {{ {added} }} else {{ {fresh} }}")
     lines.append("}")
+    return "\n".join(lines)
+
+
+_STRIDED = Operands("m", ("long ai, long ak, ", "long ldp, "), "{r} * ai + {k} * ak", "ak", "ldp")
+
+
+def strided_products(isa: Isa) -> str:
+    """``product4``, ``product1``: C[m, 4 VL], or [m, VL], (+)= A · P, of any strides."""
+    isa = replace(isa, pairs=False)
+    parameters = (
+        "long m, const T *A, long ai, long ak, const T *P, long ldp, long K, T *C, long ldc,"
+        " int acc"
+    )
+    lines = [f"typedef void Products({parameters});"]
+    for vectors in (4, 1):
+        most = tile_rows(isa, vectors)
+        lines += [tile(isa, rows, vectors, _STRIDED) for rows in range(1, most + 1)]
+        lines += [
+            f"static void product{vectors}({parameters}) {{",
+            "    while (m > 0) {  /* two equal tiles rather than a full one and a sliver */",
+            f"        long n = m == {most} || m >= {2 * most} ? {most} : m > {most} ? (m + 1) / 2"
+            " : m;",
+            "        switch (n) {",
+            *(
+                f"        case {rows}: m{vectors}_{rows}(A, ai, ak, P, ldp, K, C, ldc, acc); break;"
+                for rows in range(1, most + 1)
+            ),
+            "        default: break;",
+            "        }",
+            "        m -= n; A += n * ai; C += n * ldc;",
+            "    }",
+            "}",
+        ]
     return "\n".join(lines)
 
 

@@ -108,9 +108,9 @@ SPELL: dict[str, Spelling] = {
 REASONS: dict[str, str] = {  # why an op has no row
     "sign": "it is of derivatives alone",
     "outer": "it is of derivatives alone",
-    "tile": "it is of matrices per sample",
-    "fold": "it is of matrices per sample",
-    "per_sample": "it is of matrices per sample",
+    **dict.fromkeys(
+        ("tile", "fold", "per_sample", "bmm", "swapaxes", "roll"), "it is of matrices per sample"
+    ),
     "draw": "random numbers are those of training",
     "uniform": "random numbers are those of training",
     "training": "it is settled before: what is exported is the formula in eval()",

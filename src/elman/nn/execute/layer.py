@@ -18,7 +18,7 @@ from elman.engines.packed import for_layout
 from elman.errors import EngineError, InputError, ShapeError, VerifyError
 from elman.frontend.cell import Cell
 from elman.ir.evaluate import evaluate
-from elman.ir.graph import Rate
+from elman.ir.graph import walk
 from elman.ir.types import shape_size
 from elman.nn.autograd.derived import derive
 from elman.nn.autograd.function import BoundKernel
@@ -109,7 +109,9 @@ class Runner:
         like, batch = call.weights[0] if call.weights else static[0], call.sizes[1]
         values = evaluate(Arrays(like.dtype, like.device), static_graph, bindings, dict(self.dims))
         values = [  # of weights alone it is the same for each sample
-            value if node.rate > Rate.WEIGHT else value.expand(batch, *value.shape)
+            value
+            if any(leaf.op == "input" for leaf in walk((node,)))
+            else value.expand(batch, *value.shape)
             for node, value in zip(static_graph, values, strict=True)
         ]
         if call.stacked:
