@@ -91,12 +91,7 @@ ADDITIVE = (
     plastic_rnn,
 )
 CORRECTING = (delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear)
-MATRIX = (
-    *ADDITIVE,
-    *CORRECTING,
-    mlstm,
-    m2rnn,
-    lstmn,
-)  # a matrix is their state: engines reference and c
+NONLINEAR = (m2rnn, lstmn)
+MATRIX = (*ADDITIVE, *CORRECTING, mlstm, *NONLINEAR)  # engines reference and c
 MORE = (*SPIKING, *GATED, *OSCILLATING, *TIMED)
 ALL = (*CORE, *SIZED, *MORE, *RANDOM, *MATRIX)

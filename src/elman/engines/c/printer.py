@@ -31,6 +31,9 @@ PARAMETERS = (
     "const C *c, long t, long t0, long r0, long r1, const long *lo, const long *hi, T *sc,"
     " int lead, long done"  # done: rows of a batched phase whose scratch is free again
 )
+# gcc 12 loses what pointers of some loops point to, takes such a segment for a function without
+# effect, and leaves out its call
+_EFFECT = '__asm__ volatile("" ::: "memory");'
 _UNUSED = "(void)c; (void)t; (void)t0; (void)lo; (void)hi; (void)sc; (void)lead; (void)done;"
 
 
@@ -101,7 +104,7 @@ class PhasePrinter(MatrixSpelling):
             lines += self._part(part)
         bases = dict(self.base(a) for a in accesses(segment) if a.region.space not in WITHOUT_BASE)
         declared = [f"T *const {base} = (T *)({text});" for base, text in bases.items()]
-        inner = "\n".join("    " + line for line in (_UNUSED, *declared, *lines))
+        inner = "\n".join("    " + line for line in (_UNUSED, _EFFECT, *declared, *lines))
         return f"NOINLINE void {name}({PARAMETERS}) {{\n{inner}\n}}"
 
     def _scalars(self, stores: Sequence[Store]) -> list[str]:
