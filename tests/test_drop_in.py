@@ -116,12 +116,13 @@ def test_same_constructor_errors(kind):
 
 
 def test_what_comes_later_runs_on_torch():
-    """bfloat16, autocast for float16: torch's own forward."""
+    """Autocast for float16: torch's forward. bfloat16 agrees with it; no engine has it by name."""
     x = torch.randn(6, 3, 5)
     theirs, ours = pair("LSTM", 5, 7, dtype=torch.bfloat16)
     for given in (x.bfloat16(), pack_padded_sequence(x.bfloat16(), [6, 4, 2])):
         want, got = tree_leaves(theirs(given)[1]), tree_leaves(ours(given)[1])
-        assert all(torch.equal(a, b) for a, b in zip(got, want))
+        for mine, other in zip(got, want, strict=True):
+            torch.testing.assert_close(mine, other, rtol=2e-2, atol=2e-2)
         with (
             elman.using(engine="c"),
             pytest.raises(EngineError, match="engine c cannot run this LSTM: "),

@@ -216,12 +216,14 @@ def test_bits_repeat():
         assert_close(one, other)
 
 
+@pytest.mark.parametrize("kind", ["Recurrent", "GRU", "LSTM", "RNN"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_modules_in_half_precision(dtype):
-    """Cells in bfloat16 or float16 run on engine c in float32, those in bfloat16 with such
+def test_modules_in_half_precision(dtype, kind):
+    """Modules in bfloat16 or float16 run on engine c in float32, those in bfloat16 with such
     products; results and gradients have their type."""
     torch.manual_seed(0)
-    half = elman.Recurrent(cells.lstm_peephole, 4, 16, 2).to(dtype)
+    sizes = (cells.lstm_peephole, 4, 16, 2) if kind == "Recurrent" else (4, 16, 2)
+    half = getattr(elman, kind)(*sizes).to(dtype)
     full = copy.deepcopy(half).float()
     full.precision = "bf16" if dtype is torch.bfloat16 else "ieee"
     found, mix = [], torch.randn(9, 3, 16).sign()
@@ -230,7 +232,7 @@ def test_modules_in_half_precision(dtype):
             out, state = net(x)
         (out.float() * mix).sum().backward()
         grads = [value.grad for value in net.parameters()]
-        found.append([out, *state, *grads])
+        found.append([out, *tree_leaves(state), *grads])
     for mine, other in zip(*found, strict=True):
         assert mine.dtype == dtype
         torch.testing.assert_close(mine, other.to(dtype))

@@ -145,8 +145,9 @@ def unsupported_reason(
         if half is not None:
             able = beyond_torch or serves(kind, half)
             return None if able or computes_autocast(weights(), kind, engine) else "autocast"
-    if engine == "reference" or (beyond_torch and engine == "auto" and data.dtype in HALVES):
-        return None  # as cells that torch has no layer for
+    widened = engine == "auto" and data.dtype in HALVES and (beyond_torch or kind == "cpu")
+    if engine == "reference" or widened:
+        return None  # computed in float32 where no engine has the type, as all cells are
     if serves(kind, data.dtype):
         return None
     return f"dtype {data.dtype}" if registry.compiles_on(kind) else f"tensors on {kind}"
