@@ -45,6 +45,27 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_make_parametrize_id(val):
+    """Cells and all else that has a name by it; containers, and types of numbers, as texts."""
+    if isinstance(val, (str, int, float, type, type(None))):
+        return None  # as ever
+    name = getattr(val, "name", None)
+    if isinstance(name, str):
+        return name
+    if isinstance(val, (set, frozenset)):
+        return "+".join(sorted(map(str, val))) or "nothing"
+    if type(val).__name__ not in ("tuple", "list", "dict", "dtype"):
+        return None
+    text = "-".join(map(_named, val)) if isinstance(val, (tuple, list)) else str(val)
+    odd = len(text) > 60 or " at 0x" in text or "set(" in text
+    return None if odd else text.removeprefix("torch.")
+
+
+def _named(val):
+    """An element of a parameter."""
+    return pytest_make_parametrize_id(val) or str(val)
+
+
 def pytest_configure(config):
     """Move elman's cache and poison its buffers, before anything imports elman.
 

@@ -28,7 +28,7 @@ def cell_pages() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.ALL)
 def test_code_runs(cell_pages, cell):
     """As it is shown, with fewer steps and samples."""
     code = cell_pages.use(cell)

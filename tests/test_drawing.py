@@ -18,7 +18,7 @@ from elman.ops import layer_norm, mean, sqrt, tanh, var, where
 from elman.plan.spec import PlanOptions
 
 SVG = "{http://www.w3.org/2000/svg}"
-by_name = pytest.mark.parametrize("of", cells.CORE, ids=lambda of: of.name)
+by_name = pytest.mark.parametrize("of", cells.CORE)
 
 
 def made(of, size: int = 128):
@@ -172,10 +172,7 @@ def test_unusual_cells():
     """An output that is no state, a scalar input, a reduction, a choice, an unread state."""
 
     @cell(
-        input="x[I], m",
-        state="h[H], s",
-        weights="W[H, I], R[H, H], V[P, H], g[H]",
-        output="y[P]",
+        input="x[I], m", state="h[H], s", weights="W[H, I], R[H, H], V[P, H], g[H]", output="y[P]"
     )
     def odd(x, m, h, s, W, R, V, g):
         """Everything at once."""

@@ -18,7 +18,7 @@ from helpers import OwnBackwardEngine, stand_in
 STAGES = ["graph", "step", "backward", "program", "engines", "cost"]
 
 
-@pytest.mark.parametrize("of", cells.CORE, ids=lambda of: of.name)
+@pytest.mark.parametrize("of", cells.CORE)
 def test_every_stage(of):
     """Six stages, each with text, for every cell, without measuring."""
     found = explain(of, hidden_size=16, measure=False)
@@ -55,7 +55,7 @@ def test_numbers():
     assert found.flops == T * B * 3 * 2 * 4 * H * (I + H)
 
 
-@pytest.mark.parametrize("of", [cells.gru, cells.lstm_layernorm], ids=lambda of: of.name)
+@pytest.mark.parametrize("of", [cells.gru, cells.lstm_layernorm])
 def test_work_of_the_formula_and_work_done(of):
     """Products that are computed again are work done, and none of the formula."""
     T, B, H = 7, 3, 8

@@ -81,7 +81,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "__main__": "elman_command",
 }
 DEFERRED = {  # room -> what it may import inside a function only; the one place that does so
-    "engines.registry": "engines.reference engines.aten engines.c engines.triton engines.deer",
+    "engines.registry": "engines.reference engines.aten engines.c engines.triton engines.deer"
 }
 POLICED = {"elman", "torch", "triton", "numpy", "benchmarks"}  # wherever in a file it stands
 

@@ -40,7 +40,7 @@ WITH_CODE = [page for page in PAGES if blocks(page, "python") and page.name not 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp's own
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_CODE)
 def test_code_runs(page, tmp_path, monkeypatch):
     """The blocks of a page one after another, as a reader would type them, in an empty folder; and
     they print what the page says they print."""

@@ -25,7 +25,7 @@ def text_of(element: str) -> str:
     return "".join(ElementTree.fromstring(re.sub(r"&#x2061;", "", element)).itertext())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES)
 def test_formulas_of_pages(mathml, page):
     for tex in mathml.formulas_in(page.read_text("utf-8")):
         assert text_of(mathml.mathml(tex, block=True))

@@ -203,10 +203,7 @@ ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language
         lambda x, h, m, *_: ops.where(x > 0.1, h, m) + ops.where(m, h * x, 1.0),
         lambda x, h, m, *_: torch.where(x > 0.1, h, m) + torch.where(m != 0, h * x, 1.0),
     ),
-    "stop": (
-        lambda x, h, *_: ops.stop_gradient(x * h) * h,
-        lambda x, h, *_: (x * h).detach() * h,
-    ),
+    "stop": (lambda x, h, *_: ops.stop_gradient(x * h) * h, lambda x, h, *_: (x * h).detach() * h),
     "surrogate": (
         lambda x, h, m, W, w, u: (
             ops.spike(x * h) * x
@@ -258,10 +255,7 @@ ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language
             + (m * x).amax(-1, keepdim=True)
         ),
     ),
-    "argmax": (
-        lambda x, h, *_: ops.hardmax(x * h) * h,
-        lambda x, h, *_: one_hot(x * h, 1) * h,
-    ),
+    "argmax": (lambda x, h, *_: ops.hardmax(x * h) * h, lambda x, h, *_: one_hot(x * h, 1) * h),
     "spread": (
         lambda x, h, m, W, w, u: (
             ops.spread(u * ops.sum(x * h, groups=2) * ops.mean(w * h, groups=2), x)

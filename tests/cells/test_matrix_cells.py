@@ -108,7 +108,6 @@ def by_module(
         for number, cell in enumerate(cells.MATRIX)
         for at, sizes in enumerate((*MORE_SIZES, *SIZES))
     ],
-    ids=lambda value: getattr(value, "name", value),
 )
 def test_cells_are_the_papers_loops(cell, K, V, T, B):
     """Outputs, last states and every gradient by name, in float64 and float32."""
@@ -130,7 +129,7 @@ def test_every_cell_has_a_loop():
     assert STEPS.keys() == {cell.name for cell in cells.MATRIX}
 
 
-@pytest.mark.parametrize("cell", cells.MATRIX, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.MATRIX)
 def test_cells_are_drawn_and_explained(cell):
     """With the paper they come from."""
     assert cell.source
@@ -160,9 +159,7 @@ def test_the_stabiliser_of_mlstm_cancels():
         torch.testing.assert_close(out[t], read / norm.clamp(min=1))
 
 
-@pytest.mark.parametrize(
-    "cell", [cells.linear_attention, cells.fast_weights], ids=lambda cell: cell.name
-)
+@pytest.mark.parametrize("cell", [cells.linear_attention, cells.fast_weights])
 def test_features_may_be_computed_before(cell):
     """A function that returns its argument leaves them as they are given."""
     drawn = Drawn(cell, 4, 3, 6, 2)

@@ -171,7 +171,7 @@ def test_cells_whose_units_do_not_mix_run_all_steps_at_once(name):
     assert_all_same(got, oracle(case), F64, case.T)
 
 
-@pytest.mark.parametrize("made", cells.MORE, ids=lambda made: made.name)
+@pytest.mark.parametrize("made", cells.MORE)
 def test_cells_are_drawn_and_explained(made):
     """With the paper they come from."""
     assert made.source

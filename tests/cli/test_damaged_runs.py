@@ -11,12 +11,7 @@ import pytest
 from damage import FORMS
 from run_folders import FILES, JSON, changed, row_of
 
-GOOD = (
-    "│ good │ gru 1 x 8 │ 6/6 │",
-    "bits/char │",
-    "characters/s │",
-    "│ aten │",
-)
+GOOD = ("│ good │ gru 1 x 8 │ 6/6 │", "bits/char │", "characters/s │", "│ aten │")
 
 
 def check(said: str, damage: str) -> None:

@@ -83,7 +83,7 @@ def test_a_file_imports_its_neighbours(elman, beside, tmp_path, monkeypatch):
     assert "low_rank" in said
 
 
-@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.ALL)
 def test_every_cell_of_the_library_is_found(cell):
     """By the name that the gallery has, whatever else the cell takes."""
     assert find_cell(cell.name) is cell

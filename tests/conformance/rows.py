@@ -12,17 +12,7 @@ import torch
 from torch import Tensor
 
 import elman
-from conformance.formulas import (
-    GRU,
-    LSTM,
-    NOISY,
-    RICH,
-    SPIKING,
-    TORCHS,
-    noisy,
-    rich,
-    spiking,
-)
+from conformance.formulas import GRU, LSTM, NOISY, RICH, SPIKING, TORCHS, noisy, rich, spiking
 from conformance.judge import Formula, judged
 from elman import PlanOptions, cells
 from elman.frontend.cell import Cell

@@ -35,9 +35,7 @@ def stepped(net: Any) -> Formula:
     return Formula(step, (), names, of)
 
 
-@pytest.mark.parametrize(
-    "cell", [c for c in cells.CORE if len(c.inputs) == 1], ids=lambda c: c.name
-)
+@pytest.mark.parametrize("cell", [c for c in cells.CORE if len(c.inputs) == 1])
 def test_every_cell(cell):
     """Resets, steps that do not count and a tape that is cut, all at once on engine c."""
     need_engine("c")

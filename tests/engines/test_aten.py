@@ -60,8 +60,8 @@ OWN = [
 OTHERS = [cells.gru_before, cells.lstm_peephole, cells.mgu, cells.lem, other_order, one_bias_gru]
 
 
-@pytest.mark.parametrize("own", OWN, ids=lambda own: own.name)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_agrees_with_reference(own, dtype):
     """Output, last states and every gradient, with each weight in its place."""
     case = random_case(own, Sizes(T=6, B=3, I=5, H=7), dtype=dtype)
@@ -71,7 +71,7 @@ def test_agrees_with_reference(own, dtype):
     assert_all_same(got, want, dtype, case.T)
 
 
-@pytest.mark.parametrize("own", OTHERS, ids=lambda own: own.name)
+@pytest.mark.parametrize("own", OTHERS)
 def test_refuses_other_formulas(own):
     """What is not torch's formula is refused, in words."""
     case = random_case(own, Sizes(T=2, B=1, I=2, H=3))

@@ -12,7 +12,7 @@ from helpers import Case, Sizes, job_of, need, random_case, run
 pytestmark = pytest.mark.usefixtures("as_users")  # what is rounded
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("engine", ["reference", "c"])
 @pytest.mark.parametrize("functions", [single, double], ids=["one value", "two values"])
 def test_functions(functions, engine, dtype):

@@ -28,10 +28,6 @@ SCHEDULES = [("one", 1, 100), ("batch", 2, 100), ("units", 2, 100), ("units", 3,
 EVERY_SIZE = [cells.gru, cells.lstm_layernorm]
 
 
-def named(value):
-    return getattr(value, "name", None) or str(value)
-
-
 @pytest.fixture(autouse=True)
 def _pairs():
     """The processor has such products."""
@@ -49,7 +45,7 @@ def agree(monkeypatch, draw, schedules=SCHEDULES):
             assert_all_same(call(kernel, case), want, F32, case.T)
 
 
-@pytest.mark.parametrize("cell", cells.CORE, ids=named)
+@pytest.mark.parametrize("cell", cells.CORE)
 def test_cells_agree(cell, monkeypatch):
     """Output, last states and every gradient, on awkward sizes, under every split."""
     awkward = [replace(sizes, T=min(sizes.T, 3)) for sizes in AWKWARD]
@@ -58,7 +54,7 @@ def test_cells_agree(cell, monkeypatch):
 
 
 @pytest.mark.parametrize("operand", OPERANDS)
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm], ids=named)
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm])
 def test_each_rounding_counts(cell, operand):
     """An oracle that leaves one rounding out is not agreed with."""
     case, want = judged(partial(random_case, cell, Sizes(T=5, B=9, I=31, H=21)))
@@ -69,7 +65,7 @@ def test_each_rounding_counts(cell, operand):
         assert_all_same(got, wrong, F32, case.T)
 
 
-@pytest.mark.parametrize("cell", UNSEEN, ids=named)
+@pytest.mark.parametrize("cell", UNSEEN)
 def test_unseen_cells_agree(cell, monkeypatch):
     """Cells that nobody has prepared for."""
     sizes = UNSEEN[cell]
@@ -84,7 +80,7 @@ def test_sizes(T, B, H, monkeypatch):
 
 
 @pytest.mark.parametrize("shift", [FEW, SOME])
-@pytest.mark.parametrize("cell", [rleaky, cells.rlif], ids=named)
+@pytest.mark.parametrize("cell", [rleaky, cells.rlif])
 def test_spikes_agree(cell, shift, monkeypatch):
     """Rows of rounded weights are added up where few are 1; of rounded cotangents for gradients."""
     sizes = Sizes(T=3, B=90, I=260, H=260)

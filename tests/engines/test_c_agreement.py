@@ -10,13 +10,7 @@ import torch
 
 from calls import call
 from elman import cells
-from helpers import (
-    AWKWARD,
-    Case,
-    assert_all_same,
-    oracle,
-    random_case,
-)
+from helpers import AWKWARD, Case, assert_all_same, oracle, random_case
 from kernels import c_kernel, scheduled
 from unseen import UNSEEN
 
@@ -26,12 +20,8 @@ EVERY_SIZE = [cells.gru, cells.lstm_layernorm]  # one with blocks of its matrice
 SCHEDULES = [("one", 1, 100), ("batch", 2, 100), ("units", 2, 100), ("units", 3, 2)]
 
 
-def named(value):
-    return getattr(value, "name", None) or str(value).removeprefix("torch.")
-
-
-every_cell = pytest.mark.parametrize("cell", cells.CORE, ids=named)
-both_dtypes = pytest.mark.parametrize("dtype", [F32, F64], ids=named)
+every_cell = pytest.mark.parametrize("cell", cells.CORE)
+both_dtypes = pytest.mark.parametrize("dtype", [F32, F64])
 
 
 def compiled(cases, **options):
@@ -58,7 +48,6 @@ def agree(monkeypatch, kernel, case: Case):
 @pytest.mark.parametrize(
     "cell, flags",
     [*((cell, "") for cell in cells.CORE), *((cell, "as_users") for cell in EVERY_SIZE)],
-    ids=named,
 )
 def test_cells_agree_in_float32(cell, flags, request, monkeypatch):
     """Output, last states and every gradient, on awkward sizes, under every split.
@@ -92,7 +81,7 @@ def test_cells_agree_on_all_sizes(cell, dtype, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "cell, dtype", [*((cell, F64) for cell in UNSEEN), *zip([*UNSEEN][::2], [F32] * 99)], ids=named
+    "cell, dtype", [*((cell, F64) for cell in UNSEEN), *zip([*UNSEEN][::2], [F32] * 99)]
 )
 def test_unseen_cells_agree(cell, dtype, monkeypatch):
     """Cells that nobody has prepared for."""
@@ -125,7 +114,7 @@ def test_results_repeat_bit_for_bit(dtype, split, monkeypatch):
 
 
 @pytest.mark.parametrize("T, B", [(140, 3), (3, 100), (40, 30), (1, 3), (2, 1), (130, 1), (1, 400)])
-@pytest.mark.parametrize("cell, dtype", [(cells.gru, F64), (cells.lstm_layernorm, F32)], ids=named)
+@pytest.mark.parametrize("cell, dtype", [(cells.gru, F64), (cells.lstm_layernorm, F32)])
 def test_long_and_wide_batches(cell, T, B, dtype):
     """More rows than a chunk, more samples than a block of rows, and single ones."""
     case = middle(cell, dtype, T=T, B=B)
@@ -148,7 +137,7 @@ def test_odd_states_weights_and_masks():
         assert_all_same(call(c_kernel(case), odd), oracle(odd), F64, case.T)
 
 
-@pytest.mark.parametrize("cell", [cells.lstm, cells.lem, cells.rnn], ids=named)
+@pytest.mark.parametrize("cell", [cells.lstm, cells.lem, cells.rnn])
 def test_no_gradient_of_some_results(cell):
     """A result that nobody differentiates: its gradient is None, and counts as zero."""
     case = middle(cell)
@@ -193,7 +182,7 @@ def test_an_empty_batch():
     assert not got["dR"].any()
 
 
-@pytest.mark.parametrize("cell, dtype", [*zip([*cells.CORE, *UNSEEN], [F32, F64] * 99)], ids=named)
+@pytest.mark.parametrize("cell, dtype", [*zip([*cells.CORE, *UNSEEN], [F32, F64] * 99)])
 def test_kernels_without_a_backward(cell, dtype, monkeypatch):
     """They keep two rows of their states, and give the same values; calls of so few rows use the
     weights as they lie: the same as on panels."""

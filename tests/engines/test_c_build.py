@@ -445,7 +445,6 @@ for _ in range(3):
 @pytest.mark.parametrize(
     "env",
     [{"OMP_THREAD_LIMIT": "2"}, pytest.param({"OMP_DYNAMIC": "true"}, marks=pytest.mark.long)],
-    ids=str,
 )
 def test_a_pool_that_gives_fewer_threads(env, tmp_path):
     """More workers are asked for than come: shares and buffers follow those that do."""

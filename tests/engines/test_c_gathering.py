@@ -60,10 +60,7 @@ def spiking(
         for name, value in drawn.states.items()
     }
     return replace(
-        drawn,
-        inputs=short(drawn.inputs, shift),
-        states=short(first),
-        weights=short(drawn.weights),
+        drawn, inputs=short(drawn.inputs, shift), states=short(first), weights=short(drawn.weights)
     ).to(dtype)
 
 

@@ -85,7 +85,7 @@ def test_a_choice_made_in_a_contest_is_one_for_quiet_times(clock, monkeypatch):
 
 
 @pytest.mark.parametrize("split", ["one", "batch", "units"])
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_layernorm], ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_layernorm])
 def test_bits_do_not_depend_on_free_cores(cell, split, monkeypatch):
     """One thread does the shares of all one after another: the same bits as when all were free."""
     case = random_case(cell, Sizes(T=70, B=7, I=19, H=37), 0)

@@ -58,7 +58,6 @@ LAID: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize(
     "of, units, name, lead",
     some_of([mixed, inside, gru], [N, 16], [*LAID], [(6, 5), (7, 1), (1, 3)]),
-    ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_as_if_contiguous(of: Cell, units: int, name: str, lead: tuple[int, int]):
     """Outputs and gradients, forward and backward; of whole vectors, and others."""

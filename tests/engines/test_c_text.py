@@ -26,7 +26,7 @@ def text_of(cell, H: int, *, training: bool = True) -> str:
     return Emitter(program(compiler.pair_of(cell), spec, PRICES), AVX512).text()
 
 
-@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.CORE)
 def test_products_that_are_only_kept_go_through_no_buffer(cell):
     """Their tiles store where the value is kept, if it is whole vectors."""
     assert not _MOVED.search(text_of(cell, 128))
@@ -53,7 +53,7 @@ def _on_tape(text, call):
     return set(re.findall(rf"\b{call}\(tape(?: \+|,) (\(r . c->B\)|r) \* (.*?) \+ u\b", text))
 
 
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.slstm], ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.slstm])
 def test_the_tape_of_the_next_step_is_asked_for(cell):
     """In the loop alone: where the forward stores in this step, and the backward loads."""
     functions = re.findall(r"NOINLINE void (\w+)\((.*?)\n}", text_of(cell, 32), re.DOTALL)
@@ -81,7 +81,7 @@ def pondering(x, h, W, R):
 _ADDED = re.compile(r"add_outer\(w, (\d+), .*, rows, \d+, ([^,]+), [^,]+, [^,]+, \w+, \w+\);")
 
 
-@pytest.mark.parametrize("cell", [reused, pondering], ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", [reused, pondering])
 def test_what_is_added_to_a_gradient_is_dealt_alike(cell):
     """Each of its rows belongs to one worker, however many products add to it."""
     found = _ADDED.findall(text_of(cell, 64))
@@ -111,7 +111,7 @@ def _emitter(cell, *, training: bool = True) -> Emitter:
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("cell", [gated, read_out, cells.ealstm, cells.gru], ids=lambda c: c.name)
+@pytest.mark.parametrize("cell", [gated, read_out, cells.ealstm, cells.gru])
 def test_rows_of_held_states_are_known_before_anything_is_spelled(cell, training):
     """Whether a batched phase reads them is a fact of the program: the workspace has room for all
     that a text names."""

@@ -36,12 +36,6 @@ SCHEDULES = [("batch", 2, 100), ("units", 2, 3)]
 CELLS = [cells.lstm_layernorm, cells.gru, tanh_readout]
 
 
-def named(value):
-    if isinstance(value, (set, frozenset)):
-        return "+".join(sorted(value)) or "nothing"
-    return getattr(value, "name", None) or str(value).removeprefix("torch.")
-
-
 def agree(monkeypatch, cell, dtype, without, sizes=ODD):
     """Several sizes of one kernel, all of its results under every split, and a step alone."""
     for T, B in ((sizes.T, sizes.B), (1, 1), (20, 17)):
@@ -54,20 +48,20 @@ def agree(monkeypatch, cell, dtype, without, sizes=ODD):
                 assert_all_same(call(kernel, case), want, dtype, T)
 
 
-@pytest.mark.parametrize("cell, without", some_of(CELLS, EVERY, together=1), ids=named)
+@pytest.mark.parametrize("cell, without", some_of(CELLS, EVERY, together=1))
 def test_all_combinations_agree(cell, without, monkeypatch):
     """Outputs, last states and every gradient; units that fill no vector; also T = B = 1."""
     agree(monkeypatch, cell, F32, without)
 
 
-@pytest.mark.parametrize("without", [{"specialization"}, {"specialization", *ALL_OUT}], ids=named)
+@pytest.mark.parametrize("without", [{"specialization"}, {"specialization", *ALL_OUT}])
 def test_libm_agrees(without, monkeypatch):
     """exp, tanh and softplus called one by one, in vectors and without."""
     for cell, dtype in ((cells.lstm, F32), (cells.slstm, F64)):
         agree(monkeypatch, cell, dtype, frozenset(without))
 
 
-@pytest.mark.parametrize("cell", [cells.lem, cells.slstm, cells.lru], ids=named)
+@pytest.mark.parametrize("cell", [cells.lem, cells.slstm, cells.lru])
 def test_plain_code_agrees_in_float64(cell, monkeypatch):
     """Every operation on a number is written as it is on a vector."""
     agree(monkeypatch, cell, F64, ALL_OUT)
@@ -98,7 +92,7 @@ PACKED = re.compile(r"\bv?(add|sub|mul|fn?m(add|sub)\w*?)p[sd]\b")  # arithmetic
 @as_users
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
 @pytest.mark.skipif(detect().name not in ("avx512", "avx2"), reason="x86's names of instructions")
-@pytest.mark.parametrize("without", [{"simd"}, {"simd", "tiling"}], ids=named)
+@pytest.mark.parametrize("without", [{"simd"}, {"simd", "tiling"}])
 def test_the_compiler_finds_no_vectors_either(without):
     """Scalar code has no arithmetic on vectors, and the usual kernel is full of it."""
 

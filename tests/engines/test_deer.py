@@ -43,7 +43,7 @@ from products import some_of
 from scripts import run_script
 from unseen import UNSEEN
 
-every_cell = pytest.mark.parametrize("cell", [*cells.CORE, *UNSEEN], ids=lambda c: c.name)
+every_cell = pytest.mark.parametrize("cell", [*cells.CORE, *UNSEEN])
 ODD = (1, 2, 3, 17)
 
 
@@ -102,7 +102,7 @@ def test_time_is_shared_between_threads(monkeypatch):
         assert_close(found, want, "step")
 
 
-@pytest.mark.parametrize("algebra", [Units(1), Units(2), Units(3), Dense(1), Dense(4)], ids=str)
+@pytest.mark.parametrize("algebra", [Units(1), Units(2), Units(3), Dense(1), Dense(4)])
 @pytest.mark.parametrize("T", [1, 2, 9, 14])
 def test_scans_have_gradients(algebra, T):
     """First and second derivatives."""
@@ -150,7 +150,7 @@ def test_scans_that_compute_something_else_do_not_run(monkeypatch, mistake):
         c_scans._library.cache_clear()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_linear_scan(dtype):
     """Channels of any shape, matrices, no start; a loop's values."""
     for T in (*ODD, 100):
@@ -201,7 +201,7 @@ def test_jacobians(cell):
 ONE_PRODUCT_ON_EACH_WAY = [cells.rnn, cells.gru, cells.lstm, cells.lstm_peephole]
 
 
-@pytest.mark.parametrize("cell", ONE_PRODUCT_ON_EACH_WAY, ids=lambda c: c.name)
+@pytest.mark.parametrize("cell", ONE_PRODUCT_ON_EACH_WAY)
 @pytest.mark.parametrize("heads", [1, 2])
 def test_jacobians_within_units(cell, heads):
     """Two backward steps of an LSTM give what lies within units of a Jacobian of 2H rows."""
@@ -224,9 +224,7 @@ def test_jacobians_within_units(cell, heads):
 
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize(
-    "cell, behind",
-    [*((cell, 0) for cell in ONE_PRODUCT_ON_EACH_WAY), (cells.gru_before, 1)],
-    ids=lambda value: getattr(value, "name", value),
+    "cell, behind", [*((cell, 0) for cell in ONE_PRODUCT_ON_EACH_WAY), (cells.gru_before, 1)]
 )
 def test_rows_begin_where_units_mix(cell, heads, behind):
     """A product costs n² of a step, not n³, unless another one lies before it on the way back."""
@@ -327,7 +325,6 @@ ENGINES = ["deer", "scan-backward"]
         for values in some_of([*cells.CORE, *UNSEEN], ENGINES, together=1)
         for dtype in (torch.float64, torch.float32)
     ],
-    ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_agreement(cell, engine, dtype):
     """Outputs, last states and every gradient are the oracle's, at odd lengths too."""
@@ -631,9 +628,7 @@ def test_long_sequences(cell, T):
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("T", [33_753, 100_000])
-@pytest.mark.parametrize(
-    "cell", [c for c in cells.CORE if c is not cells.indrnn], ids=lambda cell: cell.name
-)
+@pytest.mark.parametrize("cell", [c for c in cells.CORE if c is not cells.indrnn])
 def test_very_long_sequences(cell, T):
     """The lengths of raw recordings; relu units whose weight is above 1 would grow without end."""
     need_engine("c")
@@ -671,9 +666,7 @@ def test_memory_is_bounded(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:engine deer ran:UserWarning")  # one may run in sequence
-@pytest.mark.parametrize(
-    "cell", [cell for cell in VECTORS if cell not in cells.CORE], ids=lambda cell: cell.name
-)
+@pytest.mark.parametrize("cell", [cell for cell in VECTORS if cell not in cells.CORE])
 def test_the_rest_of_the_library(cell):
     """Output, last states and every gradient of cells with constants, times, spikes, groups."""
     case = random_case(cell, sizes_of(cell, 10, 3), 0, torch.float64)

@@ -30,7 +30,7 @@ def results(net: Any, x: torch.Tensor, state: Any, **more: Any) -> list[torch.Te
 
 
 @pytest.mark.parametrize("engine", ["c", "deer", "scan-backward"])
-@pytest.mark.parametrize("of", HOLDING, ids=lambda of: of.name)
+@pytest.mark.parametrize("of", HOLDING)
 def test_agreement(of, engine):
     """Dense and of several lengths; with every tape, and in spans of steps."""
     need_engine(engine)

@@ -400,7 +400,7 @@ def sizes_of(chosen, T, V):
 MERGED = [cell for cell in cells.MATRIX if merge_steps(graph_of(cell), 4) is not None]
 
 
-@pytest.mark.parametrize("chosen", [delta, *MERGED], ids=lambda chosen: chosen.name)
+@pytest.mark.parametrize("chosen", [delta, *MERGED])
 def test_merged_steps(chosen):
     """Groups of four steps and what is left behind them: forward, a backward whose tape is kept,
     and another; fewer steps than a group has."""

@@ -28,11 +28,7 @@ LENGTHS = {
 SCHEDULES = [("one", 1, 64), ("one", 1, 2), ("batch", 2, 3), ("units", 2, 3), ("batch", 3, 64)]
 
 
-@pytest.mark.parametrize(
-    "cell, name",
-    some_of([*cells.CORE, *UNSEEN], [*LENGTHS], together=1),
-    ids=lambda value: getattr(value, "name", value),
-)
+@pytest.mark.parametrize("cell, name", some_of([*cells.CORE, *UNSEEN], [*LENGTHS], together=1))
 def test_every_cell(cell, name):
     """Engine c, as it forecasts: output, each sequence's last state, every gradient."""
     lengths = LENGTHS[name]
@@ -42,7 +38,7 @@ def test_every_cell(cell, name):
 
 
 @pytest.mark.parametrize("split, workers, chunk", SCHEDULES)
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_layernorm, cells.sru], ids=lambda c: c.name)
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_layernorm, cells.sru])
 def test_schedules(monkeypatch, cell, split, workers, chunk):
     """Any split, any number of workers, chunks shorter than the sequences; two backwards."""
     lengths = LENGTHS["long tail"] + (1,) * 9

@@ -52,7 +52,7 @@ def test_expressions_of_weights_and_scalars():
     torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize("own", cells.CORE, ids=lambda own: own.name)
+@pytest.mark.parametrize("own", cells.CORE)
 def test_gradcheck(own):
     """Gradients of every cell against finite differences, first and second order."""
     case = random_case(own, Sizes(2, 2, 2, 3), dtype=torch.float64)

@@ -58,7 +58,7 @@ def exact(trial: Trial, seed: int) -> Trial:
     return replace(trial, call=call)
 
 
-@pytest.mark.parametrize("own", SPIKING, ids=lambda own: own.name)
+@pytest.mark.parametrize("own", SPIKING)
 def test_thresholds_are_the_oracles(own):
     """One step from equal states: 1 and 0, in the same places; ties too where sums are exact."""
     case = random_case(own, Sizes(T=1, B=64, I=13, H=33))

@@ -82,7 +82,7 @@ def check(module, folder, lanes=0, T=5, atol=1e-5):
 
 
 @needs_compiler
-@pytest.mark.parametrize("cell", VECTORS, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", VECTORS)
 def test_every_cell(cell, tmp_path):
     """Outputs of some steps, of sizes that fill no vector."""
     torch.manual_seed(0)
@@ -92,9 +92,7 @@ def test_every_cell(cell, tmp_path):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "cell, lanes",
-    some_of([c for c in UNSEEN if UNSEEN[c].H], [1, 16], together=1),
-    ids=lambda value: getattr(value, "name", value),
+    "cell, lanes", some_of([c for c in UNSEEN if UNSEEN[c].H], [1, 16], together=1)
 )
 def test_odd_cells(cell, lanes, tmp_path):
     """Groups of units, running sums, states that only hold a value, scalars, low ranks: from

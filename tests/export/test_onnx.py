@@ -85,14 +85,14 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
     return made
 
 
-@pytest.mark.parametrize("one", VECTORS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", VECTORS)
 def test_every_cell(one, runtime, tmp_path):
     """Of the library, two layers, from states that are given."""
     sizes = {"input_size": 6, "hidden_size": 6, "num_layers": 2} | DIMS.get(one.name, {})
     check(runtime, elman.Recurrent(one, **sizes), tmp_path, states=True)
 
 
-@pytest.mark.parametrize("one", UNSEEN, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", UNSEEN)
 def test_cells_that_nobody_thought_of(one, runtime, tmp_path):
     """Scalars, masks, delays, groups, products of products, outputs that are no states."""
     sizes = UNSEEN[one]

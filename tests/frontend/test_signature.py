@@ -115,11 +115,7 @@ BAD = {  # name -> (strings, what the message says, the hint)
     ),
     "twice": ({"weights": "W[H], W[H]"}, "'W' is declared twice in weights='W[H], W[H]'", ""),
     "in two strings": ({"state": "x[H]"}, "'x' is declared twice", ""),
-    "a list": (
-        {"output": ["y[H]", "e"]},
-        "output is one text, not a list",
-        'output="y[H], e"',
-    ),
+    "a list": ({"output": ["y[H]", "e"]}, "output is one text, not a list", 'output="y[H], e"'),
     "no state": ({"state": ""}, "a recurrent cell has at least one state", ""),
     "other arguments": (
         {"weights": "W[H, I], b[H]"},
@@ -235,11 +231,7 @@ UNBOUND = {  # name -> (strings, call, what)
         {"H": 4},
         "hidden_size is 7, but the first state h[4] has 4 units",
     ),
-    "contradiction": (
-        {},
-        {"H": 4},
-        "hidden_size is 7, but the first state h[H] has 4 units",
-    ),
+    "contradiction": ({}, {"H": 4}, "hidden_size is 7, but the first state h[H] has 4 units"),
     "parts of a state": (
         {"state": "h[2H]"},
         {"H": 4},

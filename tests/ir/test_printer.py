@@ -81,7 +81,7 @@ def test_named_once():
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("of", cells.CORE, ids=lambda of: of.name)
+@pytest.mark.parametrize("of", cells.CORE)
 def test_every_value_is_told_once(of):
     """Each value of both steps has a line, or stands in the line of its one reader."""
     pair, names = names_of(of)
@@ -96,7 +96,7 @@ def test_every_value_is_told_once(of):
                 assert readers <= 1, names.short(value)
 
 
-@pytest.mark.parametrize("of", cells.CORE, ids=lambda of: of.name)
+@pytest.mark.parametrize("of", cells.CORE)
 def test_text_is_stable(of):
     """No ids, no addresses: a second compilation prints the same."""
     first = printed(of)

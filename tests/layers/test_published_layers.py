@@ -131,10 +131,7 @@ CASES: dict[str, tuple[Callable[..., torch.nn.Module], Callable[..., Tensor]]] =
         lambda x, w: gla(x, w, 3),
     ),
     "MLSTM": (lambda: layers.MLSTM(SIZE, num_heads=2), lambda x, w: mlstm(x, w, 2)),
-    "Mamba2": (
-        lambda: layers.Mamba2(SIZE, d_state=5, headdim=16),
-        lambda x, w: mamba2(x, w, 3),
-    ),
+    "Mamba2": (lambda: layers.Mamba2(SIZE, d_state=5, headdim=16), lambda x, w: mamba2(x, w, 3)),
     "RWKV7": (lambda: layers.RWKV7(SIZE, head_size=8), lambda x, w: rwkv7(x, w, 3)),
 }
 

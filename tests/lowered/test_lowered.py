@@ -43,11 +43,6 @@ F64 = torch.float64
 SIZES = Sizes(T=4, B=3, I=5, H=9)
 
 
-def named(cell: Any) -> str:
-    """A cell's name."""
-    return cell.name
-
-
 def check(lowered: Lowered, case: Case) -> None:
     """One worker, and three of which the last is first or last."""
     want = oracle(case)
@@ -55,7 +50,7 @@ def check(lowered: Lowered, case: Case) -> None:
         assert_all_same(Machine(lowered, case, workers, order).run(), want, F64, case.T)
 
 
-@pytest.mark.parametrize("cell", cells.CORE, ids=named)
+@pytest.mark.parametrize("cell", cells.CORE)
 def test_library(cell):
     """Both directions, by workers in any order, agree with engine reference."""
     case = random_case(cell, SIZES, 0, F64)
@@ -93,7 +88,7 @@ class Joined(Layout):
     joins_sums, sums_in_place = True, False
 
 
-@pytest.mark.parametrize("cell", [cells.gru, cells.lem, cells.slstm, held, holding], ids=named)
+@pytest.mark.parametrize("cell", [cells.gru, cells.lem, cells.slstm, held, holding])
 def test_other_layouts(cell, monkeypatch):
     """Summed slots in the order of the weights, and cotangents of all states in two rows."""
     monkeypatch.setattr("elman.lowered.lower.Layout", Joined)
@@ -130,7 +125,7 @@ def test_scalars_and_matrices_of_weights(tape):
     check(lowered, case)
 
 
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.lstm_layernorm], ids=named)
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.lstm_layernorm])
 def test_heads_are_loops(cell):
     """Heads are copies: parts of 16 have as many statements as a part of one; results agree."""
     case = random_case(cell.with_heads(16), replace(SIZES, H=48), 3, F64)
@@ -252,7 +247,7 @@ def noticed(mutant: Lowered, case: Case, want: dict[str, torch.Tensor]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("cell", [cells.gru, scaled], ids=named)
+@pytest.mark.parametrize("cell", [cells.gru, scaled])
 def test_mutants(cell):
     """A wait, an offset, a store, a sign, a register: nothing that is off passes."""
     sizes = replace(SIZES, I=9) if cell is scaled else SIZES

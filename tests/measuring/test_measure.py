@@ -53,7 +53,7 @@ def small(cell=cells.mgu, **more) -> Measurement:
     return measure(cell, 4, 6, **options)
 
 
-@pytest.mark.parametrize("cell, dims, leaves", CELLS, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize("cell, dims, leaves", CELLS)
 @pytest.mark.parametrize("training", [True, False])
 def test_agreement_by_name(cell, dims, leaves, training):
     """Output, every last state and every gradient but those of constants; compared in full."""

@@ -9,7 +9,7 @@ from elman.engines.c.isa import ISAS
 from elman.measuring.measure import CHAINS, peak_gflops, peak_text
 
 
-@pytest.mark.parametrize("isa", ISAS.values(), ids=lambda isa: isa.name)
+@pytest.mark.parametrize("isa", ISAS.values())
 def test_peak_text(isa):
     """Independent chains of one multiplication and one addition, in vectors of the ISA."""
     text = peak_text(isa)

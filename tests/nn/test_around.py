@@ -218,10 +218,10 @@ def test_nothing_at_all(kind, sizes, shape):
 
 
 @pytest.mark.parametrize(
-    "call", [{}, {"lengths": []}, {"reset": torch.zeros(0, 5), "outputs": "states"}], ids=str
+    "call", [{}, {"lengths": []}, {"reset": torch.zeros(0, 5), "outputs": "states"}]
 )
 @pytest.mark.parametrize(
-    "options", [{}, {"residual": True, "num_layers": 2}, {"engine": "reference"}], ids=str
+    "options", [{}, {"residual": True, "num_layers": 2}, {"engine": "reference"}]
 )
 @pytest.mark.parametrize("own", [False, True])
 def test_no_samples_with_what_torch_lacks(own, options, call):

@@ -138,10 +138,7 @@ def test_choices_are_recorded_and_pinned(monkeypatch):
 
     assert set(record) == {"l0", "l1"}
     shown = sorted(record["l0"])
-    assert shown == [
-        "float32 cpu T<=4 B<=2 eval",
-        "float32 cpu T<=4 B<=2 train Rf Rn Wf Wn bf bn",
-    ]
+    assert shown == ["float32 cpu T<=4 B<=2 eval", "float32 cpu T<=4 B<=2 train Rf Rn Wf Wn bf bn"]
     for own in record.values():
         for entry in own.values():
             assert entry["engine"] == "c"

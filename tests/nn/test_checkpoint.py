@@ -200,7 +200,7 @@ def test_auto():
     net(x)[0].sum().backward()
 
 
-@pytest.mark.parametrize("options", STACKS, ids=str)
+@pytest.mark.parametrize("options", STACKS)
 def test_auto_shares_the_budget(options):
     """Of all layers, whether they run together or one after another."""
     need_engine("c")
@@ -241,7 +241,6 @@ def test_engines_that_do_not_tell():
         ({"checkpoint": "auto", "memory_budget": -5}, "number of bytes"),
         ({"checkpoint": "auto", "memory_budget": True}, "number of bytes"),
     ],
-    ids=str,
 )
 def test_mistakes(options, text):
     with pytest.raises(InputError, match=text):

@@ -72,7 +72,6 @@ REDUCING = [cells.lstm_layernorm, cells.gru_layernorm, cells.onlstm_chunked, cel
         *((cell, "reference") for cell in LIBRARY),
         *((cell, engine) for cell in REDUCING for engine in ("c", "deer", "scan-backward")),
     ],
-    ids=lambda value: getattr(value, "name", value),
 )
 def test_cells_of_the_library(cell, engine):
     """Whatever a cell reduces, scans or counts, it does so in each head."""

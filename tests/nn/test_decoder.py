@@ -74,7 +74,7 @@ def check(decoder, x, targets, call=None):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
-@pytest.mark.parametrize("options", ({}, {"bias": False}, {"label_smoothing": 0.1}), ids=str)
+@pytest.mark.parametrize("options", ({}, {"bias": False}, {"label_smoothing": 0.1}))
 def test_is_torchs_decoder_and_loss(engine, reduction, dtype, options):
     """Every option, with rows that are ignored and without, of any leading axes."""
     decoder = made(reduction=reduction, dtype=dtype, **options)
@@ -302,7 +302,7 @@ def test_a_batch_of_cotangents():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("options", ({}, {"bias": False, "label_smoothing": 0.1}), ids=str)
+@pytest.mark.parametrize("options", ({}, {"bias": False, "label_smoothing": 0.1}))
 def test_compiled_in_one_graph(reduction, options):
     """torch.compile sees one operator; without gradients too; a wrong target is still named."""
     torch._dynamo.reset()

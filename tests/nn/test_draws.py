@@ -102,7 +102,7 @@ def test_gradients_sample_by_sample():
 
 
 @pytest.mark.parametrize("tape", ["auto", "save"])
-@pytest.mark.parametrize("formula", [noisy, zoned, dropped, loud], ids=lambda cell: cell.name)
+@pytest.mark.parametrize("formula", [noisy, zoned, dropped, loud])
 def test_numbers_are_drawn_again_not_kept(formula, tape):
     """Nothing on the tape, nor in the memory between phases, follows from draws alone."""
     dims = {"H": 64, "I": 64}
@@ -118,7 +118,7 @@ def test_numbers_are_drawn_again_not_kept(formula, tape):
         assert len(of.tape) <= len(plain.tape)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     """A module of such a type draws the same numbers and computes in float32, where it trains; so
     does autocast."""

@@ -161,10 +161,7 @@ TAKEN = {  # a module, and what its forward takes beside x [6, 3, 4]
     ),
     "states": (lambda: elman.LSTM(4, 5, 2), {"outputs": "states"}),
     "draws": (lambda: elman.LSTM(4, 5, 2, zoneout=0.1), {"lengths": [6, 2, 3]}),
-    "draws once": (
-        lambda: elman.GRU(4, 5, 2, recurrent_dropout=0.1),
-        {"reset": torch.zeros(6, 3)},
-    ),
+    "draws once": (lambda: elman.GRU(4, 5, 2, recurrent_dropout=0.1), {"reset": torch.zeros(6, 3)}),
     "draws given": (
         lambda: elman.GRU(4, 5, 2, zoneout=0.1),
         {"draws": torch.zeros(6, 3, 2, 2, dtype=torch.int32)},

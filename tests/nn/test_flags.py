@@ -64,9 +64,7 @@ def test_all_or_nothing(engine):
     assert not any(value.grad.any() for value in (nothing, *net.parameters()))
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"heads": 2}, {"residual": True, "num_layers": 2}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"heads": 2}, {"residual": True, "num_layers": 2}])
 def test_autocast(options):
     """Where no engine has autocast's type, what torch cannot do is computed in the weights', with
     products of autocast's where there are some."""

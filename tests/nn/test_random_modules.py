@@ -163,7 +163,6 @@ def unread(x, k, h, W):
         [{}, {"num_layers": 3}, {"bidirectional": True}, {"plan": PlanOptions(checkpoint=2)}],
         [False, True],
     ),
-    ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_without_a_recurrence(of, engine, options, lengths):
     """Where nothing is to be solved a backward follows as ever, in every layer and direction."""
@@ -184,7 +183,7 @@ def by_units(x, h, s, W, a):
 
 
 @pytest.mark.parametrize("engine", ["c", "deer", "scan-backward"])
-@pytest.mark.parametrize("of", [forgetful, unread, by_units, elman.cells.gru], ids=lambda c: c.name)
+@pytest.mark.parametrize("of", [forgetful, unread, by_units, elman.cells.gru])
 @pytest.mark.parametrize("training", [True, False])
 def test_no_samples(of, engine, training):
     """An empty batch has empty results, and gradients of zeros."""
@@ -208,12 +207,7 @@ def largest(x, h, W, R):
     return ops.tanh(W @ x + ops.amax(p) * p + ops.amax(W @ x) * h)
 
 
-@cell(
-    input="x[I]",
-    state="h[H], m",
-    weights="W[H, I], U[P, H], V[H, P]",
-    output="y[H], e",
-)
+@cell(input="x[I]", state="h[H], m", weights="W[H, I], U[P, H], V[H, P]", output="y[H], e")
 def largest_state(x, h, m, W, U, V):
     """The largest unit is a state and an output, and is read further."""
     p = U @ h
@@ -247,7 +241,6 @@ def tied(x, h, q, W, U, V):
         (largest_alone, {"P": 5}, "recompute"),
         (tied, {"P": 5}, "recompute"),
     ],
-    ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_the_largest_is_found_again(one, options, tape):
     """In backwards of first and second order, though products may be computed anew there."""

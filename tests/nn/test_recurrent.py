@@ -363,7 +363,6 @@ def scaled(x, s, h, W):
         (masked, "m[I]", "get the same further inputs"),
         (scaled, "s[I]", "get the same static inputs"),
     ],
-    ids=lambda value: getattr(value, "name", None),
 )
 def test_what_all_layers_share_has_one_size(follower, entry, shared):
     """What all layers read and follows the input's size fits only where layers read inputs of one

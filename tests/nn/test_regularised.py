@@ -41,7 +41,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "told"), MISTAKES, ids=str)
+@pytest.mark.parametrize(("options", "told"), MISTAKES)
 def test_mistakes(options, told):
     """One problem, and what to write."""
     for make in (lambda: elman.GRU(3, 4, **options), lambda: recurrent(cells.gru, **options)):

@@ -279,7 +279,7 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"gain": 1.25}, {"heads": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"gain": 1.25}, {"heads": 2}])
 @pytest.mark.parametrize("how", [*CHANGED, *SAME])
 def test_a_cell_that_was_changed_since(module, how, options):
     """Another formula is refused, under its own name; the same one in other words is taken."""

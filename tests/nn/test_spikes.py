@@ -15,17 +15,7 @@ from elman.autodiff.structure import structure
 from elman.errors import EngineError, TraceError
 from elman.ir.graph import walk
 from elman.ir.ops import STAND_INS
-from elman.ops import (
-    abs,
-    clip_gradient,
-    relu,
-    round,
-    sigmoid,
-    spike,
-    straight_through,
-    sum,
-    tanh,
-)
+from elman.ops import abs, clip_gradient, relu, round, sigmoid, spike, straight_through, sum, tanh
 from elman.passes.digest import digest
 from elman.plan.build import program
 from elman.plan.cost import phase_nodes

@@ -108,7 +108,7 @@ def assert_merges(graph, count: int, *, flags: bool = False) -> None:
         torch.testing.assert_close(value, want, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("of", AFFINE, ids=lambda of: of.name)
+@pytest.mark.parametrize("of", AFFINE)
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_values_are_kept(of, count):
     """Of several steps at once as of one after another."""
@@ -116,7 +116,7 @@ def test_values_are_kept(of, count):
 
 
 @pytest.mark.parametrize("rule", ["reset", "reset_to_initial", "reset_to_learned", "mask"])
-@pytest.mark.parametrize("of", AFFINE, ids=lambda of: of.name)
+@pytest.mark.parametrize("of", AFFINE)
 def test_resets_and_masks(of, rule):
     """Terms are chosen by the flag of each step; a state that is dropped reaches nothing."""
     assert_merges(compiler.graph_of(of, (RULES[rule],)), 3, flags=True)

@@ -52,7 +52,7 @@ def mixed(x, m, h, c, W, p, s):
 
 
 CASES = [*cells.CORE, idle, twice, mixed]
-by_name = pytest.mark.parametrize("of", CASES, ids=lambda of: of.name)
+by_name = pytest.mark.parametrize("of", CASES)
 
 
 def leaf_values(graph: Graph) -> dict[Node, torch.Tensor]:

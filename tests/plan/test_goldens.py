@@ -53,7 +53,7 @@ def computed(phase: Phase) -> list:
     return [v for segment in phase.segments for part in segment.parts for v in part.nodes]
 
 
-@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.CORE)
 def test_golden(golden, cell):
     """One text per cell; a change of a decision shows in the diff."""
     text = show_program(made(cell), hints(cell))
@@ -115,14 +115,14 @@ def test_gru_recomputes_the_candidate_from_a_kept_projection():
     assert [v.op for v in computed(of.backward.step)].count("tanh") == 1
 
 
-@pytest.mark.parametrize("cell", [cells.rnn, cells.indrnn], ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", [cells.rnn, cells.indrnn])
 def test_derivative_from_the_output_tapes_nothing(cell):
     """tanh′ and relu′ are read off the state sequence, which is there anyway."""
     assert made(cell).kept == ()
     assert made(cell).tape == ()
 
 
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.lem], ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.lem])
 def test_one_workspace_of_four_slots(cell):
     """Projection, taped value and gate gradient follow each other in four slots, and no others."""
     of = made(cell)
@@ -146,7 +146,6 @@ def test_one_workspace_of_four_slots(cell):
         (cells.mgu, [(1, 1), (1, 1)], [(1, 1), (1, 1)]),
         (cells.indrnn, [], []),
     ],
-    ids=lambda value: getattr(value, "name", ""),
 )
 def test_products_per_step(cell, forward, backward):
     """Forward joins the rows of one operand, backward the sums along k; gru_before and lem take
@@ -157,7 +156,7 @@ def test_products_per_step(cell, forward, backward):
     assert products(of.backward.step) == backward
 
 
-@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.CORE)
 def test_weights_and_inputs_leave_the_loop(cell):
     """No product with the input and none for its gradient runs in the time loop."""
     of = made(cell)

@@ -129,7 +129,7 @@ def test_scaled_sums_of_products_join_along_k(coef):
         assert [len(bundle.operands) for bundle in bundles] == operands
 
 
-@pytest.mark.parametrize("made", cells.CORE, ids=lambda made: made.name)
+@pytest.mark.parametrize("made", cells.CORE)
 def test_what_is_given_is_loaded_where_it_is_read(made):
     """What one or two given values make by arithmetic, with any scalars, is computed in the first
     segment that reads it."""

@@ -41,7 +41,6 @@ def chained(x, s, z, R):
         (cells.lif, set(), True),
         (cells.gru, set(), False),
     ],
-    ids=lambda value: getattr(value, "name", ""),
 )
 def test_states_that_stay_two_valued(made, states, fires):
     """States whose next value is 0 or 1 if they are; inputs where a state or an output is."""

@@ -17,7 +17,7 @@ from kernels import c_kernel, scheduled
 from specs import spec_of
 
 FEW = {"gru_before", "lstm_layernorm", "mingru", "lem"}  # products behind products, sums, none
-by_name = pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
+by_name = pytest.mark.parametrize("cell", cells.CORE)
 
 
 def phases(cell, *without, **options):

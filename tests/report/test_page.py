@@ -10,13 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from elman.errors import RunError
-from elman.report import (
-    Level,
-    Pairs,
-    RunPage,
-    Scale,
-    write_report,
-)
+from elman.report import Level, Pairs, RunPage, Scale, write_report
 
 CURVES = {
     "step": [1, 2, 3],
@@ -130,8 +124,7 @@ NAMES = [("train_loss", "grad_norm", "lr"), ("valid_loss",)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "value, everywhere, names",
-    [(v, i % 2, NAMES[i // 2 % 2]) for i, v in enumerate(EXTREMES)],
+    "value, everywhere, names", [(v, i % 2, NAMES[i // 2 % 2]) for i, v in enumerate(EXTREMES)]
 )
 def test_plots_of_any_number(tmp_path, value, everywhere, names):
     """In one place or everywhere, of curves in plots of their own, and of a line beside them: no

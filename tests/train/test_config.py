@@ -60,10 +60,7 @@ def test_nonsense_is_refused(options, message):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        *({name: 0} for name in ("patch", "heads", "epochs", "validation_sequences")),
-    ],
+    "options", [*({name: 0} for name in ("patch", "heads", "epochs", "validation_sequences"))]
 )
 def test_nonsense_about_sequences_is_refused(options):
     """As of every task, with the field's name."""

@@ -166,7 +166,7 @@ def kinked(x, h, W, R):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("H", [5, 64, 700])
-@pytest.mark.parametrize("own", [spiking, kinked], ids=lambda own: own.name)
+@pytest.mark.parametrize("own", [spiking, kinked])
 def test_thresholds_refuse_nothing(own, H, nothing_known, monkeypatch):
     """A unit that rounding sends to the other side is no error."""
     job = job_of(random_case(own, Sizes(4, 2, 20, H)))
@@ -282,7 +282,7 @@ def exploding(x, h):
 _LOSING = [rounding, cancelling, chaotic, undecided, exploding]
 
 
-@pytest.mark.parametrize("own", _LOSING, ids=lambda own: own.name)
+@pytest.mark.parametrize("own", _LOSING)
 def test_what_float32_loses_refuses_nothing(own, nothing_known):
     job = job_of(random_case(own, Sizes(4, 2, 40, 40)))
     need("c", job)

@@ -41,10 +41,6 @@ pytestmark = [
 ]
 
 
-def named(value: Any) -> str:
-    return getattr(value, "name", None) or str(value).removeprefix("torch.")
-
-
 def kernel(case: Case, schedule: str, **options: Any) -> TritonKernel:
     made = any_kernel(case, schedule, **options)
     assert isinstance(made, TritonKernel)
@@ -68,11 +64,7 @@ REST = [cell for cell in VECTORS if cell not in CASES]
 
 @pytest.mark.parametrize(
     "cell, schedule",
-    [
-        *((cell, LOOP) for cell in (*CASES, *REST)),
-        *some_of([*CASES], [STEPS, GRID], together=1),
-    ],
-    ids=named,
+    [*((cell, LOOP) for cell in (*CASES, *REST)), *some_of([*CASES], [STEPS, GRID], together=1)],
 )
 def test_every_cell(cell: Cell, schedule: str) -> None:
     """Awkward sizes, in a loop and in one other schedule; what of the library is of the same
@@ -102,7 +94,6 @@ def test_awkward_sizes(sizes: tuple[int, int, int, int], schedule: str) -> None:
         [*EVERY, NARROW],
         [torch.bfloat16, torch.float16],
     ),
-    ids=named,
 )
 def test_half_precision(cell: Cell, schedule: str, dtype: torch.dtype) -> None:
     """Products in half precision, everything else in float32."""
@@ -131,7 +122,6 @@ def rounded(values, made):
 @pytest.mark.parametrize(
     "cell, schedule",
     some_of([cells.gru, cells.lstm, cells.rnn, cells.lem], [LOOP, "grid/8/2/6"], together=1),
-    ids=named,
 )
 def test_bfloat16_of_more_units(cell: Cell, schedule: str) -> None:
     """Twelve inputs and units: what batched phases hand to the steps is kept in bfloat16."""
@@ -184,7 +174,6 @@ def test_only_what_is_wanted(schedule: str) -> None:
         (cells.indrnn, 9),
         *((cell, 3) for cell in HOLDING),
     ],
-    ids=named,
 )
 def test_groups(cell: Cell, B: int) -> None:
     """Several groups of programs, of which the last has fewer samples."""
@@ -214,7 +203,6 @@ def all_shared(x: Any, h: Any, W: Any, R: Any, V: Any, Q: Any, b: Any, d: Any) -
 @pytest.mark.parametrize(
     "cell, schedule, dtype",
     some_of([part_shared, all_shared], [LOOP, STEPS], [torch.float32, torch.float16]),
-    ids=named,
 )
 def test_gradients_have_memory_of_their_own(cell: Cell, schedule: str, dtype: torch.dtype) -> None:
     """autograd adds to them in place."""
@@ -239,7 +227,6 @@ def test_gradients_have_memory_of_their_own(cell: Cell, schedule: str, dtype: to
         ["grid/16/2/8", "grid/4/2/8"],
         together=1,
     ),
-    ids=named,
 )
 def test_a_grid_of_one_program_meets_itself(cell: Cell, schedule: str) -> None:
     """The barrier's code runs: whoever comes alone is not kept waiting."""
@@ -253,7 +240,6 @@ def test_a_grid_of_one_program_meets_itself(cell: Cell, schedule: str) -> None:
         [LOOP, STEPS, "grid/8/2/2"],
         together=1,
     ),
-    ids=named,
 )
 def test_heads(cell: Cell, schedule: str) -> None:
     """Each head is a program's own, with its part of inputs, states and weights."""
@@ -274,7 +260,6 @@ def test_heads(cell: Cell, schedule: str) -> None:
         (cells.onlstm_chunked, STEPS),
         (cells.gru_layernorm, "grid/8/2/2"),
     ],
-    ids=named,
 )
 def test_heads_that_reduce(cell: Cell, schedule: str) -> None:
     """A norm, a softmax, a cumulative sum and groups are over the units of each head."""
@@ -307,11 +292,7 @@ def divided_outputs(x, h, W, R):
     return 3 * h, concat(h, 2 * h), h
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [scalar_state, scalar_of_each, shared_output, divided_outputs],
-    ids=lambda cell: cell.name,
-)
+@pytest.mark.parametrize("cell", [scalar_state, scalar_of_each, shared_output, divided_outputs])
 def test_heads_that_share_a_result(cell: Cell) -> None:
     """A state or an output that is not divided: the graph of all heads runs."""
     case = random_case(cell.with_heads(2), Sizes(T=3, B=2, I=3, H=6))
@@ -341,7 +322,6 @@ LENGTHS = {"several": (4, 3, 3, 1), "equal": (2, 2), "more than a program takes"
         *some_of([cells.gru, cells.lstm_peephole, cells.lem, cells.minlstm], EVERY, [*LENGTHS]),
         *some_of([holding, half, output], [*EVERY, NARROW], ["several"], together=1),
     ],
-    ids=named,
 )
 def test_packed_rows(cell: Cell, schedule: str, name: str) -> None:
     """Sequences of several lengths: what each gives alone."""
@@ -366,7 +346,6 @@ def test_states_that_hold_a_value_are_one_row(schedule: str) -> None:
 @pytest.mark.parametrize(
     "cell, schedule",
     some_of([cells.gru, cells.lstm_peephole], [LOOP, STEPS, "grid/8/2/2"], together=1),
-    ids=named,
 )
 def test_packed_rows_of_heads(cell: Cell, schedule: str) -> None:
     """Every head has the same lengths."""
@@ -378,9 +357,7 @@ def test_packed_rows_of_heads(cell: Cell, schedule: str) -> None:
     assert_all_same(got, alone(case, lengths), torch.float32, 4)
 
 
-@pytest.mark.parametrize(
-    "schedule, training", some_of([*EVERY, NARROW], [True, False], together=1), ids=named
-)
+@pytest.mark.parametrize("schedule, training", some_of([*EVERY, NARROW], [True, False], together=1))
 def test_packed_rows_in_half_precision(schedule: str, training: bool) -> None:
     """Several groups, states that are not kept, and states beside their sequences."""
     lengths = (5, 3, 3, 2, 1)

@@ -87,13 +87,6 @@ def loop_facts(
     return facts(made.kernel, types, constants, target, warps=schedule.warps)
 
 
-def named(value: Any) -> str:
-    """A parameter's name."""
-    if isinstance(value, tuple):
-        return "-".join(map(named, value))
-    return getattr(value, "name", str(value))
-
-
 # What the tables and "nothing spills" hold for. Triton 3.6, that of torch 2.11, takes up to twice
 # the registers and half more barriers, or spills some words.
 CURRENT = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7)
@@ -240,7 +233,6 @@ SMALL_LOOP = "loop/16/4"
             together=1,
         ),
     ],
-    ids=named,
 )
 def test_compiles(
     of: tuple[Cell, int], schedule: str, target: str, dtype: str, forward: bool
@@ -252,9 +244,7 @@ def test_compiles(
 @pytest.mark.parametrize(
     "of, forward, schedule",
     some_of(
-        [(grouped, 24), (grouped, 32), (latents, 48)],
-        [True, False],
-        ["loop/16/4", "grid/16/8/16"],
+        [(grouped, 24), (grouped, 32), (latents, 48)], [True, False], ["loop/16/4", "grid/16/8/16"]
     ),
 )
 def test_groups_of_units_compile(of: tuple[Cell, int], forward: bool, schedule: str) -> None:
@@ -274,8 +264,7 @@ def test_heads_compile(forward: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "of, forward",
-    some_of([("loop/16/8", 128), ("grid/16/8/16", 512)], [True, False], together=1),
+    "of, forward", some_of([("loop/16/8", 128), ("grid/16/8/16", 512)], [True, False], together=1)
 )
 def test_packed_rows_compile(of: tuple[str, int], forward: bool) -> None:
     """Each sample's own number of steps costs a few loads of numbers, and no room."""
@@ -289,9 +278,7 @@ def test_packed_rows_compile(of: tuple[str, int], forward: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "cell",
-    [cells.lstm_layernorm, pytest.param(cells.gru_before, marks=pytest.mark.long)],
-    ids=lambda c: c.name,
+    "cell", [cells.lstm_layernorm, pytest.param(cells.gru_before, marks=pytest.mark.long)]
 )
 def test_steps_compile(cell: Cell) -> None:
     """Kernels between products: of steps, and of all rows at once."""

@@ -51,7 +51,7 @@ def check(rows, scale, wants=ALL, most=None):
 
 
 @pytest.mark.parametrize("N, H, V", [(1, 1, 2), (5, 3, 33), (9, 4, 300), (3, 2, 257)])
-@pytest.mark.parametrize("options", [{}, {"bias": False}, {"smoothing": 0.1}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"smoothing": 0.1}])
 def test_as_torch_ops(device, N, H, V, options, monkeypatch):
     """Rows shorter and longer than what is looked at at once, in one chunk and in several."""
     monkeypatch.setattr(limits, "CLASSES", 64)
@@ -61,7 +61,7 @@ def test_as_torch_ops(device, N, H, V, options, monkeypatch):
     check(*drawn(N, H, V, device, **options))
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("dtype", TYPES)
 def test_half_precision_is_summed_in_float32(device, dtype):
     """Half precision is summed in float32; the gradient by logits has the rows' type."""
     check(*drawn(6, 8, 70, device, dtype=dtype, smoothing=0.1))

@@ -50,7 +50,7 @@ def judged(case: Case, tolerance: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("sizes", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm], ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm])
 def test_shapes(cell: Cell, sizes: Sizes, arithmetic: tuple[torch.dtype, torch.dtype]) -> None:
     """Output, last states and every gradient."""
     judged(random_case(cell, sizes).to(arithmetic[0]), arithmetic[1])
@@ -66,7 +66,7 @@ def with_exact_products(case: Case) -> Case:
     return case
 
 
-@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.CORE)
 def test_cells(cell: Cell) -> None:
     """Every cell at one of them, in bfloat16.
 

@@ -58,7 +58,6 @@ def sizes(graphs: CallGraphs) -> list[int]:
         [True, False],
         together=1,
     ),
-    ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_other_numbers(cell: Any, schedule: str, training: bool) -> None:
     """The second call of the same shapes makes a graph, the third uses it."""

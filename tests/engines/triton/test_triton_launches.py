@@ -55,8 +55,7 @@ class _Driver:
 
 
 @pytest.mark.parametrize(
-    "schedule, loops, programs",
-    [("loop/16/4", 2, 1), ("grid/16/2/3", 2, 2), ("steps", 0, 0)],
+    "schedule, loops, programs", [("loop/16/4", 2, 1), ("grid/16/2/3", 2, 2), ("steps", 0, 0)]
 )
 def test_launches(
     schedule: str, loops: int, programs: int, monkeypatch: pytest.MonkeyPatch

@@ -16,10 +16,7 @@ from elman.ir.graph import node
 from elman.ir.ops import OPS
 from helpers import assert_close
 
-pytestmark = [
-    pytest.mark.interpreted,
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
-]
+pytestmark = [pytest.mark.interpreted, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 ODD = [0.0, -0.0, 1e-30, -1e-4, 1e-3, 0.19, 0.21, -0.5, 1.0, -3.0, 19.9, 20.1, 88.0, -100.0]
 VALUES = torch.tensor([*ODD, float("inf"), -float("inf"), float("nan"), 2.5e38])
 

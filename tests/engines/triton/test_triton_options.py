@@ -64,9 +64,7 @@ def modules_agree(net: Any, x: Tensor, **options: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "cell, to, schedule",
-    some_of([cells.gru, cells.lstm_peephole], [*RESETS], SCHEDULES),
-    ids=lambda value: getattr(value, "name", value),
+    "cell, to, schedule", some_of([cells.gru, cells.lstm_peephole], [*RESETS], SCHEDULES)
 )
 def test_resets(cell, to, schedule):
     """To zeros, to the initial state, and to one that is learned."""
@@ -104,7 +102,7 @@ def test_draws(schedule):
     beside_reference(job, schedule, tensors, lambda call: DRAWS.extend(values, call, False, 0))
 
 
-@pytest.mark.parametrize("options", [{"num_layers": 2}, {"bidirectional": True}], ids=str)
+@pytest.mark.parametrize("options", [{"num_layers": 2}, {"bidirectional": True}])
 def test_modules(options):
     """A stack, and both directions: resets, masks beside them, draws and several lengths."""
     x, mask = torch.randn(4, 3, 3, requires_grad=True), torch.rand(4, 3) < 0.4

@@ -78,7 +78,6 @@ def undefined(text: str) -> set[str]:
         ["loop/16/4", "steps", "grid/16/2/3", "grid/2/2/3"],
         [{}, {"packed": True}, {"heads": True}],
     ),
-    ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_names(cell: Cell, schedule: str, options: dict[str, bool]) -> None:
     """In every schedule, of dense and packed rows, of heads."""
