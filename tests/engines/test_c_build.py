@@ -9,8 +9,8 @@ import os
 import shutil
 import stat
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -333,20 +333,13 @@ def test_many_python_threads_at_once():
     cases = [random_case(cells.lstm, Sizes(20, 4, 5, 13), seed, F64) for seed in range(4)]
     kernel = c_kernel(cases[0])
     alone = [call(kernel, case) for case in cases]
-    wrong: list[str] = []
 
-    def work(index: int) -> None:
-        for _ in range(20):
-            got = call(kernel, cases[index])
-            wrong.extend(n for n in got if not torch.equal(got[n], alone[index][n]))
+    def wrong(index: int) -> list[str]:
+        results = [call(kernel, cases[index]) for _ in range(20)]
+        return [n for got in results for n in got if not torch.equal(got[n], alone[index][n])]
 
-    started = [threading.Thread(target=work, args=(index,)) for index in range(len(cases))]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join(60)
-        assert not thread.is_alive(), "a thread hangs"
-    assert not wrong
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(wrong, range(4)))
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="there is no /proc")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -83,21 +83,17 @@ def test_bounded():
 
 def test_threads_never_share():
     """Many threads at once: all results differ."""
-    wrong = []
 
-    def work(value: float) -> None:
+    def work(value: float) -> bool:
+        right = True
         for _ in range(40):
             mine = fresh(SHAPE, torch.float32)
             mine[0, :100] = value
-            if not bool((mine[0, :100] == value).all()):
-                wrong.append(value)
+            right &= bool((mine[0, :100] == value).all())
+        return right
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
 
 
 def test_kernels_results():

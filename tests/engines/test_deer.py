@@ -154,19 +154,12 @@ def test_scans_that_compute_something_else_do_not_run(monkeypatch, mistake):
 def test_linear_scan(dtype):
     """Channels of any shape, matrices, no start; a loop's values."""
     for T in (*ODD, 100):
-        a, b = torch.rand(T, 2, 3, dtype=dtype), torch.randn(T, 2, 3, dtype=dtype)
-        y0 = torch.randn(2, 3, dtype=dtype)
-        y, want = y0, []
-        for t in range(T):
-            y = a[t] * y + b[t]
-            want.append(y)
-        torch.testing.assert_close(elman.linear_scan(a, b, y0), torch.stack(want))
+        a, b, y0 = (torch.rand(*lead, 2, 3, dtype=dtype) for lead in ((T,), (T,), ()))
+        want = in_loop(Units(1), a.view(T, 1, 1, 6), b.view(T, 1, 6), y0.view(1, 6))
+        torch.testing.assert_close(elman.linear_scan(a, b, y0), want.view(T, 2, 3))
         M = torch.randn(T, 2, 3, 3, dtype=dtype) / 2
-        y, want = torch.zeros(2, 3, dtype=dtype), []
-        for t in range(T):
-            y = (M[t] @ y[..., None])[..., 0] + b[t]
-            want.append(y)
-        torch.testing.assert_close(elman.linear_scan(M, b), torch.stack(want))
+        want = in_loop(Dense(3), M, b, torch.zeros(2, 3, dtype=dtype))
+        torch.testing.assert_close(elman.linear_scan(M, b), want)
 
 
 def test_linear_scan_refuses():

@@ -9,7 +9,6 @@ import torch
 
 import elman
 from calls import call
-from elman import cell as make_cell
 from elman import cells
 from elman.engines import registry
 from elman.engines.deer import kernel, solvers
@@ -20,15 +19,8 @@ from elman.engines.triton.engine import ENGINE
 from elman.engines.triton.group_kernels import GroupKernels
 from elman.engines.triton.newton import Newton
 from elman.frontend.cell import Cell
-from elman.ops import sigmoid, tanh
+from engines.triton.test_triton_newton import given
 from helpers import Sizes, assert_same, job_of, oracle, random_case, run
-
-
-@make_cell(input="x[I]", static="s[H]", state="h[H]", weights="W[H, I], R[H, H], u[H]")
-def given(x, s, h, W, R, u):
-    """A value per sequence, which a state holds."""
-    return tanh(W @ x + sigmoid(u * s) * (R @ h))
-
 
 pytestmark = pytest.mark.interpreted
 
@@ -72,13 +64,13 @@ def test_results_and_gradients(cell: Cell, H: int, launched: list[str]) -> None:
         assert_same(name, got[name], want, torch.float32, case.T)
 
 
-@pytest.mark.parametrize("given", ["reset", "lengths"])
-def test_resets_and_lengths(given: str, launched: list[str]) -> None:
+@pytest.mark.parametrize("what", ["reset", "lengths"])
+def test_resets_and_lengths(what: str, launched: list[str]) -> None:
     """Episodes that begin within the sequence, and sequences that end before the others."""
     source = torch.Generator().manual_seed(0)
     x = torch.randn(16, 3, 2, generator=source)
     options = {"reset": torch.rand(16, 3, generator=source) < 0.2}
-    if given == "lengths":
+    if what == "lengths":
         options = {"lengths": torch.tensor([16, 5, 11])}
     net = elman.GRU(2, 6, heads=2, engine="deer")
     exact = elman.GRU(2, 6, heads=2, engine="reference", dtype=torch.float64)
