@@ -134,7 +134,16 @@ def test_later_calls(name):
                 assert_close(value, other)
 
 
-@every_row
+COMPILED = {  # one of each kind of options, states and draws; the others take minutes
+    *("lstm", "reset to learned", "mask, zeros", "outputs", "draws, zoneout, mask"),
+    *("weight_dropout", "dropout", "clip_gradient", "layers of their own, drawn"),
+    *("rich, reset, mask", "together"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in COMPILED else pytest.param(n, marks=pytest.mark.long) for n in ROWS]
+)
 def test_compiled(name):
     """One graph, with the bits of the eager call; of several lengths every other row. Between
     layers a compiled call drops of padded rows what an eager one drops of packed ones."""

@@ -247,13 +247,14 @@ def noticed(mutant: Lowered, case: Case, want: dict[str, torch.Tensor]) -> bool:
     return False
 
 
+@pytest.mark.parametrize("each", [9, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("cell", [cells.gru, scaled])
-def test_mutants(cell):
+def test_mutants(cell, each):
     """A wait, an offset, a store, a sign, a register: nothing that is off passes."""
     sizes = replace(SIZES, I=9) if cell is scaled else SIZES
     case = random_case(cell, sizes, 2, F64)
     lowered, want = lowered_of(case), oracle(case)
     every = list(mutants(lowered))
     assert len(every) > 200
-    missed = [text for text, mutant in every[::3] if not noticed(mutant, case, want)]
+    missed = [text for text, mutant in every[::each] if not noticed(mutant, case, want)]
     assert not missed, "\n".join(missed)

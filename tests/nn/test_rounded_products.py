@@ -63,7 +63,14 @@ def agree(row: Row, run: Any, **options: Any) -> None:
                 raise
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name != "dropout of all"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (at % 2))
+        for at, name in enumerate(ROWS)
+        if name != "dropout of all"
+    ],
+)
 def test_options(name):
     """Every option of calls and modules, of several layers."""
     row = ROWS[name]

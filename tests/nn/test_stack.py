@@ -22,6 +22,7 @@ from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.together import Arrangement, Together
 from elman.tuning import decisions, together
 from helpers import DIFFERENCES, assert_close, assert_same, forced, need_engine
+from products import some_of
 
 
 def results(net, x, state, engine, dy, ends):
@@ -67,10 +68,13 @@ def schedule(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm", "rnn", "lem"])
-@pytest.mark.parametrize("layers, directions", [(2, 1), (3, 1), (1, 2), (2, 2)])
-def test_agreement(schedule, cell, layers, directions):
+@pytest.mark.parametrize(
+    "cell, sizes",
+    some_of(["gru", "lstm", "rnn", "lem"], [(2, 1), (3, 1), (1, 2), (2, 2)], together=1),
+)
+def test_agreement(schedule, cell, sizes):
     """Outputs, last states and all gradients are the reference's."""
+    layers, directions = sizes
     torch.manual_seed(0)
     options = {"num_layers": layers, "bidirectional": directions == 2, "dtype": torch.float64}
     net = elman.Recurrent(getattr(cells, cell), 5, 7, **options)

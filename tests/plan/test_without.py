@@ -14,9 +14,9 @@ from elman.plan.cost import phase_nodes
 from elman.plan.spec import OPTIMIZATIONS, PlanOptions
 from helpers import Sizes, assert_all_same, oracle, random_case
 from kernels import c_kernel, scheduled
+from products import some_of
 from specs import spec_of
 
-FEW = {"gru_before", "lstm_layernorm", "mingru", "lem"}  # products behind products, sums, none
 by_name = pytest.mark.parametrize("cell", cells.CORE)
 
 
@@ -71,35 +71,15 @@ def test_nothing_is_hoisted(cell):
 
 def test_each_is_left_out_of_some_cell():
     """Every optimization changes a program, so that leaving it out measures something."""
+    usual = elman.explain(cells.gru, measure=False)
     for name in OPTIMIZATIONS:
-        assert (
-            elman.explain(cells.gru, measure=False, plan=PlanOptions(without=name)).stages[
-                "program"
-            ]
-            != (elman.explain(cells.gru, measure=False).stages["program"])
-        )
-
-
-ALL_OF_THEM = tuple(OPTIMIZATIONS)
-
-
-def _tier(at: int, cell, without: tuple[str, ...]) -> tuple[pytest.MarkDecorator, ...]:
-    """Everything left out of some cells, and each by itself; of the others one in turn."""
-    if cell.name in FEW:
-        return () if without == ALL_OF_THEM else (pytest.mark.slow,)
-    turn = (*((name,) for name in ALL_OF_THEM), ALL_OF_THEM)[at % (len(ALL_OF_THEM) + 1)]
-    return (pytest.mark.slow,) if without == turn else (pytest.mark.long,)
+        told = elman.explain(cells.gru, measure=False, plan=PlanOptions(without=name))
+        assert told.stages["program"] != usual.stages["program"]
 
 
 @pytest.mark.parametrize(
     "cell, without",
-    [
-        pytest.param(
-            cell, without, id=f"{cell.name} {' '.join(without)}", marks=_tier(at, cell, without)
-        )
-        for at, cell in enumerate(cells.CORE)
-        for without in [ALL_OF_THEM, *((name,) for name in OPTIMIZATIONS)]
-    ],
+    some_of(cells.CORE, [tuple(OPTIMIZATIONS), *((name,) for name in OPTIMIZATIONS)], together=1),
 )
 def test_results_are_the_same(cell, without, monkeypatch):
     """At odd sizes, T and B of 1 too, whoever shares a step, and with every tape of the plan."""

@@ -20,11 +20,9 @@ DRAWN = {"zoneout": 0.2, "recurrent_dropout": 0.2, "weight_dropout": 0.2}
 SGD = {"optimizer": "sgd", "lr": 0.3}
 RUNS: dict[str, dict[str, Any]] = {
     "auto": {"engine": "auto"},
-    "rnn": {"cell": "rnn", "engine": "aten"},
     "lstm": {"cell": "lstm", "engine": "aten"},
     "drawn": {"cell": "lstm", "engine": "reference", **DRAWN},
     "drawn, auto": {"cell": "lstm", "engine": "auto", **DRAWN},
-    "sgd": SGD,
     "momentum": {"momentum": 0.9, "schedule": "constant", **SGD},
     "nesterov": {"momentum": 0.5, "nesterov": True, "schedule": "linear", **SGD},
 }

@@ -166,7 +166,7 @@ def test_tables(key: tuple[Any, ...]) -> None:
     [
         (cells.lstm, 768, "bfloat16", 20),
         (cells.gru, 1024, "float32", 32),
-        (cells.lstm_layernorm, 96, "bfloat16", 4),
+        pytest.param(cells.lstm_layernorm, 96, "bfloat16", 4, marks=pytest.mark.long),
         (cells.gru, 127, "float32", 67),  # weights take 192 KiB of 227
     ],
     ids=lambda value: value.name if isinstance(value, Cell) else str(value),
@@ -220,7 +220,14 @@ SMALL_LOOP = "loop/16/4"
         *some_of([(cells.gru, 512)], ["grid/16/8/8"], ["sm_80"], ["float16"], [True, False]),
         *some_of([(cells.gru, 512)], ["grid/16/8/16"], ["gfx942"], ["float16"], [True, False]),
         # older and other chips
-        *some_of([(cells.gru, 64)], [SMALL_LOOP], ["sm_80", "gfx942"], [*TYPES], [True, False]),
+        *some_of(
+            [(cells.gru, 64)],
+            [SMALL_LOOP],
+            ["sm_80", "gfx942"],
+            [*TYPES],
+            [True, False],
+            together=1,
+        ),
         # doubles inside of a function are no reason to spill
         *some_of([(functions, 32)], [SMALL_LOOP], ["sm_90", "gfx942"], ["float32"], [True, False]),
         # every cell of the library in one direction, and half of them in each
@@ -244,7 +251,10 @@ def test_compiles(
 @pytest.mark.parametrize(
     "of, forward, schedule",
     some_of(
-        [(grouped, 24), (grouped, 32), (latents, 48)], [True, False], ["loop/16/4", "grid/16/8/16"]
+        [(grouped, 24), (grouped, 32), (latents, 48)],
+        [True, False],
+        ["loop/16/4", "grid/16/8/16"],
+        together=1,
     ),
 )
 def test_groups_of_units_compile(of: tuple[Cell, int], forward: bool, schedule: str) -> None:
