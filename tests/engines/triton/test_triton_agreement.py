@@ -64,7 +64,11 @@ REST = [cell for cell in VECTORS if cell not in CASES]
 
 @pytest.mark.parametrize(
     "cell, schedule",
-    [*((cell, LOOP) for cell in (*CASES, *REST)), *some_of([*CASES], [STEPS, GRID], together=1)],
+    [
+        *((cell, LOOP) for cell in CASES),
+        *(pytest.param(cell, LOOP, marks=pytest.mark.long) for cell in REST),
+        *some_of([*CASES], [STEPS, GRID], together=1),
+    ],
 )
 def test_every_cell(cell: Cell, schedule: str) -> None:
     """Awkward sizes, in a loop and in one other schedule; what of the library is of the same

@@ -23,6 +23,7 @@ from elman.frontend.cell import Cell
 from elman.ops import sigmoid, tanh
 from helpers import Case, Sizes, assert_close, job_of, random_case
 from offline import facts
+from products import some_of
 
 
 def _cell(function: Any) -> Cell:
@@ -99,12 +100,12 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.interpreted
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("T, B", [(1, 1), (21, 3)])
-@pytest.mark.parametrize("cell, H", SMALL, ids=NAMES)
+@pytest.mark.parametrize("of, lead", some_of(SMALL, [(21, 3), (1, 1)], together=1))
 def test_one_iteration(
-    cell: Cell, H: int, T: int, B: int, kernels: None, monkeypatch: pytest.MonkeyPatch
+    of: tuple[Cell, int], lead: tuple[int, int], kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next iterate and the residual, in one block of steps and in several; in a window."""
+    (cell, H), (T, B) = of, lead
     monkeypatch.setattr(limits, "SCAN_ELEMENTS", dict.fromkeys(range(1, 5), 32))
     problem = problem_of(random_case(cell, Sizes(T, B, 3, H)))
     source = torch.Generator().manual_seed(1)
