@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import elman
@@ -57,6 +59,20 @@ def run_script(text: str, tmp_path: Path, patience_s: float = PATIENCE_S, **env:
         return finished(process, patience_s=patience_s)
     finally:
         process.kill()
+
+
+def module_of(path: Path) -> ModuleType:
+    """A file that lies in no package as a module, which may import the files beside it."""
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
 
 
 def run_program_forked(program: Program, limit_s: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +10,7 @@ import torch
 
 import elman
 from elman import cells
+from scripts import module_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -18,14 +18,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 @pytest.fixture(scope="module")
 def cell_pages() -> ModuleType:
     """docs/cell_pages.py."""
-    spec = spec_from_file_location("cell_pages", DOCS / "cell_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(DOCS)  # the files beside it
-        spec.loader.exec_module(module)
-    return module
+    return module_of(DOCS / "cell_pages.py")
 
 
 @pytest.mark.parametrize("cell", cells.ALL)

@@ -9,12 +9,12 @@ import sys
 import tarfile
 import zipfile
 from email.parser import Parser
-from importlib import util
 from pathlib import Path
 
 import pytest
 
 import elman
+from scripts import module_of
 
 ROOT = Path(__file__).parents[1]
 BESIDE = ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "CHANGELOG.md", "CITATION.cff")
@@ -103,11 +103,7 @@ def test_metadata(made):
 
 def test_the_published_readme_has_no_link_that_leads_nowhere():
     """Relative ones are made absolute, or text; others stay."""
-    spec = util.spec_from_file_location("dist", ROOT / "release" / "dist.py")
-    assert spec is not None
-    assert spec.loader is not None
-    dist = util.module_from_spec(spec)
-    spec.loader.exec_module(dist)
+    dist = module_of(ROOT / "release" / "dist.py")
     readme = (ROOT / "README.md").read_text("utf-8") + "[a](https://b.c/d) [e](#f)"
     relative = re.findall(r"\]\((docs/[^)]*)\)", readme)
     assert relative

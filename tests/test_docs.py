@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from helpers import need_engine
+from scripts import module_of
 
 ROOT = Path(__file__).parents[1]
 TOUR = ROOT / "docs" / "tour.md"
@@ -32,12 +32,7 @@ STOPS = STOP.findall(TOUR.read_text("utf-8"))
 @pytest.fixture(scope="module")
 def tour() -> ModuleType:
     """docs/tour.py, which makes the prints."""
-    spec = spec_from_file_location("tour", TOUR.with_suffix(".py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(TOUR.with_suffix(".py"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

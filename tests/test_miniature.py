@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 from helpers import need_engine
+from scripts import module_of
 
 FILE = Path(__file__).parents[1] / "docs" / "elman_in_200_lines.py"
 T, B, H, I = 7, 3, 5, 4
@@ -22,12 +22,7 @@ DIMS |= {"br": "H", "bz": "H", "bn": "H", "cn": "H"}
 def mini() -> ModuleType:
     """The file as a module."""
     need_engine("c")
-    spec = spec_from_file_location("elman_in_200_lines", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(FILE)
 
 
 def test_is_as_short_as_it_says():

@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from importlib import util
 from pathlib import Path
 
 import pytest
 
 from helpers import need_engine
+from scripts import module_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 NOTEBOOKS = sorted((DOCS / "notebook").glob("*.ipynb"))
@@ -60,11 +60,7 @@ def test_runs(path, tmp_path):
 
 def test_pages(tmp_path):
     """Text, code, prints and pictures, in their order."""
-    spec = util.spec_from_file_location("notebooks", DOCS / "notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    notebooks = util.module_from_spec(spec)
-    spec.loader.exec_module(notebooks)
+    notebooks = module_of(DOCS / "notebooks.py")
     text = {"output_type": "stream", "name": "stdout", "text": ["3\n", "4\n"]}
     value = {"output_type": "execute_result", "data": {"text/plain": ["5"]}}
     plot = {"data": {"image/png": "aGk=", "text/plain": ["<Figure>"]}}
