@@ -25,6 +25,13 @@ def covering(sizes: Sequence[int], together: int) -> set[tuple[int, ...]]:
     return chosen
 
 
+def every(step: int, values: Sequence[Any]) -> list[Any]:
+    """Parameters of which every ``step``-th is of the usual tests; the others are ``long``."""
+    return [
+        pytest.param(v, marks=[pytest.mark.long] * (k % step > 0)) for k, v in enumerate(values)
+    ]
+
+
 def some_of(*options: Sequence[Any], together: int = 2) -> list[Any]:
     """Parameters of all combinations; most are ``long``.
 

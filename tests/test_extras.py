@@ -149,7 +149,7 @@ def test_all_of_training_is_tried():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "package",
-    [pytest.param(name, marks=[pytest.mark.long] * (k > 3)) for k, name in enumerate(NEEDED)],
+    [pytest.param(name, marks=[pytest.mark.long] * (k > 1)) for k, name in enumerate(NEEDED)],
 )
 def test_the_command_names_the_extra(package, tmp_path, monkeypatch):
     """One line, status 1, and nothing was begun that could not be ended."""

@@ -50,6 +50,14 @@ pytestmark = [
 STACKED = {"num_layers": 2, "bidirectional": True}
 ENGINES = ("reference", "c", "aten", "deer")
 every_row = pytest.mark.parametrize("name", ROWS)
+UNLIKE = {  # one of each kind of options, states and draws
+    *("lstm", "reset to learned", "mask, zeros", "outputs", "draws, zoneout, mask"),
+    *("weight_dropout", "dropout", "clip_gradient", "layers of their own, drawn", "spikes"),
+    *("rich, reset, mask", "together", "heads", "residual", "checkpoint"),
+}
+unlike_rows = pytest.mark.parametrize(  # of what compiles derivatives or graphs of its own
+    "name", [n if n in UNLIKE else pytest.param(n, marks=pytest.mark.long) for n in ROWS]
+)
 
 
 def stacked(row: Row) -> dict[str, Any]:
@@ -134,16 +142,7 @@ def test_later_calls(name):
                 assert_close(value, other)
 
 
-COMPILED = {  # one of each kind of options, states and draws; the others take minutes
-    *("lstm", "reset to learned", "mask, zeros", "outputs", "draws, zoneout, mask"),
-    *("weight_dropout", "dropout", "clip_gradient", "layers of their own, drawn"),
-    *("rich, reset, mask", "together"),
-}
-
-
-@pytest.mark.parametrize(
-    "name", [n if n in COMPILED else pytest.param(n, marks=pytest.mark.long) for n in ROWS]
-)
+@unlike_rows
 def test_compiled(name):
     """One graph, with the bits of the eager call; of several lengths every other row. Between
     layers a compiled call drops of padded rows what an eager one drops of packed ones."""
@@ -172,7 +171,7 @@ def test_compiled(name):
     torch._dynamo.reset()
 
 
-@every_row
+@unlike_rows
 def test_second_derivatives(name):
     """Of a gradient penalty, by everything; by several layers without clipping, which a second
     backward does layer by layer (see ``ops.clip_gradient``)."""
@@ -190,7 +189,7 @@ def test_second_derivatives(name):
         assert_close(got, want, msg=lambda text, key=key: f"{key}: {text}")
 
 
-@every_row
+@unlike_rows
 def test_forward_mode(name):
     """Tangents of x and of all parameters."""
     row = ROWS[name]

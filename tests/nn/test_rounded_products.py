@@ -21,6 +21,7 @@ from elman.engines import registry
 from elman.engines.c import isa
 from elman.errors import InputError
 from helpers import AWKWARD, assert_close, job_of, need, random_case
+from products import every
 
 F32 = torch.float32
 SEEDS = (1, 2, 3)
@@ -63,14 +64,7 @@ def agree(row: Row, run: Any, **options: Any) -> None:
                 raise
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.long] * (at % 2))
-        for at, name in enumerate(ROWS)
-        if name != "dropout of all"
-    ],
-)
+@pytest.mark.parametrize("name", every(2, [name for name in ROWS if name != "dropout of all"]))
 def test_options(name):
     """Every option of calls and modules, of several layers."""
     row = ROWS[name]

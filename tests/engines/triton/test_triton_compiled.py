@@ -292,7 +292,7 @@ def test_packed_rows_compile(of: tuple[str, int], forward: bool) -> None:
 )
 def test_steps_compile(cell: Cell) -> None:
     """Kernels between products: of steps, and of all rows at once."""
-    of = planned(cell, 96, "bfloat16")
+    of = planned(cell, 32, "bfloat16")
     layout = TritonLayout(of)
     assert of.backward is not None
     for sweep in (of.forward, of.backward):
