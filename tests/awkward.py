@@ -18,6 +18,7 @@ NEAR = [math.nextafter(20.0, side) for side in (0.0, 30.0)]
 ONE = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, -7.5, 20.0, -20.0, *NEAR, 36.0, -36.0, 40.0]
 ONE += [-40.0, 87.0, -87.0, 100.0, -100.0, 1e15, -1e15, math.nan, math.inf, -math.inf]
 ONE += [tiny * sign for tiny in (1e-30, 1e-40, 1e-310) for sign in (1, -1)]  # and denormal ones
+POWERS = (-2.5, -2, -1, 0, 0.5, 1, 2, 3, 9)
 TWO = [0.0, -0.0, 1.0, -1.0, 0.5, 0.1, 2.5, math.nan, math.inf, -math.inf]
 
 Formula = Callable[..., Any]
@@ -77,8 +78,10 @@ SINGLE: dict[str, tuple[Formula, Formula]] = {  # in the cell's language, and in
     "where, equal parts": (lambda v: ops.where(v, v, v), lambda v: torch.where(v != 0, v, v)),
     "stop_gradient": (ops.stop_gradient, lambda v: v.detach() + 0 * v.nan_to_num(0, 0, 0)),
     "neg": (lambda v: -v, lambda v: -v),
-    "square": (lambda v: v**2, lambda v: v**2),
-    "reciprocal": (lambda v: 1 / v, lambda v: 1 / v),
+    **{
+        text: (formula(text), formula(text))
+        for text in ("1 / v", *(f"v ** {power}" for power in POWERS))
+    },
     "clip": (lambda v: ops.clip(v, -1, 1), lambda v: v.clamp(-1, 1)),
     "clip to a point": (lambda v: ops.clip(v, 0.5, 0.5), lambda v: v.clamp(0.5, 0.5)),
     "clip, bounds crossed": (lambda v: ops.clip(v, 3, 1), lambda v: v.clamp(3, 1)),

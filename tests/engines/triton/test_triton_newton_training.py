@@ -48,8 +48,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     "cell, H",
     [
         (cells.gru.with_heads(3), 6),
-        (cells.gru, 8),
-        (cells.lstm.with_heads(2), 8),
+        pytest.param(cells.gru, 8, marks=pytest.mark.long),
+        pytest.param(cells.lstm.with_heads(2), 8, marks=pytest.mark.long),
         (cells.ealstm, 2),
     ],
 )

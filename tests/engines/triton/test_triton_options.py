@@ -14,6 +14,7 @@ import elman
 from elman import cells, compiler, ops
 from elman.engines.base import Job
 from elman.engines.call import Call
+from elman.engines.triton.engine import TritonEngine
 from elman.frontend.cell import cell
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.options.base import StepValues
@@ -26,6 +27,12 @@ from products import some_of
 
 SCHEDULES = ["loop/16/4", "steps", "grid/16/2/3"]
 pytestmark = [pytest.mark.interpreted]
+
+
+@pytest.fixture
+def in_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules measure nothing: one schedule is judged in the interpreter, not all of them."""
+    monkeypatch.setattr(TritonEngine, "schedules", lambda *given: (SCHEDULES[0],))
 
 
 def never():
@@ -102,6 +109,7 @@ def test_draws(schedule):
     beside_reference(job, schedule, tensors, lambda call: DRAWS.extend(values, call, False, 0))
 
 
+@pytest.mark.usefixtures("in_a_loop")
 @pytest.mark.parametrize("options", [{"num_layers": 2}, {"bidirectional": True}])
 def test_modules(options):
     """A stack, and both directions: resets, masks beside them, draws and several lengths."""
@@ -114,6 +122,7 @@ def test_modules(options):
         modules_agree(net, x, lengths=lengths)
 
 
+@pytest.mark.usefixtures("in_a_loop")
 @pytest.mark.parametrize("to", ["zeros", "initial"])
 def test_heads(to):
     """Resets of heads side by side, dense and of several lengths."""
