@@ -34,6 +34,7 @@ from elman.ops import (
 from elman.ops import sum as total
 from elman.passes.merge import merge_steps
 from elman.plan.build import program
+from elman.plan.prices import Prices
 from elman.plan.schedule import Schedule
 from elman.tuning.kernels import kernel_of
 from helpers import (
@@ -386,6 +387,34 @@ def test_every_schedule(chosen):
             scheduled = kernel.scheduled(Schedule.parse(name), 2)
             for _ in range(5):
                 assert_all_same(call(scheduled, case), want, F64, case.T)
+
+
+def test_sums_of_rows_of_one_vector(as_users):
+    """A matrix whose rows are one vector, by kernels as users have them: gcc 12 left out the call
+    that changes its cotangent."""
+
+    @cell(input="q[K]", state="S[K, V]", output="y[K]")
+    def centred(q, S):
+        return q, 0.5 * S + 0.5 * tanh(S - rows(total(S, axis=1)))
+
+    case = random_case(centred, Sizes(T=2, B=1, I=8, H=8), 0, F64)
+    need("c", job_of(case))
+    assert_all_same(call(c_kernel(case), case), oracle(case), F64, case.T)
+
+
+def test_sums_are_stored_where_nothing_is_read_any_more():
+    """A sum over a matrix is complete before the loop over its vector begins, which may read what
+    lay in its place before."""
+
+    @cell(input="q[K], x[V]", state="S[K, V], h[V]", output="y[K]", weights="w[V]")
+    def shared(q, x, S, h, w):
+        S = 0.5 * S + 0.5 * tanh(tanh(S) + columns(w))
+        return q, S, 0.5 * h + 0.5 * tanh(softmax(h))
+
+    case = random_case(shared, Sizes(T=3, B=2, I=3, H=5), 0, F64)
+    need("c", job_of(case))
+    kernel = c_kernel(case, prices=Prices(0.04, 0.001, 0.4, 0.001, 0.001))
+    assert_all_same(call(kernel, case), oracle(case), F64, case.T)
 
 
 def sizes_of(chosen, T, V):

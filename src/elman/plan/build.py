@@ -11,7 +11,7 @@ from elman.ir.types import GateBlock, is_matrix
 from elman.plan.partition import Cuts, partition
 from elman.plan.prices import BALANCED, Prices
 from elman.plan.program import Buffer, Part, Phase, Program, Segment, SlotHistory, Sweep
-from elman.plan.segments import SegmentDraft, draft, full_reads
+from elman.plan.segments import SegmentDraft, accumulates, draft, full_reads
 from elman.plan.slots import Life, Slot, assign, gate_block_of
 from elman.plan.spec import Spec
 
@@ -101,7 +101,7 @@ def _lives(
         for value in (term.left, term.right):
             if value is not None:
                 read(value, _SUMS, True)
-    return {value: Life(start[value], *last[value]) for value in values}
+    return {value: Life(start[value], *last[value], accumulates(value)) for value in values}
 
 
 class _Assembler:

@@ -17,16 +17,19 @@ from elman.ir.types import GateBlock
 class Life:
     """Lifetime of a value, as event numbers (phase · 1000 + segment).
 
-    ``last_full``: at the last event all its units are read, not only the reader's own.
+    ``last_full``: at the last event all its units are read, not only the reader's own. ``summed``:
+    it is stored by a loop over other units, that of the matrix it is summed up of.
     """
 
     start: int
     last: int
     last_full: bool
+    summed: bool = False
 
     def before(self, later: Life) -> bool:
         """Whether ``later`` may overwrite this value in place."""
-        return self.last < later.start or (self.last == later.start and not self.last_full)
+        same_code = not (self.last_full or later.summed)
+        return self.last < later.start or (self.last == later.start and same_code)
 
 
 @dataclass
