@@ -48,7 +48,7 @@ SINGLE: dict[str, tuple[Formula, Formula]] = {  # in the cell's language, and in
     **{
         name: (getattr(ops, name), getattr(torch, name))
         for name in ("tanh", "sigmoid", "relu", "exp", "log", "sqrt", "abs", "sin", "cos", "erf")
-        + ("atan", "expm1", "floor", "round")
+        + ("atan", "asinh", "expm1", "floor", "round")
     },
     **{
         name: (getattr(ops, name), getattr(functional, name))

@@ -161,7 +161,7 @@ def of_one(name: str, inside: Any) -> tuple[Any, Any]:
     return lambda x, h, *_: own(inside(x * h)), lambda x, h, *_: theirs(inside(x * h))
 
 
-SMOOTH = ("tanh", "sigmoid", "exp", "sin", "cos", "erf", "atan", "expm1")
+SMOOTH = ("tanh", "sigmoid", "exp", "sin", "cos", "erf", "atan", "asinh", "expm1")
 ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language, and in torch's
     "lin": alike(lambda x, h, m, W, w, u: 2 * x - 0.5 * h + m + 3 * w - u - 1),
     "mul": alike(lambda x, h, m, W, w, u: x * h * h + m * h * u + w * x),

@@ -208,17 +208,17 @@ def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.remainder(a, b)
 
 
-NAMED = "tanh sigmoid relu exp log sqrt abs sign sin cos erf atan expm1 floor round pow mul div"
-NAMED += " minimum maximum lt le gt ge eq ne"
+NAMED = "tanh sigmoid relu exp log sqrt abs sign sin cos erf atan asinh expm1 floor round pow mul"
+NAMED += " div minimum maximum lt le gt ge eq ne"
 TORCH = {name: getattr(torch, name) for name in NAMED.split()} | {  # op -> torch's own
     "softplus": torch.nn.functional.softplus,
     "remainder": lambda a, b: torch.from_numpy(_remainder(a.numpy(), b.numpy())),
     "stop": torch.clone,
 }
 ROUNDED = ("tanh", "sigmoid", "exp", "log", "sqrt", "sin", "cos", "erf", "softplus")
-ROUNDED += ("atan", "expm1", "pow")
+ROUNDED += ("atan", "asinh", "expm1", "pow")
 ZEROS = ("tanh", "sqrt", "abs", "sin", "erf", "stop", "mul", "div")  # the sign of 0 is torch's too
-ZEROS += ("atan", "expm1", "floor", "round")
+ZEROS += ("atan", "asinh", "expm1", "floor", "round")
 
 
 def agree(name: str, got: np.ndarray, want: torch.Tensor) -> None:

@@ -298,7 +298,7 @@ def test_every_op_has_a_spelling_or_a_reason():
     assert set(rows) | LEAVES == {*OPS} | (LEAVES & {*rows})
 
 
-PLAIN = "tanh sigmoid relu exp abs sin cos erf atan expm1 floor round"
+PLAIN = "tanh sigmoid relu exp abs sin cos erf atan asinh expm1 floor round"
 ONE = {  # op -> a formula of it on vectors x and h
     **{name: lambda x, h, name=name: getattr(ops, name)(x + h) for name in PLAIN.split(" ")},
     "log": lambda x, h: ops.log(ops.abs(x * h)),

@@ -71,6 +71,12 @@ def _atan(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     return (b.apply("div", (d, b.lin([(1.0, b.mul(n.args[0], n.args[0]))], 1.0))),)
 
 
+def _asinh(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    return (
+        b.apply("div", (d, b.make("sqrt", (b.lin([(1.0, b.mul(n.args[0], n.args[0]))], 1.0),)))),
+    )
+
+
 def _pow(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     """As in torch: nothing flows to v where w is 0, nor to w where v is 0 and w is not negative."""
     v, w = n.args
@@ -198,6 +204,7 @@ VJP: dict[str, Row] = {
     "erf": _erf,
     "softplus": _softplus,
     "atan": _atan,
+    "asinh": _asinh,
     "expm1": lambda b, n, d: (b.mul(d, b.lin([(1.0, n)], 1.0)),),
     "pow": _pow,
     "remainder": _remainder,

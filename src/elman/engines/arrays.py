@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from elman.engines.stand_ins import ClipGradient, Surrogate
+from elman.ir.ops import POINTWISE
 
 
 class Arrays:
@@ -116,9 +117,6 @@ class Arrays:
     softplus = staticmethod(functional.softplus)
 
 
-_SAME = (  # torch's functions of these names
-    "swapaxes broadcast_to where minimum maximum tanh sigmoid relu exp log sqrt abs sign sin cos "
-    "erf atan expm1 floor round pow remainder lt le gt ge eq ne"
-)
-for _name in _SAME.split():
-    setattr(Arrays, _name, staticmethod(getattr(torch, _name)))
+for _name in ("swapaxes", "broadcast_to", *POINTWISE):  # torch's functions of these names
+    if not hasattr(Arrays, _name) and hasattr(torch, _name):
+        setattr(Arrays, _name, staticmethod(getattr(torch, _name)))

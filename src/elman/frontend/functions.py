@@ -15,6 +15,7 @@ from elman.ir.types import Dim, Shape, is_matrix, parse_dim, show_dim
 
 __all__ = [
     "abs",
+    "asinh",
     "atan",
     "clip",
     "concat",
@@ -82,6 +83,7 @@ softplus = _elementwise(
     "step = softplus(W @ x + b)",
 )
 atan = _elementwise("atan", "Arc tangent, elementwise.", "h = atan(W @ x + R @ h)")
+asinh = _elementwise("asinh", "Inverse hyperbolic sine, elementwise.", "h = asinh(W @ x + R @ h)")
 expm1 = _elementwise(
     "expm1",
     "exp(v) - 1 without cancellation near 0, elementwise.",

@@ -17,7 +17,7 @@ from typing import Any
 
 from elman.ir.draws import SCALE, drawn, stream
 from elman.ir.graph import Node, walk
-from elman.ir.ops import COMPARISONS, OPS
+from elman.ir.ops import COMPARISONS, OPS, POINTWISE
 from elman.ir.types import axes_of, dim_size, shape_size
 
 Array = Any
@@ -32,14 +32,6 @@ def _lin(xp: Any, node: Node, *terms: Array) -> Array:
     for term in scaled[1:]:
         total = total + term
     return total
-
-
-# whose value is the namespace's function of that name; reductions take units on the last axis
-_NAMESAKES = (
-    "tanh", "sigmoid", "relu", "exp", "log", "sqrt", "abs", "sign", "sin", "cos", "erf", "softplus",
-    "atan", "expm1", "floor", "round", "pow", "remainder", "minimum", "maximum", "stop",
-    "surrogate", "clip_gradient", "sum", "mean", "var", "amax", "argmax",
-)  # fmt: skip
 
 
 def _namesake(name: str) -> Callable[..., Array]:
@@ -85,14 +77,17 @@ def units_of(xp: Any, node: Node, values: tuple[Array, ...], dims: Mapping[str, 
     return units.reshape(*units.shape[:-1], groups, units.shape[-1] // groups)
 
 
+_NAMESAKES = (*POINTWISE.keys() - {"uniform"}, "sum", "mean", "var", "amax", "argmax")
+
+# reductions take units on the last axis
 MEANING: dict[str, Callable[..., Array]] = {
+    **{name: _namesake(name) for name in _NAMESAKES},
     "lin": _lin,
     "add": lambda xp, node, a, b: a + b,
     "sub": lambda xp, node, a, b: a - b,
     "neg": lambda xp, node, a: -a,
     "mul": lambda xp, node, a, b: a * b,
     "div": lambda xp, node, a, b: a / b,
-    **{name: _namesake(name) for name in _NAMESAKES},
     "where": lambda xp, node, c, a, b: xp.where(c != 0, a, b),
     **{name: _compare(name) for name in COMPARISONS},
     "fold": _namesake("sum"),

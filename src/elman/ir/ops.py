@@ -1,8 +1,10 @@
 """The op table: name, kind, arity and cost of every op.
 
-One row per op. Beside this table an op has a value in ``ir/evaluate.py``, a VJP row in
-``autodiff/rules.py`` and a spelling in each engine's ``ops.py``; a test checks that no row is
-missing.
+One row per op. Beside this table an op has a VJP row in ``autodiff/rules.py``, and for authors of
+cells a function in ``frontend/functions.py``. Unless a row says otherwise, the value of a pointwise
+op is torch's function of its name (``ir/evaluate.py``), and its spelling ``v_name`` in C (of
+``engines/c/functions.h``), ``lib.name`` in Triton (``engines/triton/library.py``) and ``Name`` in
+ONNX. A test checks that nothing is missing.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ _TABLE = (
     Op("cos", "pointwise", 1, 20.0),
     Op("erf", "pointwise", 1, 20.0),
     Op("atan", "pointwise", 1, 20.0),
+    Op("asinh", "pointwise", 1, 30.0),
     Op("expm1", "pointwise", 1, 20.0),
     Op("floor", "pointwise", 1, 3.0),
     Op("round", "pointwise", 1, 2.0),  # half to even
@@ -111,6 +114,22 @@ _TABLE = (
 )
 
 OPS: dict[str, Op] = {op.name: op for op in _TABLE}
+POINTWISE = {op.name: op for op in _TABLE if op.kind == "pointwise"}
+SUMS = ("lin", "add", "sub", "neg")  # of which the canonical form leaves ``lin``
+
+
+def spell_calls(call: str) -> dict[str, str]:
+    """Templates that spell each pointwise op, but sums, as a call of a function.
+
+    Args:
+        call: of the function, with ``{name}`` for the op and ``{args}`` for its arguments.
+    """
+    return {
+        name: call.format(name=name, args=", ".join(f"{{{at}}}" for at in range(op.arity or 0)))
+        for name, op in POINTWISE.items()
+        if name not in SUMS
+    }
+
 
 # a vector along one axis of a matrix per sample; sums of one, taken in the pass that computes it
 SPREADS = ("spread", "tile")

@@ -151,6 +151,12 @@ INLINE V v_relu(V x) { return larger(bc(0), x); }
 INLINE V v_min(V a, V b) { return pick(a != a, a, lesser(a, b)); }
 INLINE V v_max(V a, V b) { return pick(a != a, a, larger(a, b)); }
 INLINE V v_sign(V x) { return pick(x > (T)0, bc(1), pick(x < (T)0, bc(-1), bc(0))); }
+/* odd: log(1 + u) of u = |x| + x^2 / (1 + sqrt(1 + x^2)), accurate near 0 */
+INLINE V v_asinh(V x) {
+    V a = v_abs(x), u = a + a * a / (v_sqrt(a * a + (T)1) + (T)1), w = u + (T)1;
+    V size = pick(w == (T)1, u, v_log(w) * (u / (w - (T)1)));
+    return with_sign(pick(a > (T)1e9, v_log(a) + (T)0.6931471805599453, size), x);
+}
 /* half to even: adding WHOLE leaves no room for a fraction; larger numbers have none */
 INLINE V v_round(V x) {
     V a = v_abs(x), r = (a + WHOLE) - WHOLE;

@@ -1,33 +1,16 @@
-"""How each op is spelled in C: one row per op, over vectors of type V."""
+"""How each op is spelled in C, over vectors of type V."""
 
 from __future__ import annotations
 
+from elman.ir.ops import spell_calls
 from elman.lowered.types import Across
 
 SPELL: dict[str, str] = {
+    **spell_calls("v_{name}({args})"),
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
-    "tanh": "v_tanh({0})",
-    "sigmoid": "v_sigmoid({0})",
-    "relu": "v_relu({0})",
-    "exp": "v_exp({0})",
-    "log": "v_log({0})",
-    "sqrt": "v_sqrt({0})",
-    "abs": "v_abs({0})",
-    "sign": "v_sign({0})",
-    "sin": "v_sin({0})",
-    "cos": "v_cos({0})",
-    "erf": "v_erf({0})",
-    "softplus": "v_softplus({0})",
-    "atan": "v_atan({0})",
-    "expm1": "v_expm1({0})",
-    "floor": "v_floor({0})",
-    "round": "v_round({0})",
-    "pow": "v_pow({0}, {1})",
-    "remainder": "v_remainder({0}, {1})",
     "minimum": "v_min({0}, {1})",
     "maximum": "v_max({0}, {1})",
-    "where": "v_where({0}, {1}, {2})",
     "lt": "truth({0} < {1})",
     "le": "truth({0} <= {1})",
     "gt": "truth({0} > {1})",

@@ -49,6 +49,17 @@ def atan(v):
 
 
 @triton.jit
+def asinh(v):
+    """Odd: log(1 + u) of u = |v| + v² / (1 + sqrt(1 + v²)), accurate near zero."""
+    a = tl.abs(v)
+    u = a + a * a / (1.0 + tl.sqrt(a * a + 1.0))
+    w = 1.0 + u
+    size = tl.where(w == 1.0, u, tl.log(w) * (u / tl.where(w == 1.0, 1.0, w - 1.0)))
+    size = tl.where(a > 1e9, tl.log(a) + 0.6931471805599453, size)
+    return tl.where(v < 0.0, -size, tl.where(v == 0.0, v, size))
+
+
+@triton.jit
 def expm1(v):
     """exp(v) - 1, accurate near zero: tanh(v / 2) (exp(v) + 1)."""
     return tanh(0.5 * v) * (tl.exp(v) + 1.0)

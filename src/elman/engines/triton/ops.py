@@ -1,15 +1,16 @@
-"""How each op is spelled in Triton: one row per op, over blocks of float32 [units, samples]."""
+"""How each op is spelled in Triton, over blocks of float32 [units, samples]."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+from elman.ir.ops import spell_calls
+
 SPELL: dict[str, str] = {
+    **spell_calls("lib.{name}({args})"),
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
-    "tanh": "lib.tanh({0})",
-    "sigmoid": "lib.sigmoid({0})",
     "relu": "tl.where({0} <= 0.0, 0.0, {0})",
     "exp": "tl.exp({0})",
     "log": "tl.log({0})",
@@ -19,13 +20,9 @@ SPELL: dict[str, str] = {
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",
     "erf": "tl.erf({0})",
-    "softplus": "lib.softplus({0})",
-    "atan": "lib.atan({0})",
-    "expm1": "lib.expm1({0})",
     "floor": "tl.floor({0})",
     "round": "lib.nearest({0})",
     "pow": "lib.power({0}, {1})",
-    "remainder": "lib.remainder({0}, {1})",
     "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     "maximum": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     "where": "tl.where({0} != 0.0, {1}, {2})",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from elman.interchange.onnx.writer import FLOAT, INT32, Writer
 from elman.interchange.weights.arrays import Kind
 from elman.ir.graph import Node
+from elman.ir.ops import POINTWISE
 
 Spelling = Callable[[Writer, Node, Sequence[str]], str]
 
@@ -76,13 +77,21 @@ def _cumsum(w: Writer, node: Node, args: Sequence[str]) -> str:
     return w.emit("CumSum", args[0], w.integers(-1), reverse=int(node.backward_in_units))
 
 
-_LIKE_NAMED = (  # whose operators have their names
-    "add", "sub", "neg", "mul", "div", "tanh", "sigmoid", "relu", "exp", "log", "sqrt", "abs",
-    "sin", "cos", "erf", "atan", "floor", "round", "pow", "softplus",
-)  # fmt: skip
+REASONS: dict[str, str] = {  # why an op has no row
+    "sign": "it is of derivatives alone",
+    "outer": "it is of derivatives alone",
+    **dict.fromkeys(
+        ("tile", "fold", "per_sample", "bmm", "swapaxes", "roll"), "it is of matrices per sample"
+    ),
+    "draw": "random numbers are those of training",
+    "uniform": "random numbers are those of training",
+    "training": "it is settled before: what is exported is the formula in eval()",
+    "surrogate": "it is its first argument, as a step alone has no derivative",
+    "clip_gradient": "it is its first argument, as a step alone has no derivative",
+}
 SPELL: dict[str, Spelling] = {
+    **{name: operator(name.title()) for name in POINTWISE if name not in REASONS},
     "lin": _lin,
-    **{name: operator(name.title()) for name in _LIKE_NAMED},
     "expm1": _expm1,
     "remainder": _remainder,
     "minimum": operator("Min"),
@@ -104,18 +113,6 @@ SPELL: dict[str, Spelling] = {
     "one_hot": _comparison("Equal"),  # args: that, and the numbers of units
     "cumsum": _cumsum,
     "transpose": lambda w, node, args: w.emit("Transpose", args[0], perm=[1, 0]),
-}
-REASONS: dict[str, str] = {  # why an op has no row
-    "sign": "it is of derivatives alone",
-    "outer": "it is of derivatives alone",
-    **dict.fromkeys(
-        ("tile", "fold", "per_sample", "bmm", "swapaxes", "roll"), "it is of matrices per sample"
-    ),
-    "draw": "random numbers are those of training",
-    "uniform": "random numbers are those of training",
-    "training": "it is settled before: what is exported is the formula in eval()",
-    "surrogate": "it is its first argument, as a step alone has no derivative",
-    "clip_gradient": "it is its first argument, as a step alone has no derivative",
 }
 # of shapes and places, which a spelling does not know: interchange/onnx/step.py has them
 STRUCTURAL = ("split", "concat", "matmul", "count")
