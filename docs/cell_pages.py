@@ -31,7 +31,7 @@ FAMILIES = {
     "Irregular times": cells.TIMED,
     "Matrix states that are added to": (*cells.ADDITIVE, cells.mlstm),
     "Matrix states that are corrected": cells.CORRECTING,
-    "Nonlinear matrix states": cells.NONLINEAR,
+    "Other cells with matrices": cells.NONLINEAR,
 }
 ABOUT = {
     "Gated cells": "Recurrent matrices connect all units, as in torch's own layers.",
@@ -43,7 +43,8 @@ ABOUT = {
     "Irregular times": "Time is an input ([Missing data](../missing_data.md)).",
     "Matrix states that are added to": "Products of keys and values are summed up and decay "
     "([Matrix states](../matrix_states.md)).",
-    "Nonlinear matrix states": "The next matrix is a nonlinear function of the last one "
+    "Other cells with matrices": "A nonlinear recurrence of a matrix, a window over past states, "
+    "synapses with an activation of their own, a redistribution of mass "
     "([Matrix states](../matrix_states.md)).",
     "Matrix states that are corrected": "What a key stands for is replaced: the delta rule and its "
     "kin ([Matrix states](../matrix_states.md)).",

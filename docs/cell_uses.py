@@ -52,6 +52,8 @@ USES = {
     "mamba": "For Mamba models, and for filters of each channel by itself.",
     "mamba2": "For Mamba-2 models; the layer is `elman.layers.Mamba2`.",
     "m2rnn": "A recurrence that is nonlinear in a matrix state, for tasks that track states.",
+    "ltc": "For irregular time series, and control by few neurons whose synapses can be read.",
+    "mc_lstm": "Where a quantity is conserved: rainfall and runoff, traffic, energy.",
     "lstmn": "An LSTM that looks back at its last M steps by attention.",
     "plastic_rnn": "To learn within a sequence, by Hebbian traces of synapses.",
     "rwkv6": "For RWKV-6 models.",

@@ -167,6 +167,30 @@ def lstmn(inputs: Row, weights: Row, states: Row) -> tuple[Tensor, Row]:
     return h, (*tapes, past)
 
 
+def ltc(inputs: Row, weights: Row, states: Row) -> tuple[Tensor, Row]:
+    """Six steps of the solver of ncps; synapses [source, target]."""
+    (x, dt), (v,) = inputs, states
+    mu, sigma, w, erev, mu_x, sigma_x, w_x, erev_x, cm, gleak, vleak = weights
+    sensed = F.softplus(w_x) * torch.sigmoid(sigma_x * (x[:, :, None] - mu_x))
+    capacity, leak = F.softplus(cm) / (dt / 6)[:, None], F.softplus(gleak)
+    for _ in range(6):
+        active = F.softplus(w) * torch.sigmoid(sigma * (v[:, :, None] - mu))
+        numerator = capacity * v + leak * vleak
+        numerator = numerator + (active * erev).sum(1) + (sensed * erev_x).sum(1)
+        v = numerator / (capacity + leak + active.sum(1) + sensed.sum(1) + 1e-8)
+    return v, (v,)
+
+
+def mc_lstm(inputs: Row, weights: Row, states: Row) -> tuple[Tensor, Row]:
+    (a, m), (W, b, B), (c,) = inputs, weights, states
+    gates = F.linear(torch.cat([a, c / c.sum(1, keepdim=True)], 1), W, b)
+    i, o, source, target = gates.chunk(4, 1)
+    R = (B * _outer(source, target)).softmax(-1)
+    c = torch.bmm(c[:, None], R)[:, 0] + m[:, None] * i.softmax(1)
+    h = torch.sigmoid(o) * c
+    return h, (c - h,)
+
+
 def _gradients(loss: Tensor, *of: Tensor) -> Row:
     return torch.autograd.grad(loss, of, create_graph=True)
 
@@ -196,6 +220,6 @@ STEPS: dict[str, MatrixStep] = {
         *(linear_attention, retention, gla, hgrn2, gated_slot_attention, mamba, mamba2, rwkv6),
         plastic_rnn,
         *(delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear),
-        *(mlstm, m2rnn, lstmn),
+        *(mlstm, m2rnn, lstmn, ltc, mc_lstm),
     )
 }

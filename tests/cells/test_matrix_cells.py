@@ -55,6 +55,9 @@ class Drawn:
         self.states = {e.name: 0.5 * value(e.name, e.shape, B) for e in cell.states}
         if cell is cells.linear_attention:
             self.states["z"].abs_()  # a sum of features
+        if cell is cells.mc_lstm:
+            self.inputs["m"].abs_()
+            self.states["c"].abs_()
         first, state = cell.inputs[0].shape, cell.states[0].shape[0][0]
         last = state[1] if isinstance(state, tuple) else state
         self.size = dim_size(first[0], sizes), dim_size((last,), sizes)

@@ -36,9 +36,11 @@ from elman.cells.lstm import lstm as lstm
 from elman.cells.lstm_layernorm import lstm_layernorm as lstm_layernorm
 from elman.cells.lstm_peephole import lstm_peephole as lstm_peephole
 from elman.cells.lstmn import lstmn as lstmn
+from elman.cells.ltc import ltc as ltc
 from elman.cells.m2rnn import m2rnn as m2rnn
 from elman.cells.mamba import mamba as mamba
 from elman.cells.mamba2 import mamba2 as mamba2
+from elman.cells.mc_lstm import mc_lstm as mc_lstm
 from elman.cells.mgu import mgu as mgu
 from elman.cells.mingru import mingru as mingru
 from elman.cells.minlstm import minlstm as minlstm
@@ -91,7 +93,7 @@ ADDITIVE = (
     plastic_rnn,
 )
 CORRECTING = (delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear)
-NONLINEAR = (m2rnn, lstmn)
+NONLINEAR = (m2rnn, lstmn, ltc, mc_lstm)
 MATRIX = (*ADDITIVE, *CORRECTING, mlstm, *NONLINEAR)  # engines reference and c
 MORE = (*SPIKING, *GATED, *OSCILLATING, *TIMED)
 ALL = (*CORE, *SIZED, *MORE, *RANDOM, *MATRIX)

@@ -9,7 +9,7 @@ from elman.ops import columns, shift, sigmoid, softmax, split, tanh
     state="hidden[M, H], memory[M, H], past[H]",
     output="y[H]",
     weights="W[4H, I], R[4H, H], b[4H], A[H, H], B[H, H], C[H, I], v[H]",
-    source="Cheng, Dong & Lapata 2016 (LSTMN), arXiv:1601.06733, eq. 5 to 10, of the last M steps",
+    source="Cheng, Dong & Lapata 2016 (LSTMN), arXiv:1601.06733, of the last M steps",
 )
 def lstmn(x, hidden, memory, past, W, R, b, A, B, C, v):
     """Tapes hold the last M hidden states and memories, zeros before the first step; ``past`` is
