@@ -9,7 +9,7 @@ import pytest
 import elman
 from elman import cell, cells, compiler
 from elman.drawing import _picture, draw
-from elman.drawing.collapse import collapse_norms
+from elman.drawing.collapse import collapse_norms, parameters_as_nodes
 from elman.drawing.layout import columns, layout, width_of
 from elman.drawing.picture import BEFORE, spoken
 from elman.drawing.svg import _overlap, _Writer
@@ -92,6 +92,23 @@ def test_the_tape_is_filled():
     assert draw(net).svg == draw(cells.lstm, input_size=3, hidden_size=5, plan=net.plan).svg
 
 
+def test_parameters_as_nodes():
+    """Each parameter is a leaf whose mirror is its gradient; so is a sum of some."""
+    picture = parameters_as_nodes(made(cells.gru))
+    leaves = {mark.label: mark for mark in picture.marks.values() if mark.kind == "parameter"}
+    names = {f"{name}.{gate}" for name in "WR" for gate in range(3)}
+    sums = {"b.0 + c.0", "b.1 + c.1"}
+    assert leaves.keys() == names | sums | {"b.2", "c.2"}
+    gradients = {f"∂({name})" if name in sums else f"∂{name}" for name in leaves}
+    assert {mark.back for mark in leaves.values()} == gradients
+    read = {line.tail for line in picture.lines}
+    assert all(mark.key in read for mark in leaves.values())
+    assert {mark.tag for mark in picture.marks.values()} == {""}
+    placed = columns(picture)
+    assert all(placed[line.tail] < placed[line.head] for line in picture.lines)
+    assert "∂R.2" in draw(cells.gru, parameters=True).svg
+
+
 def test_what_is_there_anyway_is_not_filled():
     """An RNN reads its derivative off the state sequence: it keeps nothing else."""
     marks = made(cells.rnn).marks.values()
@@ -100,7 +117,7 @@ def test_what_is_there_anyway_is_not_filled():
 
 
 def test_a_formula_without_a_state():
-    """A fully connected layer is drawn and explained; who would run it says why not."""
+    """A fully connected layer is drawn and explained without the state that its module gives it."""
 
     @cell(input="x[I]", weights="W[H, I], b[H]", output="y[H]")
     def layer(x, W, b):
@@ -113,9 +130,9 @@ def test_a_formula_without_a_state():
     told = elman.explain(layer, input_size=3, hidden_size=5)
     assert "none: no step depends on the one before" in told.stages["step"]
     assert all(one.refusal for one in told.engines)
-    assert "it has no state: nothing recurs" in {one.refusal for one in told.engines}
-    with pytest.raises(InputError, match="layer has no state"):
-        elman.Recurrent(layer, 3, 5)
+    assert "it has no state: elman.Recurrent gives it an idle one" in {
+        one.refusal for one in told.engines
+    }
 
 
 def test_hoisted_values_stand_in_the_band():

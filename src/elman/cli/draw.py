@@ -37,6 +37,9 @@ def draw(
     collapse: Annotated[
         bool, typer.Option(help="Draw a layer norm as one shape.", rich_help_panel=OUTPUT)
     ] = True,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="Draw parameters as shapes.")
+    ] = False,
 ) -> None:
     """Draw the graph of a cell, forward and backward.
 
@@ -54,6 +57,7 @@ def draw(
             plan=PlanOptions(tape),
             compact=compact,
             collapse=collapse,
+            parameters=parameters,
             **dims,
         )
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 from elman import compiler
 from elman.checks import check_flag, check_path, check_size
 from elman.checks import shown as repeated
-from elman.drawing.collapse import collapse_norms, forward_only
+from elman.drawing.collapse import collapse_norms, forward_only, parameters_as_nodes
 from elman.drawing.layout import GAP_X, layout
 from elman.drawing.picture import Picture, picture
 from elman.drawing.svg import svg
@@ -49,6 +49,7 @@ def draw(
     layer: int = 0,
     compact: bool = False,
     collapse: bool = True,
+    parameters: bool = False,
     **dims: int,
 ) -> Drawing:
     """Draw the differentiable graph: forward above, backward below.
@@ -67,6 +68,7 @@ def draw(
         layer: the index of the module's layer, from 0.
         compact: draw the forward alone, with columns close together.
         collapse: draw each layer norm as one shape, not as its mean, variance and quotient.
+        parameters: draw each parameter as a shape, not as text at those that read it.
         dims: sizes of a cell's other dims.
 
     Raises:
@@ -81,8 +83,10 @@ def draw(
     target = _target(path)
     check_flag("compact", compact)
     check_flag("collapse", collapse)
+    check_flag("parameters", parameters)
     picture = _picture(cell, sizes, module_plan if plan is None else check_plan(plan).compiled)
     picture = collapse_norms(picture) if collapse else picture
+    picture = parameters_as_nodes(picture) if parameters else picture
     picture = forward_only(picture) if compact else picture
     positions = layout(picture, COMPACT_GAP if compact else GAP_X)
     drawing = Drawing(svg(picture, positions, not compact), target)

@@ -1,7 +1,8 @@
-"""Smaller pictures: a layer norm as one shape, the forward alone."""
+"""Other pictures of a graph: a layer norm as one shape, the forward alone, parameters as shapes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from graphlib import TopologicalSorter
@@ -29,6 +30,32 @@ def forward_only(picture: Picture) -> Picture:
     }
     lines = [replace(line, back="", red=False) for line in picture.lines]
     return Picture(picture.title, picture.subtitle, marks, lines)
+
+
+def parameters_as_nodes(picture: Picture) -> Picture:
+    """The picture with each parameter, or value of parameters alone, as a leaf, whose mirror is
+    its gradient."""
+    leaves: dict[str, Mark] = {}
+    marks: dict[str, Mark] = {}
+    lines = [*picture.lines]
+    for key, mark in picture.marks.items():
+        names, gradients = _parts(mark.tag), _parts(mark.back_tag)
+        numbers = [name for name in names if re.fullmatch(r"[-+\d.e]+", name)]
+        for name in [name for name in names if name not in numbers]:
+            leaf = leaves.setdefault(name, Mark(f"parameter {name}", "parameter", name, ""))
+            leaf.zone = min(leaf.zone, mark.zone)
+            leaf.back = leaf.back or next(
+                (d for d in gradients if d in (f"∂{name}", f"∂({name})")), ""
+            )
+            lines.append(Line(leaf.key, key))
+        marks[key] = replace(mark, tag=", ".join(numbers), back_tag="")
+    marks = {leaf.key: leaf for leaf in leaves.values()} | marks
+    return Picture(picture.title, picture.subtitle, marks, lines)
+
+
+def _parts(tag: str) -> list[str]:
+    """The values in a tag, between commas outside of brackets."""
+    return [part for part in re.split(r", (?![^()]*\))", tag) if part]
 
 
 def _norm(picture: Picture, variance: str) -> set[str] | None:

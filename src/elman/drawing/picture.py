@@ -16,7 +16,7 @@ from elman.ir.printer import Names
 from elman.plan.cost import phase_nodes
 from elman.plan.program import Program
 
-BoxKind = Literal["input", "state", "next", "product", "function", "sum", "times"]
+BoxKind = Literal["input", "parameter", "state", "next", "product", "function", "sum", "times"]
 BEFORE, STEP, AFTER = 0, 1, 2
 
 _BEFORE_OPS = re.compile(r"\b(sigmoid|minimum|maximum)\b")

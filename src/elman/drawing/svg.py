@@ -219,11 +219,12 @@ class _Writer:
             yield f'<text x="{x:.1f}" y="{y:.1f}" {_MIDDLE} style="font-size: 16px">'
             yield f"{xml_text(label)}</text>"
         else:
-            styles = {"input": "leaf", "state": "state", "next": "state", "product": "product"}
+            styles = {"input": "leaf", "parameter": "tag", "next": "state"}
+            styles |= {kind: kind for kind in ("state", "product")}
             name = f"shape {styles.get(mark.kind, '')}".rstrip() + marked
             if mark.kind == "product" and (back or not mark.taped):
                 inner = "inproduct"
-            round_ = half if mark.kind in ("input", "state", "next") else 5
+            round_ = half if mark.kind in ("input", "parameter", "state", "next") else 5
             yield (
                 f'<rect class="{name}" x="{x - wide / 2:.1f}" y="{y - half:.1f}" '
                 f'width="{wide:.1f}" height="{HEIGHT}" rx="{round_}"/>'

@@ -56,6 +56,7 @@ class Cell:
         weights: trained ones, then constants.
         constants: the names of those that are never trained.
         changes: modifications of how the formula reads and writes states.
+        idle: whether the state is that of :attr:`recurrent`, which the function does not see.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Cell:
     whole: Cell | None = field(default=None, repr=False)  # the same without heads
     share: Share = field(default=Share(), repr=False)  # of the dims that its function writes
     copies: Copies | None = field(default=None, repr=False)  # of one head
+    idle: bool = field(default=False, repr=False)
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
@@ -109,6 +111,16 @@ class Cell:
             takes = ", ".join(inspect.signature(self.function).parameters)
             refuse(f"{self.name}(…): {error}", f"{self.name}({takes})".replace("*, ", ""))
         return self.function(*values, **arguments)
+
+    @cached_property
+    def recurrent(self) -> Cell:
+        """The same cell; without states, with a scalar one that each step hands on as it is: its
+        formula is computed for all steps at once, and the loop over time has nothing else to do."""
+        if self.states:
+            return self
+        taken = {entry.name for entry in (*self.inputs, *self.static, *self.weights, *self.outputs)}
+        name = "idle" if "idle" not in taken else f"idle_{len(taken)}"
+        return replace(self, states=(Declared(name, ()),), idle=True)
 
     @property
     def where(self) -> str:
@@ -238,7 +250,8 @@ class Cell:
                     "are multiplied by a matrix that multiplies a state"
                 )
             dims = sizes_per_head(dims, self.heads, self.whole.division)
-        sized, further = self.states or self.outputs, (*self.static, *self.weights)
+        states = () if self.idle else self.states
+        sized, further = states or self.outputs, (*self.static, *self.weights)
         bound = bind_dims(self.inputs, sized, further, input_size, hidden_size, dims)
         check_groups(self.graph, bound, self.heads)
         return bound
@@ -282,6 +295,8 @@ class Cell:
         Raises:
             PickleError: the name does not stand for this formula.
         """
+        if self.idle:
+            return getattr, (replace(self, states=(), idle=False), "recurrent")
         module, name = self.function.__module__, self.function.__qualname__
         public = look_up(module, name)
         if public is self:
@@ -406,7 +421,7 @@ def cell(
             ``net(x, static=s)``. Values that depend only on them and on weights are computed once
             per sequence.
         state: states in order, e.g. ``"h[H], c[H]"``; the function returns them in this order. A
-            formula without states, of a layer that is not recurrent, can be drawn and explained.
+            formula without states is a layer that is not recurrent: :attr:`Cell.recurrent`.
         weights: trained matrices, vectors and scalars in order, e.g.
             ``"W[4H, I], R[4H, H], b[4H]"``.
         constants: matrices, vectors and scalars that are never trained, such as masks and fixed

@@ -65,12 +65,13 @@ def traced(cell: Cell, cuts: Cuts) -> Graph:
     with written_at(cell.where):
         for change in cell.changes:
             read = [change.read(leaf.name, v) for leaf, v in zip(states, read, strict=True)]
-    arguments = [*map(Tracer, inputs), *read, *map(Tracer, weights)]
+    idle = read if cell.idle else []
+    arguments = [*map(Tracer, inputs), *([] if idle else read), *map(Tracer, weights)]
     try:
         returned = cell.function(*arguments, **cell.options)
     except TypeError as error:
         raise _refused(error) or error from None
-    roots = _multiplied(cell, read, _checked_results(cell, returned, cuts))
+    roots = _multiplied(cell, read, _checked_results(cell, returned, idle, cuts))
     count = len(cell.outputs)
     outputs, next_states = tuple(roots[:count]), roots[count:]
     with written_at(cell.where):
@@ -95,11 +96,13 @@ def _refused(error: TypeError) -> TraceError | None:
     return TraceError(str(error), right, at=line_of(frame.filename, frame.lineno or 0))
 
 
-def _checked_results(cell: Cell, returned: Any, cuts: Cuts) -> list[Node]:
-    """The outputs and next states that a cell's function returned, in declared order. Raises
+def _checked_results(cell: Cell, returned: Any, idle: list[Tracer], cuts: Cuts) -> list[Node]:
+    """The outputs and next states that a cell's function returned, in declared order, and then an
+    idle state. Raises
     TraceError: there are more or fewer than it declares, or one is None; ShapeError: one has
     another shape than it declares."""
     values: list[Any] = [*returned] if isinstance(returned, tuple | list) else [returned]
+    values += idle
     expected = [*cell.outputs, *cell.states]
     hint = f"return {', '.join(entry.name for entry in expected)}"
     if len(values) != len(expected):

@@ -32,7 +32,7 @@ def engine_for(name: str, job: Job) -> Engine | str:
     if isinstance(engine, str):
         return engine
     if not job.graph.states:
-        return "it has no state: nothing recurs"
+        return "it has no state: elman.Recurrent gives it an idle one"
     if required := job.spec.options.without - engine.leaves_out:
         return f"it cannot leave out {', '.join(sorted(required))}"
     if job.spec.precision == BF16 and (reason := engine.lacks_bf16(job.spec.options)):

@@ -53,6 +53,7 @@ def resolve_layers(
     sizes = _per_layer("hidden_size", hidden_size, count)
     for layer_cell in cells:
         _check_cell(layer_cell)
+    cells = [layer_cell.recurrent for layer_cell in cells]
     states = dict.fromkeys([entry.name for layer_cell in cells for entry in layer_cell.states])
     for change in changes:
         change.check("/".join(dict.fromkeys([layer_cell.name for layer_cell in cells])), [*states])
@@ -122,7 +123,7 @@ def _is_single_value(cell: Cell, name: str, value: Any, count: int) -> bool:
 
 
 def _check_cell(cell: Any) -> None:
-    """Raise InputError for an object that is not a cell with a state."""
+    """Raise InputError for an object that is not a cell."""
     if not isinstance(cell, Cell):
         is_name = isinstance(cell, str) and isinstance(getattr(cells, cell, None), Cell)
         raise InputError(
@@ -131,13 +132,6 @@ def _check_cell(cell: Any) -> None:
             if is_name
             else "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
             value=shown(cell),
-        )
-    if not cell.states:
-        raise InputError(
-            f"{cell.name} has no state: there is nothing for Recurrent to hand on",
-            'a state that the formula returns too: state="h[H]"; elman.draw and elman.explain '
-            "show it as it is",
-            at=cell.where,
         )
     for name in sorted(_OF_CALLS.intersection(cell.defaults)):
         raise InputError(
