@@ -179,6 +179,30 @@ def test_autocast(kind):
     assert {value.grad.dtype for value in net.parameters()} == {F32}
 
 
+@pytest.mark.parametrize("kind", ["Recurrent", "GRU"])
+@pytest.mark.parametrize("asks", ["autocast", "bfloat16"])
+def test_compiled(asks, kind):
+    """Under torch.compile autocast, and a module in bfloat16, ask for it as without, in one graph:
+    bits and types are the same."""
+    sizes = (cells.mgu, 4, 16, 2) if kind == "Recurrent" else (4, 16, 2)
+    net, x = getattr(elman, kind)(*sizes), X.clone()
+    if asks == "bfloat16":
+        net, x = net.bfloat16(), X.bfloat16()
+    found = []
+    torch._dynamo.reset()
+    for call in (net, torch.compile(net, fullgraph=True, backend="aot_eager")):
+        net.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=asks == "autocast"):
+            results = tree_leaves(call(x))
+        sum(value.float().sum() for value in results).backward()
+        found.append([*results, *[value.grad for value in net.parameters()]])
+    plain = tree_leaves(net.float()(X))[0] if asks == "autocast" else None
+    for mine, other in zip(*found, strict=True):
+        assert mine.dtype == other.dtype
+        assert torch.equal(mine, other)
+    assert plain is None or not torch.equal(found[1][0], plain.to(found[1][0].dtype))
+
+
 def test_further_derivatives_are_of_float32():
     """Second derivatives, and transforms of torch.func, run on kernels that round nothing."""
     plain, rounded = gru(), gru(precision="bf16")

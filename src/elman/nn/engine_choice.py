@@ -122,7 +122,12 @@ def computes_autocast(dtype: torch.dtype, kind: str, engine: str) -> bool:
     """
     if kind != "cpu" or autocast_type(kind) is not torch.bfloat16:
         return False
-    return not cpu_has_bf16() or lacks_bf16(USUAL, dtype, kind, engine) is None
+    return _computes_bf16(dtype, engine)
+
+
+@constant
+def _computes_bf16(dtype: torch.dtype, engine: str) -> bool:
+    return not cpu_has_bf16() or lacks_bf16(USUAL, dtype, "cpu", engine) is None
 
 
 def unsupported_reason(
@@ -196,11 +201,20 @@ def check_trace(module: str) -> None:
     warn(text, TracerWarning)
 
 
-def compiles(input: Any) -> bool:
-    """Whether a call under torch.compile becomes elman's operators, not torch's."""
+def compiles(input: Any, engine: str, weights: Callable[[], torch.dtype]) -> bool:
+    """Whether a call under torch.compile becomes elman's operators, not torch's.
+
+    Args:
+        input, engine, weights: as of :func:`unsupported_reason`.
+    """
     if not isinstance(input, Tensor) or input.dim() not in (2, 3):
         return False
     kind = input.device.type
-    return (
-        kind != "meta" and not exports_onnx() and serves(kind, autocast_type(kind) or input.dtype)
-    )
+    if kind == "meta" or exports_onnx():
+        return False
+    half = autocast_type(kind)
+    if serves(kind, half or input.dtype):
+        return True
+    if half is not None:
+        return computes_autocast(weights(), kind, engine)
+    return kind == "cpu" and engine == "auto" and input.dtype in HALVES  # computed in float32

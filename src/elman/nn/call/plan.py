@@ -68,6 +68,7 @@ class CallPlan:
 
     Attributes:
         results: under autocast the type of the results.
+        precision: asked for by autocast, or by a module in bfloat16; empty: by neither.
 
     Raises:
         ShapeError, InputError: an argument is not what the module takes.
@@ -106,6 +107,8 @@ class CallPlan:
         half = self.number_type in HALVES
         on_kernel = engine == "auto" and serves(device, torch.float32)
         self.wide = half and (self.draws or (on_kernel and not serves(device, self.number_type)))
+        rounds = torch.bfloat16 in (autocast, self.number_type if self.wide else None)
+        self.precision = BF16 if rounds and device == "cpu" else ""
         self.weight_dropout = module.weight_dropout if self.training else 0.0
         share = module.dropout if self.training else 0.0
         checkpoint = Checkpoint.of(module.plan.checkpoint, module.plan.memory_budget)
@@ -197,14 +200,11 @@ class CallPlan:
             ShapeError, InputError: as of :meth:`enter`; a memory budget is less than any way needs.
         """
         if self.autocast is not None and torch.is_autocast_enabled(self.device):
-            rounds = self.autocast is torch.bfloat16 and self.device == "cpu"
-            # torch.compile traces no context variable: its programs multiply as in float32
-            precision = nullcontext() if self.traced else request_precision(BF16 if rounds else "")
-            with torch.autocast(self.device, enabled=False), precision:
+            with torch.autocast(self.device, enabled=False):
                 return cast_to(self.run(module, arguments), self.results)
         call = self.enter(module, arguments, draw_traced_keys if self.traced else draw_keys)
         if self.traced:
-            return self.leave(call, *trace_layers(call, self.settings))
+            return self.leave(call, *trace_layers(call, self.settings, self.precision))
         settings = self.settings
         tensors = (*call.inputs, *call.states, *[w for layer in call.weights for w in layer])
         if transform_reason(tensors) is not None:  # kernels that every transform goes through
@@ -215,9 +215,8 @@ class CallPlan:
     def _run_stack(
         self, call: BoundCall, settings: RunSettings
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """As :meth:`Stack.run`; a module in bfloat16 asks for such products."""
-        rounds = self.wide and self.number_type is torch.bfloat16 and self.device == "cpu"
-        with request_precision(BF16) if rounds else nullcontext():
+        """As :meth:`Stack.run`, with products of the precision that is asked for."""
+        with request_precision(self.precision) if self.precision else nullcontext():
             return self.runtime.stack.run(call, settings, self._bound)
 
     def run_again(

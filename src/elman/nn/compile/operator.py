@@ -22,6 +22,7 @@ from torch import Tensor
 
 from elman.compiler import graph_of
 from elman.engines.call import Call, Form
+from elman.engines.precision import request_precision
 from elman.engines.vjp import leaves_of, vjp
 from elman.errors import EngineError
 from elman.ir.types import shape_size
@@ -89,6 +90,7 @@ class _Operands(NamedTuple):
             ``;`` between them.
         memory: of the backward, as :class:`elman.plan.checkpoint.Checkpoint`.
         outputs: ``first`` output alone, to a layer above; else all, with ``states`` these too.
+        precision: as of :func:`request_precision`.
     """
 
     inputs: Sequence[Tensor]
@@ -102,6 +104,7 @@ class _Operands(NamedTuple):
     options: str
     memory: Sequence[int]
     outputs: str
+    precision: str
 
     @property
     def differentiable(self) -> tuple[Tensor, ...]:
@@ -122,7 +125,8 @@ class _Operands(NamedTuple):
 
 _SCHEMA = (
     "Tensor[] inputs, Tensor[] states, Tensor[] weights, Tensor[] values, Tensor? lengths, "
-    "bool[] wants, str name, str engine, str options, int[] memory, str outputs"
+    "bool[] wants, str name, str engine, str options, int[] memory, str outputs, "
+    "str precision"
 )
 
 
@@ -247,7 +251,7 @@ def _outputs_of(specification: str) -> tuple[bool, Outputs]:
 def _run(arguments: _Operands) -> tuple[list[Tensor], list[Tensor]]:
     """Run the eager call of a group on new leaves, which require the wanted gradients."""
     group, form = group_of(arguments.name), Form(len(arguments.inputs), len(arguments.states))
-    with _autograd(any(arguments.wants)):
+    with _autograd(any(arguments.wants)), request_precision(arguments.precision):
         leaves = leaves_of(arguments.differentiable, arguments.wants)
         output, ends = _call_group(group, form.call(leaves), arguments)
     return leaves, [output, *ends]
@@ -304,12 +308,15 @@ def _call_group(group: Group, call: Call, arguments: _Operands) -> tuple[Tensor,
     return rows.unpack(output), [rows.unsort(value, 0) for value in ends]
 
 
-def trace_layers(call: BoundCall, settings: RunSettings) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+def trace_layers(
+    call: BoundCall, settings: RunSettings, precision: str
+) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """:meth:`elman.nn.execute.stack.Stack.run` as the compiler traces it.
 
     Args:
         call: in the inner layout; padded sequences are packed inside the operators.
         settings: of the call; an engine is named, or ``auto``.
+        precision: as of :func:`request_precision`.
 
     Raises:
         EngineError: a transform of torch.func surrounds what is compiled.
@@ -357,6 +364,7 @@ def trace_layers(call: BoundCall, settings: RunSettings) -> tuple[list[Tensor], 
             ";".join(options),
             memory,
             outputs,
+            precision,
         )
         return output, last
 

@@ -13,7 +13,7 @@ from elman.checks import MOST_LAYERS, check_size, shown
 from elman.errors import EngineError, InputError, ShapeError
 from elman.nn.call.dense import as_tensor, is_dense
 from elman.nn.call.packing import check_lengths
-from elman.nn.call.plan import plan_call
+from elman.nn.call.plan import CallPlan, plan_call
 from elman.nn.call.runtime import Runtime
 from elman.nn.compile.names import fixed_engine
 from elman.nn.engine_choice import check_export, compiles, requested_engine, unsupported_reason
@@ -146,9 +146,13 @@ class TorchLayers(SequenceModule):
                 plan = plans.find(kind)
                 if plan is not None:
                     return plan.run_again(self, input, hx, call_options, kind.weights)
-        if torch.compiler.is_compiling() and compiles(input):
-            call = plan_call(self, input, hx, call_options, fixed_engine(self.engine))
-            return self._run(*call, None)
+        if torch.compiler.is_compiling():
+            engine = fixed_engine(self.engine)
+            if compiles(input, engine, self._type):
+                call = plan_call(self, input, hx, call_options, engine)
+                reasons = self._options_beyond_torch(engine, call_options)
+                self._set_results(call[0], input if hx is None else hx, reasons)
+                return self._run(*call, None)
         engine = requested_engine(self.engine)
         reasons = self._options_beyond_torch(engine, call_options)
         mistake = self._mistake(input, hx, engine)
@@ -164,9 +168,7 @@ class TorchLayers(SequenceModule):
                     raise
                 mistake = reason = str(error)
             else:
-                if self.mode == "GRU" and not reasons and call[0].device == "cpu":
-                    like = input if hx is None else hx  # torch's results have the type of its state
-                    call[0].results = like.data.dtype
+                self._set_results(call[0], input if hx is None else hx, reasons)
                 return self._run(*call, kind)
         if not reasons or (mistake is not None and not steps):  # it computes, or raises its words
             result = self._torch_forward(input, hx, call_options.get("lengths"))
@@ -206,6 +208,11 @@ class TorchLayers(SequenceModule):
         if "outputs" in options and self.mode == "LSTM":
             reasons.append('outputs="states"')
         return reasons + step_options(options)
+
+    def _set_results(self, plan: CallPlan, state: Any, beyond_torch: list[str]) -> None:
+        """Under autocast on a CPU, give a GRU's results the type that torch's have: its state's."""
+        if self.mode == "GRU" and plan.device == "cpu" and not beyond_torch:
+            plan.results = state.data.dtype
 
     def _torch_forward(self, input: Any, hx: Any, lengths: Any) -> Any:
         """torch's own forward, of padded sequences too.
