@@ -512,3 +512,9 @@ def test_what_is_refused():
     net, inputs, _ = module_of(delta, 2, 3, F64)
     with elman.using(engine="deer"), pytest.raises(EngineError, match="matrix per sample"):
         net(tuple(drawn(inputs, 3, 1, seed=7)))
+    for chosen, sizes in ((cells.m2rnn, (4, 4)), (cells.ltc, (4, 5))):
+        net = elman.Recurrent(chosen, *sizes)
+        with pytest.raises(InputError, match=f"{chosen.name} has a matrix per sample: no C"):
+            elman.export.to_c(net, "never_written")
+        with pytest.raises(InputError, match="it is of matrices per sample"):
+            elman.export.to_onnx(net, "never_written.onnx")

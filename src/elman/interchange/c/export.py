@@ -82,6 +82,8 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         spec = Spec(runner.dims, "float32", "cpu", frozenset(), False, _PLAIN)
         cell = runner.cell
         graph = expected(cell.graph)
+        if graph.has_matrices:
+            raise InputError(f"{cell.name} has a matrix per sample: no C is exported for it")
         job = Job(cell.name, graph, compiler.build_pair(graph), spec)
         _check_ops(job.pair.step.walk(), cell.name)
         layers.append(LayerText(f"{name}_l{index}", job, layer_weights))

@@ -16,7 +16,6 @@ from elman.engines.base import Job
 from elman.engines.c.isa import AVX512
 from elman.engines.c.spelling import Spelling, accesses
 from elman.engines.weights import WeightRate
-from elman.errors import InputError
 from elman.ir.graph import Node
 from elman.lowered.groups import unrolled_phase
 from elman.lowered.layout import Layout
@@ -123,8 +122,6 @@ class LayerText:
     sums_size: int = 0
 
     def __post_init__(self) -> None:
-        if self.job.graph.has_matrices:
-            raise InputError(f"{self.job.name} has a matrix per sample: no C is exported for it")
         lanes = AVX512.lanes(self.job.spec.dtype)
         self._lowered: Lowered = lower(program(self.job.pair, self.job.spec), lanes)
         self.layout: Layout = self._lowered.layout
