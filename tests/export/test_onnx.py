@@ -113,6 +113,7 @@ def test_random_cells(drawn, runtime, tmp_path):
     check(runtime, module, tmp_path, T=3, B=2, states=True)
 
 
+LENGTHS = [3, 5, 1]
 STANDARD = {
     "RNN": lambda **o: elman.RNN(4, 6, **o),
     "RNN relu": lambda **o: elman.RNN(4, 6, nonlinearity="relu", **o),
@@ -129,7 +130,9 @@ STANDARD = {
 def test_standard_operators(name, both, scan, runtime, tmp_path):
     """RNN, GRU and LSTM are ONNX's own, or a scan if that is asked for."""
     module = STANDARD[name](num_layers=2, bidirectional=both)
-    made = check(runtime, module, tmp_path, states=True, scan=scan)
+    made = check(
+        runtime, module, tmp_path, states=True, scan=scan, lengths=LENGTHS if both else None
+    )
     assert made.operators == ["Scan" if scan else name.split()[0]] * 2
 
 
@@ -151,8 +154,10 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_layers_directions_heads_and_layouts(name, runtime, tmp_path):
-    """Layers, directions, heads, residual connections, layouts."""
-    check(runtime, SHAPES[name](), tmp_path, states=True)
+    """Layers, directions, heads, residual connections, layouts; padding reaches neither outputs nor
+    last states."""
+    for lengths in (None, LENGTHS):
+        check(runtime, SHAPES[name](), tmp_path, states=True, lengths=lengths)
 
 
 def test_gradients_play_no_part(runtime, tmp_path):
@@ -202,18 +207,8 @@ def everything(x, m, s, k, h, t, W, R, V, a, A):
 def test_everything_of_a_cell(options, runtime, tmp_path):
     """Of one cell; weights that are constants are exported as they are."""
     module = elman.Recurrent(everything, 4, 4, S=3, A=torch.eye(4), **options)
-    check(runtime, module, tmp_path, states=True)
-
-
-LONG = {
-    "everything": lambda: elman.Recurrent(everything, 4, 4, S=3, A=torch.eye(4)),
-    "scan both ways": lambda: elman.Recurrent(cells.lem, 4, 6, 2, bidirectional=True),
-    "residual": lambda: elman.Recurrent(cells.mgu, 4, 4, 3, residual=True, batch_first=True),
-    **{
-        f"{name} both ways": lambda f=f: f(num_layers=2, bidirectional=True)
-        for name, f in STANDARD.items()
-    },
-}
+    for lengths in (None, LENGTHS):
+        check(runtime, module, tmp_path, states=True, lengths=lengths)
 
 
 @pytest.mark.parametrize("learned", [False, True], ids=["zeros", "learned"])
@@ -229,12 +224,6 @@ def test_layers_of_their_own(both, learned, runtime, tmp_path):
     assert made.outputs["c_l2_n"] == (1, "B", 3)
     check(runtime, net, tmp_path, states=True)
     check(runtime, net, tmp_path, states=True, scan=True)
-
-
-@pytest.mark.parametrize("name", LONG)
-def test_sequences_of_several_lengths(name, runtime, tmp_path):
-    """Padding reaches neither outputs nor last states, in both directions."""
-    check(runtime, LONG[name](), tmp_path, states=True, lengths=[3, 5, 1])
 
 
 def test_only_the_last_layer_hands_out_everything(runtime, tmp_path):
