@@ -1,9 +1,11 @@
 """Held-out scores of `elman train` on small data sets, from three seeds each.
 
     python -m benchmarks.scripts.accuracies --data DIR --out FILE.jsonl [--only NAME] [--steps N]
+        [--cells gru,lem,lru,mingru,rglru,unicornn]
 
 DIR has the folders and files that the commands below name. A row per command has the score of each
-seed and that of the baseline; a command that has a row already is not run again.
+seed and that of the baseline; a command that has a row already is not run again. With --cells, each
+command runs with each of these cells in its layers.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from benchmarks.machine import code, facts
@@ -43,12 +46,12 @@ def score(words: list[str], seed: int) -> tuple[float, float]:
         return summary.valid_score, summary.baseline.score
 
 
-def measure(name: str, data: str, further: list[str]) -> Row:
-    """The row of a command."""
+def measure(name: str, data: str, further: list[str], case: str) -> Row:
+    """The row of a command, under the name of its case."""
     words = [*COMMANDS[name].format(data).split(), *further]
     scores, baselines = zip(*(score(words, seed) for seed in SEEDS), strict=True)
     return {
-        "case": name,
+        "case": case,
         "command": " ".join(["elman train", COMMANDS[name].format("DATA"), *further]),
         "scores": scores,
         "baseline": baselines[0],
@@ -64,13 +67,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="rows, a line each")
     parser.add_argument("--only", choices=COMMANDS, help="one command")
     parser.add_argument("--steps", help="steps of each run, for a try")
+    parser.add_argument("--cells", default="", help="instead of the command's own")
     options = parser.parse_args()
     further = ["--steps", options.steps] if options.steps else []
-    for name in [options.only] if options.only else COMMANDS:
-        if name not in read_rows(options.out):
-            row = measure(name, options.data, further)
-            append_row(options.out, row)
-            print(row["case"], row["scores"], row["baseline"], flush=True)
+    names, cells = [options.only] if options.only else [*COMMANDS], options.cells.split(",")
+    for name, cell in product(names, cells):
+        case = f"{name} {cell}".rstrip()
+        if case not in read_rows(options.out):
+            words = [*further, *(["--cell", cell] if cell else [])]
+            append_row(options.out, measure(name, options.data, words, case))
+        row = read_rows(options.out)[case]
+        scores = ", ".join(f"{score:.1%}" for score in row["scores"])
+        print(f"{case:16} {scores} (baseline {row['baseline']:.1%})", flush=True)
 
 
 if __name__ == "__main__":

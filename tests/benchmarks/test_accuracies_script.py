@@ -11,8 +11,8 @@ from benchmarks.scripts import accuracies
 
 
 @pytest.mark.slow
-def test_a_command_has_its_row(tmp_path, monkeypatch):
-    """Two steps on two classes: the score of each seed, and that of the baseline."""
+def test_a_command_has_its_row(tmp_path, monkeypatch, capsys):
+    """Two steps on two classes: the score of each seed, and that of the baseline; of each cell."""
     folder = tmp_path / "ucr-worms"
     folder.mkdir()
     for part in ("TRAIN", "TEST"):
@@ -22,12 +22,17 @@ def test_a_command_has_its_row(tmp_path, monkeypatch):
         (folder / f"Worms_{part}.tsv").write_text("\n".join(lines))
     out = tmp_path / "rows.jsonl"
     words = ["--data", str(tmp_path), "--out", str(out), "--only", "worms", "--steps", "2"]
+    words += ["--cells", "lru,mingru"]
     monkeypatch.setattr(accuracies, "SEEDS", (0,))
     monkeypatch.setattr(sys, "argv", ["accuracies", *words])
     accuracies.main()
-    row = read_rows(out)["worms"]
-    assert row["baseline"] == 0.5
-    assert all(0 <= score <= 1 for score in row["scores"])
+    rows = read_rows(out)
+    assert [*rows] == ["worms lru", "worms mingru"]
+    for row in rows.values():
+        assert row["baseline"] == 0.5
+        assert all(0 <= score <= 1 for score in row["scores"])
+        assert row["command"].endswith(f"--cell {row['case'].split()[1]}")
+    assert capsys.readouterr().out.count("(baseline 50.0%)") == 2
     before = out.read_text()
     accuracies.main()
     assert out.read_text() == before

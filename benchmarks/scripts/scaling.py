@@ -1,0 +1,126 @@
+"""Scaling laws of recurrent cells: loss over data and over compute, with the slopes of power laws.
+
+    python -m benchmarks.scripts.scaling --data FILE --out FILE.jsonl [--cells gru,lstm,lem,...]
+        [--sizes 10000,100000,...] [--seeds 3] [--steps 4000] [--hidden 256]
+
+Each cell, as one layer of a character model, learns the first N symbols of a text for at most so
+many steps; all predict the same symbols at the end of the text, and the best validation counts.
+Rows are appended as they are measured, and are not measured again. A slope is a power law
+bits ~ x^slope by least squares in the logarithms, with two standard errors: over N, and over the
+products' FLOP of the best validations so far on the largest N (Hestness et al. 2017,
+arXiv:1712.00409; Kaplan et al. 2020, arXiv:2001.08361).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.claims import UnmeasuredError, fit_trend
+from benchmarks.machine import code, facts
+from benchmarks.rows import Row, append_row, read_rows
+from benchmarks.studies.learning import begin
+from elman.train.tasks.text.config import TextConfig
+
+CELLS = ("gru", "lstm", "lem", "rglru", "slstm")
+SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
+ALPHABET = 96  # symbols; rarer ones are one more
+UNKNOWN = "\ufffd"
+HELD_OUT = 100_000  # symbols, at most a tenth
+VALIDATIONS = 20
+T = 64  # symbols of a segment
+
+
+def parts_of(text: str, folder: Path, sizes: Sequence[int]) -> dict[int, Path]:
+    """Folders of a training and a validation text, by the number of training symbols; every
+    training text begins with the alphabet, so that all models predict the same symbols."""
+    known = {symbol for symbol, _ in Counter(text).most_common(ALPHABET)}
+    text = "".join(symbol if symbol in known else UNKNOWN for symbol in text)
+    first = "".join(sorted(known | {UNKNOWN}))
+    held_out = min(HELD_OUT, len(text) // 10)
+    folders: dict[int, Path] = {}
+    for size in sizes:
+        if size + held_out <= len(text):
+            folders[size] = folder / str(size)
+            folders[size].mkdir()
+            (folders[size] / "train.txt").write_text(first + text[:size])
+            (folders[size] / "valid.txt").write_text(text[-held_out:])
+    return folders
+
+
+def learn(cell: str, folder: Path, seed: int, options: argparse.Namespace) -> list[Any]:
+    """Steps and bits per character of each validation of one run, and its FLOP per step."""
+    model = {"cell": cell, "layers": 1, "hidden": options.hidden, "engine": "c"}
+    segments = {"batch": options.batch, "bptt": T, "validation_chars": HELD_OUT}
+    place = {"data": str(folder), "seed": seed, "steps": options.steps, "accelerator": "cpu"}
+    run = begin(TextConfig.of({**model, **segments, **place}))
+    run.learn(max(1, options.steps // VALIDATIONS))
+    weights = sum(
+        value.numel()
+        for name, value in run.stepper.plain.named_parameters()
+        if value.dim() == 2 and not name.startswith("embedding")
+    )
+    return [[step, bits, 6 * weights * step * options.batch * T] for step, bits, _ in run.scores]
+
+
+def measure(cell: str, size: int, folder: Path, options: argparse.Namespace) -> Row:
+    """The row of a cell on so many symbols, of all seeds."""
+    curves = [learn(cell, folder, seed, options) for seed in range(options.seeds)]
+    best = [min(bits for _, bits, _ in curve) for curve in curves]
+    row = {"case": f"{cell} {size}", "cell": cell, "size": size, "bits": best, "curves": curves}
+    sizes = {"steps": options.steps, "hidden": options.hidden, "batch": options.batch}
+    return {**row, **sizes, **code(), "machine": facts()}
+
+
+def slopes(rows: Sequence[Row]) -> str:
+    """Slopes of one cell over data, of all seeds, and over compute."""
+    data = [(row["size"], bits) for row in rows for bits in row["bits"]]
+    compute = [
+        (flop, min(bits for _, bits, _ in curve[: k + 1]))
+        for curve in max(rows, key=lambda row: row["size"])["curves"]
+        for k, (_, _, flop) in enumerate(curve)
+    ]
+    return f"{_slope('data', data)}, {_slope('compute', compute)}"
+
+
+def _slope(name: str, points: list[tuple[float, float]]) -> str:
+    try:
+        trend = fit_trend(points)
+    except UnmeasuredError:
+        return f"{name}: too few points"
+    low, high = (trend.power + side * 2 * trend.error for side in (-1, 1))
+    return f"{name}^{trend.power:+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what has no row, print slopes."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="a text")
+    parser.add_argument("--out", type=Path, required=True, help="rows, a line each")
+    parser.add_argument("--cells", default=",".join(CELLS))
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="training symbols")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4000, help="of each run")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=32)
+    options = parser.parse_args(arguments)
+    text, sizes = options.data.read_text("utf-8"), [int(size) for size in options.sizes.split(",")]
+    with tempfile.TemporaryDirectory() as place:
+        folders = parts_of(text, Path(place), sizes)
+        for cell in options.cells.split(","):
+            for size, folder in folders.items():
+                if f"{cell} {size}" not in read_rows(options.out):
+                    row = measure(cell, size, folder, options)
+                    append_row(options.out, row)
+                    bits = ", ".join(f"{value:.3f}" for value in row["bits"])
+                    print(f"{cell:8} {size:>9,} symbols: {bits} bits per character", flush=True)
+            rows = [row for row in read_rows(options.out).values() if row["cell"] == cell]
+            print(f"{cell:8} {slopes(rows)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
