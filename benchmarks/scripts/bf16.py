@@ -1,7 +1,7 @@
 """Products of bfloat16 in training on a CPU: elman in float32 and with ``precision="bf16"``, and
 torch's own layers in float32 and under autocast for bfloat16.
 
-    python -m benchmarks.scripts.bf16 [--quick] [--only NAME] [--threads N] [--wall] [--out FILE]
+    python -m benchmarks.scripts.bf16 [--quick | --cpu] [--only NAME] [--threads N] [--wall] [--out F]
 
 Forward and backward with all gradients, input size = hidden size; of LinearCrossEntropyLoss T is
 the number of rows and B that of classes. Ways alternate in one process;
@@ -26,10 +26,13 @@ from torch import nn
 import elman
 from benchmarks.machine import code, facts
 from benchmarks.rows import append_row
+from benchmarks.suites.cpu import AWKWARD, PADDED, RATIOS
 from elman import cells
 
 CASES = [(50, 64, 512), (25, 64, 1024), (128, 256, 512), (100, 1, 1024), (1000, 1, 256)]  # T, B, H
 QUICK = [(5, 3, 16)]
+SHAPES = [tuple(map(int, shape.split(","))) for shape in (*RATIOS, *AWKWARD, *PADDED)]
+OTHERS = [shape for shape in SHAPES if shape not in CASES]
 GATES = {"GRU": 3, "LSTM": 4, "RNN": 1, "lstm_layernorm": 4}
 LOSS = "LinearCrossEntropyLoss"
 LOSSES = [(700, 10_000, 200), (700, 10_000, 650)]
@@ -88,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table, and write its rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one tiny case")
+    parser.add_argument("--cpu", action="store_true", help="the other shapes of suite cpu")
     parser.add_argument("--wall", action="store_true", help="time, not processor time")
     parser.add_argument("--only", choices=(*GATES, LOSS), help="one cell, or the loss")
     parser.add_argument("--out", type=Path, help="rows, a line each")
@@ -97,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     clock = time.perf_counter if options.wall else time.process_time
     for name in [options.only] if options.only else (*GATES, LOSS):
-        for T, B, H in QUICK if options.quick else LOSSES if name == LOSS else CASES:
+        cases = LOSSES if name == LOSS else OTHERS if options.cpu else CASES
+        for T, B, H in QUICK if options.quick else cases:
             if name == LOSS:
                 x, ways, products = torch.randn(T, H), losses(T, B, H), 6e-6 * T * B * H
             else:
