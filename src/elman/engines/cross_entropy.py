@@ -23,7 +23,7 @@ from torch import Tensor
 from elman.engines.precision import BF16, IEEE
 from elman.errors import DisagreementError
 
-LEAST_ROWS = {"cpu": 128}  # of a chunk: enough that products, not reading W, take the time
+LEAST_ROWS = {"cpu": 256}  # of a chunk: enough that products, not reading W, take the time
 _LEAST_ROWS = 1024  # on devices that multiply faster than that
 _CACHE_BYTES = 1 << 19  # of a core, for a chunk
 _HALVES = (torch.float16, torch.bfloat16)

@@ -51,8 +51,10 @@ INLINE int learns(const Decoder *d) { return d->d_x || d->d_weight || d->d_bias;
 /* elements of K numbers that a product sums over */
 INLINE long steps(long K) { return PAIRED ? (K + 1) / 2 : K; }
 INLINE long in_vectors(long n) { return (n + VL - 1) / VL * VL; }
+/* rows that are summed at once for dW: paired, gradients by logits of several blocks of rows are one operand */
+enum { SPAN = PAIRED ? 4 * WIDE : WIDE };
 /* elements of a block of W, or of gradients by logits, as a left operand in pairs */
-INLINE long left_size(const Decoder *d) { return BLOCK / 2 * (d->H > WIDE ? in_vectors(d->H) : WIDE); }
+INLINE long left_size(const Decoder *d) { return BLOCK / 2 * (d->H > SPAN ? in_vectors(d->H) : SPAN); }
 UNUSED INLINE T *left_at(const Decoder *d, const Worker *w) { return d->left + w->id * left_size(d); }
 static void *area(char *arena, long *used, long bytes) {
     void *p = arena ? arena + *used : 0;
@@ -216,23 +218,26 @@ static void subtract(const Decoder *d, T *z, const T *top, long m, long v0, long
         if (v >= 0 && v < m) z[v * lanes + i] -= (T)(1 - d->smoothing) * d->factor[r0 + i];
     }
 }
-/* dW of m classes (+)= z times x; columns that fill no vector go through a buffer */
-static void add_weight(const Decoder *d, const Worker *w, const Chunk *c, const T *z, long v0, long m, long r0, int acc) {
-    long H = d->H, all = (H + VL - 1) / VL, lanes = vectors_at(c, r0) * VL, K = c->rows - r0;
+/* dW of m classes (+)= z times x, of the rows since the last sum; columns that fill no vector go through a buffer */
+static void add_weight(const Decoder *d, const Worker *w, const Chunk *c, const T *z, long v0, long m, long r0) {
+    long H = d->H, all = (H + VL - 1) / VL, lanes = vectors_at(c, r0) * VL, row = lanes;
+    long first = r0 / SPAN * SPAN, end = r0 + lanes < c->rows ? r0 + lanes : c->rows, K = end - first;
+    int acc = c->n0 + first > 0;
     T *out = d->d_weight + v0 * H, *edge = d->edge + w->id * BLOCK * WIDE;
-    if (K > lanes) K = lanes;
 #if PAIRED
-    round_rows(m, z, lanes, K, left_at(d, w), steps(lanes));
+    row = SPAN / 2;
+    round_rows(m, z, lanes, end - r0, left_at(d, w) + (r0 - first) / 2, row);
+    if (end < c->rows && K < SPAN) return;
     z = left_at(d, w);
 #endif
     for (long p = 0; p < all; p += WIDEST) {
         long columns = all - p < WIDEST ? all - p : WIDEST;
-        const T *panel = d->rows + (p * steps(c->rows) + steps(r0) * columns) * VL;
+        const T *panel = d->rows + (p * steps(c->rows) + steps(first) * columns) * VL;
         if ((p + columns) * VL <= H) {
-            by_rows(columns, m, z, steps(lanes), panel, steps(K), out + p * VL, H, acc);
+            by_rows(columns, m, z, row, panel, steps(K), out + p * VL, H, acc);
             continue;
         }
-        by_rows(columns, m, z, steps(lanes), panel, steps(K), edge, WIDE, 0);
+        by_rows(columns, m, z, row, panel, steps(K), edge, WIDE, 0);
         for (long v = 0; v < m; v++)
             for (long u = p * VL; u < H; u += VL) {
                 V sum = ld(edge + v * WIDE + u - p * VL);
@@ -289,11 +294,10 @@ static void learn(Decoder *d, const Worker *w, const Chunk *c, long s) {
         for (long r0 = 0; r0 < c->wide; r0 += WIDE) {
             long vectors = vectors_at(c, r0), lanes = vectors * VL;
             T *z = powers_at(d, w, v0, r0, lanes);
-            int acc = c->n0 + r0 > 0;
             subtract(d, z, top_at(d, s, v0, r0), m, v0, r0, lanes);
             if (d->d_x) add_input(d, w, tiles, z, parts + r0 * d->H, m, vectors, v0 > begin);
-            if (d->d_weight) add_weight(d, w, c, z, v0, m, r0, acc);
-            if (d->d_bias) add_bias(d, z, v0, m, lanes, acc);
+            if (d->d_weight) add_weight(d, w, c, z, v0, m, r0);
+            if (d->d_bias) add_bias(d, z, v0, m, lanes, c->n0 + r0 > 0);
         }
     }
 }
