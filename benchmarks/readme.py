@@ -7,6 +7,7 @@ figures, each by its name in :data:`FIGURES`, between the same markers; pictures
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from benchmarks import studied
@@ -239,6 +240,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "test of words": studied.tested,
     "matrices": studied.matrices,
     "bf16": studied.bf16,
+    "bf16 of others": partial(studied.bf16, True),
     "gpu": studied.gpu,
     "step": lambda: step_us(OURS),
     "step, torch": lambda: step_us("torch"),

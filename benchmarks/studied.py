@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.cases import OURS
 from benchmarks.pictures import RESULTS, rows_of
 from benchmarks.rows import Row, read_rows
+from benchmarks.scripts.bf16 import CASES
 from benchmarks.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LOOP, ONE_HEAD
 
 MODELS = {  # of suite long, in the order of the page: name of a row, baseline and its name
@@ -124,9 +125,13 @@ def matrices() -> str:
     return "\n".join(lines)
 
 
-def bf16() -> str:
+def bf16(others: bool = False) -> str:
     """A table of products of bfloat16: how many times as fast a training step is as in float32, and
-    as torch's layers."""
+    as torch's layers.
+
+    Args:
+        others: the loss, and the other shapes of suite ``cpu``.
+    """
     lines = [
         "| layer (T, B, H), or loss (rows, classes, H) | float32 | bf16 | speed-up | over torch "
         "| over torch under autocast |",
@@ -134,11 +139,13 @@ def bf16() -> str:
     ]
     for case, row in script_rows("bf16").items():
         name, sizes = case.split()
+        if (tuple(map(int, sizes.split(","))) in CASES) == others:
+            continue
         times = {way: run["median"] for way, run in row["seconds"].items()}
         cells = [f"{name} ({sizes.replace(',', ', ')})"]
         cells += [duration(times[way]) for way in ("float32", "bf16")]
         ways = ("float32", "torch", "torch autocast")
-        cells += [f"{times[way] / times['bf16']:.2g}x" if way in times else "" for way in ways]
+        cells += [f"{times[way] / times['bf16']:.3g}x" if way in times else "" for way in ways]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

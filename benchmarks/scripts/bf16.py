@@ -1,7 +1,7 @@
 """Products of bfloat16 in training on a CPU: elman in float32 and with ``precision="bf16"``, and
 torch's own layers in float32 and under autocast for bfloat16.
 
-    python -m benchmarks.scripts.bf16 [--quick | --cpu] [--only NAME] [--threads N] [--wall] [--out F]
+    python -m benchmarks.scripts.bf16 [--quick | --cpu] [--only NAME] [--wall] [--out F]
 
 Forward and backward with all gradients, input size = hidden size; of LinearCrossEntropyLoss T is
 the number of rows and B that of classes. Ways alternate in one process;
