@@ -6,9 +6,11 @@
 Each cell, as one layer of a character model, learns the first N symbols of a text for at most so
 many steps; all predict the same symbols at the end of the text, and the best validation counts.
 Rows are appended as they are measured, and are not measured again. A slope is a power law
-bits ~ x^slope by least squares in the logarithms, with two standard errors: over N, and over the
-products' FLOP of the best validations so far on the largest N (Hestness et al. 2017,
-arXiv:1712.00409; Kaplan et al. 2020, arXiv:2001.08361).
+bits ~ x^slope by least squares in the logarithms: over N, of the means of the seeds, with two
+standard errors; and over the products' FLOP of the best validations so far on the largest N,
+without an interval, as neighbours of one curve depend on each other (Hestness et al. 2017,
+arXiv:1712.00409; Kaplan et al. 2020, arXiv:2001.08361). Passes over the text are printed with each
+row: where they are few, steps limit the loss, not data.
 """
 
 from __future__ import annotations
@@ -78,22 +80,22 @@ def measure(cell: str, size: int, folder: Path, options: argparse.Namespace) -> 
 
 def slopes(rows: Sequence[Row]) -> str:
     """Slopes of one cell over data, of all seeds, and over compute."""
-    data = [(row["size"], bits) for row in rows for bits in row["bits"]]
+    data = [(row["size"], sum(row["bits"]) / len(row["bits"])) for row in rows]
     compute = [
         (flop, min(bits for _, bits, _ in curve[: k + 1]))
         for curve in max(rows, key=lambda row: row["size"])["curves"]
         for k, (_, _, flop) in enumerate(curve)
     ]
-    return f"{_slope('data', data)}, {_slope('compute', compute)}"
+    return f"{_slope('data', data)}, {_slope('compute', compute, False)}"
 
 
-def _slope(name: str, points: list[tuple[float, float]]) -> str:
+def _slope(name: str, points: list[tuple[float, float]], interval: bool = True) -> str:
     try:
         trend = fit_trend(points)
     except UnmeasuredError:
         return f"{name}: too few points"
     low, high = (trend.power + side * 2 * trend.error for side in (-1, 1))
-    return f"{name}^{trend.power:+.3f} ({low:+.3f} to {high:+.3f})"
+    return f"{name}^{trend.power:+.3f}" + f" ({low:+.3f} to {high:+.3f})" * interval
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -117,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     row = measure(cell, size, folder, options)
                     append_row(options.out, row)
                     bits = ", ".join(f"{value:.3f}" for value in row["bits"])
-                    print(f"{cell:8} {size:>9,} symbols: {bits} bits per character", flush=True)
+                    passes = options.steps * options.batch * T / size
+                    result = f"{bits} bits per character, {passes:.1f} passes"
+                    print(f"{cell:8} {size:>9,} symbols: {result}", flush=True)
             rows = [row for row in read_rows(options.out).values() if row["cell"] == cell]
             print(f"{cell:8} {slopes(rows)}", flush=True)
 
