@@ -130,7 +130,7 @@ Without it: each kind is asked.
 cpu_has_bf16: Callable[[], bool] = _private(
     "torch.ops.mkldnn", "_is_mkldnn_bf16_supported", lambda: True
 )
-"""Whether oneDNN computes in bfloat16 on this processor. torch does not ask before it calls
+"""True if oneDNN computes in bfloat16 on this processor. torch does not ask before it calls
 oneDNN's LSTM under autocast, which raises where it does not.
 
 Without it: assumed.

@@ -363,7 +363,11 @@ def test_autocast():
 
 
 @pytest.mark.skipif(lacks_pairs() is not None, reason=str(lacks_pairs()))
-@pytest.mark.parametrize("sizes", ((2, 1, 1), (3, 2, 9), (130, 33, 257), (67, 130, 131)), ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    ((2, 1, 1), (3, 2, 9), (130, 33, 257), (67, 130, 131), (601, 5, 7), (301, 9, 2000)),
+    ids=str,
+)
 def test_rounded_operands(sizes, monkeypatch):
     """The kernel agrees with an oracle that rounds the same operands, and not with one that leaves
     one of them as it is."""

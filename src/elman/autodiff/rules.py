@@ -67,14 +67,16 @@ def _erf(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     return (b.mul(d, b.scale(1.1283791670955126, bell)),)
 
 
+def _square_plus_one(b: Builder, v: Node) -> Node:
+    return b.lin([(1.0, b.mul(v, v))], 1.0)
+
+
 def _atan(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    return (b.apply("div", (d, b.lin([(1.0, b.mul(n.args[0], n.args[0]))], 1.0))),)
+    return (b.apply("div", (d, _square_plus_one(b, n.args[0]))),)
 
 
 def _asinh(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    return (
-        b.apply("div", (d, b.make("sqrt", (b.lin([(1.0, b.mul(n.args[0], n.args[0]))], 1.0),)))),
-    )
+    return (b.apply("div", (d, b.make("sqrt", (_square_plus_one(b, n.args[0]),)))),)
 
 
 def _pow(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:

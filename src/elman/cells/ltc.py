@@ -7,7 +7,7 @@ from elman.ops import rows, sigmoid, softplus, sum
 
 
 def _uniform(low: float, high: float) -> Any:
-    """What draws a weight between two numbers."""
+    """An initial value: each weight is drawn from U(low, high)."""
     return lambda weight: weight.uniform_(low, high)
 
 

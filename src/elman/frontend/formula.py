@@ -97,10 +97,9 @@ def _refused(error: TypeError) -> TraceError | None:
 
 
 def _checked_results(cell: Cell, returned: Any, idle: list[Tracer], cuts: Cuts) -> list[Node]:
-    """The outputs and next states that a cell's function returned, in declared order, and then an
-    idle state. Raises
-    TraceError: there are more or fewer than it declares, or one is None; ShapeError: one has
-    another shape than it declares."""
+    """The outputs and next states that a cell's function returned, in declared order, and an idle
+    state behind them. Raises TraceError: there are more or fewer than it declares, or one is None;
+    ShapeError: one has another shape than it declares."""
     values: list[Any] = [*returned] if isinstance(returned, tuple | list) else [returned]
     values += idle
     expected = [*cell.outputs, *cell.states]

@@ -17,7 +17,7 @@ from typing import Any
 
 from elman.ir.draws import SCALE, drawn, stream
 from elman.ir.graph import Node, walk
-from elman.ir.ops import COMPARISONS, OPS, POINTWISE
+from elman.ir.ops import COMPARISONS, OF_MATRICES, OPS, POINTWISE
 from elman.ir.types import axes_of, dim_size, shape_size
 
 Array = Any
@@ -161,7 +161,7 @@ def node_function(xp: Any, node: Node, dims: Mapping[str, int]) -> Callable[...,
         axis = 0 if _rank(node) == 2 else -1
         return lambda *args: xp.concat(xp.broadcast(args, axis), axis)
     kind = OPS[node.op].kind
-    if node.op in ("bmm", "swapaxes", "roll"):
+    if node.op in OF_MATRICES:
         return partial(_of_matrices, xp, node, dims)
     if kind == "spread":
         return partial(_spread, xp, node, dims=dims)

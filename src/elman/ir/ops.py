@@ -131,6 +131,8 @@ def spell_calls(call: str) -> dict[str, str]:
     }
 
 
+# ops of whole matrices per sample: of units by row and column
+OF_MATRICES = ("bmm", "swapaxes", "roll")
 # a vector along one axis of a matrix per sample; sums of one, taken in the pass that computes it
 SPREADS = ("spread", "tile")
 ACCUMULATED = ("sum", "fold")

@@ -113,8 +113,8 @@ def requested_engine(argument: str) -> str:
 
 
 def computes_autocast(dtype: torch.dtype, kind: str, engine: str) -> bool:
-    """Whether a call that autocast asks to compute in bfloat16 is not left to torch's layers: its
-    products round their operands, or the processor has nothing for bfloat16, not even for torch.
+    """True if elman, not torch's layer, computes a call under autocast for bfloat16: an engine
+    rounds the operands of its products, or the processor has no bfloat16 for torch either.
 
     Args:
         dtype, kind: of the weights.
@@ -202,7 +202,7 @@ def check_trace(module: str) -> None:
 
 
 def compiles(input: Any, engine: str, weights: Callable[[], torch.dtype]) -> bool:
-    """Whether a call under torch.compile becomes elman's operators, not torch's.
+    """True if a call under torch.compile becomes elman's operators, not torch's.
 
     Args:
         input, engine, weights: as of :func:`unsupported_reason`.

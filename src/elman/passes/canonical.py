@@ -6,7 +6,7 @@ from collections import Counter
 
 from elman.ir.build import Builder
 from elman.ir.graph import Graph, Node
-from elman.ir.ops import OPS, STEPS
+from elman.ir.ops import OF_MATRICES, OPS, STEPS
 from elman.ir.pair import Step
 from elman.ir.types import Shape
 
@@ -95,7 +95,7 @@ class _GateBlocks:
             for index, value in enumerate(units):
                 self._round(value, (old, index))
             return units
-        if old.op in ("bmm", "swapaxes", "roll"):
+        if old.op in OF_MATRICES:
             return [self.build.make(old.op, blocks, old.data, old.shape, old.where)]
         if old.op == "count":
             return [self.build.make("count", (), old.data)]

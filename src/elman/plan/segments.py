@@ -52,8 +52,8 @@ def accumulates(value: Node) -> bool:
     return value.op in ACCUMULATED and len(value.args) == 1 and is_matrix(value.args[0])
 
 
-def complete_late(value: Node) -> bool:
-    """Whether a value is complete at the end of its segment alone."""
+def is_complete_at_end(value: Node) -> bool:
+    """True if no unit of a value can be read before the end of its segment."""
     return value.op == "bmm" or accumulates(value)
 
 
@@ -65,7 +65,7 @@ def full_reads(value: Node) -> tuple[Node, ...]:
     reads_all = value.op == "bmm" or OPS[value.op].kind == "reduce" or value.over_units
     if accumulates(value):
         reads_all = False
-    complete = (arg for arg in value.args if complete_late(arg) or (reads_all and arg.shape))
+    complete = (arg for arg in value.args if is_complete_at_end(arg) or (reads_all and arg.shape))
     return tuple(dict.fromkeys(complete))
 
 

@@ -26,12 +26,20 @@ from packed_rows import alone, drawn, layout, packed, together
 from products import some_of
 from unseen import HOLDING, UNSEEN, epilogue, half, holding, output
 
+
+@elman.cell(input="x[I]", output="h[H]", weights="W[H, I], b[H]")
+def dense(x: Any, W: Any, b: Any) -> Any:
+    """A layer without a state."""
+    return tanh(W @ x + b)
+
+
 LOOP, STEPS = "loop/16/4", "steps"
 GRID, NARROW = "grid/16/2/3", "grid/2/2/3"
 EVERY = [LOOP, STEPS, GRID]
 CASES = {cell: Sizes(T=3, B=3, I=3, H=5) for cell in cells.CORE} | UNSEEN
 CASES |= {cell: Sizes(3, 3, 3, 5, (("U", 7),)) for cell in (cells.cfc, cells.cfc_pure)}
 CASES |= {cell: Sizes(3, 3, 3, 5) for cell in (cells.rlif, cells.synaptic, cells.rhn, cells.gru_d)}
+CASES |= {dense.recurrent: Sizes(T=3, B=3, I=3, H=5)}
 CASES |= {cell: Sizes(4, 3, 3, 6, (("P", 2),) if cell is epilogue else ()) for cell in HOLDING}
 DEVICE = "cpu" if knobs.runtime.interpret else "cuda"  # Triton decides once per process
 pytestmark = [

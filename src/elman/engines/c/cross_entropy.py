@@ -78,24 +78,23 @@ def losses_and_gradients(rows: Rows, scale: Tensor, wants: Wants) -> Found | Non
         BuildError: the compiler refuses it.
         DisagreementError: what it makes of it computes something else.
     """
-    x = rows.x
-    if x.device.type != "cpu" or len(x) < _FEWEST:
+    dtype = rows.x.dtype
+    if rows.x.device.type != "cpu" or len(rows.x) < _FEWEST:
         return None
-    if x.dtype is torch.bfloat16 and lacks_pairs() is None:
-        values = [None if v is None else v.float() for v in (x, rows.weight, rows.bias)]
-        wide = Rows(*values, rows.targets, rows.smoothing, BF16)  # type: ignore[arg-type]
-        result = losses_and_gradients(wide, scale, wants)
-        if result is None:
-            return None
-        gradients = (None if v is None else v.to(x.dtype) for v in result[1:])
-        return Found(result.losses, *gradients)
-    if x.dtype not in _NAMES:
+    if dtype is torch.bfloat16 and lacks_pairs() is None:
+        bias = None if rows.bias is None else rows.bias.float()
+        wide = (rows.x.float(), rows.weight.float(), bias)
+        rows = Rows(*wide, rows.targets, rows.smoothing, BF16)
+    if rows.x.dtype not in _NAMES:
         return None
     isa = detect()
-    library = _library(x.dtype, isa.with_pairs() if rows.precision == BF16 else isa)
+    library = _library(rows.x.dtype, isa.with_pairs() if rows.precision == BF16 else isa)
     if isinstance(library, EngineError):
         raise library
-    return None if library is None else _computed(library, rows, scale, wants)
+    if library is None:
+        return None
+    losses, *gradients = _computed(library, rows, scale, wants)
+    return Found(losses, *(None if value is None else value.to(dtype) for value in gradients))
 
 
 def _computed(library: Any, rows: Rows, scale: Tensor, wants: Wants) -> Found:

@@ -1,4 +1,4 @@
-"""How each op is spelled in C, over vectors of type V."""
+"""The spellings of ops in C, over vectors of type V."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each op is spelled in Triton, over blocks of float32 [units, samples]."""
+"""The spellings of ops in Triton, over blocks of float32 [units, samples]."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from elman.interchange.onnx.writer import FLOAT, INT32, Writer
 from elman.interchange.weights.arrays import Kind
 from elman.ir.graph import Node
-from elman.ir.ops import POINTWISE
+from elman.ir.ops import OF_MATRICES, POINTWISE
 
 Spelling = Callable[[Writer, Node, Sequence[str]], str]
 
@@ -80,9 +80,7 @@ def _cumsum(w: Writer, node: Node, args: Sequence[str]) -> str:
 REASONS: dict[str, str] = {  # why an op has no row
     "sign": "it is of derivatives alone",
     "outer": "it is of derivatives alone",
-    **dict.fromkeys(
-        ("tile", "fold", "per_sample", "bmm", "swapaxes", "roll"), "it is of matrices per sample"
-    ),
+    **dict.fromkeys(("tile", "fold", "per_sample", *OF_MATRICES), "it is of matrices per sample"),
     "draw": "random numbers are those of training",
     "uniform": "random numbers are those of training",
     "training": "it is settled before: what is exported is the formula in eval()",

@@ -215,7 +215,7 @@ class CallPlan:
     def _run_stack(
         self, call: BoundCall, settings: RunSettings
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """As :meth:`Stack.run`, with products of the precision that is asked for."""
+        """Run the stack with products of the requested precision; returns as :meth:`Stack.run`."""
         with request_precision(self.precision) if self.precision else nullcontext():
             return self.runtime.stack.run(call, settings, self._bound)
 

@@ -28,11 +28,7 @@ from elman.nn.autograd.transforms import transform_reason
 from elman.nn.call.dense import as_tensor, check_dense, check_factory
 from elman.nn.call.layout import cast_to
 from elman.nn.compile.names import transforming
-from elman.nn.engine_choice import (
-    autocast_type,
-    exports_onnx,
-    requested_engine,
-)
+from elman.nn.engine_choice import autocast_type, exports_onnx, requested_engine
 from elman.plan.spec import USUAL
 from elman.torch_internals import constant, fp32_precision
 from elman.tuning.precision import lacks_bf16
@@ -197,7 +193,8 @@ class LinearCrossEntropyLoss(nn.Module):
         """The loss of rows x [N, H], of one type with weight and bias; ``casts``: whether autocast
         asks for bfloat16."""
         ignored = _IGNORED if self.ignore_index is None else self.ignore_index
-        precision = _precision(x.dtype, x.device.type, casts)
+        rounds = x.device.type == "cpu" and _rounds_products(x.dtype, casts)
+        precision = BF16 if rounds else IEEE
         rule = Rule(ignored, self.label_smoothing, self.reduction, precision)
         classes = not targets.is_floating_point()
         targets = targets.long() if classes else targets
@@ -256,14 +253,10 @@ class LinearCrossEntropyLoss(nn.Module):
         return ", ".join(fields)
 
 
-def _precision(dtype: torch.dtype, kind: str, casts: bool) -> str:
-    """The precision of products, as autocast or torch's switch for products asks for."""
-    return BF16 if kind == "cpu" and _rounds(dtype, casts) else IEEE
-
-
 @constant
-def _rounds(dtype: torch.dtype, casts: bool) -> bool:
-    """Whether operands on a CPU are to be rounded, and can be."""
+def _rounds_products(dtype: torch.dtype, casts: bool) -> bool:
+    """True if products on a CPU round their operands: autocast, or torch's switch for products,
+    asks for it, and the engine can."""
     wanted = casts or fp32_precision("mkldnn", "matmul") == BF16
     return wanted and lacks_bf16(USUAL, dtype, "cpu", requested_engine("auto")) is None
 
