@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from benchmarks.cases import OURS
 from benchmarks.pictures import RESULTS, rows_of
 from benchmarks.rows import Row, read_rows
-from benchmarks.scripts.bf16 import CASES
+from benchmarks.scripts.bf16 import CASES, USERS
 from benchmarks.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LOOP, ONE_HEAD
 
 MODELS = {  # of suite long, in the order of the page: name of a row, baseline and its name
@@ -125,21 +127,28 @@ def matrices() -> str:
     return "\n".join(lines)
 
 
-def bf16(others: bool = False) -> str:
+def bf16(kind: Literal["cases", "others", "users"]) -> str:
     """A table of products of bfloat16: how many times as fast a training step is as in float32, and
     as torch's layers.
 
     Args:
-        others: the loss, and the other shapes of suite ``cpu``.
+        kind: large layers and single samples; the loss and the other shapes of suite ``cpu``; or
+            models of suite ``users``, torch's being the loops of their projects.
     """
+    first = {
+        "cases": "layer (T, B, H)",
+        "others": "layer (T, B, H), or loss (rows, classes, H)",
+        "users": "model (T, B, H)",
+    }[kind]
     lines = [
-        "| layer (T, B, H), or loss (rows, classes, H) | float32 | bf16 | speed-up | over torch "
-        "| over torch under autocast |",
+        f"| {first} | float32 | bf16 | speed-up | over torch | over torch under autocast |",
         "|---|---:|---:|---:|---:|---:|",
     ]
+    users = {case.name for case in USERS}
     for case, row in script_rows("bf16").items():
-        name, sizes = case.split()
-        if (tuple(map(int, sizes.split(","))) in CASES) == others:
+        name, sizes = case.rsplit(" ", 1)
+        large = tuple(map(int, sizes.split(","))) in CASES
+        if kind != ("users" if case in users else "cases" if large else "others"):
             continue
         times = {way: run["median"] for way, run in row["seconds"].items()}
         cells = [f"{name} ({sizes.replace(',', ', ')})"]

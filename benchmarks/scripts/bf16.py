@@ -1,10 +1,11 @@
 """Products of bfloat16 in training on a CPU: elman in float32 and with ``precision="bf16"``, and
 torch's own layers in float32 and under autocast for bfloat16.
 
-    python -m benchmarks.scripts.bf16 [--quick | --cpu] [--only NAME] [--wall] [--out F]
+    python -m benchmarks.scripts.bf16 [--quick | --cpu | --users] [--only NAME] [--wall] [--out F]
 
 Forward and backward with all gradients, input size = hidden size; of LinearCrossEntropyLoss T is
-the number of rows and B that of classes. Ways alternate in one process;
+the number of rows and B that of classes; models of suite ``users`` run under autocast, and torch's
+are the loops of their projects. Ways alternate in one process;
 medians are printed in ms with their quartiles, and written as rows: of the processor time of all
 threads, or with ``--wall`` of the time. Where others use the machine, processor time with one
 thread is the steadier one. GFLOP/s are those of the products.
@@ -16,7 +17,8 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,12 @@ import torch
 from torch import nn
 
 import elman
+from benchmarks.cases import OURS
 from benchmarks.machine import code, facts
 from benchmarks.rows import append_row
 from benchmarks.suites.cpu import AWKWARD, PADDED, RATIOS
+from benchmarks.suites.users import AIMS
+from benchmarks.users import PROJECTS, USER, draw_user, enter_user
 from elman import cells
 
 CASES = [(50, 64, 512), (25, 64, 1024), (128, 256, 512), (100, 1, 1024), (1000, 1, 256)]  # T, B, H
@@ -36,6 +41,8 @@ OTHERS = [shape for shape in SHAPES if shape not in CASES]
 GATES = {"GRU": 3, "LSTM": 4, "RNN": 1, "lstm_layernorm": 4}
 LOSS = "LinearCrossEntropyLoss"
 LOSSES = [(700, 10_000, 200), (700, 10_000, 650)]
+USERS = [aim.case for aim in AIMS if aim.case.measure is USER and aim.case.kind in PROJECTS]
+Runs = dict[str, Callable[[], Any]]  # by the name of the way
 
 
 class Decoder(nn.Module):
@@ -87,11 +94,47 @@ def step(layer: nn.Module, autocast: bool, x: torch.Tensor) -> Callable[[], Any]
     return run
 
 
+def layer_cases(names: Sequence[str], quick: bool, others: bool) -> Iterator[Any]:
+    """Name, sizes, millions of operations in products, and runs, of layers and of the loss."""
+    for name in names:
+        sizes = LOSSES if name == LOSS else OTHERS if others else CASES
+        for T, B, H in QUICK if quick else sizes:
+            if name == LOSS:
+                x, ways, products = torch.randn(T, H), losses(T, B, H), 6e-6 * T * B * H
+            else:
+                x, ways = torch.randn(T, B, H), layers(name, H)
+                products = 12e-6 * T * B * GATES[name] * H * H
+            x.requires_grad_()
+            runs: Runs = {way: step(*each, x) for way, each in ways.items()}
+            yield name, (T, B, H), products, runs
+
+
+def user_cases(quick: bool) -> Iterator[Any]:
+    """As :func:`layer_cases`, of models of suite ``users``, the operations of which are unknown."""
+    for case in USERS:
+        if quick:
+            case = replace(case, T=3, B=2, H=16)
+        problem = draw_user(case)
+        loop = next(iter(PROJECTS[case.kind].ways))
+        runs: Runs = {}
+        for way, contestant in {"float32": OURS, "bf16": OURS, "torch": loop}.items():
+            entered: Any = enter_user(contestant, problem)
+            runs[way] = autocast(entered.run) if way == "bf16" else entered.run
+        runs["torch autocast"] = autocast(runs["torch"])
+        yield case.name.rsplit(" ", 1)[0], (case.T, case.B, case.H), None, runs
+
+
+def autocast(run: Callable[[], Any]) -> Callable[[], Any]:
+    """The same under autocast for bfloat16."""
+    return torch.autocast("cpu", torch.bfloat16)(run)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table, and write its rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one tiny case")
     parser.add_argument("--cpu", action="store_true", help="the other shapes of suite cpu")
+    parser.add_argument("--users", action="store_true", help="models of suite users")
     parser.add_argument("--wall", action="store_true", help="time, not processor time")
     parser.add_argument("--only", choices=(*GATES, LOSS), help="one cell, or the loss")
     parser.add_argument("--out", type=Path, help="rows, a line each")
@@ -100,49 +143,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     clock = time.perf_counter if options.wall else time.process_time
-    for name in [options.only] if options.only else (*GATES, LOSS):
-        cases = LOSSES if name == LOSS else OTHERS if options.cpu else CASES
-        for T, B, H in QUICK if options.quick else cases:
-            if name == LOSS:
-                x, ways, products = torch.randn(T, H), losses(T, B, H), 6e-6 * T * B * H
-            else:
-                x, ways = torch.randn(T, B, H), layers(name, H)
-                products = 12e-6 * T * B * GATES[name] * H * H
-            x.requires_grad_()
-            runs = {way: step(*each, x) for way, each in ways.items()}
-            for way, run in [*runs.items()]:
-                try:
-                    run()
-                    run()
-                except RuntimeError as error:
-                    if not way.startswith("torch"):
-                        raise
-                    del runs[way]  # this processor has no such products for torch
-                    print(f"{way} does not run {name} here: {error}", file=sys.stderr)
-            times: dict[str, list[float]] = {way: [] for way in runs}
-            end = time.perf_counter() + (0.0 if options.quick else options.seconds)
-            while time.perf_counter() < end or len(times["bf16"]) < 3:
-                for way, run in runs.items():
-                    start = clock()
-                    run()
-                    times[way].append((clock() - start) * 1e3)
-            quartiles = {way: statistics.quantiles(values, n=4) for way, values in times.items()}
-            shown = [f"{way} {m:.2f} ({a:.2f}-{b:.2f})" for way, (a, m, b) in quartiles.items()]
-            medians = {way: m for way, (_, m, _) in quartiles.items()}
-            gains = [
-                f"{medians[way] / medians['bf16']:.2f} of {way}" for way in runs if way != "bf16"
-            ]
-            rate = products / medians["bf16"]
-            row = f"{name} ({T},{B},{H}): {', '.join(shown)}; bf16 is {', '.join(gains)}"
-            print(f"{row}; {rate:.0f} GFLOP/s", flush=True)
-            if options.out is not None:
-                seconds = {
-                    way: {"median": m / 1e3, "q1": a / 1e3, "q3": b / 1e3}
-                    for way, (a, m, b) in quartiles.items()
-                }
-                of = {"clock": "wall" if options.wall else "cpu", "threads": options.threads}
-                of |= {"gflops": rate, **code(), "machine": facts()}
-                append_row(options.out, {"case": f"{name} {T},{B},{H}", "seconds": seconds, **of})
+    names = [options.only] if options.only else [*GATES, LOSS]
+    layers = layer_cases(names, options.quick, options.cpu)
+    for name, (T, B, H), products, runs in user_cases(options.quick) if options.users else layers:
+        for way, run in [*runs.items()]:
+            try:
+                run()
+                run()
+            except RuntimeError as error:
+                if not way.startswith("torch"):
+                    raise
+                del runs[way]  # this processor has no such products for torch
+                print(f"{way} does not run {name} here: {error}", file=sys.stderr)
+        times: dict[str, list[float]] = {way: [] for way in runs}
+        end = time.perf_counter() + (0.0 if options.quick else options.seconds)
+        while time.perf_counter() < end or len(times["bf16"]) < 3:
+            for way, run in runs.items():
+                start = clock()
+                run()
+                times[way].append((clock() - start) * 1e3)
+        quartiles = {way: statistics.quantiles(values, n=4) for way, values in times.items()}
+        shown = [f"{way} {m:.2f} ({a:.2f}-{b:.2f})" for way, (a, m, b) in quartiles.items()]
+        medians = {way: m for way, (_, m, _) in quartiles.items()}
+        gains = [f"{medians[way] / medians['bf16']:.2f} of {way}" for way in runs if way != "bf16"]
+        rate = products and products / medians["bf16"]
+        row = f"{name} ({T},{B},{H}): {', '.join(shown)}; bf16 is {', '.join(gains)}"
+        print(f"{row}; {rate:.0f} GFLOP/s" if rate else row, flush=True)
+        if options.out is not None:
+            seconds = {
+                way: {"median": m / 1e3, "q1": a / 1e3, "q3": b / 1e3}
+                for way, (a, m, b) in quartiles.items()
+            }
+            of = {"clock": "wall" if options.wall else "cpu", "threads": options.threads}
+            of |= {"gflops": rate, **code(), "machine": facts()}
+            append_row(options.out, {"case": f"{name} {T},{B},{H}", "seconds": seconds, **of})
 
 
 if __name__ == "__main__":

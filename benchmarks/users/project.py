@@ -113,7 +113,7 @@ def enter_project(project: Project, name: str, problem: Problem) -> Contestant |
     def run() -> tuple[Tensor, Any, tuple[Tensor, ...]]:
         with torch.set_grad_enabled(trains):
             output, last = module(inputs["x"], *arguments)
-        grads = torch.autograd.grad(output, leaves, problem.dy) if trains else ()
+        grads = torch.autograd.grad(output, leaves, problem.dy.to(output.dtype)) if trains else ()
         return output, last, grads
 
     def results() -> Results:

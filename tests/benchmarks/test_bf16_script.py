@@ -15,3 +15,11 @@ def test_a_tiny_case(capsys, tmp_path):
     written = read_rows(tmp_path / "rows.jsonl")
     assert [*written] == [f"{name} 5,3,16" for name in (*bf16.GATES, bf16.LOSS)]
     assert written["GRU 5,3,16"]["seconds"].keys() >= {"float32", "bf16", "torch"}
+
+
+def test_models_of_users(capsys):
+    """A tiny run of each model."""
+    bf16.main(["--quick", "--users", "--threads", "1"])
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == len(bf16.USERS)
+    assert all(line.startswith("torch") for line in captured.err.splitlines())

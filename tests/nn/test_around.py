@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import elman
 from elman import torch_internals
 from elman.errors import InputError
+from elman.ops import tanh
 from helpers import need_engine
 
 KINDS = ("RNN", "GRU", "LSTM")
@@ -260,6 +261,33 @@ def test_autocast(kind):
     same(got.float(), wide, 2e-2)
     got.float().sum().backward()
     assert all(p.grad.dtype == torch.float32 for p in ours.parameters())
+
+
+@elman.cell(input="x[H]", state="h[H]")
+def leaky(x: Any, h: Any) -> Any:
+    """Neurons that multiply by no weights."""
+    return 0.9 * h + tanh(x)
+
+
+def test_autocast_of_formulas_without_weights():
+    """They are computed in float32, as torch does with their states; bits are those without
+    autocast, the gradient has x's type."""
+    net, x = elman.Recurrent(leaky, 4, 4), torch.randn(6, 3, 4)
+    half = x.bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        h = torch.zeros(3, 4)
+        for row in half:
+            h = 0.9 * h + torch.tanh(row)
+        out, last = net(half)
+        whole = torch.compile(net, backend="eager", fullgraph=True)(half)[0]
+        exact = net(x)[0]
+    assert out.dtype == last.dtype == h.dtype == whole.dtype == torch.float32
+    want = net(half.detach().float())[0]
+    assert torch.equal(out, want)
+    assert torch.equal(whole, want)
+    assert torch.equal(exact, net(x)[0])
+    out.sum().backward()
+    assert half.grad.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])

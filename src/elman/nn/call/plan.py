@@ -331,7 +331,8 @@ def plan_call(
     """Check a call and plan it; arguments as of ``forward`` and :class:`CallPlan`.
 
     Under autocast it is computed in autocast's type, as torch's layers are; where no engine does,
-    in the weights', and the results alone have autocast's.
+    in the weights', and the results alone have autocast's. Formulas without weights, which torch
+    would compute with states in float32, are computed in float32.
 
     Raises:
         ShapeError, InputError: an argument is not what the module takes.
@@ -341,6 +342,7 @@ def plan_call(
     device = device_type(weights[0] or x)
     half = autocast_type(device) if autocast_enabled() else None
     if half is not None:
+        half = half if weights[0] else torch.float32
         draws_numbers = module.training and module.runtime.draws
         keeps = len(weights[0]) > 0 and (draws_numbers or not serves(device, half))
         computed = weights[0][0].dtype if keeps else half
