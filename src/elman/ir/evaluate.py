@@ -17,7 +17,7 @@ from typing import Any
 
 from elman.ir.draws import SCALE, drawn, stream
 from elman.ir.graph import Node, walk
-from elman.ir.ops import COMPARISONS, OF_MATRICES, OPS, POINTWISE
+from elman.ir.ops import COMPARISONS, OF_MATRICES, OPS
 from elman.ir.types import axes_of, dim_size, shape_size
 
 Array = Any
@@ -77,7 +77,7 @@ def units_of(xp: Any, node: Node, values: tuple[Array, ...], dims: Mapping[str, 
     return units.reshape(*units.shape[:-1], groups, units.shape[-1] // groups)
 
 
-_NAMESAKES = (*POINTWISE.keys() - {"uniform"}, "sum", "mean", "var", "amax", "argmax")
+_NAMESAKES = {op.name for op in OPS.values() if op.kind in ("pointwise", "reduce")} - {"uniform"}
 
 # reductions take units on the last axis
 MEANING: dict[str, Callable[..., Array]] = {
