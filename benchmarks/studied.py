@@ -144,11 +144,10 @@ def bf16(kind: Literal["cases", "others", "users"]) -> str:
         f"| {first} | float32 | bf16 | speed-up | over torch | over torch under autocast |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    users = {case.name for case in USERS}
     for case, row in script_rows("bf16").items():
         name, sizes = case.rsplit(" ", 1)
         large = tuple(map(int, sizes.split(","))) in CASES
-        if kind != ("users" if case in users else "cases" if large else "others"):
+        if kind != ("users" if name in USERS else "cases" if large else "others"):
             continue
         times = {way: run["median"] for way, run in row["seconds"].items()}
         cells = [f"{name} ({sizes.replace(',', ', ')})"]

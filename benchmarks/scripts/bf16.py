@@ -17,7 +17,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,11 @@ OTHERS = [shape for shape in SHAPES if shape not in CASES]
 GATES = {"GRU": 3, "LSTM": 4, "RNN": 1, "lstm_layernorm": 4}
 LOSS = "LinearCrossEntropyLoss"
 LOSSES = [(700, 10_000, 200), (700, 10_000, 650)]
-USERS = [aim.case for aim in AIMS if aim.case.measure is USER and aim.case.kind in PROJECTS]
+USERS = {  # by name without sizes
+    aim.case.name.rsplit(" ", 1)[0]: aim.case
+    for aim in AIMS
+    if aim.case.measure is USER and aim.case.kind in PROJECTS
+}
 Runs = dict[str, Callable[[], Any]]  # by the name of the way
 
 
@@ -94,39 +98,42 @@ def step(layer: nn.Module, autocast: bool, x: torch.Tensor) -> Callable[[], Any]
     return run
 
 
-def layer_cases(names: Sequence[str], quick: bool, others: bool) -> Iterator[Any]:
-    """Name, sizes, millions of operations in products, and runs, of layers and of the loss."""
+def layer_cases(name: str, quick: bool, others: bool) -> Iterator[Any]:
+    """Sizes, millions of operations in products, and runs, of a layer or the loss."""
+    sizes = LOSSES if name == LOSS else OTHERS if others else CASES
+    for T, B, H in QUICK if quick else sizes:
+        if name == LOSS:
+            x, ways, products = torch.randn(T, H), losses(T, B, H), 6e-6 * T * B * H
+        else:
+            x, ways = torch.randn(T, B, H), layers(name, H)
+            products = 12e-6 * T * B * GATES[name] * H * H
+        x.requires_grad_()
+        runs: Runs = {way: step(*each, x) for way, each in ways.items()}
+        yield (T, B, H), products, runs
+
+
+def user_case(name: str, quick: bool) -> Iterator[Any]:
+    """As :func:`layer_cases`, of a model of suite ``users``, the operations of which are
+    unknown."""
+    case = replace(USERS[name], T=3, B=2, H=16) if quick else USERS[name]
+    problem, runs = draw_user(case), dict[str, Callable[[], Any]]()
+    loop = next(iter(PROJECTS[case.kind].ways))
+    for way, contestant, half in (
+        ("float32", OURS, None),
+        ("bf16", OURS, torch.bfloat16),
+        ("torch", loop, None),
+        ("torch autocast", loop, torch.bfloat16),
+    ):
+        model: Any = enter_user(contestant, problem, half)
+        runs[way] = model.run
+    yield (case.T, case.B, case.H), None, runs
+
+
+def cases_of(names: Iterable[str], quick: bool, others: bool) -> Iterator[Any]:
+    """Name, sizes, millions of operations in products (None: unknown), and runs."""
     for name in names:
-        sizes = LOSSES if name == LOSS else OTHERS if others else CASES
-        for T, B, H in QUICK if quick else sizes:
-            if name == LOSS:
-                x, ways, products = torch.randn(T, H), losses(T, B, H), 6e-6 * T * B * H
-            else:
-                x, ways = torch.randn(T, B, H), layers(name, H)
-                products = 12e-6 * T * B * GATES[name] * H * H
-            x.requires_grad_()
-            runs: Runs = {way: step(*each, x) for way, each in ways.items()}
-            yield name, (T, B, H), products, runs
-
-
-def user_cases(quick: bool) -> Iterator[Any]:
-    """As :func:`layer_cases`, of models of suite ``users``, the operations of which are unknown."""
-    for case in USERS:
-        if quick:
-            case = replace(case, T=3, B=2, H=16)
-        problem = draw_user(case)
-        loop = next(iter(PROJECTS[case.kind].ways))
-        runs: Runs = {}
-        for way, contestant in {"float32": OURS, "bf16": OURS, "torch": loop}.items():
-            entered: Any = enter_user(contestant, problem)
-            runs[way] = autocast(entered.run) if way == "bf16" else entered.run
-        runs["torch autocast"] = autocast(runs["torch"])
-        yield case.name.rsplit(" ", 1)[0], (case.T, case.B, case.H), None, runs
-
-
-def autocast(run: Callable[[], Any]) -> Callable[[], Any]:
-    """The same under autocast for bfloat16."""
-    return torch.autocast("cpu", torch.bfloat16)(run)
+        of = user_case(name, quick) if name in USERS else layer_cases(name, quick, others)
+        yield from ((name, *each) for each in of)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -136,16 +143,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cpu", action="store_true", help="the other shapes of suite cpu")
     parser.add_argument("--users", action="store_true", help="models of suite users")
     parser.add_argument("--wall", action="store_true", help="time, not processor time")
-    parser.add_argument("--only", choices=(*GATES, LOSS), help="one cell, or the loss")
+    parser.add_argument("--only", choices=(*GATES, LOSS, *USERS), help="one of them")
     parser.add_argument("--out", type=Path, help="rows, a line each")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=20.0, help="for each row")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     clock = time.perf_counter if options.wall else time.process_time
-    names = [options.only] if options.only else [*GATES, LOSS]
-    layers = layer_cases(names, options.quick, options.cpu)
-    for name, (T, B, H), products, runs in user_cases(options.quick) if options.users else layers:
+    names = [options.only] if options.only else USERS if options.users else [*GATES, LOSS]
+    for name, (T, B, H), products, runs in cases_of(names, options.quick, options.cpu):
         for way, run in [*runs.items()]:
             try:
                 run()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from benchmarks.cases import KindCase, Way
 from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem
@@ -39,10 +41,11 @@ def draw_user(case: KindCase, seed: int = 0) -> Problem:
     return draw_project(PROJECTS[case.kind], case, seed)
 
 
-def enter_user(name: str, problem: Problem) -> Contestant | str:
-    """A contestant, or why it is absent: one of the project's ways, or elman on an engine."""
+def enter_user(name: str, problem: Problem, half: torch.dtype | None = None) -> Contestant | str:
+    """A contestant, or why it is absent: one of the project's ways, or elman on an engine; its
+    forward runs under autocast for ``half``, if given."""
     case: Any = problem.case
-    return enter_project(PROJECTS[case.kind], name, problem)
+    return enter_project(PROJECTS[case.kind], name, problem, half)
 
 
 USER = Way("users", measure_steps, draw_user, enter_user, dense=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -90,8 +91,11 @@ def draw_project(project: Project, case: Case, seed: int = 0) -> Problem:
     return Problem(case, project.inputs(x), dy, weights, case.T * case.B, project.once)
 
 
-def enter_project(project: Project, name: str, problem: Problem) -> Contestant | str:
-    """A contestant, or why it is absent: one of the project's ways, or elman on an engine."""
+def enter_project(
+    project: Project, name: str, problem: Problem, half: torch.dtype | None = None
+) -> Contestant | str:
+    """A contestant, or why it is absent: one of the project's ways, or elman on an engine; its
+    forward runs under autocast for ``half``, if given."""
     case, fused = problem.case, name in ENGINES
     if not fused and name not in project.ways:
         return f"nobody wrote {case.name.split()[0]} that way"
@@ -111,7 +115,8 @@ def enter_project(project: Project, name: str, problem: Problem) -> Contestant |
     trains = case.measure.backward
 
     def run() -> tuple[Tensor, Any, tuple[Tensor, ...]]:
-        with torch.set_grad_enabled(trains):
+        cast = nullcontext() if half is None else torch.autocast("cpu", half)
+        with torch.set_grad_enabled(trains), cast:
             output, last = module(inputs["x"], *arguments)
         grads = torch.autograd.grad(output, leaves, problem.dy.to(output.dtype)) if trains else ()
         return output, last, grads
