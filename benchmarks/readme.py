@@ -242,6 +242,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "bf16": partial(studied.bf16, "cases"),
     "bf16 of others": partial(studied.bf16, "others"),
     "bf16 of users": partial(studied.bf16, "users"),
+    "bf16 without instruction": partial(studied.bf16, "portable"),
     "gpu": studied.gpu,
     "step": lambda: step_us(OURS),
     "step, torch": lambda: step_us("torch"),

@@ -127,27 +127,29 @@ def matrices() -> str:
     return "\n".join(lines)
 
 
-def bf16(kind: Literal["cases", "others", "users"]) -> str:
+def bf16(kind: Literal["cases", "others", "users", "portable"]) -> str:
     """A table of products of bfloat16: how many times as fast a training step is as in float32, and
     as torch's layers.
 
     Args:
         kind: large layers and single samples; the loss and the other shapes of suite ``cpu``; or
-            models of suite ``users``, torch's being the loops of their projects.
+            models of suite ``users``, torch's being the loops of their projects; or layers on a
+            processor without an instruction for such products.
     """
     first = {
-        "cases": "layer (T, B, H)",
         "others": "layer (T, B, H), or loss (rows, classes, H)",
         "users": "model (T, B, H)",
-    }[kind]
+    }.get(kind, "layer (T, B, H)")
     lines = [
         f"| {first} | float32 | bf16 | speed-up | over torch | over torch under autocast |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for case, row in script_rows("bf16").items():
+    for case, row in script_rows("bf16_portable" if kind == "portable" else "bf16").items():
         name, sizes = case.rsplit(" ", 1)
         large = tuple(map(int, sizes.split(","))) in CASES
-        if kind != ("users" if name in USERS else "cases" if large else "others"):
+        if kind != "portable" and kind != (
+            "users" if name in USERS else "cases" if large else "others"
+        ):
             continue
         times = {way: run["median"] for way, run in row["seconds"].items()}
         cells = [f"{name} ({sizes.replace(',', ', ')})"]

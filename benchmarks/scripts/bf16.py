@@ -1,7 +1,8 @@
 """Products of bfloat16 in training on a CPU: elman in float32 and with ``precision="bf16"``, and
 torch's own layers in float32 and under autocast for bfloat16.
 
-    python -m benchmarks.scripts.bf16 [--quick | --cpu | --users] [--only NAME] [--wall] [--out F]
+    python -m benchmarks.scripts.bf16 [--quick | --cpu | --users | --sizes T,B,H ...] [--only NAME]
+        [--wall] [--out F]
 
 Forward and backward with all gradients, input size = hidden size; of LinearCrossEntropyLoss T is
 the number of rows and B that of classes; models of suite ``users`` run under autocast, and torch's
@@ -98,10 +99,9 @@ def step(layer: nn.Module, autocast: bool, x: torch.Tensor) -> Callable[[], Any]
     return run
 
 
-def layer_cases(name: str, quick: bool, others: bool) -> Iterator[Any]:
+def layer_cases(name: str, shapes: Iterable[Sequence[int]]) -> Iterator[Any]:
     """Sizes, millions of operations in products, and runs, of a layer or the loss."""
-    sizes = LOSSES if name == LOSS else OTHERS if others else CASES
-    for T, B, H in QUICK if quick else sizes:
+    for T, B, H in shapes:
         if name == LOSS:
             x, ways, products = torch.randn(T, H), losses(T, B, H), 6e-6 * T * B * H
         else:
@@ -129,11 +129,16 @@ def user_case(name: str, quick: bool) -> Iterator[Any]:
     yield (case.T, case.B, case.H), None, runs
 
 
-def cases_of(names: Iterable[str], quick: bool, others: bool) -> Iterator[Any]:
+def cases_of(names: Iterable[str], shapes: Iterable[Sequence[int]], quick: bool) -> Iterator[Any]:
     """Name, sizes, millions of operations in products (None: unknown), and runs."""
     for name in names:
-        of = user_case(name, quick) if name in USERS else layer_cases(name, quick, others)
+        layer = LOSSES if name == LOSS and not quick else shapes
+        of = user_case(name, quick) if name in USERS else layer_cases(name, layer)
         yield from ((name, *each) for each in of)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -142,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="one tiny case")
     parser.add_argument("--cpu", action="store_true", help="the other shapes of suite cpu")
     parser.add_argument("--users", action="store_true", help="models of suite users")
+    parser.add_argument("--sizes", nargs="+", type=_sizes, help="of layers: T,B,H")
     parser.add_argument("--wall", action="store_true", help="time, not processor time")
     parser.add_argument("--only", choices=(*GATES, LOSS, *USERS), help="one of them")
     parser.add_argument("--out", type=Path, help="rows, a line each")
@@ -150,8 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     clock = time.perf_counter if options.wall else time.process_time
-    names = [options.only] if options.only else USERS if options.users else [*GATES, LOSS]
-    for name, (T, B, H), products, runs in cases_of(names, options.quick, options.cpu):
+    names = [*GATES] if options.sizes else USERS if options.users else [*GATES, LOSS]
+    names = [options.only] if options.only else names
+    shapes = options.sizes or (QUICK if options.quick else OTHERS if options.cpu else CASES)
+    for name, (T, B, H), products, runs in cases_of(names, shapes, options.quick):
         for way, run in [*runs.items()]:
             try:
                 run()

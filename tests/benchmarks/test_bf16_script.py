@@ -17,6 +17,13 @@ def test_a_tiny_case(capsys, tmp_path):
     assert written["GRU 5,3,16"]["seconds"].keys() >= {"float32", "bf16", "torch"}
 
 
+def test_sizes(capsys):
+    """Sizes of layers by argument, in the order given."""
+    bf16.main(["--only", "GRU", "--threads", "1", "--seconds", "0", "--sizes", "2,1,8", "3,2,5"])
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.partition(":")[0] for row in rows] == ["GRU (2,1,8)", "GRU (3,2,5)"]
+
+
 def test_models_of_users(capsys):
     """A tiny run of each model."""
     bf16.main(["--quick", "--users", "--threads", "1"])

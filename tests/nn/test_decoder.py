@@ -362,7 +362,6 @@ def test_autocast():
             assert_close(got, values[-1])
 
 
-@pytest.mark.skipif(lacks_pairs() is not None, reason=str(lacks_pairs()))
 @pytest.mark.parametrize(
     "sizes",
     ((2, 1, 1), (3, 2, 9), (130, 33, 257), (67, 130, 131), (601, 5, 7), (301, 9, 2000)),

@@ -180,6 +180,16 @@ class Engine(ABC):
         """
         return "its products are of the operands as they are"
 
+    def slow_bf16(self, samples: int, weights: int) -> str | None:
+        """Why products of bfloat16 would be no faster than those of float32 here, or None if they
+        would.
+
+        Args:
+            samples: of a call; 0: any number.
+            weights: bytes of a layer's matrices in float32.
+        """
+        return None
+
     def scans(self) -> Any:
         """This engine's kernels for linear recurrences: a module with ``forward`` and ``backward``
         as of ``elman.engines.c.scans``; None if it has none."""

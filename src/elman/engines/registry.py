@@ -116,9 +116,10 @@ def cross_entropy(device: str) -> CrossEntropy | None:
 
 
 @cache
-def lacks_bf16(device: str, options: PlanOptions) -> str | None:
-    """Why no engine for a device has products of bfloat16 in float32 steps, or None if one has."""
-    reasons = [engine.lacks_bf16(options) for engine in on(device)]
+def lacks_bf16(device: str, options: PlanOptions, samples: int, weights: int) -> str | None:
+    """Why no engine for a device has products of bfloat16 in float32 steps, or gains from them
+    (:meth:`Engine.slow_bf16`); None if one does."""
+    reasons = [e.lacks_bf16(options) or e.slow_bf16(samples, weights) for e in on(device)]
     return None if None in reasons else (reasons or [f"device {device} has none"])[0]
 
 

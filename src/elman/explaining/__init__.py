@@ -38,6 +38,7 @@ from elman.explaining.layers import (
 from elman.frontend.cell import Cell
 from elman.ir.pair import Step
 from elman.ir.printer import show_backward, show_graph, show_step
+from elman.ir.types import shape_size
 from elman.passes.draws import expected
 from elman.passes.names import step_names
 from elman.plan.cost import ITEM_BYTES
@@ -45,7 +46,7 @@ from elman.plan.printer import program_names, show_program
 from elman.plan.program import Program
 from elman.plan.spec import USUAL, PlanOptions, Spec, check_plan
 from elman.tuning.choose import Choice
-from elman.tuning.precision import effective_precision
+from elman.tuning.precision import effective_precision, matrix_bytes
 
 __all__ = ["WHY", "Candidate", "Explanation", "Layer", "explain", "step_bytes"]
 
@@ -151,7 +152,9 @@ def explain(
             hint = "elman.explain(elman.Recurrent(cell, I, H, plan=plan), x)"
             raise InputError("a memory budget is a module's, for all of its layers", hint)
         checkpoint = plan.checkpoint or 0 if training else 0
-        precision, unrounded = effective_precision(plan, getattr(torch, dtype), device, engine)
+        kind = getattr(torch, dtype)
+        weights = matrix_bytes(shape_size(entry.shape, sizes) for entry in subject.weights)
+        precision, unrounded = effective_precision(plan, kind, device, engine, batch, weights)
         spec = Spec(
             tuple(sorted(sizes.items())), dtype, device, wants, training, plan.planned, precision
         )

@@ -24,7 +24,6 @@ from elman.nn.options.draws import no_keys
 from elman.nn.options.registry import NAMES, CallOptions, select_options
 from elman.plan.checkpoint import EVERYTHING
 from elman.tuning.choose import Choice
-from elman.tuning.precision import effective_precision
 
 
 def explain(subject: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
@@ -114,9 +113,8 @@ def layers_of(
             choice = None if elsewhere else runner.chosen(request)
             where = (names[len(layers)], runner.cell, spec, *sizes, request.engine)
             between = question.between
-            _, unrounded = effective_precision(
-                runner.options, request.dtype, request.device, request.engine
-            )
+            kind = request.dtype, request.device, request.engine
+            _, unrounded = runner.precision(*kind, sizes[1])
             rest = (elsewhere, choice, between, number, request.rules, unrounded)
             layers.append(Layer(*where, *rest))
     return layers

@@ -30,6 +30,7 @@ from elman.plan.spec import OPTIMIZATIONS, USUAL, PlanOptions
 
 PRICES = Prices()
 _PRUNE_RATIO = 1.6  # times the forecast of one after another
+FEW_SAMPLES, LARGE_WEIGHTS = 2, 16 << 20  # (bytes): such weights are read for next to nothing else
 
 
 class CEngine(Engine):
@@ -53,9 +54,19 @@ class CEngine(Engine):
         return compiler if isinstance(compiler, str) else None
 
     def lacks_bf16(self, options: PlanOptions = USUAL) -> str | None:
-        """A processor with such products, of tiles that are not left out."""
+        """None, if tiles are not left out: pairs are multiplied as float32 where the processor has
+        no instruction for them."""
         plain = options.without & {"simd", "tiling"}
-        return f"without {min(plain)} there are none" if plain else lacks_pairs()
+        return f"without {min(plain)} there are none" if plain else None
+
+    def slow_bf16(self, samples: int, weights: int) -> str | None:
+        """Without an instruction for pairs only the memory of large weights is read in less
+        time."""
+        reason = lacks_pairs()
+        if reason is None or (0 < samples <= FEW_SAMPLES and weights >= LARGE_WEIGHTS):
+            return None
+        sizes = f"{FEW_SAMPLES} samples and matrices of {LARGE_WEIGHTS >> 20} MiB"
+        return f"{reason}; it gains from them with up to {sizes} or more"
 
     def scans(self) -> Any:
         """See :meth:`Engine.scans`."""

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from elman.errors import EngineError
 
@@ -46,8 +47,10 @@ class Isa:
         return isa
 
     def with_pairs(self) -> Isa:
-        """The same with products of bfloat16 (:func:`lacks_pairs`)."""
-        return replace(self, name=f"{self.name} bf16", flags=(*self.flags, PAIRS_FLAG), pairs=True)
+        """The same with products of bfloat16, by float32's instructions where the machine
+        has none for them (:func:`lacks_pairs`)."""
+        flags = self.flags if lacks_pairs() else (*self.flags, _PAIRS[detect().name].flag)
+        return replace(self, name=f"{self.name} bf16", flags=flags, pairs=True)
 
     @property
     def accumulators(self) -> int:
@@ -59,9 +62,20 @@ AVX512 = Isa("avx512", 64, 32, ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx5
 AVX2 = Isa("avx2", 32, 16, ("-mavx2", "-mfma"))
 NEON = Isa("neon", 16, 32, ())
 SCALAR = Isa("scalar", 16, 16, ())  # generic vectors, lowered by the compiler to what there is
-PAIRS_FLAG = "-mavx512bf16"
 ISAS = {isa.name: isa for isa in (AVX512, AVX2, NEON, SCALAR)}
 
+
+class _Pairs(NamedTuple):
+    """Instructions for products of bfloat16: the processor's feature, the compiler's flag."""
+
+    feature: str
+    flag: str
+
+
+_PAIRS = {
+    "avx512": _Pairs("avx512_bf16", "-mavx512bf16"),
+    "neon": _Pairs("bf16", "-march=armv8.2-a+bf16"),
+}
 _NEEDED = {
     "avx512": {"avx512f", "avx512dq", "avx512vl", "avx512bw", "fma"},
     "avx2": {"avx2", "fma"},
@@ -107,10 +121,12 @@ def detect() -> Isa:
 
 
 def lacks_pairs() -> str | None:
-    """Why this machine, or ELMAN_ISA, has no products of bfloat16; None if it has."""
+    """Why this machine, or ELMAN_ISA, has no instruction for products of bfloat16; None if it
+    has."""
     isa = detect()
-    if isa is not AVX512:
+    pairs = _PAIRS.get(isa.name)
+    if pairs is None:
         return f"instruction set {isa.name} has no products of bfloat16"
-    if "avx512_bf16" not in cpu_flags():
-        return "this processor has no products of bfloat16 (avx512_bf16)"
+    if pairs.feature not in cpu_flags():
+        return f"this processor has no products of bfloat16 ({pairs.feature})"
     return None

@@ -1,11 +1,21 @@
 /* Operands in pairs (dot.h, pairs.h). After runtime.c. */
 /* two vectors as pairs: of neighbours in memory, the first vector's first; or lane by lane */
+#ifdef __AVX512BF16__
 INLINE V in_order(V first, V second) { return (V)(__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first); }
 INLINE V across_lanes(V even, V odd) {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                                            21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return (V)_mm512_permutexvar_epi16(order, (__m512i)in_order(even, odd));
 }
+#else
+/* numbers in the upper halves, to nearest, ties to even; NaN stays NaN */
+INLINE Word rounded(V x) {
+    Word bits = (Word)x, nan = (Word)(x != x);
+    return (~nan & (bits + 0x7fffu + (bits >> 16 & 1u))) | (nan & (bits | 0x400000u));
+}
+INLINE V across_lanes(V even, V odd) { return (V)(rounded(even) >> 16 | (rounded(odd) & 0xffff0000u)); }
+INLINE V in_order(V first, V second) { return across_lanes(EVEN(first, second), ODD(first, second)); }
+#endif
 /* two vectors of neighbours from k on, of K numbers */
 INLINE V paired(const T *p, long k, long K) { return in_order(ldn(p, k, K), ldn(p, k + VL, K)); }
 SHARED void round_rows(long m, const T *A, long lda, long K, T *to, long row) {

@@ -9,7 +9,14 @@ from importlib.resources import files
 
 from elman.engines.c.gathering import picked_halves, picked_rows
 from elman.engines.c.isa import Isa
-from elman.engines.c.tiles import WIDEST, column_products, packed_products, row_products, shuffles
+from elman.engines.c.tiles import (
+    WIDEST,
+    alternating,
+    column_products,
+    packed_products,
+    row_products,
+    shuffles,
+)
 
 _PRODUCTS = {
     "rows": row_products,
@@ -54,7 +61,8 @@ def tile_head() -> str:
 def runtime(isa: Isa, dtype: str) -> str:
     """The runtime unit that every kernel is linked with."""
     texts = [shuffles(isa.lanes(dtype)), *map(file, ("reductions.h", "runtime.c", "spikes.h"))]
-    texts += [file("dot.h"), file("pairs.c")] if isa.pairs else []
+    if isa.pairs:
+        texts += [file("dot.h"), alternating(isa.lanes(dtype)), file("pairs.c")]
     return "\n".join([head(isa, dtype), *texts])
 
 

@@ -53,6 +53,14 @@ def shuffles(lanes: int) -> str:
     return "\n".join([*lines, "    return LANE(v, 0);", "}"])
 
 
+def alternating(lanes: int) -> str:
+    """``EVEN`` and ``ODD`` elements of two vectors in a row; after :func:`shuffles`."""
+    return "\n".join(
+        f"#define {name}(a, b) SHUFFLE(a, b, {', '.join(map(str, range(first, 2 * lanes, 2)))})"
+        for first, name in enumerate(("EVEN", "ODD"))
+    )
+
+
 def _splits(isa: Isa, rows: int, vectors: int) -> int:
     """How many partial sums along k hide the latency of a small tile."""
     return max(s for s in (1, 2, 4) if s == 1 or s * rows * vectors <= isa.accumulators)

@@ -27,7 +27,7 @@ from elman.nn.options.base import RULES
 from elman.plan.spec import USUAL, PlanOptions, Spec
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import first_engine, kernel_of
-from elman.tuning.precision import effective_precision
+from elman.tuning.precision import effective_precision, matrix_bytes
 from elman.tuning.request import Request, Rule, bucket, nearest
 from elman.tuning.verification import compile_verified
 
@@ -55,6 +55,7 @@ class Runner:
         self.dims = tuple(sorted(dims.items()))
         self.options = options
         self._shapes = [torch.Size(shape_size(entry.shape, dims)) for entry in cell.weights]
+        self._matrix_bytes = matrix_bytes(self._shapes)
         self._chosen: dict[Request, Choice] = {}
         self._pinned: dict[str, Choice] = {}
         self._packs: dict[Request, Request] = {}
@@ -154,7 +155,7 @@ class Runner:
             torch.are_deterministic_algorithms_enabled(),
             engine,
             rules,
-            effective_precision(self.options, dtype, device.type, engine)[0],
+            self.precision(dtype, device.type, engine, batch)[0],
         )
         if call.packed is None or engine != "auto":
             return request
@@ -164,6 +165,14 @@ class Runner:
             name = first_engine(self.job(request), lambda engine: engine.packs)
             self._packs[request] = request._replace(engine=name or "auto")
         return self._packs[request]
+
+    def precision(
+        self, dtype: torch.dtype, device: str, engine: str, batch: int
+    ) -> tuple[str, str | None]:
+        """The precision of the layer's products, and why it is not the one asked for, if it is
+        not (:func:`elman.tuning.precision.effective_precision`)."""
+        weights = self._matrix_bytes
+        return effective_precision(self.options, dtype, device, engine, batch, weights)
 
     def choice(self, request: Request, steps: int, batch: int) -> Choice:
         """The choice for such a call, made at the first one."""
