@@ -70,7 +70,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "train": f"{MIDDLE} compiler explaining drawing nn layers *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
     "interchange.c": f"{MIDDLE} engines.c compiler nn",  # spells as engine c
-    "interchange.onnx": f"{MIDDLE} compiler nn interchange.weights",
+    "interchange.onnx": "errors escaping extras checks nn torch",
     "export": "interchange.c interchange.onnx",
     "measuring": f"{MIDDLE} engines.c engines.reference compiler nn",
     "__init__": f"{MIDDLE} compiler explaining drawing nn weights train measuring export"

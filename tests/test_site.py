@@ -31,7 +31,8 @@ def blocks(page: Path, *kinds: str) -> list[str]:
 def _can_run(text: str) -> bool:
     """Whether the packages are there that a block writes or reads a file with."""
     runs = "import onnxruntime" in text
-    needs = ["onnx"] * (runs or "to_onnx" in text) + ["onnxruntime"] * runs
+    writes = "to_onnx" in text or "torch.onnx" in text
+    needs = ["onnx", "onnxscript"] * (runs or writes) + ["onnxruntime"] * runs
     return all(find_spec(name) for name in needs)
 
 
@@ -40,6 +41,8 @@ WITH_CODE = [page for page in PAGES if blocks(page, "python") and page.name not 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp's own
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")  # its exporter's
+@pytest.mark.filterwarnings("ignore:# The axis name:UserWarning")  # the same
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_code_runs(page, tmp_path, monkeypatch):
     """The blocks of a page one after another, as a reader would type them, in an empty folder; and

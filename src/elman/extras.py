@@ -18,6 +18,7 @@ EXTRAS = {  # a package, as it is imported -> the extra that brings it
     "markupsafe": "train",
     "matplotlib": "train",
     "onnx": "export",
+    "onnxscript": "export",
     "rich": "train",
     "safetensors": "train",
     "tensorboard": "train",

@@ -381,6 +381,36 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+_scan = _private("torch.ops.higher_order", "scan", None)
+
+
+def scan(
+    step: Callable[..., list[Tensor]],
+    starts: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    constants: Sequence[Tensor],
+) -> list[Tensor]:
+    """Run a step over rows as one operation of what is traced. What is public
+    (``torch._higher_order_ops.scan``) compiles the step first, ten times as long.
+
+    Args:
+        step: of carried values, a row of each input, and constants; returns the next carried values
+            and an output, none of them an alias.
+        starts: the first carried values.
+        rows: [T, ...] each.
+        constants: the same for each step.
+
+    Returns:
+        The last carried values, and the output [T, ...].
+
+    Raises:
+        EngineError: this torch has no such operation.
+    """
+    if _scan is None:
+        raise _unavailable("an exported model with such a layer", "torch.ops.higher_order.scan")
+    return list(_scan(step, tuple(starts), tuple(rows), tuple(constants)))
+
+
 # Torch's compiler refuses every nn.RNN, nn.GRU and nn.LSTM, subclasses too, unless its option
 # ``allow_rnn`` is set (torch 2.13 has it still, and no other way in); with that it would unroll
 # torch's own layers over time. So the option is set for a class of ours alone, while the compiler

@@ -516,5 +516,3 @@ def test_what_is_refused():
         net = elman.Recurrent(chosen, *sizes)
         with pytest.raises(InputError, match=f"{chosen.name} has a matrix per sample: no C"):
             elman.export.to_c(net, "never_written")
-        with pytest.raises(InputError, match="it is of matrices per sample"):
-            elman.export.to_onnx(net, "never_written.onnx")

@@ -9,7 +9,6 @@ import torch
 
 import elman
 from elman.errors import InputError
-from elman.nn.engine_choice import exports_onnx
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -30,7 +29,7 @@ class Model(torch.nn.Module):
 
 
 def exported(model, path):
-    """Written by torch's exporter that needs no further package."""
+    """Written by torch's older exporter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(model.eval(), (torch.randn(5, 2, 3),), path, dynamo=False)
@@ -47,19 +46,49 @@ def test_drop_ins_are_exported_as_torchs_layers(layer, tmp_path):
     assert ("GRU" if layer == "GRU" else "LSTM") in kinds
 
 
+class Masked(torch.nn.Module):
+    """A stack whose state is reset, between other layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.readout = torch.nn.Embedding(9, 3), torch.nn.Linear(4, 2)
+        self.lower = elman.Recurrent(elman.cells.mgu, 3, 4, recurrent_dropout=0.5)
+        self.upper = elman.LSTM(4, 4)
+
+    def forward(self, words, starts):
+        below = self.lower(self.embedding(words), reset=starts)[0]
+        return self.readout(self.upper(below)[0])
+
+
 @pytest.mark.slow
-def test_an_exported_program_for_onnx_has_torchs_operators(monkeypatch):
-    """What torch.onnx's newer exporter translates; elsewhere it has elman's."""
-    model = Model(elman.GRU(3, 4)).eval()
+@pytest.mark.filterwarnings("ignore:Exporting a model while it is in training:UserWarning")
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")
+@pytest.mark.filterwarnings("ignore:# The axis name:UserWarning")
+def test_a_whole_model(tmp_path):
+    """torch's exporter translates layers of elman's among others, with options of a call, for any
+    T and B; not in training, where numbers are random."""
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model, path = Masked(), tmp_path / "net.onnx"
+    example = torch.randint(9, (5, 2)), torch.rand(5, 2) < 0.3
+    sizes = {0: torch.export.Dim("T"), 1: torch.export.Dim("B")}
+    shapes = {"words": sizes, "starts": sizes}
 
-    def operators():
-        program = torch.export.export(model, (torch.randn(5, 2, 3),), strict=False)
-        return {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    def write():
+        torch.onnx.export(model, example, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
 
-    assert any(name.startswith("elman.") for name in operators())
-    monkeypatch.setattr("torch.onnx.is_in_onnx_export", lambda: True)
-    assert exports_onnx()
-    assert not any(name.startswith("elman.") for name in operators())
+    with pytest.raises(Exception, match="random numbers are those of training") as refused:
+        write()
+    assert isinstance(refused.value.__cause__, InputError)
+    model.eval()
+    write()
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [slot.name for slot in session.get_inputs()]
+    for T, B in ((5, 2), (1, 4), (11, 1)):
+        values = torch.randint(9, (T, B)), torch.rand(T, B) < 0.3
+        feed = dict(zip(names, [value.numpy() for value in values], strict=True))
+        (found,) = session.run(None, feed)
+        torch.testing.assert_close(torch.from_numpy(found), model(*values).detach())
 
 
 @pytest.mark.parametrize(
@@ -70,8 +99,8 @@ def test_an_exported_program_for_onnx_has_torchs_operators(monkeypatch):
         lambda: elman.LSTM(3, 4, residual=True),
     ),
 )
-def test_what_torchs_exporter_cannot_write_is_told(layer, tmp_path):
-    with pytest.raises(InputError, match=r"torch.onnx.export has no operator(.|\n)*to_onnx\(net"):
+def test_what_the_older_exporter_cannot_write_is_told(layer, tmp_path):
+    with pytest.raises(InputError, match=r"older exporter(.|\n)*dynamo=True"):
         exported(Model(layer()), tmp_path / "net.onnx")
 
 

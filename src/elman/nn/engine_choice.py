@@ -166,20 +166,18 @@ def exports_onnx() -> bool:
 
 
 def check_export(module: str) -> None:
-    """Raise InputError if torch.onnx.export traces a module that has no operator in ONNX.
+    """Raise InputError if torch's older exporter to ONNX traces a module that it has no operator
+    for.
 
     Args:
         module: its name, for the message.
 
     Raises:
-        InputError: torch.onnx.export looks at it.
+        InputError: it does.
     """
     if exports_onnx():
-        problem = f"torch.onnx.export has no operator for this {module}"
-        hint = (
-            "elman.export.to_onnx(net, path) writes the recurrent part; export the rest around it"
-        )
-        raise InputError(problem, hint)
+        problem = f"torch's older exporter to ONNX has no operator for this {module}"
+        raise InputError(problem, "torch.onnx.export(model, args, dynamo=True)")
 
 
 def check_trace(module: str) -> None:
@@ -210,8 +208,10 @@ def compiles(input: Any, engine: str, weights: Callable[[], torch.dtype]) -> boo
     if not isinstance(input, Tensor) or input.dim() not in (2, 3):
         return False
     kind = input.device.type
-    if kind == "meta" or exports_onnx():
+    if kind == "meta":
         return False
+    if exports_onnx():
+        return True
     half = autocast_type(kind)
     if serves(kind, half or input.dtype):
         return True

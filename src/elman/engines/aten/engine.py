@@ -16,19 +16,24 @@ from elman.passes.digest import digest
 
 
 class AtenKernel(DifferentiableKernel):
-    """One layer in one direction by ``torch.gru``, ``lstm``, ``rnn_tanh`` or ``rnn_relu``."""
+    """One layer in one direction by ``torch.gru``, ``lstm``, ``rnn_tanh`` or ``rnn_relu``.
+
+    Attributes:
+        function: of torch.
+        binding: of the job's weights to its weights.
+    """
 
     engine = "aten"
 
     def __init__(self, formula: Formula, binding: Binding, training: bool) -> None:
+        self.function, self.binding = formula.function, binding
         self._run = getattr(torch, formula.function)
         self._two_states = formula.function == "lstm"
-        self._binding = binding
         self._training = training
 
     def forward(self, call: Call) -> Result:
         """Run all steps; see :class:`Kernel`."""
-        binding, weights = self._binding, call.weights
+        binding, weights = self.binding, call.weights
         flat = [weights[binding.w_ih], weights[binding.w_hh]]
         for index in binding.biases:
             flat.append(weights[index] if index >= 0 else torch.zeros_like(flat[-1]))

@@ -52,10 +52,10 @@ def steps(
             values[node] = compute(*args) if change is None else change(node, compute, args)
         results = [values[root] for root in graph.roots]
         after, returned = results[: len(states)], results[len(states) :]
-        states = [_widened(new, old.shape) for new, old in zip(after, states, strict=True)]
+        states = [widened(new, old.shape) for new, old in zip(after, states, strict=True)]
         batch = states[0].shape[0]
-        outputs = [_widened(v, (batch, *width)) for v, width in zip(returned, widths, strict=True)]
-        yield values, states, _side_by_side(outputs)
+        outputs = [widened(v, (batch, *width)) for v, width in zip(returned, widths, strict=True)]
+        yield values, states, side_by_side(outputs)
 
 
 class ReferenceKernel(DifferentiableKernel):
@@ -73,12 +73,12 @@ class ReferenceKernel(DifferentiableKernel):
         return Result(torch.stack(outputs), tuple(ends[-1]))
 
 
-def _widened(value: Tensor, shape: Sequence[int]) -> Tensor:
+def widened(value: Tensor, shape: Sequence[int]) -> Tensor:
     """A value that does not depend on the sample, repeated for every sample."""
     return value if value.shape == tuple(shape) else value.expand(*shape)
 
 
-def _side_by_side(outputs: list[Tensor]) -> Tensor:
+def side_by_side(outputs: list[Tensor]) -> Tensor:
     """Several outputs [B, n] or [B] as one [B, Σn]; one as it is."""
     if len(outputs) == 1:
         return outputs[0]

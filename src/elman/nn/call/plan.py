@@ -25,8 +25,9 @@ from elman.nn.autograd.transforms import transform_reason
 from elman.nn.call.layout import as_number, cast_to, device_type, unwrap_single
 from elman.nn.call.runtime import BoundCall
 from elman.nn.call.signature import parts_of
+from elman.nn.compile.onnx import without_lengths
 from elman.nn.compile.operator import draw_traced_keys, trace_layers
-from elman.nn.engine_choice import HALVES, autocast_type, serves
+from elman.nn.engine_choice import HALVES, autocast_type, exports_onnx, serves
 from elman.nn.execute.stack import Bound
 from elman.nn.options.base import check_step_values
 from elman.nn.options.draws import DRAWS, draw_keys
@@ -203,9 +204,14 @@ class CallPlan:
             with torch.autocast(self.device, enabled=False):
                 return cast_to(self.run(module, arguments), self.results)
         call = self.enter(module, arguments, draw_traced_keys if self.traced else draw_keys)
-        if self.traced:
-            return self.leave(call, *trace_layers(call, self.settings, self.precision))
         settings = self.settings
+        if self.traced and exports_onnx():
+            if self.draws:
+                raise InputError("random numbers are those of training", "model.eval()")
+            settings = settings._replace(engine=None, checkpoint=EVERYTHING)
+            return self.leave(call, *self.runtime.stack.run(call, settings, {}))
+        if self.traced:
+            return self.leave(call, *trace_layers(call, settings, self.precision))
         tensors = (*call.inputs, *call.states, *[w for layer in call.weights for w in layer])
         if transform_reason(tensors) is not None:  # kernels that every transform goes through
             engine = settings.engine if settings.engine == "reference" else None
@@ -338,6 +344,8 @@ def plan_call(
         ShapeError, InputError: an argument is not what the module takes.
     """
     module.follow_plan()
+    if exports_onnx() and "lengths" in options:
+        options = without_lengths(x, options, module.batch_first)
     weights = module._weights()
     device = device_type(weights[0] or x)
     half = autocast_type(device) if autocast_enabled() else None

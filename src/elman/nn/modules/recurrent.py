@@ -20,7 +20,7 @@ from elman.ir.types import shape_size
 from elman.nn.call.dense import check_factory
 from elman.nn.call.plan import plan_call
 from elman.nn.compile.names import fixed_engine
-from elman.nn.engine_choice import check_export, check_trace, requested_engine
+from elman.nn.engine_choice import check_trace, requested_engine
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.layer_config import Formula, resolve_layers
 from elman.nn.modules.layer_options import OPTIONS, Options, show_options
@@ -239,7 +239,6 @@ class Recurrent(SequenceModule):
             if plan is not None:
                 return plan.run_again(self, x, state, call_options, kind.weights)
         if torch.compiler.is_compiling():
-            check_export(type(self).__name__)
             engine = fixed_engine(self.engine)
         else:
             check_trace(type(self).__name__)

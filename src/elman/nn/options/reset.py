@@ -79,7 +79,8 @@ class Reset(StepOption):
         start = to or ("zeros" if initial is None else "learned")
         if to == "initial" and initial is not None and not call.has_state:
             start = "learned"
-        if call.rows is None and call.lengths is None and len(flags) == 1 and call.directions == 1:
+        single = call.rows is None and call.lengths is None and call.directions == 1
+        if single and flags.shape[0] == 1:  # len() would fix it while an exporter traces
             if start != "initial":  # nothing else of a call of one step is reset
                 call.states = _begin(call.states, flags, initial if start == "learned" else None)
             return

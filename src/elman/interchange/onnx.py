@@ -1,0 +1,216 @@
+"""``to_onnx``: a module as a file that ONNX Runtime and others run, by torch's exporter."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elman.checks import check_flag, check_path
+from elman.errors import InputError
+from elman.escaping import printable
+from elman.extras import require
+from elman.nn.call.layout import unwrap_single
+from elman.nn.call.signature import parts_of
+from elman.nn.modules.sequence import SequenceModule
+
+OPSET = 18
+T, B, STATES = "T", "B", "1 or B"  # names of sizes that a call decides
+_OPERATORS = ("RNN", "GRU", "LSTM", "Scan")
+_STEPS, _SAMPLES = 4, 3  # of the example that is traced
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """A written ONNX model.
+
+    Attributes:
+        path: of the file.
+        inputs: shapes by name: the cell's inputs, static inputs, and initial states, which are
+            zeros, or what is learned, if they are not given.
+        outputs: shapes by name: the outputs, then the last states.
+        operators: the operator of each layer and direction: ``GRU``, ``LSTM``, ``RNN``, or
+            ``Scan``.
+
+    Example:
+        >>> model = elman.export.to_onnx(elman.GRU(8, 16), "gru.onnx")
+        >>> model.path.name
+        'gru.onnx'
+    """
+
+    path: Path
+    inputs: dict[str, tuple[int | str, ...]]
+    outputs: dict[str, tuple[int | str, ...]]
+    operators: list[str]
+
+
+def to_onnx(module: Any, path: str | Path, *, lengths: bool = False) -> OnnxModel:
+    """Write a module as an ONNX model with its weights, layers and directions, as in ``eval()``.
+
+    RNN, GRU and LSTM become ONNX's own operators. Any other cell becomes a ``Scan`` whose body is
+    one step of its formula in standard operators; values that do not depend on the state are
+    computed before it, for all time steps. A whole model with recurrent layers is exported by
+    ``torch.onnx.export(model, args, dynamo=True, dynamic_shapes=…)``.
+
+    The model uses float32 and opset 18; T and B may differ in each call. Its inputs are the cell's
+    inputs by name, x [T, B, I] ([B, T, I] with ``batch_first``), static inputs [B, S], and the
+    optional initial states ``h_0`` [layers·directions, B, H], named after the cell's states; their
+    default is the module's default initial state. Its outputs are ``out`` [T, B, H·directions]
+    (``out``, ``out_1`` … if the cell has several) and the states after the last step, ``h_n``
+    [layers·directions, B, H]. If the states of the layers differ, they are ``h_l0_0`` and
+    ``h_l0_n`` … [1, B, H].
+
+    Args:
+        module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
+        path: the file to write, usually ``….onnx``.
+        lengths: whether the model also takes integer ``lengths`` [B] of a padded batch. The output
+            is then zero past each end, and the last states are those of each sequence's last step.
+
+    Returns:
+        The file, and the model's inputs and outputs.
+
+    Raises:
+        InputError: the module is of another kind, or a weight is computed by a hook.
+        MissingPackageError: without the packages ``onnx`` and ``onnxscript`` (``pip install
+            "elman[export]"``).
+        OSError: the file cannot be written.
+
+    Example:
+        >>> model = elman.export.to_onnx(elman.GRU(8, 16), "gru.onnx")
+    """
+    if not isinstance(module, SequenceModule):
+        raise InputError(
+            f"to_onnx takes a recurrent module, not {type(module).__name__}",
+            "torch.onnx.export(model, args, dynamo=True) exports a model around such layers",
+        )
+    path = check_path("path", path, 'elman.export.to_onnx(net, "net.onnx")')
+    for package in ("onnx", "onnxscript"):
+        require(package, "to_onnx")
+    module._current_weights()
+    traced = _Traced(module, check_flag("lengths", lengths))
+    with _quiet(), torch.no_grad():
+        program: Any = torch.onnx.export(
+            traced,
+            tuple(value for value, _ in traced.inputs.values()),
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=[*traced.inputs],
+            output_names=traced.output_names,
+            dynamic_shapes={"values": tuple(sizes for _, sizes in traced.inputs.values())},
+        )
+    graph = program.model.graph
+    graph.name = printable(module.runtime.signature.cell, "")
+    _make_optional(graph, traced.states)
+    program.save(str(path))
+    inputs, outputs = (
+        {slot.name: tuple([d if type(d) is int else str(d) for d in slot.shape]) for slot in slots}
+        for slots in (graph.inputs, graph.outputs)
+    )
+    return OnnxModel(path, inputs, outputs, [n.op_type for n in graph if n.op_type in _OPERATORS])
+
+
+class Axes(NamedTuple):
+    """Sizes of a module's inputs and static inputs, of one sample."""
+
+    inputs: list[tuple[int, ...]]
+    static: list[tuple[int, ...]]
+
+
+def axes_of(module: SequenceModule) -> Axes:
+    """Sizes as a caller gives them: a matrix has two axes."""
+    signature, matrices = module.runtime.signature, module.runtime.matrices
+
+    def sizes(entries: Any, named: Any) -> list[tuple[int, ...]]:
+        axes = dict(named)
+        return [tuple(axes.get(name) or size) for name, size in entries]
+
+    if matrices is None:
+        return Axes(sizes(signature.inputs, ()), sizes(signature.static, ()))
+    return Axes(sizes(signature.inputs, matrices.inputs), sizes(signature.static, matrices.static))
+
+
+class _Traced(nn.Module):
+    """A module whose arguments and results are tensors in a row.
+
+    Attributes:
+        inputs: by name, an example, and the names of the sizes that a call decides.
+        states: by name, default initial states [layers·directions, 1, n].
+        output_names: in order.
+    """
+
+    def __init__(self, module: SequenceModule, lengths: bool) -> None:
+        super().__init__()
+        net: Any = copy.deepcopy(module).float().cpu().eval()
+        self.module, self.lengths = net, lengths
+        runtime = net.runtime
+        signature, axes = runtime.signature, axes_of(net)
+        self._time = 1 if net.batch_first else 0
+        self._form, self._lead = signature.form, signature.lead
+        steps, batch = torch.export.Dim(T), torch.export.Dim(B)
+        sizes = {self._time: steps, 1 - self._time: batch}
+        lead = (_SAMPLES, _STEPS) if net.batch_first else (_STEPS, _SAMPLES)
+        self.inputs: dict[str, tuple[Tensor, dict[int, Any]]] = {}
+        for (name, _), shape in zip(signature.inputs, axes.inputs, strict=True):
+            self.inputs[name] = torch.ones(*lead, *shape), sizes
+        for (name, _), shape in zip(signature.static, axes.static, strict=True):
+            self.inputs[name] = torch.ones(_SAMPLES, *shape), {0: batch}
+        self.counts = len(signature.inputs), len(signature.static)
+        if lengths:
+            self.inputs["lengths"] = torch.full((_SAMPLES,), _STEPS), {0: batch}
+        learned = net._initial() or [None] * len(signature.states)
+        self.states: dict[str, Tensor] = {}
+        for (name, _), shape, value in zip(signature.states, runtime.state_sizes, learned):
+            start = torch.zeros(self._lead, 1, *shape)
+            start += 0 if value is None else value.detach().view_as(start)
+            self.states[f"{name}_0"] = start
+            self.inputs[f"{name}_0"] = start, {}
+        outputs = len(runtime.stack.runners[-1].cell.graph.outputs)
+        names = ["out", *[f"out_{k}" for k in range(1, outputs)]]
+        self.output_names = names + [f"{name}_n" for name, _ in signature.states]
+
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """Outputs, then the last states."""
+        given, (inputs, static) = iter(values), self.counts
+        x = [next(given) for _ in range(inputs)]
+        fixed = [next(given) for _ in range(static)]
+        options: dict[str, Any] = {"static": unwrap_single(fixed)} if fixed else {}
+        if self.lengths:
+            options["lengths"] = next(given)
+        batch = x[0].shape[1 - self._time]
+        states = [value.expand(self._lead, batch, *value.shape[2:]) for value in given]
+        out, last = self.module(unwrap_single(x), self._form.nest(states), **options)
+        return (*parts_of(out), *self._form.arrays(last))
+
+
+def _make_optional(graph: Any, states: dict[str, Tensor]) -> None:
+    """Give initial states a default, and let them have one sample or as many as x."""
+    ir = require("onnxscript.ir", "to_onnx")
+    for slot in graph.inputs:
+        if slot.name in states:
+            default = states[slot.name]
+            slot.shape = ir.Shape([default.shape[0], STATES, *default.shape[2:]])
+            slot.const_value = ir.tensor(default.numpy(), name=slot.name)
+            graph.initializers[slot.name] = slot
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's notes on other packages and on its own means."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
