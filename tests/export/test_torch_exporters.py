@@ -52,8 +52,9 @@ class Masked(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding, self.readout = torch.nn.Embedding(9, 3), torch.nn.Linear(4, 2)
-        self.lower = elman.Recurrent(elman.cells.mgu, 3, 4, recurrent_dropout=0.5)
-        self.upper = elman.LSTM(4, 4)
+        options = {"bidirectional": True, "recurrent_dropout": 0.5}
+        self.lower = elman.Recurrent(elman.cells.mgu, 3, 4, **options)
+        self.upper = elman.LSTM(8, 4)
 
     def forward(self, words, starts):
         below = self.lower(self.embedding(words), reset=starts)[0]
@@ -89,6 +90,7 @@ def test_a_whole_model(tmp_path):
         feed = dict(zip(names, [value.numpy() for value in values], strict=True))
         (found,) = session.run(None, feed)
         torch.testing.assert_close(torch.from_numpy(found), model(*values).detach())
+    assert not any(group._oracles for group in model.lower.stack.groups.values())  # kept for later
 
 
 @pytest.mark.parametrize(

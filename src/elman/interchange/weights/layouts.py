@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from elman.errors import InputError, ShapeError, diagnostic
-from elman.frontend.cell import Cell
 from elman.interchange.weights.arrays import (
     GATES,
     PEEPHOLES,
@@ -211,33 +210,13 @@ def to_arrays(module: Any, layout: str) -> Any:
     """
     target, kind = find_layout(layout), require_kind(module)
     target.check(kind)
-    return _convert_layers(module, target, kind, module._formulas()[0][0], slice(None))
-
-
-def layer_to_arrays(module: Any, layout: str, number: int, kind: Kind) -> Any:
-    """Convert the weights of one layer, as :func:`to_arrays` does.
-
-    Args:
-        module, layout: as there; layers may have different cells.
-        number: of the layer.
-        kind: of its cell.
-    """
-    target, directions = find_layout(layout), 1 + bool(module.bidirectional)
-    selection, cell = (
-        slice(directions * number, directions * (number + 1)),
-        module._formulas()[number][0],
-    )
-    return _convert_layers(module, target, kind, cell, selection)[0]
-
-
-def _convert_layers(module: Any, target: Layout, kind: Kind, cell: Cell, selection: slice) -> Any:
-    """Convert the weights of some layers and directions with the same cell."""
+    cell = module._formulas()[0][0]
     with torch.no_grad():
         parts = [
             target.convert(gather_weights(cell, weights), kind)
-            for weights in module._current_weights()[selection]
+            for weights in module._current_weights()
         ]
-    return target.container.write(parts, _layers(module)[selection], kind)
+    return target.container.write(parts, _layers(module), kind)
 
 
 def from_arrays(module: Any, arrays: Any, layout: str) -> None:

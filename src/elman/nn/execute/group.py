@@ -239,10 +239,13 @@ class Group:
         """A differentiable kernel of all layers, for every transform."""
         if len(rules) == 1:
             return self.runners[0].oracle(rules[0])
-        oracle = None if exports_onnx() else self._oracles.get(rules)
+        exported = exports_onnx()
+        oracle = None if exported else self._oracles.get(rules)
         if oracle is None:
             oracles = [runner.oracle(rule) for runner, rule in zip(self.runners, rules)]
-            oracle = self._oracles[rules] = Together(oracles, self.arrangement(rules))
+            oracle = Together(oracles, self.arrangement(rules))
+            if not exported:
+                self._oracles[rules] = oracle
         return oracle
 
     @property
