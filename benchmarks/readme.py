@@ -243,6 +243,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "bf16 of others": partial(studied.bf16, "others"),
     "bf16 of users": partial(studied.bf16, "users"),
     "bf16 without instruction": partial(studied.bf16, "portable"),
+    "language cells": studied.language_cells,
     "gpu": studied.gpu,
     "step": lambda: step_us(OURS),
     "step, torch": lambda: step_us("torch"),

@@ -127,6 +127,19 @@ def matrices() -> str:
     return "\n".join(lines)
 
 
+def language_cells() -> str:
+    """A table of layers in language models of about as many parameters."""
+    lines = [
+        "| layer | units | parameters | validation, bits per character | tokens per second |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for case, row in script_rows("language_cells").items():
+        found = row["results"]
+        size = f"{found['units']} | {found['parameters'] / 1e6:.2f} million"
+        lines.append(f"| `{case}` | {size} | {found['valid']:.3f} | {found['tokens_s']:,.0f} |")
+    return "\n".join(lines)
+
+
 def bf16(kind: Literal["cases", "others", "users", "portable"]) -> str:
     """A table of products of bfloat16: how many times as fast a training step is as in float32, and
     as torch's layers.
