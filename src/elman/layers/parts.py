@@ -121,7 +121,7 @@ class ShortConvolution(nn.Conv1d):
         Returns:
             out [T, B, C], and the past of the next step.
         """
-        T, steps = len(x), self.kernel_size[0]
+        T, steps = x.shape[0], self.kernel_size[0]  # len() would fix T in an export
         if past is None:
             past = x.new_zeros(steps - 1, *x.shape[1:])
         window = torch.cat((past, x))

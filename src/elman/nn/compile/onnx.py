@@ -140,7 +140,7 @@ class ScanKernel(DifferentiableKernel):
 
 def _copy(value: Tensor) -> Tensor:
     """A value that is no other's view, which a scan refuses."""
-    return value.clone(memory_format=torch.contiguous_format)
+    return value.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _before_loop(value: Node) -> bool:
