@@ -146,7 +146,7 @@ def test_engine_c(name):
     assert c_text(cell_called(name)) == c_text(cell_called("plain", "x", "m"))
 
 
-@pytest.mark.skipif(find_spec("onnx") is None, reason="onnx is not installed")
+@pytest.mark.skipif(find_spec("onnxscript") is None, reason="onnxscript is not installed")
 @pytest.mark.parametrize("name", NASTY, ids=ascii)
 def test_onnx(tmp_path, name):
     """A model that can be checked, with a name on one line."""

@@ -45,8 +45,8 @@ def test_public_names(name, tmp_path, monkeypatch):
     thing = elman
     for part in name.split("."):
         thing = getattr(thing, part)
-    if "onnx" in name.lower() and not find_spec("onnx"):
-        pytest.skip("needs onnx")
+    if "onnx" in name.lower() and not find_spec("onnxscript"):
+        pytest.skip("needs onnxscript")
     monkeypatch.chdir(tmp_path)
     if name == "load":
         (tmp_path / "runs").mkdir()

@@ -41,6 +41,7 @@ STEPS, BATCH = 4, 2
 OPTIONAL = {  # package -> what it is for, the extra that brings it
     "ziglang": ("a C compiler", EXTRAS["ziglang"]),
     "onnx": ("exported models", EXTRAS["onnx"]),
+    "onnxscript": ("exported models", EXTRAS["onnxscript"]),
     "datasets": ("data sets", EXTRAS["datasets"]),
     "aeon": ("data sets of time series", EXTRAS["aeon"]),
     "triton": ("kernels on a GPU", "gpu-dev"),

@@ -132,7 +132,7 @@ def _layers_of(run: Trained) -> Any:
     larger one, or their states are matrices."""
     layers = run.layers
     if isinstance(layers, Stack):
-        title = "the run has matrices as states, and exports have vectors alone"
+        title = "the run has matrices as states, which this command does not write"
         raise InputError(title, f'elman.load("{run.path}").model runs it', path=run.path)
     if not isinstance(layers, (*_LAYERS.values(), Recurrent)):
         title = "the run has layer norms between its recurrent layers"

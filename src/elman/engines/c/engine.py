@@ -30,7 +30,7 @@ from elman.plan.spec import OPTIMIZATIONS, USUAL, PlanOptions
 
 PRICES = Prices()
 _PRUNE_RATIO = 1.6  # times the forecast of one after another
-FEW_SAMPLES, LARGE_WEIGHTS = 2, 16 << 20  # (bytes): such weights are read for next to nothing else
+FEW_SAMPLES, LARGE_WEIGHTS = 2, 16 << 20  # bytes beyond a third cache, read for few samples
 
 
 class CEngine(Engine):

@@ -56,11 +56,9 @@ class Kind(NamedTuple):
 
     Attributes:
         name: of GATES.
-        relu: whether an RNN's function is relu, not tanh.
     """
 
     name: str
-    relu: bool = False
 
     @property
     def gates(self) -> str:
@@ -73,13 +71,13 @@ def _kinds() -> dict[str, Kind]:
     """Kinds by fingerprint of the formula, built lazily: formulas are traced for it."""
     kinds = {
         cells.rnn: Kind("rnn"),
-        cells.rnn.with_options(activation=relu): Kind("rnn", True),
+        cells.rnn.with_options(activation=relu): Kind("rnn"),
         cells.gru_before: Kind("gru_before"),
         cells.lstm: Kind("lstm"),
         cells.lstm_peephole: Kind("lstm_peephole"),
     }
     for (mode, _), cell in FORMULAS.items():
-        kinds[cell] = Kind(mode.partition("_")[0].lower(), mode == "RNN_RELU")
+        kinds[cell] = Kind(mode.partition("_")[0].lower())
     return {cell.fingerprint: kind for cell, kind in kinds.items()}
 
 
