@@ -6,6 +6,7 @@ import builtins
 import re
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._guards import TracingContext, tracing
 from torch.autograd import forward_ad
 from torch.func import grad, jvp, vmap
 
@@ -113,6 +115,35 @@ def test_dispatch_modes():
     with Dispatched(), Dispatched():
         assert count() == 2
     assert lacking("_len_torch_dispatch_stack").count_dispatch_modes() == 1
+
+
+def test_tracing_context():
+    """Of this thread alone; without the name there is none."""
+    assert torch_internals.tracing_context() is None
+    with tracing(TracingContext(None)) as context:
+        assert torch_internals.tracing_context() is context
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(torch_internals.tracing_context).result() is None
+    assert lacking("try_get").tracing_context() is None
+
+
+def test_scan():
+    """A step over rows; without the name an error."""
+    x, factor = torch.arange(6.0).reshape(3, 2), torch.full((2,), 0.5)
+
+    def step(state, row, constant):
+        return [constant * state + row, 2 * state]
+
+    end, out = torch_internals.scan(step, [torch.ones(2)], [x], [factor])
+    state, rows = torch.ones(2), []
+    for row in x:
+        rows.append(2 * state)
+        state = factor * state + row
+    assert_close(end, state)
+    assert_close(out, torch.stack(rows))
+    without = lacking("scan")
+    with pytest.raises(EngineError, match=r"needs torch.ops.higher_order.scan"):
+        without.scan(step, [], [], [])
 
 
 @both("_len_torch_function_stack")

@@ -86,6 +86,16 @@ Without it: one if there are any, as torch's overrides say of a plain tensor.
 """
 
 
+def _no_context() -> None:
+    return None
+
+
+tracing_context: Callable[[], Any] = _private(
+    "torch._guards.TracingContext", "try_get", _no_context
+)
+"""What torch's compiler traces in this thread; None if it does not. Without it: None."""
+
+
 def _tracing() -> bool | None:
     jit: Any = torch.jit  # torch does not list it
     return jit.is_tracing() or None

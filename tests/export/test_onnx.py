@@ -16,7 +16,7 @@ from elman.cli.app import build_app
 from elman.errors import InputError, MissingPackageError, RunError
 from elman.export import to_onnx
 from elman.frontend.cell import cell
-from elman.interchange.onnx import axes_of
+from elman.interchange.onnx import input_sizes
 from elman.ir.graph import walk
 from elman.ir.ops import POINTWISE
 from elman.ir.types import names_in
@@ -34,6 +34,7 @@ pytestmark = pytest.mark.slow  # two seconds for each layer
 def runtime():
     """ONNX Runtime, which says nothing of initial states that may be given."""
     pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
     found = pytest.importorskip("onnxruntime")
     found.set_default_logger_severity(3)
     return found
@@ -56,9 +57,9 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
     module = module.eval()
     signature = module.runtime.signature
     lead = (B, T) if module.batch_first else (T, B)
-    made_of = axes_of(module)
-    inputs = [torch.randn(*lead, *shape) for shape in made_of.inputs]
-    static = [torch.randn(B, *shape) for shape in made_of.static]
+    sizes = input_sizes(module)
+    inputs = [torch.randn(*lead, *shape) for shape in sizes.inputs]
+    static = [torch.randn(B, *shape) for shape in sizes.static]
     starts = [torch.randn(signature.lead, B, *shape) for shape in module.runtime.state_sizes]
     more = {f"{name}_0": v for (name, _), v in zip(signature.states, starts)} if states else {}
     every = [*inputs, *static]
@@ -85,9 +86,9 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
         *(f"out_{k}" if k else "out" for k in range(len(outs))),
         *(f"{name}_n" for name, _ in signature.states),
     ]
-    for name, value, mine in zip(got, (*outs, *ends), (*single[0], *single[1]), strict=True):
+    for name, value, in_float32 in zip(got, (*outs, *ends), (*single[0], *single[1]), strict=True):
         assert got[name].shape == value.shape, name
-        if not (got[name] - value).abs().max() <= 4 * (mine - value).abs().max():
+        if not (got[name] - value).abs().max() <= 4 * (in_float32 - value).abs().max():
             assert_same(name, got[name], value, torch.float32, T)
     return made
 
@@ -350,6 +351,21 @@ def test_random_numbers_are_those_of_training(runtime, tmp_path):
         return ops.tanh(W @ x + R @ ops.dropout(h, 0.5))
 
     check(runtime, elman.Recurrent(noisy, 4, 6), tmp_path, states=True)
+
+
+TAKEN = {
+    "h_0": lambda h_0, h: ops.tanh(h_0 + h),
+    "lengths": lambda lengths, h: ops.tanh(lengths + h),
+    "out": lambda out, h: ops.tanh(out + h),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_names_that_are_taken(name, tmp_path):
+    """An input cannot have the name of another value of the model."""
+    formula = cell(input=f"{name}[H]", state="h[H]")(TAKEN[name])
+    with pytest.raises(InputError, match=f"input {name} has the name"):
+        to_onnx(elman.Recurrent(formula, 4, 4), tmp_path / "m.onnx", lengths=True)
 
 
 def test_what_is_refused(tmp_path, monkeypatch):

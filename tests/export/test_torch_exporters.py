@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import elman
 from elman.errors import InputError
@@ -61,36 +63,125 @@ class Masked(torch.nn.Module):
         return self.readout(self.upper(below)[0])
 
 
+exporting = pytest.mark.filterwarnings(
+    "ignore:Exporting a model while it is in training:UserWarning",
+    "ignore:.isinstance.treespec, LeafSpec:FutureWarning",
+    "ignore:# The axis name:UserWarning",
+)
+
+
+def check_onnx(model, path, draw, axes=(0, 1)):
+    """A model, written with any T and B, gives what it gives: ``draw(T, B)`` are its arguments."""
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    T, B = torch.export.Dim("T"), torch.export.Dim("B")
+    example = draw(5, 2)
+    both = dict(zip(axes, (T, B)))
+    shapes = tuple([{0: B} if value.dim() == 1 else both for value in example])
+    torch.onnx.export(model, example, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [slot.name for slot in session.get_inputs()]
+    for steps, batch in ((5, 2), (1, 4), (11, 1)):
+        values = draw(steps, batch)
+        found = session.run(None, dict(zip(names, [v.numpy() for v in values], strict=True)))
+        for got, want in zip(found, tree_leaves(model(*values)), strict=True):
+            torch.testing.assert_close(torch.from_numpy(got), want.detach())
+
+
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Exporting a model while it is in training:UserWarning")
-@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")
-@pytest.mark.filterwarnings("ignore:# The axis name:UserWarning")
+@exporting
 def test_a_whole_model(tmp_path):
     """torch's exporter translates layers of elman's among others, with options of a call, for any
     T and B; not in training, where numbers are random."""
-    runtime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
     model, path = Masked(), tmp_path / "net.onnx"
-    example = torch.randint(9, (5, 2)), torch.rand(5, 2) < 0.3
-    sizes = {0: torch.export.Dim("T"), 1: torch.export.Dim("B")}
-    shapes = {"words": sizes, "starts": sizes}
 
-    def write():
-        torch.onnx.export(model, example, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    def draw(T, B):
+        return torch.randint(9, (T, B)), torch.rand(T, B) < 0.3
 
     with pytest.raises(Exception, match="random numbers are those of training") as refused:
-        write()
+        check_onnx(model, path, draw)
     assert isinstance(refused.value.__cause__, InputError)
-    model.eval()
-    write()
-    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [slot.name for slot in session.get_inputs()]
-    for T, B in ((5, 2), (1, 4), (11, 1)):
-        values = torch.randint(9, (T, B)), torch.rand(T, B) < 0.3
-        feed = dict(zip(names, [value.numpy() for value in values], strict=True))
-        (found,) = session.run(None, feed)
-        torch.testing.assert_close(torch.from_numpy(found), model(*values).detach())
+    check_onnx(model.eval(), path, draw)
     assert not any(group._oracles for group in model.lower.stack.groups.values())  # kept for later
+
+
+class Padded(torch.nn.Module):
+    """Every option of a call at once, in two directions, batch first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        options = {"bidirectional": True, "batch_first": True, "learn_initial": True}
+        self.layer = elman.Recurrent(elman.cells.gru, 3, 4, num_layers=2, **options)
+
+    def forward(self, x, starts, mask, lengths):
+        return self.layer(x, reset=starts, mask=mask, lengths=lengths, outputs="states")
+
+
+@pytest.mark.slow
+@exporting
+def test_options_of_padded_batches(tmp_path):
+    """Nothing is reset in the padding; outputs and states are zero there, in masked steps held."""
+    model = Padded().eval()
+    torch.nn.init.normal_(model.layer.initial_h)
+
+    def draw(T, B):
+        flags = torch.rand(2, B, T) < 0.4
+        return torch.randn(B, T, 3), flags[0], flags[1], torch.randint(1, T + 1, (B,))
+
+    check_onnx(model, tmp_path / "net.onnx", draw, axes=(1, 0))
+
+
+@pytest.mark.slow
+@exporting
+@pytest.mark.parametrize("kind", ["float64", "convolution"])
+def test_other_layers(kind, tmp_path):
+    """What runtimes lack for float64 is a scan; layers around cells take any T."""
+    layer = (
+        elman.GRU(3, 4).double()
+        if kind == "float64"
+        else elman.layers.GatedDeltaNet(8, num_heads=2, head_dim=4)
+    )
+    size, dtype = (3, torch.float64) if kind == "float64" else (8, torch.float32)
+    draw = lambda T, B: (torch.randn(T, B, size, dtype=dtype),)  # noqa: E731
+    check_onnx(layer.eval(), tmp_path / "net.onnx", draw)
+
+
+class Aside(torch.nn.Module):
+    """While it is traced, another thread calls a function."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.layer, self.function = elman.GRU(3, 4), function
+
+    def forward(self, x):
+        thread = threading.Thread(target=self.function)
+        thread.start()
+        thread.join()
+        return self.layer(x)[0]
+
+
+@pytest.mark.slow
+@exporting
+def test_other_threads_are_left_alone(tmp_path):
+    """What they call while one exports is computed as ever."""
+    pytest.importorskip("onnxscript")
+    gru, mgu = elman.GRU(3, 4), elman.Recurrent(elman.cells.mgu, 3, 4)
+    x = torch.randn(5, 2, 3)
+    results = []
+
+    def call():
+        with torch.no_grad():
+            results.append((gru(x)[0], mgu(x, lengths=[5, 3])[0]))
+
+    model = Aside(call).eval()
+    torch.onnx.export(model, (x,), tmp_path / "net.onnx", dynamo=True, verbose=False)
+    assert results
+    traced = len(results)
+    call()
+    call()
+    for found in results[:traced] + results[traced + 1 :]:
+        for got, want in zip(found, results[traced], strict=True):
+            torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from elman.nn.modules.sequence import SequenceModule
 
 OPSET = 18
 T, B, STATES = "T", "B", "1 or B"  # names of sizes that a call decides
-_OPERATORS = ("RNN", "GRU", "LSTM", "Scan")
+_RECURRENT = ("RNN", "GRU", "LSTM", "Scan")
 _STEPS, _SAMPLES = 4, 3  # of the example that is traced
 
 
@@ -78,7 +78,8 @@ def to_onnx(module: Any, path: str | Path, *, lengths: bool = False) -> OnnxMode
         The file, and the model's inputs and outputs.
 
     Raises:
-        InputError: the module is of another kind, or a weight is computed by a hook.
+        InputError: the module is of another kind, a weight is computed by a hook, or an input has
+            the name of another value of the model.
         MissingPackageError: without the packages ``onnx`` and ``onnxscript`` (``pip install
             "elman[export]"``).
         OSError: the file cannot be written.
@@ -94,7 +95,7 @@ def to_onnx(module: Any, path: str | Path, *, lengths: bool = False) -> OnnxMode
     path = check_path("path", path, 'elman.export.to_onnx(net, "net.onnx")')
     for package in ("onnx", "onnxscript"):
         require(package, "to_onnx")
-    module._current_weights()
+    module._current_weights()  # raises for weights that a hook computes
     traced = _Traced(module, check_flag("lengths", lengths))
     with _quiet(), torch.no_grad():
         program: Any = torch.onnx.export(
@@ -115,17 +116,17 @@ def to_onnx(module: Any, path: str | Path, *, lengths: bool = False) -> OnnxMode
         {slot.name: tuple([d if type(d) is int else str(d) for d in slot.shape]) for slot in slots}
         for slots in (graph.inputs, graph.outputs)
     )
-    return OnnxModel(path, inputs, outputs, [n.op_type for n in graph if n.op_type in _OPERATORS])
+    return OnnxModel(path, inputs, outputs, [n.op_type for n in graph if n.op_type in _RECURRENT])
 
 
-class Axes(NamedTuple):
+class InputSizes(NamedTuple):
     """Sizes of a module's inputs and static inputs, of one sample."""
 
     inputs: list[tuple[int, ...]]
     static: list[tuple[int, ...]]
 
 
-def axes_of(module: SequenceModule) -> Axes:
+def input_sizes(module: SequenceModule) -> InputSizes:
     """Sizes as a caller gives them: a matrix has two axes."""
     signature, matrices = module.runtime.signature, module.runtime.matrices
 
@@ -134,8 +135,10 @@ def axes_of(module: SequenceModule) -> Axes:
         return [tuple(axes.get(name) or size) for name, size in entries]
 
     if matrices is None:
-        return Axes(sizes(signature.inputs, ()), sizes(signature.static, ()))
-    return Axes(sizes(signature.inputs, matrices.inputs), sizes(signature.static, matrices.static))
+        return InputSizes(sizes(signature.inputs, ()), sizes(signature.static, ()))
+    return InputSizes(
+        sizes(signature.inputs, matrices.inputs), sizes(signature.static, matrices.static)
+    )
 
 
 class _Traced(nn.Module):
@@ -150,9 +153,12 @@ class _Traced(nn.Module):
     def __init__(self, module: SequenceModule, lengths: bool) -> None:
         super().__init__()
         net: Any = copy.deepcopy(module).float().cpu().eval()
+        net._forward_hooks.clear()
+        net._forward_pre_hooks.clear()
+        kind: Any = {"dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults are
         self.module, self.lengths = net, lengths
         runtime = net.runtime
-        signature, axes = runtime.signature, axes_of(net)
+        signature, axes = runtime.signature, input_sizes(net)
         self._time = 1 if net.batch_first else 0
         self._form, self._lead = signature.form, signature.lead
         steps, batch = torch.export.Dim(T), torch.export.Dim(B)
@@ -160,22 +166,27 @@ class _Traced(nn.Module):
         lead = (_SAMPLES, _STEPS) if net.batch_first else (_STEPS, _SAMPLES)
         self.inputs: dict[str, tuple[Tensor, dict[int, Any]]] = {}
         for (name, _), shape in zip(signature.inputs, axes.inputs, strict=True):
-            self.inputs[name] = torch.ones(*lead, *shape), sizes
+            self.inputs[name] = torch.ones(*lead, *shape, **kind), sizes
         for (name, _), shape in zip(signature.static, axes.static, strict=True):
-            self.inputs[name] = torch.ones(_SAMPLES, *shape), {0: batch}
+            self.inputs[name] = torch.ones(_SAMPLES, *shape, **kind), {0: batch}
         self.counts = len(signature.inputs), len(signature.static)
         if lengths:
-            self.inputs["lengths"] = torch.full((_SAMPLES,), _STEPS), {0: batch}
+            self.inputs["lengths"] = torch.full((_SAMPLES,), _STEPS, device="cpu"), {0: batch}
         learned = net._initial() or [None] * len(signature.states)
         self.states: dict[str, Tensor] = {}
         for (name, _), shape, value in zip(signature.states, runtime.state_sizes, learned):
-            start = torch.zeros(self._lead, 1, *shape)
+            start = torch.zeros(self._lead, 1, *shape, **kind)
             start += 0 if value is None else value.detach().view_as(start)
             self.states[f"{name}_0"] = start
             self.inputs[f"{name}_0"] = start, {}
         outputs = len(runtime.stack.runners[-1].cell.graph.outputs)
         names = ["out", *[f"out_{k}" for k in range(1, outputs)]]
         self.output_names = names + [f"{name}_n" for name, _ in signature.states]
+        taken = ["lengths"] * lengths + [f"{name}_0" for name, _ in signature.states]
+        for name, _ in (*signature.inputs, *signature.static):
+            if name in (*taken, *self.output_names):
+                hint = "call it otherwise in the formula"
+                raise InputError(f"input {name} has the name of a state or an output in ONNX", hint)
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         """Outputs, then the last states."""
@@ -204,7 +215,7 @@ def _make_optional(graph: Any, states: dict[str, Tensor]) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's notes on other packages and on its own means."""
+    """Silence the exporter's notes on other packages and on its own means."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

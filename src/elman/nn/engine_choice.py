@@ -19,7 +19,14 @@ from elman.checks import shown
 from elman.engines import registry
 from elman.errors import EngineError, InputError, warn
 from elman.plan.spec import USUAL
-from elman.torch_internals import autocast_enabled, constant, cpu_has_bf16, tracing_state
+from elman.torch_internals import (
+    autocast_enabled,
+    constant,
+    count_dispatch_modes,
+    cpu_has_bf16,
+    tracing_context,
+    tracing_state,
+)
 from elman.tuning.precision import lacks_bf16
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -160,9 +167,16 @@ def unsupported_reason(
 
 @constant
 def exports_onnx() -> bool:
-    """Whether torch.onnx.export is tracing."""
-    onnx = sys.modules.get("torch.onnx")
-    return onnx is not None and bool(onnx.is_in_onnx_export())
+    """Whether torch.onnx.export runs, in whatever thread."""
+    exporting = getattr(sys.modules.get("torch.onnx"), "is_in_onnx_export", None)
+    return exporting is not None and bool(exporting())
+
+
+@constant
+def traces_onnx() -> bool:
+    """Whether torch.onnx.export(…, dynamo=True) traces this call. Its flag is set for the whole
+    process, modes and the compiler's context in its own thread."""
+    return exports_onnx() and (count_dispatch_modes() > 0 or tracing_context() is not None)
 
 
 def check_export(module: str) -> None:
@@ -210,7 +224,7 @@ def compiles(input: Any, engine: str, weights: Callable[[], torch.dtype]) -> boo
     kind = input.device.type
     if kind == "meta":
         return False
-    if exports_onnx():
+    if traces_onnx():
         return True
     half = autocast_type(kind)
     if serves(kind, half or input.dtype):

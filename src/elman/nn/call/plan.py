@@ -25,9 +25,9 @@ from elman.nn.autograd.transforms import transform_reason
 from elman.nn.call.layout import as_number, cast_to, device_type, unwrap_single
 from elman.nn.call.runtime import BoundCall
 from elman.nn.call.signature import parts_of
-from elman.nn.compile.onnx import without_lengths
+from elman.nn.compile.onnx import WITHIN, without_lengths
 from elman.nn.compile.operator import draw_traced_keys, trace_layers
-from elman.nn.engine_choice import HALVES, autocast_type, exports_onnx, serves
+from elman.nn.engine_choice import HALVES, autocast_type, serves, traces_onnx
 from elman.nn.execute.stack import Bound
 from elman.nn.options.base import check_step_values
 from elman.nn.options.draws import DRAWS, draw_keys
@@ -205,7 +205,7 @@ class CallPlan:
                 return cast_to(self.run(module, arguments), self.results)
         call = self.enter(module, arguments, draw_traced_keys if self.traced else draw_keys)
         settings = self.settings
-        if self.traced and exports_onnx():
+        if self.traced and traces_onnx():
             if self.draws:
                 raise InputError("random numbers are those of training", "model.eval()")
             settings = settings._replace(engine=None, checkpoint=EVERYTHING)
@@ -312,6 +312,11 @@ class CallPlan:
         values, states = self.output_layout.select(rows_of_all)
         if options.get("masked_output") == "zeros":
             values = [masked_outputs(value, options["mask"]) for value in values]
+        if WITHIN in options:  # lengths= of a call that is exported
+            values, states = (
+                [masked_outputs(value, options[WITHIN]) for value in group]
+                for group in (values, states)
+            )
         out, end = unwrap_single(values), self.runtime.signature.form.nest(last)
         return (out, end) if self.settings.outputs is None else (out, unwrap_single(states), end)
 
@@ -344,7 +349,7 @@ def plan_call(
         ShapeError, InputError: an argument is not what the module takes.
     """
     module.follow_plan()
-    if exports_onnx() and "lengths" in options:
+    if traces_onnx() and "lengths" in options:
         options = without_lengths(x, options, module.batch_first)
     weights = module._weights()
     device = device_type(weights[0] or x)

@@ -15,7 +15,6 @@ from elman.engines.arrays import Arrays
 from elman.engines.base import DifferentiableKernel, Job, Kernel
 from elman.engines.call import Call, Result
 from elman.engines.reference.engine import side_by_side, widened
-from elman.errors import InputError
 from elman.frontend.cell import Cell
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Graph, Node, Rate, walk, with_args
@@ -28,6 +27,8 @@ from elman.plan.spec import Spec
 from elman.torch_internals import scan
 from elman.tuning.kernels import engine_for
 from elman.tuning.request import Rule
+
+WITHIN = "within"  # an option of exported calls, which no caller gives
 
 
 class _Operator(NamedTuple):
@@ -55,16 +56,19 @@ class OperatorKernel(DifferentiableKernel):
     Args:
         function: of torch, whose formula it is.
         binding: of the weights to torch's (:class:`elman.engines.aten.binding.Binding`).
+        scan: the same layer for other types than float32, which runtimes lack these operators for.
     """
 
     engine = "reference"
 
-    def __init__(self, function: str, binding: Any) -> None:
-        self._operator, self._binding = _OPERATORS[function], binding
+    def __init__(self, function: str, binding: Any, scan: ScanKernel) -> None:
+        self._operator, self._binding, self._scan = _OPERATORS[function], binding, scan
 
     def forward(self, call: Call) -> Result:
         """Run all steps; see :class:`Kernel`."""
         (name, gates, attributes), binding, x = self._operator, self._binding, call.inputs[0]
+        if x.dtype is not torch.float32:
+            return self._scan.forward(call)
 
         def place(index: int) -> Tensor:
             weight = call.weights[index]
@@ -105,17 +109,17 @@ class ScanKernel(DifferentiableKernel):
         """Run all steps; see :class:`Kernel`."""
         graph, like = self._graph, call.states[0]
         states = list(zip(graph.states, graph.next_states, call.states, strict=True))
-        held = {old: value for old, after, value in states if after is old}
-        if len(held) == len(states):  # a scan carries something
-            held.clear()
-        carried = [(old, after, value) for old, after, value in states if old not in held]
+        static = {old: value for old, after, value in states if after is old}
+        if len(static) == len(states):  # a scan carries something
+            static.clear()
+        carried = [(old, after, value) for old, after, value in states if old not in static]
         roots = (*[after for _, after, _ in carried], *graph.outputs)
         outside = dict.fromkeys(v for v in walk(roots, stop=_before_loop) if _before_loop(v))
         leaves = dict(zip((*graph.inputs, *graph.weights), call.inputs + call.weights, strict=True))
         before = dict(zip(outside, self._values(like, (*outside,), leaves), strict=True))
         moving = {v: x for v, x in before.items() if any(leaf.op == "input" for leaf in walk([v]))}
         moving = moving or {graph.inputs[0]: call.inputs[0]}  # and is over something
-        fixed = {v: x for v, x in before.items() if v not in moving and v.op != "const"} | held
+        fixed = {v: x for v, x in before.items() if v not in moving and v.op != "const"} | static
         widths = [shape_size(v.shape, self._dims) for v in graph.outputs]
         count, names = len(carried), (*[old for old, _, _ in carried], *moving, *fixed)
 
@@ -129,7 +133,7 @@ class ScanKernel(DifferentiableKernel):
         starts = [_copy(value) for _, _, value in carried]
         rows, constants = (map(_copy, values.values()) for values in (moving, fixed))
         *ends, output = scan(step, starts, [*rows], [*constants])
-        last = held | {old: end for (old, _, _), end in zip(carried, ends, strict=True)}
+        last = static | {old: end for (old, _, _), end in zip(carried, ends, strict=True)}
         return Result(output, tuple([last[state] for state in graph.states]))
 
     def _values(
@@ -154,24 +158,20 @@ def exported_kernel(cell: Cell, dims: Sequence[tuple[str, int]], rules: tuple[Ru
         lambda old, args: args[0] if old.op in STAND_INS else with_args(old, args)
     )
     job = Job(cell.name, graph, compiler.build_pair(graph), Spec(tuple(dims)))
-    engine = engine_for("aten", job)
+    engine, scanned = engine_for("aten", job), ScanKernel(rewritten(graph), dict(dims))
     if isinstance(engine, str):
-        return ScanKernel(rewritten(graph), dict(dims))
+        return scanned
     torchs: Any = engine.compile(job)
-    return OperatorKernel(torchs.function, torchs.binding)
+    return OperatorKernel(torchs.function, torchs.binding, scanned)
 
 
 def without_lengths(x: Any, options: Mapping[str, Any], batch_first: bool) -> Mapping[str, Any]:
-    """Options of a call with a mask in the place of ``lengths=``.
-
-    Raises:
-        InputError: there is a mask, too.
-    """
-    if "mask" in options:
-        raise InputError("lengths= and mask= of one call are not exported", "mask= alone")
+    """Options of a call with a mask in the place of ``lengths=``; :data:`WITHIN` says which steps
+    are within their sequence, for its outputs and states. Nothing is reset in the padding."""
     first = parts_of(x)[0]
     steps = torch.arange(first.shape[1 if batch_first else 0], device=first.device)
-    mask = steps.unsqueeze(1) < torch.as_tensor(options["lengths"])
-    mask = mask.transpose(0, 1) if batch_first else mask
+    within = steps.unsqueeze(1) < torch.as_tensor(options["lengths"], device=first.device)
+    within = within.transpose(0, 1) if batch_first else within
     rest = {name: value for name, value in options.items() if name != "lengths"}
-    return {**rest, "mask": mask, "masked_output": "zeros"}
+    flags = {name: (rest[name] != 0) & within for name in ("mask", "reset") if name in rest}
+    return {**rest, "mask": within, **flags, WITHIN: within}

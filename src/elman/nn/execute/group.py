@@ -16,7 +16,7 @@ from elman.engines.packed import reversed_in_time
 from elman.engines.together import Arrangement, Together
 from elman.errors import EngineError
 from elman.nn.autograd.function import BoundKernel
-from elman.nn.engine_choice import exports_onnx
+from elman.nn.engine_choice import traces_onnx
 from elman.nn.execute.layer import BENCHMARKED, Rules, Runner, sizes_for_choosing
 from elman.nn.options.base import StepValues
 from elman.nn.options.outputs import Outputs, rules_for
@@ -239,7 +239,7 @@ class Group:
         """A differentiable kernel of all layers, for every transform."""
         if len(rules) == 1:
             return self.runners[0].oracle(rules[0])
-        exported = exports_onnx()
+        exported = traces_onnx()
         oracle = None if exported else self._oracles.get(rules)
         if oracle is None:
             oracles = [runner.oracle(rule) for runner, rule in zip(self.runners, rules)]

@@ -24,7 +24,7 @@ from elman.nn.autograd.derived import derive
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.second_order import Differentiable
 from elman.nn.compile.onnx import exported_kernel
-from elman.nn.engine_choice import exports_onnx
+from elman.nn.engine_choice import traces_onnx
 from elman.nn.options.base import RULES
 from elman.plan.spec import USUAL, PlanOptions, Spec
 from elman.tuning.choose import Choice, choose
@@ -189,7 +189,7 @@ class Runner:
 
     def oracle(self, rules: Rules = ()) -> Kernel:
         """A differentiable kernel of the step, for every transform, dtype and device."""
-        if exports_onnx():
+        if traces_onnx():
             return exported_kernel(self.cell, self.dims, rules)
         oracle = self._oracles.get(rules)
         if oracle is None:
