@@ -506,13 +506,9 @@ def test_formulas_that_are_refused(formula, message):
 
 
 def test_what_is_refused():
-    """Heads, exports, and engines of vectors alone say so."""
+    """Heads, and engines of vectors alone, say so."""
     with pytest.raises(InputError, match="its heads are samples of their own"):
         elman.Recurrent(delta, 4, 4, heads=2)
     net, inputs, _ = module_of(delta, 2, 3, F64)
     with elman.using(engine="deer"), pytest.raises(EngineError, match="matrix per sample"):
         net(tuple(drawn(inputs, 3, 1, seed=7)))
-    for chosen, sizes in ((cells.m2rnn, (4, 4)), (cells.ltc, (4, 5))):
-        net = elman.Recurrent(chosen, *sizes)
-        with pytest.raises(InputError, match=f"{chosen.name} has a matrix per sample: no C"):
-            elman.export.to_c(net, "never_written")

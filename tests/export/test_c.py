@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
 from typer.testing import CliRunner
 
 import elman
@@ -21,8 +22,10 @@ from elman.export import to_c
 from elman.interchange.c.step import tile_matrix
 from elman.interchange.weights.state_dict import load_weights, read_state_dict
 from helpers import forced
-from library_sizes import DIMS, VECTORS
+from kernels import cell_from
+from library_sizes import DIMS
 from products import some_of
+from random_cells import matrix_cells
 from unseen import UNSEEN, of_heads
 
 CC = shutil.which("gcc") or shutil.which("cc")
@@ -59,9 +62,9 @@ def by_c(module, folder, inputs, lanes=0, name="model"):
 
 def drawn(module, T=5):
     source = torch.Generator().manual_seed(0)
-    signature = module.runtime.signature
-    moving = [torch.randn(T, *shape, generator=source) for _, shape in signature.inputs]
-    return moving + [torch.randn(shape, generator=source) for _, shape in signature.static]
+    runtime = module.runtime
+    moving = [torch.randn(T, *shape, generator=source) for shape in runtime.input_sizes]
+    return moving + [torch.randn(shape, generator=source) for shape in runtime.static_sizes]
 
 
 def expected(module, inputs):
@@ -82,12 +85,27 @@ def check(module, folder, lanes=0, T=5, atol=1e-5):
 
 
 @needs_compiler
-@pytest.mark.parametrize("cell", VECTORS)
+@pytest.mark.parametrize("cell", cells.ALL)
 def test_every_cell(cell, tmp_path):
     """Outputs of some steps, of sizes that fill no vector."""
     torch.manual_seed(0)
     sizes = {"input_size": 6, "hidden_size": 6} | DIMS.get(cell.name, {})
     check(elman.Recurrent(cell, **sizes), tmp_path)
+
+
+@needs_compiler
+@settings(max_examples=6, derandomize=True, suppress_health_check=[*HealthCheck])
+@given(drawn=matrix_cells())
+def test_random_matrices(drawn, tmp_path_factory):
+    """Cells nobody has written: matrices as states, inputs, outputs and weights; products,
+    transposes and sums of them; from states that are not zero."""
+    torch.manual_seed(0)
+    sizes = {"K": drawn.I, "V": drawn.H}
+    net = elman.Recurrent(cell_from(drawn.text), drawn.I, drawn.H, **sizes, learn_initial=True)
+    for value in net._initial():
+        torch.nn.init.normal_(value)
+    lanes = [1, 4, 8, 16][(drawn.I + drawn.H) % 4]
+    check(net, tmp_path_factory.mktemp("c"), lanes, atol=1e-4)
 
 
 @needs_compiler

@@ -16,7 +16,6 @@ from elman.cli.app import build_app
 from elman.errors import InputError, MissingPackageError, RunError
 from elman.export import to_onnx
 from elman.frontend.cell import cell
-from elman.interchange.onnx import input_sizes
 from elman.ir.graph import walk
 from elman.ir.ops import POINTWISE
 from elman.ir.types import names_in
@@ -55,12 +54,11 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
     tolerance of float32, or four times as far as float32 is there."""
     torch.manual_seed(1)
     module = module.eval()
-    signature = module.runtime.signature
+    sizes, signature = module.runtime, module.runtime.signature
     lead = (B, T) if module.batch_first else (T, B)
-    sizes = input_sizes(module)
-    inputs = [torch.randn(*lead, *shape) for shape in sizes.inputs]
-    static = [torch.randn(B, *shape) for shape in sizes.static]
-    starts = [torch.randn(signature.lead, B, *shape) for shape in module.runtime.state_sizes]
+    inputs = [torch.randn(*lead, *shape) for shape in sizes.input_sizes]
+    static = [torch.randn(B, *shape) for shape in sizes.static_sizes]
+    starts = [torch.randn(signature.lead, B, *shape) for shape in sizes.state_sizes]
     more = {f"{name}_0": v for (name, _), v in zip(signature.states, starts)} if states else {}
     every = [*inputs, *static]
     if lengths is not None:
@@ -93,13 +91,10 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
     return made
 
 
-MORE = {"gated_slot_attention": {"M": 3}, "lstmn": {"M": 3}, "mamba": {"hidden_size": 3}}
-
-
 @pytest.mark.parametrize("one", every(14, cells.ALL))
 def test_every_cell(one, runtime, tmp_path):
     """Of the library, from states that are given; those with matrix states, too."""
-    sizes = {"input_size": 6, "hidden_size": 6} | DIMS.get(one.name, {}) | MORE.get(one.name, {})
+    sizes = {"input_size": 6, "hidden_size": 6} | DIMS.get(one.name, {})
     steps = 2 if one in cells.MATRIX else 5  # keys of any length: matrices grow
     check(runtime, elman.Recurrent(one, **sizes), tmp_path, T=steps, states=True)
 

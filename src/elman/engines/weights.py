@@ -84,7 +84,8 @@ class WeightRate:
         by_name = {leaf.name: w for leaf, w in zip(self.graph.weights, weights, strict=True)}
         values = self._views.gate_blocks(plan.blocks, by_name)
         if plan.computed:
-            arrays = Arrays(_widened(weights[0]).dtype, weights[0].device)
+            like = _widened(weights[0]) if len(weights) else torch.empty(0, dtype=torch.float64)
+            arrays = Arrays(like.dtype, like.device)
             for value in plan.computed:
                 arguments = tuple(_widened(values[arg]) for arg in value.args)
                 values[value] = apply(arrays, value, arguments, self.sizes)

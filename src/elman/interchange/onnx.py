@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,28 +119,6 @@ def to_onnx(module: Any, path: str | Path, *, lengths: bool = False) -> OnnxMode
     return OnnxModel(path, inputs, outputs, [n.op_type for n in graph if n.op_type in _RECURRENT])
 
 
-class InputSizes(NamedTuple):
-    """Sizes of a module's inputs and static inputs, of one sample."""
-
-    inputs: list[tuple[int, ...]]
-    static: list[tuple[int, ...]]
-
-
-def input_sizes(module: SequenceModule) -> InputSizes:
-    """Sizes as a caller gives them: a matrix has two axes."""
-    signature, matrices = module.runtime.signature, module.runtime.matrices
-
-    def sizes(entries: Any, named: Any) -> list[tuple[int, ...]]:
-        axes = dict(named)
-        return [tuple(axes.get(name) or size) for name, size in entries]
-
-    if matrices is None:
-        return InputSizes(sizes(signature.inputs, ()), sizes(signature.static, ()))
-    return InputSizes(
-        sizes(signature.inputs, matrices.inputs), sizes(signature.static, matrices.static)
-    )
-
-
 class _Traced(nn.Module):
     """A module whose arguments and results are tensors in a row.
 
@@ -158,16 +136,16 @@ class _Traced(nn.Module):
         kind: Any = {"dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults are
         self.module, self.lengths = net, lengths
         runtime = net.runtime
-        signature, axes = runtime.signature, input_sizes(net)
+        signature = runtime.signature
         self._time = 1 if net.batch_first else 0
         self._form, self._lead = signature.form, signature.lead
         steps, batch = torch.export.Dim(T), torch.export.Dim(B)
         sizes = {self._time: steps, 1 - self._time: batch}
         lead = (_SAMPLES, _STEPS) if net.batch_first else (_STEPS, _SAMPLES)
         self.inputs: dict[str, tuple[Tensor, dict[int, Any]]] = {}
-        for (name, _), shape in zip(signature.inputs, axes.inputs, strict=True):
+        for (name, _), shape in zip(signature.inputs, runtime.input_sizes, strict=True):
             self.inputs[name] = torch.ones(*lead, *shape, **kind), sizes
-        for (name, _), shape in zip(signature.static, axes.static, strict=True):
+        for (name, _), shape in zip(signature.static, runtime.static_sizes, strict=True):
             self.inputs[name] = torch.ones(_SAMPLES, *shape, **kind), {0: batch}
         self.counts = len(signature.inputs), len(signature.static)
         if lengths:

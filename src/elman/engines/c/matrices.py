@@ -21,6 +21,7 @@ from elman.lowered.types import (
     Value,
 )
 
+Sums = dict[Axis | None, list[tuple[int, Accumulate]]]  # by axis
 _NO_AXES: frozenset[Axis] = frozenset()
 _BOTH_AXES: frozenset[Axis] = frozenset(("rows", "columns"))
 _VECTORS = 8  # of a row, walked through together at most
@@ -82,13 +83,20 @@ class MatrixSpelling(Spelling):
             case _:
                 return _BOTH_AXES
 
-    def _matrix_body(self, part: Part, vectors: int) -> tuple[list[str], list[str], list[str]]:
-        """C lines before the loop over rows, in it, and for each vector of columns."""
+    def matrix_body(
+        self, part: Part, columns: int, vectors: int | str
+    ) -> tuple[list[str], list[str], list[str], Sums]:
+        """C lines before the loop over rows, in it, and for each vector of columns; the sums that
+        the part has, by axis, each with its number."""
         before: list[str] = []
         in_row: list[str] = []
         in_vector: list[str] = []
+        sums = [statement for statement in part.body if isinstance(statement, Accumulate)]
+        self._numbers = {id(statement): number for number, statement in enumerate(sums)}
+        self._tail = columns % self.layout.lanes != 0
         self._changes = []
         self._lets: list[Value] = []
+        self.matrix_columns = columns
         for statement in part.body:
             match statement:
                 case Let(value):
@@ -111,7 +119,12 @@ class MatrixSpelling(Spelling):
                     in_vector.append(self.accumulate(statement))
                 case Prefetch() | Multiply():
                     pass
-        return before, in_row, in_vector
+        self.matrix_columns = 0
+        by_axis: Sums = {
+            axis: [(number, s) for number, s in enumerate(sums) if s.axis == axis]
+            for axis in ("rows", "columns", None)
+        }
+        return before, in_row, in_vector, by_axis
 
     def matrix_part(self, part: Part) -> list[str]:
         """C lines of a part over a matrix."""
@@ -121,23 +134,13 @@ class MatrixSpelling(Spelling):
         rows, columns = part.axes
         lanes = self.layout.lanes
         vectors = -(-columns // lanes)
-        sums = [statement for statement in part.body if isinstance(statement, Accumulate)]
-        most = min(_VECTORS, _SUMS // max(1, sum(s.axis == "columns" for s in sums)))
+        before, in_row, in_vector, sums = self.matrix_body(part, columns, vectors)
+        most = min(_VECTORS, _SUMS // max(1, len(sums["columns"])))
         block = -(-vectors // -(-vectors // max(1, most)))
-        self._numbers = {id(statement): number for number, statement in enumerate(sums)}
-        self._tail = columns % lanes != 0
-        self.matrix_columns = columns
-        before, in_row, in_vector = self._matrix_body(part, vectors)
-        self.matrix_columns = 0
-        products = [
-            line for s in part.body if isinstance(s, Multiply) for line in self._multiply(s)
-        ]
+        products = [line for s in part.body if isinstance(s, Multiply) for line in self.multiply(s)]
         if not in_vector and not products:
             return []
-        by_row, by_column, of_all = (
-            [(number, s) for number, s in enumerate(sums) if s.axis == axis]
-            for axis in ("rows", "columns", None)
-        )
+        by_row, by_column, of_all = sums["rows"], sums["columns"], sums[None]
         blocks = vectors > block
         start, end = ("first", f"lesser_of(first + {block}, {vectors})") if blocks else (0, block)
         loop = [
@@ -173,13 +176,13 @@ class MatrixSpelling(Spelling):
             *(f"V a{number} = {{0}};" for number, _ in of_all),
             *before,
             *loop,
-            *(line for n, s in by_column for line in self._column_results(n, s, vectors)),
+            *(line for n, s in by_column for line in self.column_results(n, s, vectors)),
             *totals,
         ]
         lines = [*(lines if in_vector else ()), *products]
         return ["for (long r = r0; r < r1; r++) {", *("    " + line for line in lines), "}"]
 
-    def _multiply(self, statement: Multiply) -> list[str]:
+    def multiply(self, statement: Multiply) -> list[str]:
         """C lines of a product of two matrices of the sample."""
         m, k, n = statement.rows, statement.inner, statement.columns
         first, *others = map(self.at, statement.accesses)
@@ -190,7 +193,10 @@ class MatrixSpelling(Spelling):
         sides = f"{self.at(statement.left)}, {left}, {self.at(statement.right)}, {right}"
         return [
             f"multiply({m}, {k}, {n}, {first}, {sides});",
-            *(f"memcpy({other}, {first}, sizeof(T) * {m * n});" for other in others),
+            *(
+                f"for (long u = 0; u < {m * n}; u++) ({other})[u] = ({first})[u];"
+                for other in others
+            ),
         ]
 
     def _row_results(
@@ -212,7 +218,7 @@ class MatrixSpelling(Spelling):
             )
         return ["{", *("    " + line for line in lines), "}"]
 
-    def _column_results(self, number: int, statement: Accumulate, vectors: int) -> list[str]:
+    def column_results(self, number: int, statement: Accumulate, vectors: int | str) -> list[str]:
         """C lines that store the sums of all columns."""
         return [
             f"for (long j = 0; j < {vectors}; j++) {self._column_result(access, f'a{number}[j]')}"

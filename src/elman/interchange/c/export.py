@@ -13,15 +13,18 @@ from torch import Tensor
 
 from elman import compiler
 from elman.checks import check_path, check_text
+from elman.engines.arrays import Arrays
 from elman.engines.base import Job
 from elman.engines.c.ops import SPELL
 from elman.engines.c.shared import file
 from elman.errors import InputError
 from elman.interchange.c.project import Project, read_text_file
 from elman.interchange.c.step import LayerText
+from elman.ir.evaluate import evaluate
 from elman.ir.graph import Node
 from elman.nn.modules.sequence import SequenceModule
 from elman.passes.draws import expected
+from elman.passes.static import split_static
 from elman.plan.spec import PlanOptions, Spec
 
 _PLAIN = PlanOptions(without=frozenset({"hoisting"}))  # one step knows no batch of all steps
@@ -81,12 +84,15 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
     for index, (runner, layer_weights) in enumerate(zip(runners, weights, strict=True)):
         spec = Spec(runner.dims, "float32", "cpu", frozenset(), False, _PLAIN)
         cell = runner.cell
-        graph = expected(cell.graph)
-        if graph.has_matrices:
-            raise InputError(f"{cell.name} has a matrix per sample: no C is exported for it")
+        # static inputs are inputs of each step; matrices of weights that meet those of a sample are
+        # states that hold a constant
+        once, graph = split_static(expected(cell.graph), ())
         job = Job(cell.name, graph, compiler.build_pair(graph), spec)
         _check_ops(job.pair.step.walk(), cell.name)
-        layers.append(LayerText(f"{name}_l{index}", job, layer_weights))
+        exact = [weight.detach().double() for weight in layer_weights]
+        values = dict(zip(graph.weights, exact, strict=True))
+        constants = evaluate(Arrays(torch.float64, torch.device("cpu")), once, values, runner.dims)
+        layers.append(LayerText(f"{name}_l{index}", job, exact, constants))
     project = Project(name, layers, bool(module.residual), module, runners[-1].cell.output_names)
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in project.files().items():

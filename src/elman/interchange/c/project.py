@@ -97,6 +97,8 @@ class Project:
             vectors = layer.vectors()
             if len(vectors):
                 arrays[f"{layer.name}_vec"] = vectors
+            behind = len(layer.variables)
+            arrays |= {f"{layer.name}_h{behind + k}": c for k, c in enumerate(layer.constants)}
         for layer, values in zip(self.layers, self.learned):
             for k, value in enumerate(values):
                 arrays[f"{layer.name}_i{k}"] = value.detach().reshape(-1)
@@ -106,10 +108,10 @@ class Project:
         """Members of the caller's struct, per layer: name and size."""
         members: list[list[tuple[str, int]]] = []
         for index, layer in enumerate(self.layers):
-            widths = layer.layout.state_widths
+            widths, held = layer.layout.state_widths, layer.layout.held
             fields = [
-                (f"l{index}_h{k}", width if k in layer.layout.held else 2 * width)
-                for k, width in enumerate(widths)
+                (f"l{index}_h{k}", widths[k] if k in held else 2 * widths[k])
+                for k in layer.variables
             ]
             sizes = {
                 "chunk": layer.chunk,
@@ -186,7 +188,7 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
         inputs = ", ".join(f"const T *in{k}" for k in input_numbers)
         lines = []
         for k, width in enumerate(layer.layout.state_widths):
-            at = f"state->l{index}_h{k}"
+            at = f"state->l{index}_h{k}" if k in layer.variables else f"{layer.name}_h{k}"
             if k in layer.layout.held:
                 lines.append(f"const T *const h{k} = {at};")
                 continue
@@ -224,11 +226,12 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             f"for (long u = 0; u < {width}; u++) state->l{index}_h{k}[u] = "
             + (f"{layer.name}_i{k}[u];" if self.learned else "0;")
             for index, layer in enumerate(self.layers)
-            for k, width in enumerate(layer.layout.state_widths)
+            for k, width in zip(layer.variables, layer.layout.state_widths)
         ]
         row_pointers = ", ".join(
             n if n in self.static else f"{n} + row * {size}" for n, size in self.inputs.items()
         )
+        matrices = any(layer.job.graph.has_matrices for layer in self.layers)
         parts = [
             f"/* {name}: written by elman. See {name}.h. */",
             "#include <stdint.h>",
@@ -241,6 +244,7 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             read_text_file("mathematics.h"),
             file("reductions.h"),
             file("groups.h"),
+            *([file("matrices.h"), read_text_file("multiply.h")] if matrices else []),
             *(self._layer(index, layer) for index, layer in enumerate(self.layers)),
             f"long {name}_bytes(void) {{ return (long)sizeof({name}_state); }}",
             f"void {name}_init({name}_state *state) {{",
@@ -308,9 +312,9 @@ def _expected_results(
     """Random inputs [T, 1, n] and the module's outputs for them, computed in float64."""
     source = torch.Generator().manual_seed(0)
     steps = _STEPS
-    signature = module.runtime.signature
-    shapes = [((steps,), shape) for _, shape in signature.inputs]
-    shapes += [((), shape) for _, shape in signature.static]
+    runtime = module.runtime
+    shapes = [((steps,), shape) for shape in runtime.input_sizes]
+    shapes += [((), shape) for shape in runtime.static_sizes]
     inputs = {
         name: torch.randn(*lead, 1, *shape, generator=source, dtype=torch.float32)
         for name, (lead, shape) in zip(names, shapes, strict=True)

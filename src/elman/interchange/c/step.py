@@ -14,20 +14,21 @@ from torch import Tensor
 
 from elman.engines.base import Job
 from elman.engines.c.isa import AVX512
-from elman.engines.c.spelling import Spelling, accesses
+from elman.engines.c.matrices import MatrixSpelling
+from elman.engines.c.spelling import accesses
 from elman.engines.weights import WeightRate
 from elman.ir.graph import Node
 from elman.lowered.groups import unrolled_phase
 from elman.lowered.layout import Layout
 from elman.lowered.lower import Lowered, lower
-from elman.lowered.types import Acc, Access, Matrix, Part, Phase, Space
+from elman.lowered.types import Acc, Access, Matrix, Multiply, Part, Phase, Space
 from elman.plan.build import program
 
 TILE = 64  # rows of a matrix side by side, as in portable.h
 MOST_LANES = 16  # that a build can have: rows and arrays are padded to so many numbers
 
 
-class StepPrinter(Spelling):
+class StepPrinter(MatrixSpelling):
     """Prints one phase for one sample.
 
     Args:
@@ -47,7 +48,7 @@ class StepPrinter(Spelling):
         space, array, offset = access.region.space, access.region.array, access.offset
         if space in (Space.VECTOR, Space.SCALAR):
             return super().at(access)
-        if space in (Space.STATE, Space.GATHERED):
+        if space in (Space.STATE, Space.GATHERED, Space.LOCAL):
             base = f"{'n' if access.step and array not in self.layout.held else 'h'}{array}"
         elif space is Space.SCRATCH:
             base, offset = "scratch", offset + self.scratch
@@ -75,6 +76,8 @@ class StepPrinter(Spelling):
         return lines
 
     def _part(self, part: Part) -> list[str]:
+        if part.axes is not None:
+            return self.matrix_part(part)
         size, width = self.layout.size(part.gate_block), self.layout.padded(part.gate_block)
         calls: list[str] = []
         self._columns = []
@@ -96,6 +99,45 @@ class StepPrinter(Spelling):
         head = f"for (long u = 0; u < {size}; u += LANES) {{"
         return [*calls, head, *("    " + line for line in lines), "}"]
 
+    def matrix_part(self, part: Part) -> list[str]:
+        """See :meth:`MatrixSpelling.matrix_part`; of as many lanes as the text is compiled for."""
+        assert part.axes is not None
+        rows, columns = part.axes
+        vectors = f"(({columns} + LANES - 1) / LANES)"
+        before, in_row, in_vector, sums = self.matrix_body(part, columns, vectors)
+        by_row, by_column, of_all = sums["rows"], sums["columns"], sums[None]
+        loop = [
+            *(f"V a{number}[{vectors}];" for number, _ in by_column),
+            *(
+                f"for (long j = 0; j < {vectors}; j++) a{number}[j] = bc(0);"
+                for number, _ in by_column
+            ),
+            *(f"V a{number} = {{0}};" for number, _ in of_all),
+            *before,
+            f"for (long i = 0; i < {rows}; i++) {{",
+            *(f"    V a{number} = {{0}};" for number, _ in by_row),
+            *("    " + line for line in in_row),
+            f"    for (long j = 0; j < {vectors}; j++) {{",
+            "        const long u = j * LANES; (void)u;",
+            *("        " + line for line in in_vector),
+            "    }",
+            *(
+                f"    ({self.at(access)})[i] = total_of(a{number});"
+                for number, statement in by_row
+                for access in statement.accesses
+            ),
+            "}",
+            *(line for n, s in by_column for line in self.column_results(n, s, vectors)),
+            *(
+                f"{self.element(access)} = total_of(a{number});"
+                for number, statement in of_all
+                for access in statement.accesses
+            ),
+        ]
+        products = [s for s in part.body if isinstance(s, Multiply)]
+        lines = [*(loop if in_vector else ()), *(l for s in products for l in self.multiply(s))]
+        return ["{", *("    " + line for line in lines), "}"] if lines else []
+
 
 @dataclass(eq=False)
 class LayerText:
@@ -104,9 +146,11 @@ class LayerText:
     Args:
         name: of what is defined in C: ``model_l0``.
         job: of one layer in inference.
-        weights: in declared order.
+        weights: in declared order, in float64.
+        constants: values that the last states hold, [n] each.
 
     Attributes:
+        variables: states that a sequence changes, or that its caller sets.
         matrices: C name, and the array, of each matrix.
         lines: of the function's body.
         scratch, scalars, sums_size: numbers of the memory for each.
@@ -115,6 +159,7 @@ class LayerText:
     name: str
     job: Job
     weights: Sequence[Tensor]
+    constants: Sequence[Tensor] = ()
     matrices: dict[tuple[Matrix, bool], tuple[str, Tensor]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     scratch: int = 0
@@ -125,6 +170,7 @@ class LayerText:
         lanes = AVX512.lanes(self.job.spec.dtype)
         self._lowered: Lowered = lower(program(self.job.pair, self.job.spec), lanes)
         self.layout: Layout = self._lowered.layout
+        self.variables = range(len(self.layout.state_widths) - len(self.constants))
         self.chunk = self._lowered.forward.chunk_row
         self._rate = WeightRate(self.job)
         self._values: dict[Node, Tensor] = {}
@@ -148,9 +194,7 @@ class LayerText:
     def _value(self, value: Node) -> Tensor:
         """A value of weight rate."""
         if value not in self._values:
-            with torch.no_grad():
-                weights = [w.detach().double() for w in self.weights]
-                self._values |= self._rate.values(weights, (value,))
+            self._values |= self._rate.values(self.weights, (value,))
         return self._values[value]
 
     def vectors(self) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from elman.engines.packed import Packed
-from elman.nn.call.layout import Layout, MatrixShapes
+from elman.nn.call.layout import Layout, MatrixShapes, NamedAxes
 from elman.nn.call.packing import Rows
 from elman.nn.call.signature import Signature
 from elman.nn.options.base import StepValues
@@ -69,12 +69,29 @@ class Runtime(NamedTuple):
         return 2 if matrix else len(self.signature.states[0][1])
 
     @property
+    def input_sizes(self) -> list[tuple[int, ...]]:
+        """Size of each input of one sample, as a caller gives it."""
+        return _outer_sizes(self.signature.inputs, self.matrices and self.matrices.inputs)
+
+    @property
+    def static_sizes(self) -> list[tuple[int, ...]]:
+        """Size of each static input of one sample."""
+        return _outer_sizes(self.signature.static, self.matrices and self.matrices.static)
+
+    @property
     def state_sizes(self) -> list[tuple[int, ...]]:
         """Size of each state of one sample, as a caller gives and gets it."""
-        sizes = [tuple(size) for _, size in self.signature.states]
-        if self.matrices is None or not self.matrices.states:
-            return sizes
-        return [axes or size for size, (_, axes) in zip(sizes, self.matrices.states, strict=True)]
+        return _outer_sizes(self.signature.states, self.matrices and self.matrices.states)
+
+
+def _outer_sizes(
+    entries: Sequence[tuple[str, tuple[int, ...]]], matrices: Sequence[NamedAxes] | None
+) -> list[tuple[int, ...]]:
+    """Sizes of values of one sample where a matrix has two axes."""
+    sizes = [tuple(size) for _, size in entries]
+    if not matrices:
+        return sizes
+    return [axes or size for size, (_, axes) in zip(sizes, matrices, strict=True)]
 
 
 @dataclass
