@@ -238,7 +238,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "accuracies": studied.accuracies,
     "epochs of words": studied.epochs,
     "test of words": studied.tested,
-    "matrices": studied.matrices,
+    "training of matrices": studied.matrices,
     "bf16": partial(studied.bf16, "cases"),
     "bf16 of others": partial(studied.bf16, "others"),
     "bf16 of users": partial(studied.bf16, "users"),

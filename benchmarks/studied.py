@@ -9,6 +9,7 @@ from benchmarks.pictures import RESULTS, rows_of
 from benchmarks.rows import Row, read_rows
 from benchmarks.scripts.bf16 import CASES, USERS
 from benchmarks.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LOOP, ONE_HEAD
+from benchmarks.suites.matrices import FORMS_IN_TORCH, MATRICES, TRAIN
 
 MODELS = {  # of suite long, in the order of the page: name of a row, baseline and its name
     GRU: ("GRU, 17 984 samples of speech", "torch", "`torch.nn.GRU`"),
@@ -114,16 +115,24 @@ def tested() -> str:
 
 
 def matrices() -> str:
-    """A table of the gated delta rule: a training step of elman, of a loop and of chunks."""
-    lines = ["| T, B, heads, K = V | elman | loop | chunks of 64 |", "|---|---:|---:|---:|"]
-    for case, row in script_rows("matrices").items():
-        elman, loop, chunks = (row["seconds"][name] for name in ("elman", "loop", "chunks"))
-        times = [duration(run["median"]) for run in (elman, loop, chunks)]
-        gains = [run["median"] / elman["median"] for run in (loop, chunks)]
-        quartiles = f"{1000 * elman['q1']:.1f}–{1000 * elman['q3']:.1f}"
-        cells = [f"{times[0]} ({quartiles})", f"{times[1]} ({gains[0]:.0f}x)"]
-        cells.append(f"{times[2]} ({gains[1]:.1f}x)")
-        lines.append(f"| {case.replace(',', ', ')} | {' | '.join(cells)} |")
+    """A table of suite matrices: a training step of elman, and of each form in torch."""
+    lines = [
+        "| cell | T, B, rows, columns | elman | loop | chunks | compiled chunks |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    rows = rows_of("matrices")
+    for case in MATRICES.cases:
+        if case.measure is not TRAIN or case.quick:
+            continue
+        spread = rows[case.name]["seconds"]
+        elman = spread[OURS]
+        texts = [f"{duration(elman['median'])} ({duration(elman['q1'])}–{duration(elman['q3'])})"]
+        for form in FORMS_IN_TORCH:
+            slow = spread.get(form, {}).get("median")
+            gain = f" ({slow / elman['median']:.1f}x)" if slow else ""
+            texts.append(f"{duration(slow)}{gain}" if slow else "–")
+        sizes = f"{case.T}, {case.B}, {case.input_size}, {case.H}"
+        lines.append(f"| `{case.cell}` | {sizes} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 

@@ -39,7 +39,7 @@ def test_outputs_are_kept(path):
     assert {"image/png", "image/svg+xml"} <= shown
 
 
-@pytest.mark.slow
+@pytest.mark.long  # most of its code is that of pages, which tests/test_site.py runs
 @by_name
 def test_runs(path, tmp_path):
     """In an empty kernel; each cell shows what the kept outputs show, by kind."""

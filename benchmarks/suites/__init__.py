@@ -13,6 +13,7 @@ from benchmarks.suites.ecornn import ECORNN
 from benchmarks.suites.foundation import FOUNDATION
 from benchmarks.suites.layers import LAYERS, STREAMS
 from benchmarks.suites.long import LONG
+from benchmarks.suites.matrices import MATRICES
 from benchmarks.suites.memory import MEMORY
 from benchmarks.suites.minibatch import MINIBATCH
 from benchmarks.suites.persistent import PERSISTENT
@@ -39,6 +40,7 @@ _ALL = (
     PERSISTENT,
     USERS,
     CELLS,
+    MATRICES,
 )
 SUITES = {suite.name: suite for suite in _ALL}
 

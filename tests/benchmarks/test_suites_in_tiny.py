@@ -21,7 +21,7 @@ from benchmarks.peers import remote
 from benchmarks.programs import Program
 from benchmarks.rows import Row, read_rows
 from benchmarks.studies import learning
-from benchmarks.suites import SUITES, layers
+from benchmarks.suites import SUITES, layers, matrices
 from benchmarks.table import CASE, words
 from benchmarks.workloads import fitting, language
 from scripts import run_program_forked
@@ -85,6 +85,7 @@ def in_tiny(monkeypatch, tmp_path, two_classes) -> None:
     monkeypatch.setattr(layers, "remote", lambda *words: layers.layered(*words[:2]))
     for known in (contestants.CONTESTANTS, fitting.FITTERS):
         monkeypatch.setitem(known, "compiled", absent)
+    monkeypatch.setattr(matrices, "BACKEND", "aot_eager")  # a tenth of the time
     for module in (memory, starting):
         monkeypatch.setattr(module, "run_program", run_forked)
     monkeypatch.setattr(report, "_charts", lambda page: [])  # most of the time; see below
@@ -108,6 +109,7 @@ def shown(suite: Suite, path: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # dynamo's
 @pytest.mark.usefixtures("in_tiny")
 @pytest.mark.parametrize("suite", SUITES.values(), ids=lambda suite: suite.name)
 def test_a_suite_runs_to_its_end(suite, benchmarks, tmp_path):

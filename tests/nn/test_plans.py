@@ -150,6 +150,59 @@ def test_gradients_of_prepared_calls(name):
         assert_all_close(gradients(), want)
 
 
+SEVERAL: dict[str, Any] = {  # cells of several inputs: sizes, inputs of a sample at a step
+    "gated_delta_net": ((4, 3), [(4,), (4,), (3,), (), ()]),
+    "mlstm": ((4, 3), [(4,), (4,), (3,), (), ()]),
+    "gru_d": ((5, 6), [(5,), (5,), (5,)]),
+}
+
+
+def _laid_out(value: torch.Tensor, layout: str) -> torch.Tensor:
+    if layout == "one sample":
+        return value[:, 0].contiguous()
+    if layout == "batch first":
+        return value.transpose(0, 1).contiguous()
+    return value.transpose(0, 1).contiguous().transpose(0, 1) if layout == "transposed" else value
+
+
+@pytest.mark.parametrize("layout", ["usual", "batch first", "one sample", "transposed"])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_prepared_calls_of_several_inputs(name, layout):
+    """With gradients and without, of one step and of more; each call, other numbers."""
+    need_engine("c")
+    (sizes, shapes), cell = SEVERAL[name], getattr(elman.cells, name)
+    more = {"mean": torch.linspace(-1, 1, 5)} if name == "gru_d" else {}
+    net = elman.Recurrent(cell, *sizes, engine="c", batch_first=layout == "batch first", **more)
+    oracle = copy.deepcopy(net)
+    oracle.engine = "reference"
+    state = None
+    for T, trains in [(1, False), (3, True)] * 4:
+        xs = [torch.randn(T, 2, *shape).sigmoid() for shape in shapes]
+        xs = [_laid_out(value, layout).requires_grad_(trains) for value in xs]
+        leaves = [*xs, *net.parameters()] if trains else []
+        results = []
+        for module in (net, oracle):
+            with torch.set_grad_enabled(trains):
+                out, last = module(tuple(xs), state)
+            values = [out, *tree_leaves(last)]
+            own = [*xs, *module.parameters()] if leaves else []
+            grads = torch.autograd.grad(sum((v**2).sum() for v in values), own) if own else ()
+            results.append([*(value.detach() for value in values), *grads])
+        assert_all_close(results[0], results[1])
+        state = tuple(value.detach() for value in tree_leaves(last))
+        state = state if len(state) > 1 else state[0]
+
+
+def test_masks_are_numbers_in_each_call():
+    """An input of truth values, which kernels cannot read, in calls that came before."""
+    need_engine("c")
+    net = elman.Recurrent(elman.cells.mgu, *SIZES, engine="c")
+    for _ in range(4):
+        x = torch.rand(3, 2, SIZES[0]) > 0.5
+        with torch.no_grad():
+            assert_equal(net(x), net(x.float()))
+
+
 PLANNED: dict[str, tuple[Any, Any]] = {  # a module, and the options of a call of it [3, 2, I]
     "reset": (lambda: elman.LSTM(*SIZES, 2), lambda net: {"reset": torch.tensor([[1, 0]] * 3)}),
     "reset to initial": (

@@ -118,8 +118,8 @@ class _Layer:
 
     Attributes:
         kernel: of the layer.
-        x, out, tape, arena, h0, last, dy, dlast, dx, dst: where arguments begin.
-        st, w, dw: slices of the arguments: states of all steps, weights and their gradients.
+        out, tape, arena, h0, last, dy, dlast, dst: where arguments begin.
+        x, dx, st, w, dw: slices of the arguments: inputs, states of all steps, weights, gradients.
         weights: which of all weights are its.
         saved: which of all saved tensors are its.
         tape_size: (elements).
@@ -127,7 +127,7 @@ class _Layer:
         skip: (bytes) of the states before the first step in the output's memory.
         saves_output: whether the output is saved by itself, for the layer above.
         sequences, output: allocate those of a call.
-        like_x, like_weights: allocate gradients of the input and of each weight; None where none is
+        like_inputs, like_weights: allocate gradients of each input and weight; None where none is
             wanted.
     """
 
@@ -135,7 +135,8 @@ class _Layer:
         places, results, supply = kernel.places, kernel.results, kernel.supply
         (T, B, rows), count = call.sizes, len(call.weights)
         self.kernel, self.weights = kernel, slice(first, first + count)
-        self.x, self.out, self.dx = places["in"], places["out"], places["din"]
+        self.out, inputs = places["out"], len(call.inputs)
+        self.x, self.dx = (slice(at, at + inputs) for at in (places["in"], places["din"]))
         self.h0, self.last, self.dy = places["h0"], places["last"], places["dy"]
         self.dst, self.dlast = places["dst"], places["dlast"]
         self.arena, self.tape = places["arena"], places["tape"]
@@ -150,7 +151,7 @@ class _Layer:
         self.saved = slice(saved, saved + len(shapes) + self.saves_output + 1)
         self.sequences = [supply.maker(shape) for shape in shapes]
         self.output = supply.maker((T, B, results.output_width))
-        self.like_x, self.like_weights = results.gradient_makers(call)
+        self.like_inputs, self.like_weights = results.gradient_makers(call)
 
     def allocate(self, numbers: Any, saved: list[Tensor] | None) -> Tensor:
         """Memory of the output of a call, and of all that a backward needs.
@@ -256,12 +257,13 @@ class PreparedKernel(WrappedKernel):
 
     Attributes:
         bytes: workspaces, tapes and states of all steps of a call.
+        held: outputs and states of all steps that are no results, of calls without a backward.
     """
 
     def __init__(self, kernel: Kernel, members: Sequence[CKernel], call: Call) -> None:
         super().__init__(kernel)
         inputs, first, saved = call.inputs, 0, 0
-        self._input_layout = inputs[0].shape, inputs[0].stride()
+        self._input_layouts = [(x.shape, x.stride()) for x in inputs]
         self._layers: list[_Layer] = []
         for member in members:
             weights = call.weights[first : first + member.emitter.shape.weights]
@@ -286,7 +288,9 @@ class PreparedKernel(WrappedKernel):
         self.bytes = sum(m.workspace_bytes(T, B) + m.tape_bytes(T, B) for m in members)
         self._keeps_arenas = self.bytes <= MOST_BYTES
         self._free_buffers: deque[_CallBuffers] = deque(maxlen=2)
-        self._free_buffers.append(_CallBuffers(self._layers, call, workers(), self._keeps_arenas))
+        buffers = _CallBuffers(self._layers, call, workers(), self._keeps_arenas)
+        self.held = sum(value.nbytes for value in buffers.memory)
+        self._free_buffers.append(buffers)
         self._end = self._free_buffers.append if self._keeps_arenas else self._give_arenas_back
 
     def reads_in_place(self, call: Call) -> bool:
@@ -296,7 +300,7 @@ class PreparedKernel(WrappedKernel):
         pairs = [*zip(self._layers, buffers.blocks)]
         read = [at for layer, block in pairs for at in block[layer.w]]
         return (
-            buffers.blocks[0][self._layers[0].x] == call.inputs[0].data_ptr()
+            buffers.blocks[0][self._layers[0].x] == [*map(address, call.inputs)]
             and read == buffers.weights
         )
 
@@ -308,10 +312,9 @@ class PreparedKernel(WrappedKernel):
         except IndexError:  # other threads have them
             buffers = None
         if buffers is None or buffers.free != free:
-            x = call.inputs[0].as_strided(*self._input_layout)
-            buffers = _CallBuffers(
-                self._layers, call._replace(inputs=(x,)), free, self._keeps_arenas
-            )
+            inputs = [x.as_strided(*lies) for x, lies in zip(call.inputs, self._input_layouts)]
+            call = call._replace(inputs=tuple(inputs))
+            buffers = _CallBuffers(self._layers, call, free, self._keeps_arenas)
         weights = [*map(address, call.weights)]
         if weights != buffers.weights:
             buffers.weights = weights
@@ -334,8 +337,8 @@ class PreparedKernel(WrappedKernel):
         self._free_buffers.append(buffers)
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`; states are [layers, B, n], and x may lie as the transposed
-        input of the call that this was made for."""
+        """See :meth:`Kernel.forward`; states are [layers, B, n], and inputs may lie as those of the
+        call that this was made for, transposed."""
         buffers, states, layers = self._borrow(call), call.states, self._layers
         blocks, saved = buffers.blocks, list[Tensor]() if self._training else None
         last = [*map(self._like_state, states)]
@@ -343,13 +346,13 @@ class PreparedKernel(WrappedKernel):
         for index, h0, final, k, behind in self._states:
             block = blocks[index]
             block[h0], block[final] = begin[k] + behind, end[k] + behind
-        output = call.inputs[0]
-        blocks[0][layers[0].x] = output.data_ptr()
+        blocks[0][layers[0].x] = [*map(address, call.inputs)]
         if saved is None:
             output = layers[-1].allocate(blocks[-1], None)
         else:
-            for layer, block in zip(layers, blocks):
-                block[layer.x] = output.data_ptr()
+            output = layers[0].allocate(blocks[0], saved)
+            for layer, block in zip(layers[1:], blocks[1:]):
+                block[layer.x] = (output.data_ptr(),)
                 output = layer.allocate(block, saved)
         for function, _, block_address, team in buffers.calls:
             stolen = function(block_address)
@@ -371,10 +374,10 @@ class PreparedKernel(WrappedKernel):
             block, layer = blocks[index], layers[index]
             block[layer.dst + k] = begin[k] + behind
             block[layer.dlast + k] = end[k] + behind if end[k] else 0
-        d_weights: list[Tensor | None] = []
+        d_inputs, d_weights = list[Tensor | None](), list[Tensor | None]()
         for index in reversed(range(len(layers))):
             layer, block = layers[index], blocks[index]
-            x = layers[index - 1].output_of(saved) if index else call.inputs[0]
+            inputs = (layers[index - 1].output_of(saved),) if index else call.inputs
             dy, t, row = self._no_dy, 0, 0
             if d is not None:
                 dy, t, row = rows_of(d, layer.kernel.joined_dy)
@@ -384,9 +387,9 @@ class PreparedKernel(WrappedKernel):
                 tape = tape.clone()
             sequences = saved[layer.saved.start :][: len(layer.sequences)]
             block[layer.st] = [*map(address, sequences)]
-            block[layer.x], block[layer.tape] = x.data_ptr(), tape.data_ptr()
-            d = None if layer.like_x is None else layer.like_x(x)
-            block[layer.dx] = 0 if d is None else d.data_ptr()
+            block[layer.x], block[layer.tape] = [*map(address, inputs)], tape.data_ptr()
+            d_inputs = [make and make(x) for make, x in zip(layer.like_inputs, inputs)]
+            block[layer.dx], d = [*map(address_or_null, d_inputs)], d_inputs[0]
             pairs = zip(layer.like_weights, call.weights[layer.weights])
             grads = [None if make is None else make(weight) for make, weight in pairs]
             block[layer.dw] = [*map(address_or_null, grads)]
@@ -399,7 +402,7 @@ class PreparedKernel(WrappedKernel):
                 full = tape.untyped_storage().nbytes() == tape.nbytes
                 layer.kernel.tapes.append(tape if full else full_storage(tape))
         self._end(buffers)
-        return Gradients((d,), tuple(d_states), tuple(d_weights))
+        return Gradients(tuple(d_inputs), tuple(d_states), tuple(d_weights))
 
 
 def prepare(kernel: Kernel, members: Sequence[CKernel], call: Call) -> Kernel:
@@ -410,9 +413,10 @@ def prepare(kernel: Kernel, members: Sequence[CKernel], call: Call) -> Kernel:
         kernel, members, call: as of :class:`PreparedKernel`.
     """
     training = {member.spec.training for member in members}
-    single = all(m.emitter.shape.inputs == 1 and not m.results.scalar_output for m in members)
-    if not call.sizes[2] or not single or len(training) > 1:
+    single = len(members) == 1 or len(call.inputs) == 1
+    scalar = any(member.results.scalar_output for member in members)
+    if not call.sizes[2] or not single or scalar or len(training) > 1:
         return kernel
     result = PreparedKernel(kernel, members, call)
-    serves = result.reads_in_place(call) and (result.bytes <= MOST_BYTES or training == {True})
+    serves = result.reads_in_place(call) and (result.held <= MOST_BYTES or training == {True})
     return result if serves else kernel

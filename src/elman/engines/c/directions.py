@@ -150,6 +150,7 @@ class DirectionPrinter:
         first = [
             f"memcpy(c->st[{i}], c->h0[{i}], sizeof(T) * c->B * {width});"
             for i, width in enumerate(self.layout.state_widths)
+            if i not in self.layout.matrices
         ]
         return [
             *_alone(first),
@@ -164,7 +165,6 @@ class DirectionPrinter:
             "    tell((Head *)c, w, t0 + n);",
             "}",
             "if (!w->id) last_states(c);",
-            *self.matrices.last(),
         ]
 
     def _backward(self) -> list[str]:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elman.engines.c.spelling import MATRIX_ROWS, matrix_address
+from elman.engines.c.spelling import (
+    MATRIX_ROWS,
+    matrix_address,
+    matrix_pointer,
+    pointers_size,
+)
 from elman.lowered.layout import Layout
 from elman.lowered.types import Direction, Space
 
@@ -13,8 +18,8 @@ class MatrixStates:
     """Spells what one direction does with matrices per sample.
 
     One worker runs all steps of a chunk of one sample before it takes the next. The forward keeps
-    matrices before and behind each chunk; a backward begins each chunk with those before it, and
-    computes those of its steps again.
+    the matrices before each chunk; a backward begins each chunk with these, and computes those of
+    its steps again.
 
     Attributes:
         by_sample: whether a part of the direction is over a matrix, so that steps run sample by
@@ -22,7 +27,8 @@ class MatrixStates:
     """
 
     def __init__(self, layout: Layout, direction: Direction) -> None:
-        self._layout, self._arrays = layout, sorted(layout.matrices)
+        self._layout = layout
+        self._widths = {array: layout.state_widths[array] for array in sorted(layout.matrices)}
         self._forward = direction.name == "forward"
         self._space = Space.LOCAL if direction.replay is None else Space.REPLAYED
         self.by_sample = any(part.axes for part in direction.parts)
@@ -31,7 +37,8 @@ class MatrixStates:
         """C text that adds the elements of a worker's matrices, which lie before its scalars."""
         if not self.by_sample:
             return ""
-        return f" + {MATRIX_ROWS[self._space]} * {self._layout.matrix_rows}"
+        pointers = pointers_size(self._layout) if self._space is Space.LOCAL else 0
+        return f" + {MATRIX_ROWS[self._space]} * {self._layout.matrix_rows} + {pointers}"
 
     def size(self) -> list[str]:
         """C line that adds a worker's matrices to its scalars, in whole cache lines."""
@@ -56,19 +63,17 @@ class MatrixStates:
             before, after: of the other phases, if they run sample by sample.
         """
         forwards = "for (long t = t0; t < t0 + n; t++)"
-        replays = self._space is Space.REPLAYED
         lines = _of_active(forwards, before)
-        if replays or self._forward:
-            lines += self._copies("t0 / c->chunk", "0" if replays else "t0 & 1", load=True)
-        if replays:
+        if self._space is Space.REPLAYED:
+            for array, width in self._widths.items():
+                here = matrix_address(self._layout, array, self._space, "0")
+                kept = self._kept(array, "t0 / c->chunk")
+                lines.append(f"memcpy({here}, {kept}, sizeof(T) * {width});")
             lines += _of_active(forwards, again)
+        elif self._forward:
+            lines += self._ends()
+            steps = [*self._pointers(), *steps]
         lines += [*_of_active(loop, steps), *_of_active(forwards, after)]
-        if self._forward:
-            lines += [
-                "long stop = t0 + n;",
-                "while (stop > t0 && size_at(c, stop - 1) < e) stop--;",
-                *self._copies("t0 / c->chunk + 1", "stop & 1", load=False),
-            ]
         return [
             "int lead = 1;",
             "long s = c->split ? w->id : 0, shares = c->split ? c->shares : 1;",
@@ -79,25 +84,44 @@ class MatrixStates:
             "    }",
         ]
 
-    def _copies(self, chunk: str, row: str, *, load: bool) -> list[str]:
-        """C lines that copy a sample's matrices from (``load``) or to where they are kept."""
-        lines: list[str] = []
-        for array in self._arrays:
-            width = self._layout.state_widths[array]
-            at_hand = matrix_address(self._layout, array, self._space, row)
-            kept = f"c->st[{array}] + ((({chunk}) & c->ring[{array}]) * c->B + b0) * {width}"
-            target, source = (at_hand, kept) if load else (kept, at_hand)
-            lines.append(f"memcpy({target}, {source}, sizeof(T) * {width});")
+    def _kept(self, array: int, chunk: str) -> str:
+        """C text of where a sample's matrix before a chunk is kept."""
+        row = f"(({chunk}) & c->ring[{array}]) * c->B + b0"
+        return f"c->st[{array}] + ({row}) * {self._widths[array]}"
+
+    def _ends(self) -> list[str]:
+        """C lines that say where a chunk of the forward reads its sample's first matrices and
+        writes the last ones, behind step ``stop``; those that a backward begins with are copied."""
+        lines = [
+            "long stop = t0 + n;",
+            "while (stop > t0 && size_at(c, stop - 1) < e) stop--;",
+        ]
+        for array, width in self._widths.items():
+            kept, behind = (self._kept(array, f"t0 / c->chunk{more}") for more in ("", " + 1"))
+            begin, end = (f"c->{name}[{array}] + b0 * {width}" for name in ("h0", "last"))
+            lines += [
+                f"T *first{array} = t0 ? {kept} : (T *)({begin});",
+                f"T *last{array} = t0 + n < c->T ? {behind} : {end};",
+            ]
+            if self._layout.program.spec.training:
+                lines.append(f"if (!t0) memcpy({kept}, first{array}, sizeof(T) * {width});")
+            copy = f"memcpy(last{array}, first{array}, sizeof(T) * {width});"
+            lines.append(f"if (stop == t0) {copy}")
         return lines
 
-    def last(self) -> list[str]:
-        """C lines that copy the matrices behind the last chunk to the last states, by worker 0."""
+    def _pointers(self) -> list[str]:
+        """C lines that set the pointers to the matrices before and behind step t."""
         lines: list[str] = []
-        for array in self._arrays:
-            width = f"c->B * {self._layout.state_widths[array]}"
-            chunks = "(c->T + c->chunk - 1) / c->chunk"
-            source = f"c->st[{array}] + (({chunks}) & c->ring[{array}]) * {width}"
-            lines.append(f"if (!w->id) memcpy(c->last[{array}], {source}, sizeof(T) * {width});")
+        for array in self._widths:
+            rows = [
+                matrix_address(self._layout, array, Space.LOCAL, f"({t}) & 1")
+                for t in ("t", "t + 1")
+            ]
+            before, behind = (matrix_pointer(self._layout, array, step) for step in (0, 1))
+            lines += [
+                f"{before} = t == t0 ? first{array} : {rows[0]};",
+                f"{behind} = t + 1 == stop ? last{array} : {rows[1]};",
+            ]
         return lines
 
 

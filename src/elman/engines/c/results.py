@@ -71,9 +71,10 @@ class Results:
         steps."""
 
         def shape(k: int, ring: int, width: int) -> tuple[int, int, int]:
-            if k in self._matrices:  # before and behind each chunk
-                chunks = -(-T // chunk)
-                return 1 + (chunks if ring < 0 or packed is not None else ring), B, width
+            if k in self._matrices:  # before each chunk
+                chunks = max(1, -(-T // chunk))
+                every = ring < 0 or packed is not None
+                return chunks if every else 2 if chunks > 1 else 0, B, width
             if packed is not None:
                 return 1, packed.batch + packed.rows * bool(ring), width
             return 1 + (T if ring < 0 else ring), B, width
@@ -99,15 +100,17 @@ class Results:
             return output.reshape(lead)
         return output if self.output_is_state else output.reshape(*lead, self.output_width)
 
-    def gradient_makers(self, call: Call) -> tuple[Maker | None, list[Maker | None]]:
-        """Allocators of the gradients of the first input, and of each weight, for calls like one;
-        None where a gradient is not wanted."""
-        tensors = (call.inputs[0], *call.weights)
+    def gradient_makers(self, call: Call) -> tuple[list[Maker | None], list[Maker | None]]:
+        """Allocators of the gradients of each input, and of each weight, for calls like one; None
+        where a gradient is not wanted."""
         makers = [
             self._supply.maker_like(tensor) if make == self._supply.like else make
-            for tensor, make in zip(tensors, (self._input_makers[0], *self._weight_makers))
+            for tensor, make in zip(
+                (*call.inputs, *call.weights), (*self._input_makers, *self._weight_makers)
+            )
         ]
-        return makers[0], makers[1:]
+        count = len(call.inputs)
+        return makers[:count], makers[count:]
 
     def gradients(self, call: Call) -> Gradients:
         """Memory of a call's gradients, None for what is not wanted."""

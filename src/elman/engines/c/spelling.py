@@ -88,6 +88,18 @@ def in_groups(groups: int, lines: list[str]) -> list[str]:
 MATRIX_ROWS = {Space.LOCAL: "2", Space.REPLAYED: "(c->chunk + 1)"}
 
 
+def pointers_size(layout: Layout) -> int:
+    """Elements of a worker's pointers to matrices before and behind a step, in whole cache lines;
+    they lie before its matrices."""
+    return -(-4 * len(layout.matrices) // 16) * 16
+
+
+def matrix_pointer(layout: Layout, array: int, step: int) -> str:
+    """C text of the pointer to the worker's sample's matrix before a step, or (1) behind it."""
+    before = f"{MATRIX_ROWS[Space.LOCAL]} * {layout.matrix_rows} + {pointers_size(layout)}"
+    return f"((T **)(sc - ({before})))[{2 * sorted(layout.matrices).index(array) + step}]"
+
+
 def matrix_address(layout: Layout, array: int, space: Space, row: str) -> str:
     """C text of a matrix of the worker's sample: they lie before the worker's scalars."""
     behind = sum(layout.matrix_row(k) for k in layout.matrices if k >= array)
@@ -120,9 +132,10 @@ class Spelling:
         """Name and text of the pointer to the matrix of the worker's sample before, or after, a
         step."""
         region, after = access.region, "t + 1" if access.step else "t"
-        row = f"({after}) & 1" if region.space is Space.LOCAL else f"{after} - t0"
-        address = matrix_address(self.layout, region.array, region.space, row)
-        return f"{'nx' if access.step else 'st'}{region.array}", address
+        name = f"{'nx' if access.step else 'st'}{region.array}"
+        if region.space is Space.LOCAL:
+            return name, matrix_pointer(self.layout, region.array, access.step)
+        return name, matrix_address(self.layout, region.array, region.space, f"{after} - t0")
 
     def stride(self, access: Access) -> str:
         """C text of the distance between rows."""

@@ -116,10 +116,10 @@ class CallPlan:
         self.settings = RunSettings(engine, share, module.residual, checkpoint, outputs)
         self.output_layout = runtime.stack.output_layout(outputs)
         self._bound: Bound = {}
-        single = len(signature.inputs) == len(self.output_layout.shapes) == 1 and not any(
+        single = len(self.output_layout.shapes) == 1 and not any(
             runner.cell.holds for runner in runtime.runners.values()
         )
-        self._usual = (  # x [T, B, n] alone goes in, and nothing happens to it on its way
+        self._usual = (  # inputs [T, B, n] alone go in, and nothing happens to them on their way
             single
             and signature.form.alike
             and not (
@@ -129,7 +129,7 @@ class CallPlan:
         )
         self._usual_kernel: BoundKernel | None = None
         self._zero_states: tuple[Tensor, ...] = ()  # of usual calls that are given no state
-        self._enters = True  # whether x is brought into the inner layout for them
+        self._enters = True  # whether inputs are brought into the inner layout for them
 
     def enter(
         self,
@@ -253,18 +253,20 @@ class CallPlan:
         """
         groups = [*self._bound.values()]
         single = len(groups) == 1 and len(groups[0].kernels) == 1
-        if not (self._usual and single and self.directions == 1 and isinstance(x, Tensor)):
-            return  # one input may come in a tuple
+        if not (self._usual and single and self.directions == 1):
+            return
         bound, layout = groups[0].kernels[0], self.layout
-        kernel, values = bound.kernel, layout.time_major(x)
+        kernel, inputs = bound.kernel, tuple([layout.time_major(value) for value in parts_of(x)])
         states = (
             [layout.enter_state(value, None) for value in parts_of(state)]
             if state is not None
             else []
         )
-        starts = tuple(states) or self._zeros(values.shape[1], values)
-        if all(tensor.is_contiguous() for tensor in (*states, *weights)):
-            call = Call((values,), starts, tuple(weights), stacked=True)
+        if any(value.dtype is torch.bool for value in (*inputs, *states)):
+            return  # masks become numbers in each call
+        starts = tuple(states) or self._zeros(inputs[0].shape[1], inputs[0])
+        if all(tensor.is_contiguous() for tensor in (*inputs[1:], *states, *weights)):
+            call = Call(inputs, starts, tuple(weights), stacked=True)
             kernel = registry.find(kernel.engine).prepare(kernel, call)
         if kernel is not bound.kernel:  # it writes to no state
             self._zero_states = () if states else starts
@@ -274,20 +276,18 @@ class CallPlan:
         self._usual_kernel = bound._replace(kernel=kernel)
 
     def _run_usual(
-        self, kernel: BoundKernel, x: Tensor, state: Any, weights: Sequence[Tensor]
+        self, kernel: BoundKernel, x: Any, state: Any, weights: Sequence[Tensor]
     ) -> tuple[Any, ...]:
-        """Run a usual call; x lies as the caller has it."""
+        """Run a usual call; inputs lie as the caller has them."""
         states = () if state is None else state if isinstance(state, (tuple, list)) else (state,)
         batched, batch_first = self.layout.batched, self.layout.batch_first
-        if self._enters and not batched:
-            x = x.unsqueeze(1)
-        elif self._enters and batch_first:
-            x = x.transpose(0, 1)
+        inputs = (x,) if isinstance(x, Tensor) else tuple(x)
+        if self._enters and (batch_first or not batched):
+            inputs = tuple([self.layout.time_major(value) for value in inputs])
         if not batched:
             states = [value.unsqueeze(1) for value in states]
-        starts = tuple(states) or self._zero_states or self._zeros(x.shape[1], x)
-        call = Call((x,), starts, tuple(weights), None, True)
-        output, last, _ = kernel.run(call)
+        starts = tuple(states) or self._zero_states or self._zeros(inputs[0].shape[1], inputs[0])
+        output, last, _ = kernel.run(Call(inputs, starts, tuple(weights), None, True))
         if not batched:
             output, last = output.squeeze(1), tuple([value.squeeze(1) for value in last])
         elif batch_first:
