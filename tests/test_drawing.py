@@ -10,7 +10,7 @@ import elman
 from elman import cell, cells, compiler
 from elman.drawing import _picture, draw
 from elman.drawing.collapse import collapse_norms, parameters_as_nodes
-from elman.drawing.layout import columns, layout, width_of
+from elman.drawing.layout import _Rows, columns, layout, width_of
 from elman.drawing.picture import BEFORE, spoken
 from elman.drawing.svg import _overlap, _Writer
 from elman.errors import InputError
@@ -215,6 +215,23 @@ def test_refusals(tmp_path):
         draw(3)
     with pytest.raises(InputError, match=r"draw writes \.svg, not \.png"):
         draw(cells.gru, tmp_path / "gru.png")
+
+
+@pytest.mark.parametrize("of", [cells.gru, cells.lstm_layernorm])
+def test_the_gain_of_an_exchange_is_counted_locally(of):
+    """Of any two neighbours: as many crossings fewer as a count of all says."""
+    drawn = made(of)
+    rows = _Rows(drawn, columns(drawn))
+    place = {key: index for row in rows.rows for index, key in enumerate(row)}
+    gains = []
+    for row in rows.rows:
+        for at in range(len(row) - 1):
+            gains.append(rows._gain(row[at], row[at + 1], place))
+            before = rows.crossings()
+            row[at], row[at + 1] = row[at + 1], row[at]
+            assert before - rows.crossings() == gains[-1]
+            row[at], row[at + 1] = row[at + 1], row[at]
+    assert min(gains) < 0 < max(gains)
 
 
 def test_factors_are_written_in_short():

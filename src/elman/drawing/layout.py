@@ -7,6 +7,7 @@ forward is laid out; the backward mirrors it.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -131,12 +132,12 @@ class _Rows:
         place = {key: index for row in self.rows for index, key in enumerate(row)}
         total = 0
         for row in self.rows:
-            ends = [
-                place[head]
-                for key in row
-                for head in sorted(self.right.get(key, ()), key=place.__getitem__)
-            ]
-            total += sum(a > b for i, a in enumerate(ends) for b in ends[i + 1 :])
+            ends: list[int] = []  # of the lines that begin above, in order
+            for key in row:
+                for head in sorted(place[head] for head in self.right.get(key, ())):
+                    at = bisect_right(ends, head)
+                    total += len(ends) - at
+                    ends.insert(at, head)
         return total
 
     def order(self) -> None:
@@ -160,19 +161,26 @@ class _Rows:
 
     def _swap(self) -> None:
         """Exchange neighbours while that removes crossings."""
-        best = self.crossings()
+        place = {key: index for row in self.rows for index, key in enumerate(row)}
         for _ in range(4):
-            before = best
+            swapped = False
             for row in self.rows:
                 for at in range(len(row) - 1):
-                    row[at], row[at + 1] = row[at + 1], row[at]
-                    count = self.crossings()
-                    if count < best:
-                        best = count
-                    else:
-                        row[at], row[at + 1] = row[at + 1], row[at]
-            if best == before:
+                    upper, lower = row[at], row[at + 1]
+                    if self._gain(upper, lower, place) > 0:
+                        row[at], row[at + 1] = lower, upper
+                        place[upper], place[lower] = at + 1, at
+                        swapped = True
+            if not swapped:
                 return
+
+    def _gain(self, upper: str, lower: str, place: Mapping[str, int]) -> int:
+        """How many crossings there are fewer once two neighbours have exchanged their places."""
+        gain = 0
+        for near in (self.before, self.right):
+            ends = [[place[end] for end in near.get(key, ())] for key in (upper, lower)]
+            gain += sum((a > b) - (a < b) for a, b in itertools.product(*ends))
+        return gain
 
     def heights(self) -> dict[str, float]:
         """y of everything: as near to its neighbours as the order and the room allow."""

@@ -15,6 +15,7 @@ _BETWEEN = 64.0  # between forward and backward
 _FOOT = 100.0
 _DOT = 5.0
 _SHARES = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1)  # where along a line its factor may stand
+_SHIFTS = (0.0, -8.0, 8.0, -15.0, 15.0, -24.0, 24.0)  # of a factor from its line
 _MIDDLE = 'dy="0.35em"'  # not every viewer knows dominant-baseline
 
 _STYLE = """
@@ -181,13 +182,16 @@ class _Writer:
             return
         piece = self._last(line, back)
         half = 3.4 * len(text) + 3
+        (left, right), (top, bottom) = ((min(ends), max(ends)) for ends in zip(*piece))
+        reach = left - half, top - 7 - max(_SHIFTS), right + half, bottom + 7 + max(_SHIFTS)
+        near = [box for box in self.boxes if _overlap(reach, box)]
         best: tuple[float, float, float] | None = None
         for share in _SHARES:
-            for shift in (0.0, -8.0, 8.0, -15.0, 15.0, -24.0, 24.0):
+            for shift in _SHIFTS:
                 x, y = _bezier(piece, share)
                 y += shift
                 box = (x - half, y - 7, x + half, y + 7)
-                cost = sum(_overlap(box, neighbour) for neighbour in self.boxes) + abs(shift) * 0.1
+                cost = sum(_overlap(box, neighbour) for neighbour in near) + abs(shift) * 0.1
                 if best is None or cost < best[0]:
                     best = (cost, x, y)
         assert best is not None
