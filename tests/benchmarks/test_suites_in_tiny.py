@@ -109,7 +109,7 @@ def shown(suite: Suite, path: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # dynamo's
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # dynamo's
 @pytest.mark.usefixtures("in_tiny")
 @pytest.mark.parametrize("suite", SUITES.values(), ids=lambda suite: suite.name)
 def test_a_suite_runs_to_its_end(suite, benchmarks, tmp_path):
