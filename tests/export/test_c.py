@@ -315,6 +315,21 @@ def test_the_makefile(tmp_path):
 
 
 @needs_compiler
+def test_the_check_knows_how_far_float32_is_off(tmp_path):
+    """Of a cell whose values grow in every step, 4e-5 in float32: the right code passes."""
+    torch.manual_seed(1)
+    net = elman.Recurrent(cells.ltc, 7, 7, learn_initial=True)
+    for value in net._initial():
+        torch.nn.init.normal_(value)
+    to_c(net, tmp_path)
+    words = ["make", "-C", str(tmp_path), "check"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    worst, largest = map(float, re.findall(r"[\d.]+e[+-]\d+", done.stdout))
+    assert worst > 2e-5 * largest
+
+
+@needs_compiler
 def test_fast_math_is_refused(tmp_path):
     """Under -ffast-math values would be wrong, without a warning."""
     to_c(elman.GRU(2, 3), tmp_path)
