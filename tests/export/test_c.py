@@ -330,6 +330,22 @@ def test_the_check_knows_how_far_float32_is_off(tmp_path):
 
 
 @needs_compiler
+@pytest.mark.parametrize("cell", [cells.mlstm, cells.m2rnn], ids=lambda cell: cell.name)
+def test_one_lane_does_nothing_undefined(cell, tmp_path):
+    """Under gcc's sanitizers: exponentials, logarithms, tanh, matrices."""
+    torch.manual_seed(0)
+    to_c(elman.Recurrent(cell, 5, 7), tmp_path)
+    flags = "-std=c99 -O0 -DLANES=1 -fsanitize=undefined -fno-sanitize-recover"
+    words = [CC, *flags.split(), "model.c", "model_check.c", "-o", "check"]
+    made = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if "ubsan" in made.stderr:
+        pytest.skip("this compiler has no sanitizer's library")
+    assert made.returncode == 0, made.stderr
+    done = subprocess.run(["./check"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_compiler
 def test_fast_math_is_refused(tmp_path):
     """Under -ffast-math values would be wrong, without a warning."""
     to_c(elman.GRU(2, 3), tmp_path)

@@ -47,6 +47,14 @@ LIBM_LANES(v_softplus, one > 20 ? one : LIBM(log1p)(LIBM(exp)(one)))
 #define EXP_BIAS 127
 #define EXP_SHIFT 23
 #endif
+/* whole numbers in the place of the exponent; C leaves it undefined to shift one number that is negative, or loses bits */
+#if VL > 1
+#define TO_EXPONENT(m) ((m) << EXP_SHIFT)
+#elif defined(ELMAN_F64)
+#define TO_EXPONENT(m) ((M)((uint64_t)(m) << EXP_SHIFT))
+#else
+#define TO_EXPONENT(m) ((M)((uint32_t)(m) << EXP_SHIFT))
+#endif
 /* e^r - 1 for x = n ln 2 + r, |r| <= ln 2 / 2; n is in the low bits of *m */
 INLINE V exp_rest(V x, V *m) {
     *m = x * (T)1.44269504088896341 + (T)EXP_MAGIC;
@@ -83,22 +91,22 @@ INLINE V v_exp(V x) {
 #else
     M k = bits(m) - bits(bc((T)EXP_MAGIC));
     M half = k >> 1;
-    V low = value((half + EXP_BIAS) << EXP_SHIFT);
-    V high = value((k - half + EXP_BIAS) << EXP_SHIFT);
+    V low = value(TO_EXPONENT(half + EXP_BIAS));
+    V high = value(TO_EXPONENT(k - half + EXP_BIAS));
     return p * low * high;
 #endif
 }
 /* tanh |x| = e / (e + 2) with e = exp(2|x|) - 1, put together without cancellation; 1 from 10 (20) on */
 INLINE V v_tanh(V x) {
     V a = lesser(bc(sizeof(T) == 4 ? 10 : 20), v_abs(x)), m;
-    V r = exp_rest(a + a, &m), n = value((bits(m) << EXP_SHIFT) + bits(bc(1)));
+    V r = exp_rest(a + a, &m), n = value(TO_EXPONENT(bits(m)) + bits(bc(1)));
     V e = r * n + (n - (T)1);
     return with_sign(e / (e + (T)2), x);
 }
 /* the same e, halved: 2^n / 2 is finite where exp is; -1 from -20 (-40) on */
 INLINE V v_expm1(V x) {
     V m, r = exp_rest(lesser(bc((T)EXP_HIGH), larger(bc(sizeof(T) == 4 ? -20 : -40), x)), &m);
-    V half = value((bits(m) << EXP_SHIFT) + bits(bc((T)0.5)));
+    V half = value(TO_EXPONENT(bits(m)) + bits(bc((T)0.5)));
     V e = r * half + (half - (T)0.5);
     return with_sign(e + e, x);
 }
@@ -134,7 +142,7 @@ INLINE V v_log(V x) {
     M tiny = y < least;
     y = pick(tiny, y * WHOLE, y);
     M k = (bits(y) - bits(bc((T)0.70710678118654752))) >> EXP_SHIFT;
-    V f = value(bits(y) - (k << EXP_SHIFT)) - (T)1;
+    V f = value(bits(y) - TO_EXPONENT(k)) - (T)1;
     V n = value(k + bits(bc((T)EXP_MAGIC))) - pick(tiny, bc((T)EXP_MAGIC + EXP_SHIFT), bc((T)EXP_MAGIC));
     V found = n * high + (n * low + log_near_one(f));
     V other = pick(x < (T)0, bc((T)NAN), pick(x == (T)0, bc(-(T)INFINITY), x));
