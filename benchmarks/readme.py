@@ -239,6 +239,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "epochs of words": studied.epochs,
     "test of words": studied.tested,
     "training of matrices": studied.matrices,
+    "stream of matrices": studied.stream,
     "bf16": partial(studied.bf16, "cases"),
     "bf16 of others": partial(studied.bf16, "others"),
     "bf16 of users": partial(studied.bf16, "users"),

@@ -9,7 +9,7 @@ from benchmarks.pictures import RESULTS, rows_of
 from benchmarks.rows import Row, read_rows
 from benchmarks.scripts.bf16 import CASES, USERS
 from benchmarks.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LOOP, ONE_HEAD
-from benchmarks.suites.matrices import FORMS_IN_TORCH, MATRICES, TRAIN
+from benchmarks.suites.matrices import FORMS_IN_TORCH, MATRICES, STREAM, TRAIN
 
 MODELS = {  # of suite long, in the order of the page: name of a row, baseline and its name
     GRU: ("GRU, 17 984 samples of speech", "torch", "`torch.nn.GRU`"),
@@ -134,6 +134,14 @@ def matrices() -> str:
         sizes = f"{case.T}, {case.B}, {case.input_size}, {case.H}"
         lines.append(f"| `{case.cell}` | {sizes} | {' | '.join(texts)} |")
     return "\n".join(lines)
+
+
+def stream() -> str:
+    """The time of a step of the stream of suite matrices."""
+    (case,) = (case for case in MATRICES.cases if case.measure is STREAM)
+    rows = rows_of("matrices")
+    elman, loop = (duration(rows.seconds(case.name, name) / case.T) for name in (OURS, "loop"))
+    return f"{elman} ({loop} in the loop)"
 
 
 def language_cells() -> str:

@@ -41,10 +41,7 @@ def enter_matrices(name: str, problem: Problem) -> Contestant | str:
     """One in torch, or elman's cell; or why there is none."""
     case, forms = problem.case, FORMS[problem.case.cell]
     first, *names = forms.names
-    leaves = {first: problem.x}
-    for key in names:  # of as many steps as the case has: agreement may be of the first ones
-        leaf = problem.weights[key]
-        leaves[key] = leaf if key == forms.static else leaf[: case.T]
+    leaves = {first: problem.x, **{key: problem.weights[key] for key in names}}
     if name.startswith(OURS):
         return _elman(name, problem, leaves)
     if name == LOOP:

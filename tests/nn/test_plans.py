@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils._pytree import tree_leaves
 
 import elman
+from elman.engines.c.arguments import PreparedKernel
 from elman.nn.call.plan import CallPlan
 from helpers import forced, need_engine
 from kinds import (
@@ -179,18 +180,20 @@ def test_prepared_calls_of_several_inputs(name, layout):
     for T, trains in [(1, False), (3, True)] * 4:
         xs = [torch.randn(T, 2, *shape).sigmoid() for shape in shapes]
         xs = [_laid_out(value, layout).requires_grad_(trains) for value in xs]
-        leaves = [*xs, *net.parameters()] if trains else []
         results = []
         for module in (net, oracle):
             with torch.set_grad_enabled(trains):
                 out, last = module(tuple(xs), state)
             values = [out, *tree_leaves(last)]
-            own = [*xs, *module.parameters()] if leaves else []
-            grads = torch.autograd.grad(sum((v**2).sum() for v in values), own) if own else ()
+            loss, leaves = sum((v**2).sum() for v in values), [*xs, *module.parameters()]
+            grads = torch.autograd.grad(loss, leaves) if trains else ()
             results.append([*(value.detach() for value in values), *grads])
         assert_all_close(results[0], results[1])
         state = tuple(value.detach() for value in tree_leaves(last))
         state = state if len(state) > 1 else state[0]
+    plans = [plan for _, plan in net.runtime.plans._plans.values()]
+    prepared = [isinstance(plan._usual_kernel.kernel, PreparedKernel) for plan in plans]
+    assert all(prepared) == (layout in ("usual", "one sample"))
 
 
 def test_masks_are_numbers_in_each_call():

@@ -175,7 +175,7 @@ class _Rows:
                 return
 
     def _gain(self, upper: str, lower: str, place: Mapping[str, int]) -> int:
-        """How many crossings there are fewer once two neighbours have exchanged their places."""
+        """The number of crossings that an exchange of two neighbours removes."""
         gain = 0
         for near in (self.before, self.right):
             ends = [[place[end] for end in near.get(key, ())] for key in (upper, lower)]

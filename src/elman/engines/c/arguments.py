@@ -257,7 +257,8 @@ class PreparedKernel(WrappedKernel):
 
     Attributes:
         bytes: workspaces, tapes and states of all steps of a call.
-        held: outputs and states of all steps that are no results, of calls without a backward.
+        intermediate_bytes: of calls without a backward: outputs and states of all steps that are
+            no results.
     """
 
     def __init__(self, kernel: Kernel, members: Sequence[CKernel], call: Call) -> None:
@@ -289,7 +290,7 @@ class PreparedKernel(WrappedKernel):
         self._keeps_arenas = self.bytes <= MOST_BYTES
         self._free_buffers: deque[_CallBuffers] = deque(maxlen=2)
         buffers = _CallBuffers(self._layers, call, workers(), self._keeps_arenas)
-        self.held = sum(value.nbytes for value in buffers.memory)
+        self.intermediate_bytes = sum(value.nbytes for value in buffers.memory)
         self._free_buffers.append(buffers)
         self._end = self._free_buffers.append if self._keeps_arenas else self._give_arenas_back
 
@@ -418,5 +419,7 @@ def prepare(kernel: Kernel, members: Sequence[CKernel], call: Call) -> Kernel:
     if not call.sizes[2] or not single or scalar or len(training) > 1:
         return kernel
     result = PreparedKernel(kernel, members, call)
-    serves = result.reads_in_place(call) and (result.held <= MOST_BYTES or training == {True})
+    serves = result.reads_in_place(call) and (
+        result.intermediate_bytes <= MOST_BYTES or training == {True}
+    )
     return result if serves else kernel

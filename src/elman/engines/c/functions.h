@@ -47,7 +47,8 @@ LIBM_LANES(v_softplus, one > 20 ? one : LIBM(log1p)(LIBM(exp)(one)))
 #define EXP_BIAS 127
 #define EXP_SHIFT 23
 #endif
-/* whole numbers in the place of the exponent; C leaves it undefined to shift one number that is negative, or loses bits */
+/* Whole numbers shifted to where the exponent stands. A shift of a negative number, or one that loses bits, is undefined in C
+ * unless it is a vector's: a single number is shifted as an unsigned one. */
 #if VL > 1
 #define TO_EXPONENT(m) ((m) << EXP_SHIFT)
 #elif defined(ELMAN_F64)

@@ -67,8 +67,8 @@ class MatrixStates:
         if self._space is Space.REPLAYED:
             for array, width in self._widths.items():
                 here = matrix_address(self._layout, array, self._space, "0")
-                kept = self._kept(array, "t0 / c->chunk")
-                lines.append(f"memcpy({here}, {kept}, sizeof(T) * {width});")
+                source = self._checkpoint(array, "t0 / c->chunk")
+                lines.append(f"memcpy({here}, {source}, sizeof(T) * {width});")
             lines += _of_active(forwards, again)
         elif self._forward:
             lines += self._ends()
@@ -84,27 +84,29 @@ class MatrixStates:
             "    }",
         ]
 
-    def _kept(self, array: int, chunk: str) -> str:
-        """C text of where a sample's matrix before a chunk is kept."""
+    def _checkpoint(self, array: int, chunk: str) -> str:
+        """C text of the address at which a sample's matrix before a chunk is saved."""
         row = f"(({chunk}) & c->ring[{array}]) * c->B + b0"
         return f"c->st[{array}] + ({row}) * {self._widths[array]}"
 
     def _ends(self) -> list[str]:
-        """C lines that say where a chunk of the forward reads its sample's first matrices and
-        writes the last ones, behind step ``stop``; those that a backward begins with are copied."""
+        """C lines that declare where a chunk of the forward reads its sample's first matrices and
+        writes the last ones, behind step ``stop``. A backward needs the initial ones: a copy."""
         lines = [
             "long stop = t0 + n;",
             "while (stop > t0 && size_at(c, stop - 1) < e) stop--;",
         ]
         for array, width in self._widths.items():
-            kept, behind = (self._kept(array, f"t0 / c->chunk{more}") for more in ("", " + 1"))
+            before, after = (
+                self._checkpoint(array, f"t0 / c->chunk{more}") for more in ("", " + 1")
+            )
             begin, end = (f"c->{name}[{array}] + b0 * {width}" for name in ("h0", "last"))
             lines += [
-                f"T *first{array} = t0 ? {kept} : (T *)({begin});",
-                f"T *last{array} = t0 + n < c->T ? {behind} : {end};",
+                f"T *first{array} = t0 ? {before} : (T *)({begin});",
+                f"T *last{array} = t0 + n < c->T ? {after} : {end};",
             ]
             if self._layout.program.spec.training:
-                lines.append(f"if (!t0) memcpy({kept}, first{array}, sizeof(T) * {width});")
+                lines.append(f"if (!t0) memcpy({before}, first{array}, sizeof(T) * {width});")
             copy = f"memcpy(last{array}, first{array}, sizeof(T) * {width});"
             lines.append(f"if (stop == t0) {copy}")
         return lines
