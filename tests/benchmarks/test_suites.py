@@ -13,6 +13,7 @@ from benchmarks.measures.operators import LAYER, MOVING, POINTWISE, PRODUCTS, RE
 from benchmarks.suites import SUITES, find_suite
 from benchmarks.suites.deer import BATCH, LENGTHS, UNITS, cell_of_grid
 from benchmarks.suites.layers import LAYERED
+from benchmarks.suites.matrices import FORMS_IN_TORCH
 from benchmarks.suites.scan import SCANS
 from benchmarks.users import PROJECTS, WAYS
 from benchmarks.workloads.custom_cells import find_cell
@@ -119,6 +120,7 @@ def test_suite_is_consistent(suite):
             *LANGUAGES,
             *WAYS,
             *SCANS,
+            *FORMS_IN_TORCH,
         }
         assert names <= contestants, case.name
         assert case.baseline in {"", *case.contestants}, case.name
