@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
 from elman.engines.c.spelling import Spelling
 from elman.lowered.types import (
-    Access,
     Accumulate,
     Affine,
     Along,
@@ -25,7 +27,7 @@ Sums = dict[Axis | None, list[tuple[int, Accumulate]]]  # by axis
 _NO_AXES: frozenset[Axis] = frozenset()
 _BOTH_AXES: frozenset[Axis] = frozenset(("rows", "columns"))
 _VECTORS = 8  # of a row, walked through together at most
-_SUMS = 24  # vectors of sums that stay in registers
+_SUMS = 16  # vectors of sums that stay in registers
 
 
 def row_totals(lanes: int) -> str:
@@ -42,8 +44,28 @@ def row_totals(lanes: int) -> str:
     return "\n".join([*lines, "    return r0;", "}"])
 
 
+@dataclass
+class Pass:
+    """C lines of a pass over the elements of a matrix.
+
+    Attributes:
+        once: what is the same for all elements.
+        by_column: names of arrays, an element per vector of columns, and C text of what they hold.
+        in_row: in each row, before its vectors.
+        in_vector: for each vector of a row.
+        sums: that the part has, by axis, each with its number.
+    """
+
+    once: list[str] = field(default_factory=list)
+    by_column: list[tuple[str, str]] = field(default_factory=list)
+    in_row: list[str] = field(default_factory=list)
+    in_vector: list[str] = field(default_factory=list)
+    sums: Sums = field(default_factory=dict)
+
+
 class MatrixSpelling(Spelling):
-    """Spells parts over a matrix: row ``i``, vector ``j`` of columns, and what is summed up.
+    """Spells parts over a matrix: row ``i``, columns from ``u`` on, which are vector ``k`` of those
+    that a row is walked through for, and what is summed up.
 
     What is the same in all rows, or columns, is computed before the loop over these: a compiler
     cannot know that no store changes it.
@@ -59,13 +81,13 @@ class MatrixSpelling(Spelling):
         texts = map(self.value, terms)
         if self._tail and statement.axis != "columns":
             texts = (f"lanes_before({text}, {self.matrix_columns} - u)" for text in texts)
-        target = f"a{number}{'[j]' if statement.axis == 'columns' else ''}"
+        target = f"a{number}{'[k]' if statement.axis == 'columns' else ''}"
         return " ".join(f"{target} += {text};" for text in texts)
 
     def register(self, index: int) -> str:
         """See :meth:`Spelling.register`."""
         by_column = self.matrix_columns and self._changes[index] == {"columns"}
-        return f"x{index}[j]" if by_column else f"x{index}"
+        return f"x{index}[k]" if by_column else f"x{index}"
 
     def _axes(self, value: Value) -> frozenset[Axis]:
         """The axes along which a value changes."""
@@ -83,20 +105,15 @@ class MatrixSpelling(Spelling):
             case _:
                 return _BOTH_AXES
 
-    def matrix_body(
-        self, part: Part, columns: int, vectors: int | str
-    ) -> tuple[list[str], list[str], list[str], Sums]:
-        """C lines before the loop over rows, in it, and for each vector of columns; the sums that
-        the part has, by axis, each with its number."""
-        before: list[str] = []
-        in_row: list[str] = []
-        in_vector: list[str] = []
+    def matrix_pass(self, part: Part, columns: int) -> Pass:
+        """What a part does with the elements of a matrix."""
         sums = [statement for statement in part.body if isinstance(statement, Accumulate)]
         self._numbers = {id(statement): number for number, statement in enumerate(sums)}
         self._tail = columns % self.layout.lanes != 0
         self._changes = []
         self._lets: list[Value] = []
         self.matrix_columns = columns
+        lines = Pass()
         for statement in part.body:
             match statement:
                 case Let(value):
@@ -105,82 +122,101 @@ class MatrixSpelling(Spelling):
                     self._changes.append(axes)
                     text = self.value(value)
                     if axes == {"columns"}:
-                        each = f"const long u = j * VL; (void)u; {name}[j] = {text};"
-                        before += [
-                            f"V {name}[{vectors}];",
-                            f"for (long j = 0; j < {vectors}; j++) {{ {each} }}",
-                        ]
+                        lines.by_column.append((name, text))
                     else:
-                        lines = in_vector if len(axes) > 1 else in_row if axes else before
-                        lines.append(f"const V {name} = {text};")
+                        target = lines.in_vector if len(axes) > 1 else lines.in_row
+                        (target if axes else lines.once).append(f"const V {name} = {text};")
                 case Store():
-                    in_vector.append(self.store(statement))
+                    lines.in_vector.append(self.store(statement))
                 case Accumulate():
-                    in_vector.append(self.accumulate(statement))
+                    lines.in_vector.append(self.accumulate(statement))
                 case Prefetch() | Multiply():
                     pass
         self.matrix_columns = 0
-        by_axis: Sums = {
+        lines.sums = {
             axis: [(number, s) for number, s in enumerate(sums) if s.axis == axis]
             for axis in ("rows", "columns", None)
         }
-        return before, in_row, in_vector, by_axis
+        return lines
 
     def matrix_part(self, part: Part) -> list[str]:
         """C lines of a part over a matrix."""
         assert part.axes is not None
         assert not part.products
         assert part.groups == 1
-        rows, columns = part.axes
-        lanes = self.layout.lanes
-        vectors = -(-columns // lanes)
-        before, in_row, in_vector, sums = self.matrix_body(part, columns, vectors)
-        most = min(_VECTORS, _SUMS // max(1, len(sums["columns"])))
-        block = -(-vectors // -(-vectors // max(1, most)))
         products = [line for s in part.body if isinstance(s, Multiply) for line in self.multiply(s)]
-        if not in_vector and not products:
+        lines = [*self._in_blocks(*part.axes, self.matrix_pass(part, part.axes[1])), *products]
+        if not lines:
             return []
-        by_row, by_column, of_all = sums["rows"], sums["columns"], sums[None]
-        blocks = vectors > block
-        start, end = ("first", f"lesser_of(first + {block}, {vectors})") if blocks else (0, block)
-        loop = [
+        return ["for (long r = r0; r < r1; r++) {", *("    " + line for line in lines), "}"]
+
+    def _in_blocks(self, rows: int, columns: int, lines: Pass) -> list[str]:
+        """C lines of a pass, block by block of columns, so that their sums stay in registers."""
+        if not lines.in_vector:
+            return []
+        vectors = -(-columns // self.layout.lanes)
+        most = min(_VECTORS, _SUMS // max(1, len(lines.sums["columns"])))
+        blocks = -(-vectors // max(1, most))
+        size, wider = divmod(vectors, blocks)
+        end = wider * (size + 1)
+        walked = [
+            *(self._block(rows, 0, end, size + 1, lines) if wider else ()),
+            *self._block(rows, end, vectors, size, lines),
+        ]
+        return [
+            *(f"V s{number}[VL] = {{0}};" for number, _ in lines.sums["rows"]),
+            *(f"V a{number} = {{0}};" for number, _ in lines.sums[None]),
+            *lines.once,
+            *walked,
+            *self.totals(lines.sums),
+        ]
+
+    def _block(self, rows: int, first: int, end: int, size: int, lines: Pass) -> list[str]:
+        """C lines for vectors of columns from ``first`` to ``end``, so many at once, in all
+        rows."""
+        by_row, in_vectors = lines.sums["rows"], self.in_vectors
+        results = [line for n, s in by_row for line in self._row_results(n, s, rows)]
+        inner = [
+            *in_vectors(size, self.column_values(lines)),
             f"for (long i = 0; i < {rows}; i++) {{",
             *(f"    V a{number} = {{0}};" for number, _ in by_row),
-            *("    " + line for line in in_row),
-            f'    _Pragma("GCC unroll {block}")',
-            f"    for (long j = {start}; j < {end}; j++) {{",
-            "        const long u = j * VL; (void)u;",
-            *("        " + line for line in in_vector),
-            "    }",
+            *("    " + line for line in (*lines.in_row, *in_vectors(size, lines.in_vector))),
             *(f"    s{number}[i % VL] = a{number};" for number, _ in by_row),
-            *([f"    if (i % VL == VL - 1 || i == {rows - 1}) {{"] if by_row else []),
-            *(
-                "    " * 2 + line
-                for n, s in by_row
-                for line in self._row_results(n, s, rows, blocks)
-            ),
-            *(["    }"] if by_row else []),
+            *([f"    if (i % VL == VL - 1 || i == {rows - 1}) {{"] if results else []),
+            *("        " + line for line in results),
+            *(["    }"] if results else []),
             "}",
+            *in_vectors(size, self.column_results(lines.sums)),
         ]
-        if blocks:
-            inner = ["    " + line for line in loop]
-            loop = [f"for (long first = 0; first < {vectors}; first += {block}) {{", *inner, "}"]
-        totals = [
+        arrays = [f"V {name}[{size}];" for name in self.arrays(lines)]
+        head = f"for (long first = {first}; first < {end}; first += {size}) {{"
+        return [head, *("    " + line for line in (*arrays, *inner)), "}"]
+
+    def arrays(self, lines: Pass) -> list[str]:
+        """Names of what has an element per vector of columns."""
+        sums = (f"a{number}" for number, _ in lines.sums["columns"])
+        return [*sums, *(name for name, _ in lines.by_column)]
+
+    def column_values(self, lines: Pass) -> list[str]:
+        """C lines that begin the sums of columns, and compute what is the same in all rows."""
+        zeros = (f"a{number}[k] = bc(0);" for number, _ in lines.sums["columns"])
+        return [*zeros, *(f"{name}[k] = {text};" for name, text in lines.by_column)]
+
+    def in_vectors(self, count: int, lines: Iterable[str]) -> list[str]:
+        """C lines for each vector ``k`` of columns of a block."""
+        inner = ["const long u = (first + k) * VL; (void)u;", *lines]
+        if len(inner) == 1:
+            return []
+        head = [f'_Pragma("GCC unroll {count}")', f"for (long k = 0; k < {count}; k++) {{"]
+        return [*head, *("    " + line for line in inner), "}"]
+
+    def totals(self, sums: Sums) -> list[str]:
+        """C lines that store sums of all elements."""
+        return [
             f"{self.element(access)} = total_of(a{number});"
-            for number, statement in of_all
+            for number, statement in sums[None]
             for access in statement.accesses
         ]
-        lines = [
-            *(f"V a{number}[{vectors}] = {{0}};" for number, _ in by_column),
-            *(f"V s{number}[VL] = {{0}};" for number, _ in by_row),
-            *(f"V a{number} = {{0}};" for number, _ in of_all),
-            *before,
-            *loop,
-            *(line for n, s in by_column for line in self.column_results(n, s, vectors)),
-            *totals,
-        ]
-        lines = [*(lines if in_vector else ()), *products]
-        return ["for (long r = r0; r < r1; r++) {", *("    " + line for line in lines), "}"]
 
     def multiply(self, statement: Multiply) -> list[str]:
         """C lines of a product of two matrices of the sample."""
@@ -199,33 +235,28 @@ class MatrixSpelling(Spelling):
             ),
         ]
 
-    def _row_results(
-        self, number: int, statement: Accumulate, rows: int, blocks: bool
-    ) -> list[str]:
-        """C lines that store the sums of a vector of rows, up to row ``i``: of all columns, or of
-        one of several blocks of them."""
+    def _row_results(self, number: int, statement: Accumulate, rows: int) -> list[str]:
+        """C lines that add the sums of a vector of rows, up to row ``i``, to those of the blocks
+        before."""
         lines = [f"V total = totals_of(s{number});"]
         for access in statement.accesses:
             limit = access.width or 0 if self.partial(access) else 0
             first, place = "i / VL * VL", self.at(access)
-            if blocks:
-                before = f"ldn({place}, {first}, {limit})" if limit else f"ld({place} + {first})"
-                lines.append(f"if (first) total += {before};")
-            lines.append(
+            before = f"ldn({place}, {first}, {limit})" if limit else f"ld({place} + {first})"
+            lines += [
+                f"if (first) total += {before};",
                 f"stn({place}, {first}, {limit}, total);"
                 if limit
-                else f"st({place} + {first}, total);"
-            )
+                else f"st({place} + {first}, total);",
+            ]
         return ["{", *("    " + line for line in lines), "}"]
 
-    def column_results(self, number: int, statement: Accumulate, vectors: int | str) -> list[str]:
-        """C lines that store the sums of all columns."""
+    def column_results(self, sums: Sums) -> list[str]:
+        """C lines that store the sums of a vector of columns."""
         return [
-            f"for (long j = 0; j < {vectors}; j++) {self._column_result(access, f'a{number}[j]')}"
+            f"stn({self.at(access)}, u, {access.width}, a{number}[k]);"
+            if self.partial(access)
+            else f"st({self.at(access)} + u, a{number}[k]);"
+            for number, statement in sums["columns"]
             for access in statement.accesses
         ]
-
-    def _column_result(self, access: Access, text: str) -> str:
-        if self.partial(access):
-            return f"stn({self.at(access)}, j * VL, {access.width}, {text});"
-        return f"st({self.at(access)} + j * VL, {text});"

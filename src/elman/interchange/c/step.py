@@ -103,40 +103,35 @@ class StepPrinter(MatrixSpelling):
         """See :meth:`MatrixSpelling.matrix_part`; of as many lanes as the text is compiled for."""
         assert part.axes is not None
         rows, columns = part.axes
-        vectors = f"(({columns} + LANES - 1) / LANES)"
-        before, in_row, in_vector, sums = self.matrix_body(part, columns, vectors)
-        by_row, by_column, of_all = sums["rows"], sums["columns"], sums[None]
+        lines = self.matrix_pass(part, columns)
+        by_row, vectors = lines.sums["rows"], f"(({columns} + LANES - 1) / LANES)"
+
+        def in_vectors(inner: Sequence[str]) -> list[str]:
+            head = f"for (long k = 0; k < {vectors}; k++) {{"
+            inner = ["const long u = k * LANES; (void)u;", *inner]
+            return [head, *("    " + line for line in inner), "}"] if len(inner) > 1 else []
+
         loop = [
-            *(f"V a{number}[{vectors}];" for number, _ in by_column),
-            *(
-                f"for (long j = 0; j < {vectors}; j++) a{number}[j] = bc(0);"
-                for number, _ in by_column
-            ),
-            *(f"V a{number} = {{0}};" for number, _ in of_all),
-            *before,
+            *(f"V {name}[{vectors}];" for name in self.arrays(lines)),
+            *(f"V a{number} = {{0}};" for number, _ in lines.sums[None]),
+            *lines.once,
+            *in_vectors(self.column_values(lines)),
             f"for (long i = 0; i < {rows}; i++) {{",
             *(f"    V a{number} = {{0}};" for number, _ in by_row),
-            *("    " + line for line in in_row),
-            f"    for (long j = 0; j < {vectors}; j++) {{",
-            "        const long u = j * LANES; (void)u;",
-            *("        " + line for line in in_vector),
-            "    }",
+            *("    " + line for line in (*lines.in_row, *in_vectors(lines.in_vector))),
             *(
                 f"    ({self.at(access)})[i] = total_of(a{number});"
                 for number, statement in by_row
                 for access in statement.accesses
             ),
             "}",
-            *(line for n, s in by_column for line in self.column_results(n, s, vectors)),
-            *(
-                f"{self.element(access)} = total_of(a{number});"
-                for number, statement in of_all
-                for access in statement.accesses
-            ),
+            *in_vectors(self.column_results(lines.sums)),
+            *self.totals(lines.sums),
         ]
         products = [s for s in part.body if isinstance(s, Multiply)]
-        lines = [*(loop if in_vector else ()), *(l for s in products for l in self.multiply(s))]
-        return ["{", *("    " + line for line in lines), "}"] if lines else []
+        multiplied = [line for s in products for line in self.multiply(s)]
+        whole = [*(loop if lines.in_vector else ()), *multiplied]
+        return ["{", *("    " + line for line in whole), "}"] if whole else []
 
 
 @dataclass(eq=False)
