@@ -21,6 +21,8 @@ class Prices:
         elementwise: one addition or multiplication.
         product: one multiply-add of a matrix product inside the time loop.
         reduction: one element of a sum over units, and its share of the synchronisation.
+        scalar: elements whose transcendental function takes as long as that of a number per
+            sample, which is computed alone, in a whole vector.
     """
 
     save: float = 1.0
@@ -28,6 +30,7 @@ class Prices:
     elementwise: float = 0.04
     product: float = 0.1
     reduction: float = 0.3
+    scalar: float = 16.0
 
 
 BALANCED = Prices()
@@ -57,7 +60,8 @@ def compute_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float
     if op.kind != "pointwise":
         return 0.0
     if value.op in TRANSCENDENTAL:
-        return prices.transcendental * width(value, sizes)
+        elements = width(value, sizes) if value.shape else prices.scalar
+        return prices.transcendental * elements
     count = len(value.args) if value.op == "lin" else op.cost
     return prices.elementwise * count * width(value, sizes)
 
