@@ -8,6 +8,8 @@ from benchmarks.cases import OURS
 from benchmarks.pictures import RESULTS, rows_of
 from benchmarks.rows import Row, read_rows
 from benchmarks.scripts.bf16 import CASES, USERS
+from benchmarks.scripts.scaling import slopes
+from benchmarks.suites.depth import STEPS, name_of
 from benchmarks.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LOOP, ONE_HEAD
 from benchmarks.suites.matrices import FORMS_IN_TORCH, MATRICES, STREAM, TRAIN
 
@@ -82,11 +84,65 @@ def accuracies() -> str:
     rows = script_rows("accuracies")
     for case, task in TASKS.items():
         row = rows[case]
-        scores = row["scores"]
-        mean = percent(sum(scores) / len(scores))
-        each = ", ".join(f"{100 * score:.1f}" for score in scores)
-        cells = [f"`{row['command']}`", task, f"{mean} ({each})", percent(row["baseline"])]
+        cells = [f"`{row['command']}`", task, _seeds(row), percent(row["baseline"])]
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _seeds(row: Row) -> str:
+    """The mean of a row's accuracies, and each."""
+    scores = row["scores"]
+    each = ", ".join(f"{100 * score:.1f}" for score in scores)
+    return f"{percent(sum(scores) / len(scores))} ({each})"
+
+
+def rivals() -> str:
+    """A table of cells and their held-out accuracies by the same commands, the best first."""
+    rows = script_rows("accuracies")
+    mine = [case for case, row in rows.items() if row["command"].split()[-2] == "--cell"]
+    cells = dict.fromkeys(case.split()[1] for case in mine)
+    lines = ["| cell | worms | digits |", "|---|---:|---:|"]
+    for cell in sorted(cells, key=lambda cell: -sum(rows[f"digits {cell}"]["scores"])):
+        scores = (_seeds(rows[f"{task} {cell}"]) for task in TASKS)
+        lines.append(f"| `{cell}` | {' | '.join(scores)} |")
+    return "\n".join(lines)
+
+
+def depth() -> str:
+    """Bits per character of stacks of one layer, ten and a hundred."""
+    bits = {n: rows_of("depth")[name_of(n)]["bits"] for n in (1, 10, 100)}
+    texts = {
+        name: ", ".join(f"{row[name]:.2f} at {n}" for n, row in bits.items())
+        for name in ("plain", "norms")
+    }
+    return (
+        f"after {STEPS} steps of a small GRU model {texts['norms']} layers (bits per character), "
+        f"without it {texts['plain']}"
+    )
+
+
+def learning_in_bf16() -> str:
+    """Accuracies of both tasks with products of bfloat16, and in float32."""
+    rows = script_rows("accuracies")
+    texts = [
+        f"{task} {_seeds(rows[f'{task} bf16-mixed'])}, in float32 {_seeds(rows[task])}"
+        for task in TASKS
+    ]
+    return "; ".join(texts)
+
+
+def scaling() -> str:
+    """A table of bits per character by the number of training symbols, and slopes, by cell."""
+    rows = script_rows("scaling").values()
+    sizes = sorted({row["size"] for row in rows})
+    titles = ["cell", *(f"{size:,}" for size in sizes), "slope over data", "over compute"]
+    lines = [f"| {' | '.join(titles)} |", f"|---|{'---:|' * (len(titles) - 1)}"]
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        mine = [row for row in rows if row["cell"] == cell]
+        bits = {row["size"]: sum(row["bits"]) / len(row["bits"]) for row in mine}
+        data, compute = slopes(mine)
+        texts = [f"`{cell}`", *(f"{bits[size]:.2f}" for size in sizes), data, compute]
+        lines.append(f"| {' | '.join(texts)} |")
     return "\n".join(lines)
 
 

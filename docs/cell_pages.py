@@ -24,8 +24,8 @@ from elman.ir.types import Shape, dim_size, names_in, shape_size, show_dim
 FAMILIES = {
     "Gated cells": (*cells.DENSE, *cells.GATED, *cells.RANDOM),
     "Diagonal recurrences": cells.DIAGONAL,
-    "Linear recurrences": cells.LINEAR,
-    "Static inputs, memories, chunks": cells.SIZED,
+    "Linear recurrences": (*cells.LINEAR, cells.s4d),
+    "Static inputs, memories, chunks": (cells.ealstm, cells.lmu, cells.onlstm_chunked),
     "Spiking neurons": cells.SPIKING,
     "Differential equations and oscillators": cells.OSCILLATING,
     "Irregular times": cells.TIMED,

@@ -26,7 +26,9 @@ USES = {
     "paralstm": "For a nonlinear LSTM that can be solved for all time steps at once.",
     "mingru": "For long sequences: all time steps are one scan.",
     "minlstm": "For long sequences: all time steps are one scan.",
-    "lru": "For very long dependencies, as a layer of a state-space model.",
+    "lru": "For very long dependencies, as a layer of a state-space model: `elman.layers.LRU`.",
+    "s4d": "For very long dependencies, with 32 modes for each channel; the layer is "
+    "`elman.layers.S4D`.",
     "ealstm": "For rainfall-runoff models, and others with attributes of the whole sequence.",
     "lmu": "For signals with a fixed window of memory, and for very small models.",
     "onlstm_chunked": "As `onlstm`, with master gates that are shared by chunks of units.",

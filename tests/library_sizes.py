@@ -21,6 +21,7 @@ DIMS: dict[str, dict[str, Any]] = {  # of a cell -> its sizes and constants
     "cfc": {"U": 5},
     "cfc_pure": {"U": 5},
     "ealstm": {"S": 3},
+    "s4d": {"input_size": 3, "hidden_size": 6},
     "lmu": {"M": 4, "A": cells.lmu_matrix(5.0), "B": cells.lmu_vector(5.0)},
 }
 VECTORS = [cell for cell in cells.ALL if cell not in cells.MATRIX]  # for engines of these alone

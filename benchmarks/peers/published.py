@@ -335,6 +335,16 @@ def lru(x: Tensor, p: Tensor, q: Tensor, w: Weights) -> Result:
     return p @ w["C"].T - q @ w["S"].T + x @ w["D"].T, (p, q)
 
 
+def s4d(x: Tensor, p: Tensor, q: Tensor, w: Weights) -> Result:
+    modes = p.shape[1] // x.shape[1]
+    A = torch.complex(-torch.exp(w["log_A_real"]), w["A_imag"])
+    decay = torch.exp(A * torch.exp(w["log_dt"]).repeat_interleave(modes))
+    C = torch.complex(w["C_real"], w["C_imag"]) * (decay - 1) / A
+    h = decay * torch.complex(p, q) + x.repeat_interleave(modes, 1)
+    y = 2 * (C * h).real.unflatten(1, (-1, modes)).sum(2)
+    return y, (h.real, h.imag)
+
+
 def rglru(x: Tensor, h: Tensor, w: Weights) -> Result:
     u = x @ w["U"].T
     r, i = sigmoid(u @ w["W"].T + w["b"]).chunk(2, -1)

@@ -1,11 +1,11 @@
 """Held-out scores of `elman train` on small data sets, from three seeds each.
 
     python -m benchmarks.scripts.accuracies --data DIR --out FILE.jsonl [--only NAME] [--steps N]
-        [--cells gru,lem,lru,mingru,rglru,unicornn]
+        [--cells gru,lem,lru,mingru,rglru,unicornn] [--precision bf16-mixed]
 
 DIR has the folders and files that the commands below name. A row per command has the score of each
 seed and that of the baseline; a command that has a row already is not run again. With --cells, each
-command runs with each of these cells in its layers.
+command runs with each of these cells in its layers; --precision is handed to the commands.
 """
 
 from __future__ import annotations
@@ -68,11 +68,13 @@ def main() -> None:
     parser.add_argument("--only", choices=COMMANDS, help="one command")
     parser.add_argument("--steps", help="steps of each run, for a try")
     parser.add_argument("--cells", default="", help="instead of the command's own")
+    parser.add_argument("--precision", default="", help="of the commands, instead of float32")
     options = parser.parse_args()
     further = ["--steps", options.steps] if options.steps else []
+    further += ["--precision", options.precision] if options.precision else []
     names, cells = [options.only] if options.only else [*COMMANDS], options.cells.split(",")
     for name, cell in product(names, cells):
-        case = f"{name} {cell}".rstrip()
+        case = " ".join(filter(None, (name, cell, options.precision)))
         if case not in read_rows(options.out):
             words = [*further, *(["--cell", cell] if cell else [])]
             append_row(options.out, measure(name, options.data, words, case))

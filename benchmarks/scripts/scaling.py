@@ -78,24 +78,24 @@ def measure(cell: str, size: int, folder: Path, options: argparse.Namespace) -> 
     return {**row, **sizes, **code(), "machine": facts()}
 
 
-def slopes(rows: Sequence[Row]) -> str:
-    """Slopes of one cell over data, of all seeds, and over compute."""
+def slopes(rows: Sequence[Row]) -> tuple[str, str]:
+    """Slopes of one cell over data, of all seeds, and over compute, as text."""
     data = [(row["size"], sum(row["bits"]) / len(row["bits"])) for row in rows]
     compute = [
         (flop, min(bits for _, bits, _ in curve[: k + 1]))
         for curve in max(rows, key=lambda row: row["size"])["curves"]
         for k, (_, _, flop) in enumerate(curve)
     ]
-    return f"{_slope('data', data)}, {_slope('compute', compute, False)}"
+    return _slope(data), _slope(compute, False)
 
 
-def _slope(name: str, points: list[tuple[float, float]], interval: bool = True) -> str:
+def _slope(points: list[tuple[float, float]], interval: bool = True) -> str:
     try:
         trend = fit_trend(points)
     except UnmeasuredError:
-        return f"{name}: too few points"
+        return "too few points"
     low, high = (trend.power + side * 2 * trend.error for side in (-1, 1))
-    return f"{name}^{trend.power:+.3f}" + f" ({low:+.3f} to {high:+.3f})" * interval
+    return f"{trend.power:+.3f}" + f" ({low:+.3f} to {high:+.3f})" * interval
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -123,7 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     result = f"{bits} bits per character, {passes:.1f} passes"
                     print(f"{cell:8} {size:>9,} symbols: {result}", flush=True)
             rows = [row for row in read_rows(options.out).values() if row["cell"] == cell]
-            print(f"{cell:8} {slopes(rows)}", flush=True)
+            data, compute = slopes(rows)
+            print(f"{cell:8} slopes: data {data}, compute {compute}", flush=True)
 
 
 if __name__ == "__main__":

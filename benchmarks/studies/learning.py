@@ -185,12 +185,13 @@ def measure_perplexities(case: Case, effort: Effort) -> Row:
 
 
 def measure_residual(case: TrainedCase, effort: Effort) -> Row:
-    """Train a stack as it is and one with residual layers; validation loss over steps."""
+    """Train a stack as it is, one with residual layers, and one of residual blocks with norms;
+    validation loss over steps."""
     del effort
     options = _options(case, cell=case.cell, engine="c", steps=case.steps, validation_chars=_FEW)
     options["embedding"] = case.H  # so that the first layer's input is as wide as the others'
-    kinds = ("plain", "residual")
-    lines = {name: learned({**options, "residual": name == "residual"}) for name in kinds}
+    kinds = {"plain": {}, "residual": {"residual": True}, "norms": {"norm": True}}
+    lines = {name: learned({**options, **kind}) for name, kind in kinds.items()}
     bits = {name: line[-1][1] for name, line in lines.items()}
     texts = [f"{name} {value:.3f}" for name, value in bits.items()]
     title = f"a character model of {case.layers} layers"

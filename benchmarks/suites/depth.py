@@ -49,17 +49,17 @@ def _applies(rows: Rows) -> Verdict:
 
 
 def _deeper(rows: Rows) -> Verdict:
-    residual = {n: losses["residual"] for n, losses in bits(rows).items()}
-    if 1 not in residual:
+    blocks = {n: losses["norms"] for n, losses in bits(rows).items()}
+    if 1 not in blocks:
         raise UnmeasuredError("one layer was not trained")
-    worse = [n for n in residual if n >= _DEEP and residual[n] > residual[1] + _HARDLY]
-    texts = ", ".join(f"{value:.2f} at {n}" for n, value in residual.items())
+    worse = [n for n in blocks if n >= _DEEP and blocks[n] > blocks[1] + _HARDLY]
+    texts = ", ".join(f"{value:.2f} at {n}" for n, value in blocks.items())
     facts = (
-        f"after {STEPS} steps of the same optimizer; possible is what learns at least as well as "
-        "one layer"
+        f"after {STEPS} steps of the same optimizer, with a norm in front of each layer and behind "
+        "the last; possible is what learns at least as well as one layer"
     )
     reasons = Reasons(
-        "each layer begins as hardly more than what it adds to its input",
+        "each layer reads numbers of size one, however many layers were added before",
         f"{_listed(worse)} layers have not learned as much after as many steps",
     )
     return Verdict(not worse, f"{texts} (bits per character)", facts=facts, reasons=reasons)
@@ -79,7 +79,7 @@ DEPTH = Suite(
     ),
     sweep=Sweep(
         f"after {STEPS} training steps",
-        *("layers", "bits per character", LAYERS, ("plain", "residual")),
+        *("layers", "bits per character", LAYERS, ("plain", "residual", "norms")),
         lambda rows, name, n: rows[name_of(n)]["bits"][name],
         log="x",
     ),

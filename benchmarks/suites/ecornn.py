@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.cases import OURS, Case, Suite, sized
+from benchmarks.cases import OURS, Case, KindCase, Suite, sized
 from benchmarks.claims import Claims, Rows, Spread
 from benchmarks.contestants import TRAIN
 from benchmarks.measures.operators import LAYER, PRODUCTS
@@ -258,6 +258,13 @@ def _model(cell: str) -> Case:
     return sized(f"model {layers} {cell} {T},{B},{H}", LANGUAGE, *LANGUAGES, cell=cell, **options)
 
 
+def _wikitext() -> Case:
+    """A training step of the whole model on the words of WikiText-2."""
+    layers, B, H = PTB
+    name, options = f"model {layers} lstm wikitext {T},{B},{H}", {"cell": "lstm", "layers": layers}
+    return sized(name, LANGUAGE, *LANGUAGES, of=KindCase, kind="wikitext", **options)
+
+
 def _product(sizes: tuple[int, int, int]) -> Case:
     """Both layouts of a product; its step is one."""
     (B, I, H), quick = sizes, sizes == LAYOUTS[0]
@@ -277,6 +284,7 @@ ECORNN = Suite(
         _point(PTB, "gru", 2.0),
         _model("lstm"),
         _model("gru"),
+        _wikitext(),
         sized(
             *(LAUNCHES, TRAIN, DEFAULT, "torch", OURS), cell="lstm", baseline="torch", quick=True
         ),

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman.nn
-from benchmarks.cases import OURS, Case, Way
+from benchmarks.cases import OURS, Case, KindCase, Way
 from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem, Results
 
 if TYPE_CHECKING:
     from elman.train.tasks.text.model import LanguageModel
 
-WORDS = 10_000  # that are known, as of the Penn Treebank
+WORDS = {"": 10_000, "wikitext": 33_278}  # known ones of the Penn Treebank, and of WikiText-2
 BYTE_VALUES = 256
 LANGUAGES = ("torch", OURS)  # whose recurrent layers
 _RATE, _CLIP = 1e-3, 0.25
@@ -60,7 +60,12 @@ def _word_model(case: Case, baseline: bool) -> LanguageModel:
 
     sizes = {"cell": case.cell, "layers": case.layers, "hidden": case.H, "embedding": case.H}
     config = TextConfig.of({"preset": "small", **sizes})
-    return build_model(config, TextSpec([""] * (WORDS - 1)), baseline=baseline)
+    known = [""] * (_words(case) - 1)
+    return build_model(config, TextSpec(known), baseline=baseline)
+
+
+def _words(case: Case) -> int:
+    return WORDS[case.kind if isinstance(case, KindCase) else ""]
 
 
 def _draw(
@@ -79,7 +84,7 @@ def _draw(
 
 def draw_words(case: Case) -> Problem:
     """A word model's problem: words as floats [T, B], and the weights."""
-    return _draw(case, _word_model, WORDS)
+    return _draw(case, _word_model, _words(case))
 
 
 def draw_bytes(case: Case) -> Problem:

@@ -24,10 +24,10 @@ _DECORATE = "decorate the formula: @elman.cell(input=…, state=…, weights=…
 _registered: dict[str, ModuleType] = {}  # of users' files, by name
 
 
-def find_sequence_cell(name: str) -> Cell:
+def find_sequence_cell(cell: str | Cell) -> Cell:
     """Find a cell that reads one input of any size, as the layers of a run do. Raises InputError:
     the library has no such cell, or it reads something else; RunError: as :func:`find_cell`."""
-    cell = find_cell(name)
+    cell = cell if isinstance(cell, Cell) else find_cell(cell)
     reads = [*cell.inputs, *cell.static]
     if len(reads) > 1 or [len(dim) for dim in reads[0].shape] != [1]:
         title = f"{cell.name} reads {', '.join(map(str, reads))}, not one input of any size"

@@ -25,7 +25,7 @@ COMMITTED = {  # each claim holds (+), does not (-), or lacks a row (?)
     "decoder": "++",
     "ecornn": "++++-++-+",
     "minibatch": "+-",
-    "depth": "--",
+    "depth": "-+",
     "persistent": "--+-",
     "users": "-++-+-+++-+?+",
 }

@@ -130,7 +130,8 @@ def test_a_deep_stack_with_its_inputs_added_learns():
     result = learning.measure_residual(replace(case, B=8, H=16, steps=60, layers=6), LEAST)
     assert result["bits"]["residual"] < result["bits"]["plain"] - 0.3
     (plot,) = result["plots"]
-    assert set(plot["lines"]) == {"plain", "residual"}
+    assert result["bits"]["norms"] < result["bits"]["plain"] - 0.3
+    assert set(plot["lines"]) == {"plain", "residual", "norms"}
 
 
 @pytest.mark.usefixtures("text")
@@ -158,9 +159,9 @@ def test_samples_to_a_loss(monkeypatch):
 
 def test_deeper_stacks_have_to_learn_as_well_as_one_layer():
     """One depth that is best does not make all the others possible."""
-    residual = {1: 3.39, 3: 3.29, 10: 3.25, 30: 3.64, 100: 3.9}
+    norms = {1: 3.39, 3: 3.29, 10: 3.25, 30: 3.64, 100: 3.9}
     rows = [
-        {"case": depth(n), "bits": {"plain": 3.0 + n / 100, "residual": residual[n]}}
+        {"case": depth(n), "bits": {"plain": 3.0 + n / 100, "residual": 3.0, "norms": norms[n]}}
         for n in LAYERS
     ]
     _, deeper = judged(DEPTH.claims, Rows(rows))

@@ -22,6 +22,7 @@ from benchmarks.peers.published import (
     onlstm,
     rhn,
     rlif,
+    s4d,
     slstm,
     synaptic,
 )
@@ -75,6 +76,7 @@ LOOPS["onlstm of chunks"] = (
     onlstm,
     Sizes(T=6, B=4, I=3, H=12, more=(("M", 4),)),
 )
+LOOPS["s4d"] = (cells.s4d, s4d, Sizes(T=6, B=4, I=3, H=12, more=(("D", 3), ("M", 12))))
 LOOPS["rhn of depth 1"] = (cells.rhn_of(1), rhn, SMALL)
 LOOPS["mogrifier of two rounds"] = (cells.mogrifier_of(2), mogrifier, SMALL)
 

@@ -9,6 +9,8 @@ import random
 import numpy as np
 import pytest
 
+from elman import load
+from elman.export import to_c
 from elman.train.loop.loop import StopRequest
 
 SMALL = (
@@ -63,6 +65,25 @@ def test_train_on_words(elman, without_charts, tmp_path, data):
     assert [config[name] for name in ("level", "hidden", "lr", "epochs")] == ["word", 8, 20, None]
     assert "perplexity" in elman("runs", out)[1]
     assert "perplexity" in (folder / "report.html").read_text()
+
+
+def test_blocks_of_a_gru(elman, without_charts, tmp_path, data):
+    """`--norm`: what is said of a run of them, and which part of it can be exported."""
+    out, small = f"--out={tmp_path / 'runs'}", [w for w in SMALL if "engine" not in w]
+    words = ("train", "text", f"--data={data}", out, *small, "--engine=reference", "--norm")
+    code, said, _ = elman(*words)
+    assert code == 0
+    assert "torch.nn has no residual layers" in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    code, _, err = elman("export", str(folder), f"--c={tmp_path / 'c'}")
+    assert code == 1
+    assert "the run has norms between its recurrent layers" in err
+    run = load(folder)
+    assert f'elman.load("{folder}").layers.blocks[0].layer.cell' in err
+    assert to_c(run.layers.blocks[0].layer.cell, tmp_path / "layer").weights
+    code, _, err = elman(*words, "--residual")
+    assert code == 1
+    assert "a block of gru has no option residual" in err
 
 
 def test_interrupted_run_is_listed_and_resumed(elman, without_charts, tmp_path, data, monkeypatch):

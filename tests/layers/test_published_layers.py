@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman
 from benchmarks.peers.matrix_steps import STEPS
-from elman import layers
+from elman import layers, ops
 from elman.errors import InputError, ShapeError
 from helpers import GRADIENT, need_engine
 
@@ -120,6 +120,40 @@ def rwkv7(x: Tensor, w: Weights, H: int, values: Tensor | None = None) -> Tensor
     return (y * (torch.sigmoid(g @ w["g1"]) @ w["g2"])) @ w["output.weight"].T
 
 
+def lru(x: Tensor, w: Weights) -> Tensor:
+    """Of complex numbers; gamma is that of the eigenvalues' moduli."""
+    B_, C = torch.complex(*w["cell.B_l0"].chunk(2)), torch.complex(w["cell.C_l0"], w["cell.S_l0"])
+    lam = torch.exp(torch.complex(-torch.exp(w["cell.nu_l0"]), torch.exp(w["cell.theta_l0"])))
+    gamma, h, rows = torch.sqrt(1 - lam.abs() ** 2), torch.zeros_like(x[:, 0]) + 0j, []
+    for t in range(x.shape[1]):
+        h = lam * h + gamma * ((x[:, t] + 0j) @ B_.T)
+        rows.append((h @ C.T).real + x[:, t] @ w["cell.D_l0"].T)
+    y = F.gelu(torch.stack(rows, 1))
+    first, second = (y @ w[f"out{k}.weight"].T + w[f"out{k}.bias"] for k in (1, 2))
+    return first * torch.sigmoid(second)
+
+
+def s4d(x: Tensor, w: Weights) -> Tensor:
+    """By the kernel of the convolution, as the authors compute it."""
+    steps = torch.arange(x.shape[1], dtype=x.dtype)
+    A = torch.complex(-torch.exp(w["cell.log_A_real_l0"]), w["cell.A_imag_l0"]).view(SIZE, -1)
+    C = torch.complex(w["cell.C_real_l0"], w["cell.C_imag_l0"]).view(SIZE, -1)
+    dt = torch.exp(w["cell.log_dt_l0"])[:, None]
+    powers = torch.exp((dt * A)[..., None] * steps)
+    kernel = 2 * torch.einsum("hn, hnl -> hl", C * (torch.exp(dt * A) - 1) / A, powers).real
+    y = [(kernel[:, : t + 1].flip(1) * x[:, : t + 1].mT).sum(2) for t in range(len(steps))]
+    y = F.gelu(torch.stack(y, 1) + w["D"] * x)
+    a, b = (y @ w["output_linear.weight"].T + w["output_linear.bias"]).chunk(2, -1)
+    return a * torch.sigmoid(b)
+
+
+@elman.cell(input="x[I]", state="h[2H]", weights="W[H, I]", output="y[H]")
+def half(x, h, W):
+    """Its output has half as many units as its state."""
+    y = W @ x
+    return y, ops.concat(y, y)
+
+
 CASES: dict[str, tuple[Callable[..., torch.nn.Module], Callable[..., Tensor]]] = {
     "DeltaNet": (lambda: layers.DeltaNet(SIZE, num_heads=2), lambda x, w: delta_net(x, w, 2)),
     "GatedDeltaNet": (
@@ -130,6 +164,8 @@ CASES: dict[str, tuple[Callable[..., torch.nn.Module], Callable[..., Tensor]]] =
         lambda: layers.GatedLinearAttention(SIZE, num_heads=3),
         lambda x, w: gla(x, w, 3),
     ),
+    "LRU": (lambda: layers.LRU(SIZE), lru),
+    "S4D": (lambda: layers.S4D(SIZE, d_state=6), s4d),
     "MLSTM": (lambda: layers.MLSTM(SIZE, num_heads=2), lambda x, w: mlstm(x, w, 2)),
     "Mamba2": (lambda: layers.Mamba2(SIZE, d_state=5, headdim=16), lambda x, w: mamba2(x, w, 3)),
     "RWKV7": (lambda: layers.RWKV7(SIZE, head_size=8), lambda x, w: rwkv7(x, w, 3)),
@@ -198,6 +234,23 @@ def test_values_of_the_first_layer_are_mixed_in():
         layer(x)
 
 
+@pytest.mark.parametrize("cell", ["lstm", elman.cells.mgu])
+def test_blocks_of_any_cell(cell):
+    """x + cell(norm(x)), and a norm at the end; states of all blocks go in and out."""
+    torch.manual_seed(2)
+    net = layers.Stack(cell, 5, 8, num_layers=3, engine="reference").double()
+    x = torch.randn(T, B, 5, dtype=F64)
+    y = net.embed(x)
+    for block in net.blocks:
+        y = y + block.layer.cell(rms(y, block.norm.weight))[0]
+    out, state = net(x)
+    torch.testing.assert_close(out, rms(y, net.norm.weight))
+    assert [list(part.shape) for part in state] == net.state_shapes(B)
+    first, between = net(x[:4])
+    rest, _ = net(x[4:], between)
+    torch.testing.assert_close(torch.cat((first, rest)), out)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("cell", layers.stack.LAYERS)
 def test_states_are_of_float32_at_least(cell):
@@ -248,7 +301,12 @@ def test_stacks(cell):
         (lambda: layers.GatedDeltaNet(8, head_dim=3, expand_v=0.5, num_heads=1), ShapeError, "1.5"),
         (lambda: layers.RWKV7(10, head_size=4), ShapeError, "no multiple of 4 units of a head"),
         (lambda: layers.Mamba2(8, d_state=0), InputError, "d_state"),
-        (lambda: layers.Stack("gru", 4, 8), InputError, "no layer has the cell 'gru'"),
+        (lambda: layers.S4D(8, d_state=5), ShapeError, "no multiple of 2 conjugate modes"),
+        (lambda: layers.LRU(0), InputError, "hidden_size"),
+        (lambda: layers.Stack("grux", 4, 8), InputError, "no cell is called 'grux'"),
+        (lambda: layers.Stack("gla_", 4, 8), InputError, "no cell is called"),
+        (lambda: layers.Stack(elman.cells.gla, 4, 8), InputError, "not one input of any size"),
+        (lambda: layers.Stack(half, 4, 8), InputError, "has 4 units: 8"),
         (lambda: layers.MLSTM(8, num_heads=2)(torch.ones(3, 8)), ShapeError, r"\[T, B, 8\]"),
         (
             lambda: layers.MLSTM(8, num_heads=2)(torch.ones(3, 2, 8), (torch.ones(1),)),

@@ -61,6 +61,8 @@ from elman.cells.rlif import rlif as rlif
 from elman.cells.rnn import rnn as rnn
 from elman.cells.rwkv6 import rwkv6 as rwkv6
 from elman.cells.rwkv7 import rwkv7 as rwkv7
+from elman.cells.s4d import s4d as s4d
+from elman.cells.s4d import s4d_frequencies as s4d_frequencies
 from elman.cells.slstm import slstm as slstm
 from elman.cells.sru import sru as sru
 from elman.cells.synaptic import synaptic as synaptic
@@ -74,7 +76,7 @@ DENSE = (rnn, gru, gru_before, lstm, lstm_peephole, lstm_layernorm, mgu, lem, sl
 DIAGONAL = (indrnn, sru, paragru, paralstm)  # no unit sees another's past
 LINEAR = (mingru, minlstm, lru)  # affine in their state: all steps are one scan
 CORE = (*DENSE, *DIAGONAL, *LINEAR)  # of every kind of recurrence: each engine is tested on these
-SIZED = (ealstm, lmu, onlstm_chunked)  # with dims of their own, which are given by keyword
+SIZED = (ealstm, lmu, onlstm_chunked, s4d)  # with dims of their own, which are given by keyword
 
 SPIKING = (lif, rlif, synaptic, alif)
 GATED = (ligru, fastgrnn, indgru, rhn, mogrifier, onlstm, gru_layernorm, rglru)

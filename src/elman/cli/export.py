@@ -129,14 +129,12 @@ def _names_a_run(text: str) -> bool:
 
 def _layers_of(run: Trained) -> Any:
     """The recurrent layers of a run, as trained. Raises InputError: each of them is a part of a
-    larger one, or their states are matrices."""
+    larger one."""
     layers = run.layers
-    if isinstance(layers, Stack):
-        title = "the run has matrices as states, which this command does not write"
-        raise InputError(title, f'elman.load("{run.path}").model runs it', path=run.path)
     if not isinstance(layers, (*_LAYERS.values(), Recurrent)):
-        title = "the run has layer norms between its recurrent layers"
-        hint = f'elman.export.to_c(elman.load("{run.path}").layers.layers[0], "layer_0")'
+        one = "blocks[0].layer.cell" if isinstance(layers, Stack) else "layers[0]"
+        title = "the run has norms between its recurrent layers"
+        hint = f'elman.export.to_c(elman.load("{run.path}").layers.{one}, "layer_0")'
         raise InputError(title, hint, path=run.path)
     return layers
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.checks import check_size
@@ -86,8 +87,16 @@ class Layer(nn.Module):
         begin = None if state is None else tuple(part.flatten(1, 2).to(dtype) for part in state)
         more = {} if static is None else {"static": static.repeat(B).to(dtype)}
         alone = begin[0] if begin is not None and len(begin) == 1 else begin
+        half = {
+            name: weight.to(dtype)
+            for name, weight in self.cell.named_parameters()
+            if weight.dtype != dtype
+        }
         with torch.autocast(inputs[0].device.type, enabled=False):
-            out, last = self.cell(folded, alone, **more)
+            if half:
+                out, last = functional_call(self.cell, half, (folded, alone), more)
+            else:
+                out, last = self.cell(folded, alone, **more)
         ends = last if isinstance(last, tuple) else (last,)
         return out.unflatten(1, (B, heads)), tuple(end.unflatten(1, (B, heads)) for end in ends)
 

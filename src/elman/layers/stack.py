@@ -7,8 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from elman.cell_files import find_sequence_cell
 from elman.errors import InputError
+from elman.frontend.cell import Cell
 from elman.layers.delta import DeltaNet, GatedDeltaNet
+from elman.layers.diagonal import LRU, S4D
 from elman.layers.gla import GatedLinearAttention
 from elman.layers.mamba2 import Mamba2
 from elman.layers.mlstm import MLSTM
@@ -42,14 +45,59 @@ def _of_heads(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     return lambda size, engine, **_: kind(size, num_heads=_heads(size), engine=engine)
 
 
+def _without_heads(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    return lambda size, engine, **_: kind(size, engine=engine)
+
+
 LAYERS: Mapping[str, Callable[..., nn.Module]] = {  # name of the cell -> its layer of some size
     "delta_net": _of_heads(DeltaNet),
     "gated_delta_net": _gated_delta_net,
     "gla": _of_heads(GatedLinearAttention),
+    "lru": _without_heads(LRU),
     "mamba2": _mamba2,
     "mlstm": _of_heads(MLSTM),
     "rwkv7": _rwkv7,
+    "s4d": _without_heads(S4D),
 }
+
+
+def _maker(cell: str | Cell) -> Callable[..., nn.Module]:
+    """What makes the layer of a cell. Raises InputError, RunError: as for a cell's name."""
+    if isinstance(cell, str) and cell in LAYERS:
+        return LAYERS[cell]
+    plain = find_sequence_cell(cell)
+    return lambda size, engine, **_: CellLayer(size, plain, engine)
+
+
+class CellLayer(Layer):
+    """A cell as it is, in place of a published layer around it.
+
+    Args:
+        size: of input and output.
+        cell: it reads one input of any size, and its output has the size of its first state.
+        engine: as of ``elman.Recurrent``.
+
+    Raises:
+        InputError: its output has another size.
+    """
+
+    def __init__(self, size: int, cell: Cell, engine: str) -> None:
+        super().__init__(size, 1, cell, size, size, (), engine)
+        if self.cell.output_size != size:
+            raise InputError(f"the output of {cell.name} has {self.cell.output_size} units: {size}")
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Run all steps of x [T, B, size] from a state, zeros if None.
+
+        Returns:
+            out [T, B, size], and the cell's states, [1, B, 1, n] each.
+
+        Raises:
+            ShapeError: x or the state has another form.
+        """
+        _, inside = self._split_state(x, state)
+        y, last = self._run_cell((x.unsqueeze(2),), inside)
+        return y.squeeze(2).to(x.dtype), last
 
 
 class _Block(nn.Module):
@@ -65,13 +113,15 @@ class _Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Published layers of one kind in residual blocks: x + layer(norm(x)), and a norm at the end.
+    """Layers of one kind in residual blocks: x + layer(norm(x)), and a norm at the end. With a norm
+    in front of each layer, stacks of a hundred learn as those of a few do.
 
     Heads have 64 units or so, where that divides ``hidden_size``; keys are smaller as published.
 
     Args:
-        cell: the name of the cell: ``"delta_net"``, ``"gated_delta_net"``, ``"gla"``, ``"mamba2"``,
-            ``"mlstm"`` or ``"rwkv7"``.
+        cell: the name of a cell that has a published layer: ``"delta_net"``,
+            ``"gated_delta_net"``, ``"gla"``, ``"lru"``, ``"mamba2"``, ``"mlstm"``, ``"rwkv7"`` or
+            ``"s4d"``; or any cell of one input, which is its own layer: ``"gru"``, ``"lstm"`` …
         input_size: of x, which is projected first unless it is ``hidden_size``.
         hidden_size: of every block and of the output.
         num_layers: number of blocks.
@@ -79,7 +129,8 @@ class Stack(nn.Module):
         engine: as of ``elman.Recurrent``.
 
     Raises:
-        InputError: no layer has such a cell, or a size is no positive integer.
+        InputError: there is no such cell, it reads or returns something else than a vector of
+            ``hidden_size``, or a size is no positive integer.
 
     Example:
         >>> net = elman.layers.Stack("gated_delta_net", 16, 32, num_layers=2)
@@ -91,7 +142,7 @@ class Stack(nn.Module):
 
     def __init__(
         self,
-        cell: str,
+        cell: str | Cell,
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
@@ -100,14 +151,12 @@ class Stack(nn.Module):
         engine: str = "auto",
     ) -> None:
         super().__init__()
-        if cell not in LAYERS:
-            names = ", ".join(LAYERS)
-            raise InputError(f"no layer has the cell {cell!r}", "gated_delta_net", known=names)
+        make = _maker(cell)
         check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         same = input_size == hidden_size
         self.embed = nn.Identity() if same else nn.Linear(input_size, hidden_size, bias=False)
         self.blocks = nn.ModuleList(
-            _Block(hidden_size, LAYERS[cell](hidden_size, engine, layer=k, layers=num_layers))
+            _Block(hidden_size, make(hidden_size, engine, layer=k, layers=num_layers))
             for k in range(num_layers)
         )
         self.dropout = nn.Dropout(dropout)

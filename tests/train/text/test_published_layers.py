@@ -16,13 +16,14 @@ from runs import assert_equal_runs
 
 
 @pytest.mark.parametrize(
-    "cell", ["plastic_rnn", *every(3, sorted(LAYERS, key=lambda n: n != "gated_delta_net"))]
+    "cell", ["plastic_rnn", "gru", *every(3, sorted(LAYERS, key=lambda n: n != "gated_delta_net"))]
 )
 def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at, cell):
     """With more than ten tensors of state, which are carried on in their order; a cell of one input
-    needs no layer around it."""
+    needs no layer around it, and makes blocks if these are asked for."""
     layers = 3 if cell == "gated_delta_net" else 1
-    config = dataclasses.replace(small_config, cell=cell, hidden=8, layers=layers)
+    blocks = {"norm": cell == "gru"}
+    config = dataclasses.replace(small_config, cell=cell, hidden=8, layers=layers, **blocks)
     config = dataclasses.replace(config, engine="reference", batch=8, bptt=8, validation_chars=64)
     whole = train(config)
     assert whole.complete
@@ -32,7 +33,7 @@ def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at,
     resumed = resume(stopped.folder.path)
     assert_equal_runs(resumed.folder, whole.folder)
     run = elman.load(whole.folder.path)
-    assert isinstance(run.layers, Stack) == (cell in LAYERS)
+    assert isinstance(run.layers, Stack) == (cell != "plastic_rnn")
     text = run.sample(12, prompt="the ", seed=3)
     assert len(text) == 12
     assert text == run.sample(12, prompt="the ", seed=3)
@@ -74,7 +75,7 @@ def test_options_that_layers_lack_are_refused(small_config, train, option):
     """Before anything is trained."""
     config = dataclasses.replace(small_config, cell="mamba2", **{option: 0.1})
     with pytest.raises(
-        InputError, match=f"a layer of mamba2 has no option {option.replace('_', '-')}"
+        InputError, match=f"a block of mamba2 has no option {option.replace('_', '-')}"
     ):
         train(config)
 

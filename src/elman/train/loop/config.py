@@ -158,6 +158,11 @@ class Config:
         return False
 
     @property
+    def runs_blocks(self) -> bool:
+        """Whether the recurrent layers are residual blocks with norms."""
+        return False
+
+    @property
     def items_per_step(self) -> int:
         """Items (of the task) in one training step, over all devices."""
         return self.batch

@@ -18,7 +18,8 @@ BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = False) -> nn.Module:
     """Build recurrent layers called as torch.nn.GRU is; with `baseline` torch's own.
 
-    A cell of a published layer makes residual blocks of that layer.
+    A cell of a published layer makes residual blocks of that layer, other cells if they are asked
+    for.
 
     Args:
         inputs: size of the first layer's input.
@@ -28,7 +29,7 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
         layer = getattr(nn, BUILT_IN[config.cell])
         return layer(inputs, config.hidden, num_layers=layers, dropout=dropout)
     options: dict[str, Any] = {"num_layers": layers, "dropout": dropout, "engine": config.engine}
-    if config.cell in LAYERS:
+    if _runs_blocks(config):
         return Stack(config.cell, inputs, config.hidden, **options)
     options |= {
         "heads": getattr(config, "heads", 1),
@@ -42,17 +43,22 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
 
 def check_cell(config: Config) -> None:
     """Find the cell of a run, before its data are read. Raises InputError, RunError: as
-    :func:`find_sequence_cell`; InputError: a published layer has no such option."""
-    if config.cell in LAYERS:
+    :func:`find_sequence_cell`; InputError: residual blocks have no such option."""
+    if _runs_blocks(config):
         options = [name for name in RANDOM_OPTIONS if getattr(config, name)]
         options += ["heads"] if getattr(config, "heads", 1) > 1 else []
+        options += ["residual"] if config.adds_inputs else []
         options += ["uniform"] if getattr(config, "uniform", None) is not None else []
         if options:
             option = options[0].replace("_", "-")
-            title = f"a layer of {config.cell} has no option {option}"
+            title = f"a block of {config.cell} has no option {option}"
             raise InputError(title, f"leave --{option} out, or the preset that sets it")
-    elif config.cell not in BUILT_IN:
+    if config.cell not in LAYERS and config.cell not in BUILT_IN:
         find_sequence_cell(config.cell)
+
+
+def _runs_blocks(config: Config) -> bool:
+    return config.cell in LAYERS or config.runs_blocks
 
 
 def cell_fingerprint(config: Config) -> str:
@@ -67,7 +73,7 @@ def refuse_twin(config: Config) -> str | None:
         return f"torch.nn has no cell like {config.cell}"
     if getattr(config, "heads", 1) > 1:
         return "torch.nn has no heads"
-    if config.adds_inputs:
+    if config.adds_inputs or config.runs_blocks:
         return "torch.nn has no residual layers"
     for name in RANDOM_OPTIONS:
         if getattr(config, name):

@@ -87,6 +87,9 @@ class TextConfig(Config):
     residual: bool = setting(
         False, "From the second layer on, a layer's input is added to its output."
     )
+    norm: bool = setting(
+        False, "Residual blocks: each layer reads its normalised input, and is added to it."
+    )
     bptt: int = setting(64, "Tokens per step of truncated BPTT.", POSITIVE)
     epochs: int | None = setting(
         None, "Passes over the training text, instead of --minutes.", COUNT
@@ -111,6 +114,11 @@ class TextConfig(Config):
     def adds_inputs(self) -> bool:
         """Whether its stack is residual."""
         return self.residual
+
+    @property
+    def runs_blocks(self) -> bool:
+        """Whether its layers are residual blocks."""
+        return self.norm
 
     @property
     def splitting(self) -> Level:
