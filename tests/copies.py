@@ -52,9 +52,11 @@ class Copies:
         """Random arguments of the cell with heads."""
         size = {n: s * self.heads if n in self.dims else s for n, s in self.sizes.items()}
         more = tuple((n, s) for n, s in size.items() if n not in ("I", "H"))
-        first = self.whole.inputs[0].shape
-        units = sum(gate_block_size(gate_block, size) for dim in first for gate_block in dim)
-        return random_case(self.cell, Sizes(T, B, units, size["H"], more), 1, dtype)
+        units, hidden = (
+            sum(gate_block_size(gate_block, size) for dim in first.shape for gate_block in dim)
+            for first in (self.whole.inputs[0], self.whole.states[0])
+        )
+        return random_case(self.cell, Sizes(T, B, units, hidden, more), 1, dtype)
 
     def _is_divided(self, entry: Declared) -> bool:
         """Whether each head has a part of its own."""

@@ -29,6 +29,8 @@ VECTORS = [cell for cell in cells.ALL if cell not in cells.MATRIX]  # for engine
 
 def sizes_of(cell: Cell, T: int, B: int) -> Sizes:
     """Small ones of any cell of the library."""
+    if cell is cells.s4d:
+        return Sizes(T, B, 3, 6)
     named = {name for entry in cell.weights for name in names_in(entry.shape)} - {"I", "H"}
     inputs = 12 if cell.name == "ligru" else 5
     return Sizes(T, B, inputs, 6, tuple((name, 3) for name in sorted(named)))

@@ -276,7 +276,7 @@ def test_speeds_of_layouts_are_told():
 
 def test_a_step_of_a_model_updates_it(monkeypatch):
     """What is timed is the whole step of a word model; what is compared is before it."""
-    monkeypatch.setattr(language, "WORDS", 11)
+    monkeypatch.setattr(language, "WORDS", dict.fromkeys(language.WORDS, 11))
     monkeypatch.setattr(language, "_RATE", 1.0)
     contestant = present("torch", draw_problem(MODEL))
     first = contestant.results()

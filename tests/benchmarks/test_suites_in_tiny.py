@@ -89,7 +89,7 @@ def in_tiny(monkeypatch, tmp_path, two_classes) -> None:
     for module in (memory, starting):
         monkeypatch.setattr(module, "run_program", run_forked)
     monkeypatch.setattr(report, "_charts", lambda page: [])  # most of the time; see below
-    monkeypatch.setattr(language, "WORDS", 11)
+    monkeypatch.setattr(language, "WORDS", dict.fromkeys(language.WORDS, 11))
     for name, value in (("STEPS", 10), ("WORD_STEPS", 10), ("_TOKENS", 300), ("_WORDS", 300)):
         monkeypatch.setattr(learning, name, value)
     monkeypatch.setattr(learning, "_FEW", 300)

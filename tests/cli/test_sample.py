@@ -80,8 +80,8 @@ def test_layers_with_matrix_states(elman, run, other, tmp_path):
     other.model.layers = library.layers.Stack("gla", 4, 8)
     code, _, err = elman("export", str(run), f"--c={tmp_path}")
     assert code == 1
-    assert "matrices as states" in err
-    assert f'elman.load("{run}").model' in err
+    assert "norms between its recurrent layers" in err
+    assert f'elman.load("{run}").layers.blocks[0].layer.cell' in err
 
 
 def test_layers_with_norms_between(elman, run, other, tmp_path):

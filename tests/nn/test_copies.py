@@ -61,7 +61,7 @@ def test_random_cells_by_engine(engine, **drawn):
     check_random(engine=engine, **drawn)
 
 
-SIZES = {"I": 4, "H": 6, "M": 3, "U": 5}
+SIZES = {"I": 4, "H": 6, "M": 3, "U": 5, "D": 3}
 LIBRARY = [cell for cell in VECTORS if not cell.static and not cell.division.elementwise]
 REDUCING = [cells.lstm_layernorm, cells.gru_layernorm, cells.onlstm_chunked, cells.lmu]
 
