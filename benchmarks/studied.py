@@ -99,8 +99,8 @@ def _seeds(row: Row) -> str:
 def rivals() -> str:
     """A table of cells and their held-out accuracies by the same commands, the best first."""
     rows = script_rows("accuracies")
-    mine = [case for case, row in rows.items() if row["command"].split()[-2] == "--cell"]
-    cells = dict.fromkeys(case.split()[1] for case in mine)
+    compared = [case for case, row in rows.items() if row["command"].split()[-2] == "--cell"]
+    cells = dict.fromkeys(case.split()[1] for case in compared)
     lines = ["| cell | worms | digits |", "|---|---:|---:|"]
     for cell in sorted(cells, key=lambda cell: -sum(rows[f"digits {cell}"]["scores"])):
         scores = (_seeds(rows[f"{task} {cell}"]) for task in TASKS)

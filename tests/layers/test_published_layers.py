@@ -234,6 +234,12 @@ def test_values_of_the_first_layer_are_mixed_in():
         layer(x)
 
 
+def test_other_precisions_are_refused():
+    """Weights of float64 are not rounded to a float32 input."""
+    with pytest.raises(InputError, match=r"is torch\.float32, but its weights are torch\.float64"):
+        layers.LRU(8).double()(torch.ones(3, 2, 8))
+
+
 @pytest.mark.parametrize("cell", ["lstm", elman.cells.mgu])
 def test_blocks_of_any_cell(cell):
     """x + cell(norm(x)), and a norm at the end; states of all blocks go in and out."""
@@ -306,7 +312,7 @@ def test_stacks(cell):
         (lambda: layers.Stack("grux", 4, 8), InputError, "no cell is called 'grux'"),
         (lambda: layers.Stack("gla_", 4, 8), InputError, "no cell is called"),
         (lambda: layers.Stack(elman.cells.gla, 4, 8), InputError, "not one input of any size"),
-        (lambda: layers.Stack(half, 4, 8), InputError, "has 4 units: 8"),
+        (lambda: layers.Stack(half, 4, 8), InputError, "has 4 units, its input 8"),
         (lambda: layers.MLSTM(8, num_heads=2)(torch.ones(3, 8)), ShapeError, r"\[T, B, 8\]"),
         (
             lambda: layers.MLSTM(8, num_heads=2)(torch.ones(3, 2, 8), (torch.ones(1),)),

@@ -9,7 +9,8 @@ from elman.ops import cos, exp, sin, spread, sum
 
 
 def s4d_frequencies(modes: int) -> Callable[[Any], None]:
-    """What fills ``A_imag`` [M] of :data:`s4d` for so many modes a channel: pi times 0, 1, 2 …"""
+    """Return an initialiser of ``A_imag`` [M] of :data:`s4d`: pi times 0, 1, 2 … for the modes of
+    each channel."""
 
     def fill(A_imag: Any) -> None:
         count = A_imag.new_ones(A_imag.shape).cumsum(0) - 1
@@ -38,7 +39,7 @@ def _normal(C: Any) -> None:
     },
     output="y[D]",
     source="Gu, Gupta, Goel & Ré 2022, arXiv:2206.11893 (S4D-Lin, zero-order hold), where B is 1; "
-    "parameters are called as in the authors' code",
+    "as the authors' code (state-spaces/s4 at 2ed46fc, models/s4/s4d.py)",
 )  # fmt: skip
 def s4d(x, p, q, log_dt, log_A_real, A_imag, C_real, C_imag):
     """M / D modes a channel, 32 unless ``A_imag`` is given for others: p + iq turns and shrinks by

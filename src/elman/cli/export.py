@@ -132,9 +132,9 @@ def _layers_of(run: Trained) -> Any:
     larger one."""
     layers = run.layers
     if not isinstance(layers, (*_LAYERS.values(), Recurrent)):
-        one = "blocks[0].layer.cell" if isinstance(layers, Stack) else "layers[0]"
+        first = "blocks[0].layer.cell" if isinstance(layers, Stack) else "layers[0]"
         title = "the run has norms between its recurrent layers"
-        hint = f'elman.export.to_c(elman.load("{run.path}").layers.{one}, "layer_0")'
+        hint = f'elman.export.to_c(elman.load("{run.path}").layers.{first}, "layer_0")'
         raise InputError(title, hint, path=run.path)
     return layers
 

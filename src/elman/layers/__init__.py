@@ -1,7 +1,8 @@
 """Published layers around cells whose state is a matrix, or diagonal: ``out, state = layer(x)``.
 
 Projections, short convolutions, gates and norms are torch's; parameters are called as in the
-authors' code, so that their weights load. Time comes first: x [T, B, hidden_size].
+authors' code, so that their weights load (not those of LRU and S4D). Time comes first:
+x [T, B, hidden_size].
 """
 
 from elman.layers.delta import DeltaNet as DeltaNet

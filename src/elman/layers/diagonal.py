@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.cells import lru, s4d, s4d_frequencies
-from elman.layers.parts import Layer, State, check_sizes, part_size
+from elman.layers.parts import CellLayer, State, check_sizes, part_size
 
 
-class LRU(Layer):
-    """The layer of the linear recurrent unit (Orvieto et al. 2023, arXiv:2303.06349v1, section 3):
+class LRU(CellLayer):
+    """The layer of the linear recurrent unit (Orvieto et al. 2023, arXiv:2303.06349v1):
     ``cells.lru``, GELU and a gated linear unit. As many modes as channels.
 
     Args:
@@ -41,7 +41,7 @@ class LRU(Layer):
         max_phase: float = 2 * math.pi,
         engine: str = "auto",
     ) -> None:
-        super().__init__(hidden_size, 1, lru, hidden_size, hidden_size, (), engine)
+        super().__init__(hidden_size, lru, hidden_size, engine)
         squares = torch.empty(hidden_size).uniform_(r_min**2, r_max**2)
         with torch.no_grad():
             self.cell.get_parameter("nu_l0").copy_((-0.5 * squares.log()).log())
@@ -60,13 +60,12 @@ class LRU(Layer):
         Raises:
             ShapeError: x or the state has another form.
         """
-        _, inside = self._split_state(x, state)
-        y, last = self._run_cell((x.unsqueeze(2),), inside)
-        y = F.gelu(y.squeeze(2)).to(self.out1.weight.dtype)
+        y, last = super().forward(x, state)
+        y = F.gelu(y)
         return self.out1(y) * torch.sigmoid(self.out2(y)), last
 
 
-class S4D(Layer):
+class S4D(CellLayer):
     """The layer of S4D (Gu, Gupta, Goel & Ré 2022, arXiv:2206.11893) as in the authors' ``S4D``:
     ``cells.s4d`` with a skip, GELU and a gated linear unit.
 
@@ -89,7 +88,7 @@ class S4D(Layer):
     def __init__(self, hidden_size: int, *, d_state: int = 64, engine: str = "auto") -> None:
         check_sizes(d_state=d_state, hidden_size=hidden_size)
         modes = part_size("d_state", d_state, 2, "conjugate modes")
-        super().__init__(hidden_size, 1, s4d, hidden_size, modes * hidden_size, (), engine)
+        super().__init__(hidden_size, s4d, modes * hidden_size, engine)
         with torch.no_grad():
             s4d_frequencies(modes)(self.cell.get_parameter("A_imag_l0"))
         self.D = nn.Parameter(torch.randn(hidden_size))
@@ -105,7 +104,6 @@ class S4D(Layer):
         Raises:
             ShapeError: x or the state has another form.
         """
-        _, inside = self._split_state(x, state)
-        y, last = self._run_cell((x.unsqueeze(2),), inside)
-        y = F.gelu(y.squeeze(2) + self.D * x).to(self.D.dtype)
+        y, last = super().forward(x, state)
+        y = F.gelu(y + self.D * x)
         return F.glu(self.output_linear(y)), last

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.checks import check_size
-from elman.errors import ShapeError
+from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.nn import Recurrent
 
@@ -90,7 +90,7 @@ class Layer(nn.Module):
         half = {
             name: weight.to(dtype)
             for name, weight in self.cell.named_parameters()
-            if weight.dtype != dtype
+            if weight.dtype.itemsize < dtype.itemsize <= torch.float32.itemsize
         }
         with torch.autocast(inputs[0].device.type, enabled=False):
             if half:
@@ -99,6 +99,41 @@ class Layer(nn.Module):
                 out, last = self.cell(folded, alone, **more)
         ends = last if isinstance(last, tuple) else (last,)
         return out.unflatten(1, (B, heads)), tuple(end.unflatten(1, (B, heads)) for end in ends)
+
+
+class CellLayer(Layer):
+    """A cell of one input, without heads.
+
+    Args:
+        hidden_size: of input and output.
+        cell: reads one vector and returns one.
+        units: of its first state.
+        engine: as of ``Recurrent``.
+
+    Raises:
+        InputError: the cell's output has another size than its input.
+    """
+
+    def __init__(self, hidden_size: int, cell: Cell, units: int, engine: str) -> None:
+        super().__init__(hidden_size, 1, cell, hidden_size, units, (), engine)
+        if self.cell.output_size != hidden_size:
+            raise InputError(
+                f"the output of {cell.name} has {self.cell.output_size} units, its input "
+                f"{hidden_size}: a residual block cannot add them"
+            )
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
+
+        Returns:
+            out [T, B, hidden_size], and the cell's states, [1, B, 1, n] each.
+
+        Raises:
+            ShapeError: x or the state has another form.
+        """
+        _, inside = self._split_state(x, state)
+        y, last = self._run_cell((x.unsqueeze(2),), inside)
+        return y.squeeze(2).to(x.dtype), last
 
 
 class RMSNorm(nn.RMSNorm):

@@ -8,14 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from elman.cell_files import find_sequence_cell
-from elman.errors import InputError
 from elman.frontend.cell import Cell
 from elman.layers.delta import DeltaNet, GatedDeltaNet
 from elman.layers.diagonal import LRU, S4D
 from elman.layers.gla import GatedLinearAttention
 from elman.layers.mamba2 import Mamba2
 from elman.layers.mlstm import MLSTM
-from elman.layers.parts import Layer, RMSNorm, State, check_sizes
+from elman.layers.parts import CellLayer, Layer, RMSNorm, State, check_sizes
 from elman.layers.rwkv7 import RWKV7
 
 _HEAD = 64  # units of a head, where so many divide the layer
@@ -61,43 +60,13 @@ LAYERS: Mapping[str, Callable[..., nn.Module]] = {  # name of the cell -> its la
 }
 
 
-def _maker(cell: str | Cell) -> Callable[..., nn.Module]:
-    """What makes the layer of a cell. Raises InputError, RunError: as for a cell's name."""
+def _constructor(cell: str | Cell) -> Callable[..., nn.Module]:
+    """Look up the constructor of a cell's layer. Raises InputError, RunError: as
+    :func:`find_sequence_cell`."""
     if isinstance(cell, str) and cell in LAYERS:
         return LAYERS[cell]
-    plain = find_sequence_cell(cell)
-    return lambda size, engine, **_: CellLayer(size, plain, engine)
-
-
-class CellLayer(Layer):
-    """A cell as it is, in place of a published layer around it.
-
-    Args:
-        size: of input and output.
-        cell: it reads one input of any size, and its output has the size of its first state.
-        engine: as of ``elman.Recurrent``.
-
-    Raises:
-        InputError: its output has another size.
-    """
-
-    def __init__(self, size: int, cell: Cell, engine: str) -> None:
-        super().__init__(size, 1, cell, size, size, (), engine)
-        if self.cell.output_size != size:
-            raise InputError(f"the output of {cell.name} has {self.cell.output_size} units: {size}")
-
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Run all steps of x [T, B, size] from a state, zeros if None.
-
-        Returns:
-            out [T, B, size], and the cell's states, [1, B, 1, n] each.
-
-        Raises:
-            ShapeError: x or the state has another form.
-        """
-        _, inside = self._split_state(x, state)
-        y, last = self._run_cell((x.unsqueeze(2),), inside)
-        return y.squeeze(2).to(x.dtype), last
+    sequence_cell = find_sequence_cell(cell)
+    return lambda size, engine, **_: CellLayer(size, sequence_cell, size, engine)
 
 
 class _Block(nn.Module):
@@ -113,8 +82,8 @@ class _Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Layers of one kind in residual blocks: x + layer(norm(x)), and a norm at the end. With a norm
-    in front of each layer, stacks of a hundred learn as those of a few do.
+    """Layers of one kind in residual blocks: x + layer(norm(x)), and a norm at the end. The norms
+    let deep stacks learn.
 
     Heads have 64 units or so, where that divides ``hidden_size``; keys are smaller as published.
 
@@ -151,12 +120,12 @@ class Stack(nn.Module):
         engine: str = "auto",
     ) -> None:
         super().__init__()
-        make = _maker(cell)
+        construct = _constructor(cell)
         check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         same = input_size == hidden_size
         self.embed = nn.Identity() if same else nn.Linear(input_size, hidden_size, bias=False)
         self.blocks = nn.ModuleList(
-            _Block(hidden_size, make(hidden_size, engine, layer=k, layers=num_layers))
+            _Block(hidden_size, construct(hidden_size, engine, layer=k, layers=num_layers))
             for k in range(num_layers)
         )
         self.dropout = nn.Dropout(dropout)

@@ -45,15 +45,15 @@ def row_totals(lanes: int) -> str:
 
 
 @dataclass
-class Pass:
+class MatrixPass:
     """C lines of a pass over the elements of a matrix.
 
     Attributes:
-        once: what is the same for all elements.
+        once: before all loops.
         by_column: names of arrays, an element per vector of columns, and C text of what they hold.
         in_row: in each row, before its vectors.
         in_vector: for each vector of a row.
-        sums: that the part has, by axis, each with its number.
+        sums: the part's accumulations by axis, each with its number.
     """
 
     once: list[str] = field(default_factory=list)
@@ -105,15 +105,15 @@ class MatrixSpelling(Spelling):
             case _:
                 return _BOTH_AXES
 
-    def matrix_pass(self, part: Part, columns: int) -> Pass:
-        """What a part does with the elements of a matrix."""
+    def matrix_pass(self, part: Part, columns: int) -> MatrixPass:
+        """Spell the body of a part over a matrix, sorted by how often each line runs."""
         sums = [statement for statement in part.body if isinstance(statement, Accumulate)]
         self._numbers = {id(statement): number for number, statement in enumerate(sums)}
         self._tail = columns % self.layout.lanes != 0
         self._changes = []
         self._lets: list[Value] = []
         self.matrix_columns = columns
-        lines = Pass()
+        lines = MatrixPass()
         for statement in part.body:
             match statement:
                 case Let(value):
@@ -150,7 +150,7 @@ class MatrixSpelling(Spelling):
             return []
         return ["for (long r = r0; r < r1; r++) {", *("    " + line for line in lines), "}"]
 
-    def _in_blocks(self, rows: int, columns: int, lines: Pass) -> list[str]:
+    def _in_blocks(self, rows: int, columns: int, lines: MatrixPass) -> list[str]:
         """C lines of a pass, block by block of columns, so that their sums stay in registers."""
         if not lines.in_vector:
             return []
@@ -171,7 +171,7 @@ class MatrixSpelling(Spelling):
             *self.totals(lines.sums),
         ]
 
-    def _block(self, rows: int, first: int, end: int, size: int, lines: Pass) -> list[str]:
+    def _block(self, rows: int, first: int, end: int, size: int, lines: MatrixPass) -> list[str]:
         """C lines for vectors of columns from ``first`` to ``end``, so many at once, in all
         rows."""
         by_row, in_vectors = lines.sums["rows"], self.in_vectors
@@ -192,12 +192,12 @@ class MatrixSpelling(Spelling):
         head = f"for (long first = {first}; first < {end}; first += {size}) {{"
         return [head, *("    " + line for line in (*arrays, *inner)), "}"]
 
-    def arrays(self, lines: Pass) -> list[str]:
+    def arrays(self, lines: MatrixPass) -> list[str]:
         """Names of what has an element per vector of columns."""
         sums = (f"a{number}" for number, _ in lines.sums["columns"])
         return [*sums, *(name for name, _ in lines.by_column)]
 
-    def column_values(self, lines: Pass) -> list[str]:
+    def column_values(self, lines: MatrixPass) -> list[str]:
         """C lines that begin the sums of columns, and compute what is the same in all rows."""
         zeros = (f"a{number}[k] = bc(0);" for number, _ in lines.sums["columns"])
         return [*zeros, *(f"{name}[k] = {text};" for name, text in lines.by_column)]

@@ -130,8 +130,8 @@ class StepPrinter(MatrixSpelling):
         ]
         products = [s for s in part.body if isinstance(s, Multiply)]
         multiplied = [line for s in products for line in self.multiply(s)]
-        whole = [*(loop if lines.in_vector else ()), *multiplied]
-        return ["{", *("    " + line for line in whole), "}"] if whole else []
+        statements = [*(loop if lines.in_vector else ()), *multiplied]
+        return ["{", *("    " + line for line in statements), "}"] if statements else []
 
 
 @dataclass(eq=False)
