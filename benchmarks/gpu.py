@@ -36,6 +36,7 @@ from torch.nn import functional  # noqa: E402
 
 import elman.nn  # noqa: E402
 from benchmarks.machine import commit  # noqa: E402
+from benchmarks.peers.matrix_forms import FORMS  # noqa: E402
 from benchmarks.programs import ProcessError, Worker  # noqa: E402
 from benchmarks.rows import append_row, read_rows  # noqa: E402
 from elman import cells, compiler  # noqa: E402
@@ -85,6 +86,11 @@ def divided(T: int, B: int, H: int, heads: int) -> Case:
     return Case(name, "deer", "gru", T, B, H, "float32", heads)
 
 
+def matrices(cell: str, T: int, B: int, H: int) -> Case:
+    """A cell whose state is a matrix of H rows and columns for each of B samples."""
+    return layer(cell, T, B, H, "bfloat16", "matrices")
+
+
 def decoder(rows: int, H: int, classes: int, dtype: str) -> Case:
     """Decoder and loss of so many rows; T stands for the classes."""
     name = f"decoder {rows}x{H} to {classes} {DTYPES[dtype]}"
@@ -105,6 +111,12 @@ def first() -> Iterator[Case]:
     yield layer("gru", 100, 32, 256, "float32", "module")
     yield layer("lstm", 1024, 16, 256, "bfloat16", "stack")
     yield decoder(700, 200, 10_000, "float32")
+    yield matrices("gated_delta_net", 1024, 32, 64)
+    for n in (1, 2, 4):
+        yield layer("gru", 100_000, 1, n, "float32", "deer")
+    yield layer("lstm", 25, 32, 512, "float16", "deepbench")  # cuDNN has a persistent kernel
+    yield layer("paragru", 2048, 8, 256, "float32", "deer")
+    yield decoder(2240, 650, 33_278, "bfloat16")
 
 
 def cases() -> list[Case]:
@@ -113,7 +125,16 @@ def cases() -> list[Case]:
 
 
 def remaining_cases() -> Iterator[Case]:
-    """The lists of the question's seven parts, in order; the largest lists last."""
+    """The lists of the question's parts, in order; the largest lists last."""
+    for cell, T, B, H in (
+        ("gated_delta_net", 4096, 128, 64),
+        ("gated_delta_net", 1024, 32, 128),
+        ("gla", 1024, 32, 128),
+        ("mlstm", 1024, 32, 64),
+        ("rwkv7", 1024, 32, 64),
+        ("mamba2", 1024, 32, 64),
+    ):
+        yield matrices(cell, T, B, H)
     dtypes = ("bfloat16", "float32")
     for H, B in ((512, 16), (256, 16), (1024, 16), (128, 16), (64, 16), (2048, 16)):
         for cell in ("gru", "lstm", "rnn"):
@@ -170,6 +191,7 @@ TINY = (  # a case of each kind that the interpreter runs in seconds
     Case("heads dry", "heads", "lstm", 2, 2, 8, "float32", heads=2),
     Case("module dry", "module", "gru", 3, 2, 8, "float32"),
     Case("stack dry", "stack", "gru", 32, 2, 4, "float32"),
+    Case("matrices dry", "matrices", "gated_delta_net", 2, 2, 16, "float32"),
     Case("decoder dry", "decoder", "", 33, 5, 4, "float32"),
 )
 MODULES = {"module": {"num_layers": 2, "bidirectional": True}, "stack": {"num_layers": 4}}
@@ -178,6 +200,7 @@ COMPILED = {  # compiling a step takes up to a minute
     "cell lem 256,16,512 bf16",
     "deer paragru 2048,8,256 fp32",
 }
+LOOPED = 1024 * 32  # steps of samples at most of which a loop in torch is timed
 
 
 MEETINGS = """@triton.jit
@@ -382,6 +405,48 @@ def module_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
     return row
 
 
+@of_kind("matrices")
+def matrix_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
+    """Matrices per sample beside torch's chunkwise form, a loop, and the kernels of
+    flash-linear-attention where they are installed."""
+    row = own_times(case, device, clock)
+    forms, source = FORMS[case.cell], torch.Generator().manual_seed(0)
+    drawn = forms.draw(case.T, case.B, case.H, case.H, source)
+    leaves = {name: value.to(device).requires_grad_() for name, value in drawn.items()}
+    contestants: dict[str, Callable[[], Any]] = {}
+    if (chunks := forms.chunks) is not None:
+        contestants["chunks"] = lambda: chunks.run(chunks.body, **leaves)
+    if case.T * case.B <= LOOPED:
+        contestants["python loop"] = lambda: forms.loop(**leaves)
+    for name, run in contestants.items():
+        row[name] = _both_ways(run, list(leaves.values()), clock)
+    if case.cell == "gated_delta_net" and (found := _linear_attention(drawn, device)) is not None:
+        row["fla"] = _both_ways(*found, clock)
+    return row
+
+
+def _both_ways(
+    run: Callable[[], Any], leaves: Sequence[torch.Tensor], clock: Clock
+) -> tuple[float, float]:
+    """Times of a function's forward, and of its forward and backward (s)."""
+    d = torch.randn_like(run().detach())
+    return clock(run), clock(lambda: torch.autograd.grad(run(), leaves, d))
+
+
+def _linear_attention(
+    drawn: dict[str, torch.Tensor], device: str
+) -> tuple[Callable[[], Any], list[torch.Tensor]] | None:
+    """The chunkwise kernels of flash-linear-attention for a gated delta rule, in bfloat16."""
+    try:
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # pyright: ignore
+    except ImportError:
+        return None
+    q, k, v, b = (drawn[name].to(device, torch.bfloat16).unsqueeze(0) for name in "qkvb")
+    g = drawn["a"].log().to(device).unsqueeze(0)
+    leaves = [value.requires_grad_() for value in (q, k, v, g, b)]
+    return lambda: chunk_gated_delta_rule(*leaves, scale=1.0)[0], leaves  # pyright: ignore
+
+
 @of_kind("peaks")
 def peaks(case: Case, device: str, clock: Clock) -> dict[str, Any]:
     """Peaks of the device: bytes copied (read and written) and FLOP of products per second."""
@@ -488,7 +553,7 @@ def measure(case: Case, device: str) -> dict[str, Any]:
 
 def compile_for(case: Case, device: str) -> dict[str, Any]:
     """Compile what a case needs: Triton keeps it where the next process finds it."""
-    if case.kind not in KINDS:
+    if case.kind not in KINDS or case.kind == "matrices":
         job = job_of(case, device)
         trial = make_trial(job, min(case.T, 2), case.B)
         for kernel in kernels(case, job, "triton")[0].values():
@@ -609,7 +674,7 @@ def peaks_of(rows: list[dict[str, Any]]) -> dict[str, float]:
     return next((row["peaks"] for row in rows if "peaks" in row), {})
 
 
-PEERS = ("torch", "compiled loop", "python loop", "product per step", "in turn")
+PEERS = ("torch", "fla", "chunks", "compiled loop", "python loop", "product per step", "in turn")
 HEAD = (
     f"{'case (T,B,H)':36} {'elman fw':>8} {'fw+bw':>8} {'torch fw':>8} {'fw+bw':>8} {'ratio':>8} "
     f"{'peaks %':>7} {'schedule':18} others"

@@ -260,6 +260,8 @@ def gpu() -> str:
             for name in ("elman", "torch")
         )
         ratio = f"{row['torch'][1] / row['elman'][1]:.1f}x" if torch else ""
-        name = case.removeprefix("layer ").removeprefix("heads ")
+        name = case
+        for kind in ("layer ", "heads ", "persistent "):
+            name = name.removeprefix(kind)
         lines.append(f"| {' | '.join([name, row['best'], *ours, ', '.join(torch), ratio])} |")
     return "\n".join(lines)

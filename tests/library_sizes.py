@@ -34,3 +34,13 @@ def sizes_of(cell: Cell, T: int, B: int) -> Sizes:
     named = {name for entry in cell.weights for name in names_in(entry.shape)} - {"I", "H"}
     inputs = 12 if cell.name == "ligru" else 5
     return Sizes(T, B, inputs, 6, tuple((name, 3) for name in sorted(named)))
+
+
+def matrix_sizes(cell: Cell, T: int, V: int) -> Sizes:
+    """Sizes of a cell with a matrix per sample: V columns, and three units of further dims."""
+    leaves = (*cell.inputs, *cell.static, *cell.states)
+    named = set[str]().union(*(names_in(leaf.shape) for leaf in leaves))
+    first, block = names_in(cell.inputs[0].shape), cell.states[0].shape[0][0]
+    axis = block[1] if isinstance(block, tuple) else block
+    more = tuple((name, 3) for name in sorted(named - first - {axis}))
+    return Sizes(T=T, B=3, I=5, H=5 if axis in first else V, more=more)

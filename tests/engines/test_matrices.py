@@ -14,7 +14,6 @@ from elman import cell, cells
 from elman.compiler import graph_of
 from elman.engines.c.engine import ENGINE, PRICES
 from elman.errors import EngineError, InputError, ShapeError, TraceError
-from elman.ir.types import names_in
 from elman.lowered.lower import lower
 from elman.lowered.verify import verify
 from elman.ops import (
@@ -48,6 +47,7 @@ from helpers import (
     random_case,
 )
 from kernels import c_kernel
+from library_sizes import matrix_sizes
 from lowered_machine import lowered_of
 
 F64 = torch.float64
@@ -417,15 +417,6 @@ def test_sums_are_stored_where_nothing_is_read_any_more():
     assert_all_same(call(kernel, case), oracle(case), F64, case.T)
 
 
-def sizes_of(chosen, T, V):
-    """Sizes of a cell, whose further dims have three units."""
-    leaves = (*chosen.inputs, *chosen.static, *chosen.states)
-    named = set().union(*(names_in(leaf.shape) for leaf in leaves))
-    first, axis = names_in(chosen.inputs[0].shape), chosen.states[0].shape[0][0][1]
-    more = tuple((name, 3) for name in sorted(named - first - {axis}))
-    return Sizes(T=T, B=3, I=5, H=5 if axis in first else V, more=more)
-
-
 MERGED = [cell for cell in cells.MATRIX if merge_steps(graph_of(cell), 4) is not None]
 
 
@@ -434,7 +425,7 @@ def test_merged_steps(chosen):
     """Groups of four steps and what is left behind them: forward, a backward whose tape is kept,
     and another; fewer steps than a group has."""
     for T in (3, 4, 11):
-        case = random_case(chosen, sizes_of(chosen, T, 7), T, F64)
+        case = random_case(chosen, matrix_sizes(chosen, T, 7), T, F64)
         case.inputs.update({name: 0.5 * x for name, x in case.inputs.items()})  # no growth
         need("c", job_of(case))
         want = oracle(case)
@@ -475,7 +466,7 @@ def test_lowered_programs_are_verified():
     case = random_case(delta, Sizes(T=4, B=2, I=5, H=7), 0, F64)
     verify(lowered_of(case))
     for chosen in MERGED:
-        job = job_of(random_case(chosen, sizes_of(chosen, 4, 7), 0, F64)).several
+        job = job_of(random_case(chosen, matrix_sizes(chosen, 4, 7), 0, F64)).several
         assert job is not None
         verify(lower(program(job.pair, job.spec, PRICES), 8))
 

@@ -100,7 +100,7 @@ class DirectionLowering:
     def direction(self) -> Direction:
         """The direction, lowered in the order in which offsets are to be given."""
         phases = self.lowered_phases()
-        replay = self.phases[3].lowered("replay") if self.sweep.replay else None
+        replay = self.lowered_replay()
         backward = self.name == "backward"
         sums, targets = self._sums() if backward else ((), frozenset[Node]())
         pair, wants = self.program.pair, self.program.spec.wants
@@ -130,6 +130,10 @@ class DirectionLowering:
         """Before, step and after as data."""
         before, step, after, *_ = self.phases
         return before.lowered("before"), step.lowered("step"), after.lowered("after")
+
+    def lowered_replay(self) -> Phase | None:
+        """The step that computes matrices again as data, if there is one."""
+        return self.phases[3].lowered("replay") if self.sweep.replay else None
 
     def carried(self) -> list[tuple[Access, Access]]:
         """For each state, where a step finds it (its cotangent, in a backward), and leaves it."""

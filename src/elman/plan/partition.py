@@ -224,7 +224,11 @@ class _Cutter:
         def keep(value: Node) -> float:
             if value in outside:
                 return INFINITE
-            return 0.0 if value in operands and value in in_loop else self.save_apart(value)
+            if value in in_loop:
+                return 0.0 if value in operands else self.save_apart(value)
+            is_sum_of_matrix = any(map(is_matrix, value.args))
+            late = 0.0 if is_sum_of_matrix else self.prices.late * self.compute(value)
+            return self.save_apart(value) + late
 
         def rematerialise(value: Node) -> float:
             if value.op in _LEAVES or is_matrix(value):

@@ -23,6 +23,7 @@ class Prices:
         reduction: one element of a sum over units, and its share of the synchronisation.
         scalar: elements whose transcendental function takes as long as that of a number per
             sample, which is computed alone, in a whole vector.
+        late: of a value computed in the loop for the phase after it, as a share of its cost there.
     """
 
     save: float = 1.0
@@ -31,6 +32,7 @@ class Prices:
     product: float = 0.1
     reduction: float = 0.3
     scalar: float = 16.0
+    late: float = 0.0
 
 
 BALANCED = Prices()

@@ -228,6 +228,12 @@ def formula_of(cell: Cell, H: int, dtype: torch.dtype = torch.float32) -> Formul
         (cells.gru, 9, torch.float32, "9 states of a group depend on each other, and its kernels"),
         (cells.gru, 2, torch.float64, "its kernels compute in float32, not float64"),
         (unlike, 2, torch.float32, "its groups of states are not alike"),
+        (
+            cells.gru.with_heads(2),
+            16,
+            torch.float32,
+            "its kernels would load weights in 392 places",
+        ),
     ],
 )
 def test_what_has_no_kernel(cell: Cell, H: int, dtype: torch.dtype, reason: str) -> None:

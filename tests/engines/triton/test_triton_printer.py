@@ -10,17 +10,21 @@ from typing import Any
 import pytest
 
 from elman import cells, compiler
+from elman.engines.triton.engine import ENGINE
 from elman.engines.triton.layout import TritonLayout
+from elman.engines.triton.matrix_schedules import matrix_schedules
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.sweeping import Sweeping
 from elman.engines.triton.unitwise import Line, live
 from elman.frontend.cell import Cell
 from elman.plan.build import program
 from elman.plan.spec import Spec
+from helpers import job_of, random_case
+from library_sizes import matrix_sizes
 from products import some_of
 from unseen import epilogue, holding, latents
 
-GIVEN = {"tl", "lib", "triton", "float"}  # to every kernel
+GIVEN = {"tl", "lib", "triton", "float", "range"}  # to every kernel
 
 
 def texts(cell: Cell, schedule: str, dtype: str, **options: bool) -> list[str]:
@@ -71,6 +75,40 @@ def undefined(text: str) -> set[str]:
     return wrong | (arguments - read - options - numbers)
 
 
+def taken_for_invariant(text: str) -> set[str]:
+    """Names that Triton 3.6 takes for invariant in a loop, and are not: each is set to what another
+    one was at the beginning of a step, and both were the same before the loop."""
+    wrong: set[str] = set()
+
+    def visit(statements: list[Any], values: dict[str, object]) -> None:
+        for statement in statements:
+            match statement:
+                case ast.Assign(targets=[ast.Name(name)], value=ast.Name(other)):
+                    values[name] = values.get(other, other)
+                case ast.Assign(targets=[ast.Name(name)]):
+                    values[name] = statement
+                case ast.For(body=body):
+                    before = dict(values)
+                    look(body, before, set())
+                    visit(body, before)
+                case _:
+                    visit(getattr(statement, "body", []), values)
+
+    def look(body: list[Any], before: dict[str, object], changed: set[str]) -> None:
+        for statement in body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(name)], value=ast.Name(other)):
+                    same = before.get(name, name) is before.get(other, other)
+                    wrong.update({name} if same and other not in changed else ())
+                case _:
+                    pass
+            stores = (part for part in ast.walk(statement) if isinstance(part, ast.Name))
+            changed |= {part.id for part in stores if isinstance(part.ctx, ast.Store)}
+
+    visit(ast.parse(text).body, {})
+    return wrong
+
+
 @pytest.mark.parametrize(
     "cell, schedule, options",
     some_of(
@@ -83,6 +121,32 @@ def test_names(cell: Cell, schedule: str, options: dict[str, bool]) -> None:
     """In every schedule, of dense and packed rows, of heads."""
     for text in texts(cell, schedule, "bfloat16", **options):
         assert undefined(text) == set(), text
+        assert taken_for_invariant(text) == set(), text
+
+
+@pytest.mark.parametrize(
+    "cell", [cells.gated_delta_net, cells.mlstm, cells.rwkv7, cells.ltc], ids=lambda cell: cell.name
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_names_of_matrices(cell: Cell, packed: bool) -> None:
+    """The same of matrices per sample, whole and in shares."""
+    case = random_case(cell, matrix_sizes(cell, 2, 19))
+    of = ENGINE._program(job_of(case))
+    layout = TritonLayout(of)
+    kept = tuple(k not in layout.matrices for k in range(len(layout.state_widths)))
+    assert of.backward is not None
+    for schedule in matrix_schedules(of):
+        for sweep in (of.forward, of.backward):
+            text = Sweeping(layout, sweep, schedule, kept, packed=packed).text
+            assert undefined(text) == set(), text
+            assert taken_for_invariant(text) == set(), text
+
+
+def test_what_is_taken_for_invariant() -> None:
+    """A state kept from before a step, that began as what it is kept of."""
+    text = "def k(x):\n    a = load(x)\n    b = a\n    for i in range(x):\n"
+    assert taken_for_invariant(f"{text}        b = a\n        a = a + 1\n") == {"b"}
+    assert not taken_for_invariant(f"{text}        a = a + 1\n        b = a\n")
 
 
 @pytest.mark.parametrize("cell", [cells.gru, cells.gru_before, cells.lem, latents, epilogue])
@@ -105,8 +169,8 @@ def test_a_barrier_stands_between_loads_and_stores_in_place(cell: Cell, schedule
 
 def test_undefined_names_are_noticed() -> None:
     """Behind a loop, in one, and in an assignment that adds."""
-    text = "def k(x, y, z):\n    for i in range(x):\n        a = b + i\n    c += a\n    y\n"
-    assert undefined(text) == {"range", "b", "c", "z"}
+    text = "def k(x, y, z):\n    for i in steps(x):\n        a = b + i\n    c += a\n    y\n"
+    assert undefined(text) == {"steps", "b", "c", "z"}
 
 
 def test_dead_code() -> None:

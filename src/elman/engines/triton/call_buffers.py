@@ -50,7 +50,8 @@ class CallBuffers(ABC):
         vectors = [] if vec is not None else [*layout.memory.offsets]
         values = of.rate.values(call.weights, [*vectors, *sweep.matrices], heads=bool(lead))
         if vectors:
-            vec = _side_by_side([values[node].reshape(*lead, -1) for node in vectors])
+            flat = [values[node].reshape(*lead, -1).to(like.device) for node in vectors]
+            vec = _side_by_side(flat)
         self.vec = like.new_zeros(*lead, 1, dtype=torch.float32) if vec is None else vec
         self._matrices = {node: _rowed(values[node].to(of.dtype)) for node in sweep.matrices}
         self._carry: Sequence[Tensor] = []
@@ -207,16 +208,13 @@ class ForwardCallBuffers(CallBuffers):
             state.reshape(*heads, B, width).contiguous()
             for state, width in zip(call.states, layout.state_widths, strict=True)
         ]
-        fewest = 2 if self.sweep.steps is not None else 1
         self.sequences = [
             fresh(like, *heads, 1, B + rows, width)
-            if is_kept and packed is not None
-            else fresh(
-                like, *heads, T + 1 if is_kept else 1 if k in layout.held else fewest, B, width
-            )
-            for k, (is_kept, width) in enumerate(
-                zip(of.kept_states, layout.state_widths, strict=True)
-            )
+            if of.kept_states[k] and packed is not None
+            else self._matrices_kept(like, width)
+            if k in layout.matrices
+            else fresh(like, *heads, self._kept_steps(k), B, width)
+            for k, width in enumerate(layout.state_widths)
         ]
         for sequence, start in zip(self.sequences, self._carry, strict=True):
             sequence[..., 0, :B, :] = start
@@ -231,6 +229,17 @@ class ForwardCallBuffers(CallBuffers):
         self.arrays |= {"tape": self._tape, "ch": self._chunk(like)}
         if packed is None:
             self.arrays |= self._rows_of_states()
+
+    def _kept_steps(self, k: int) -> int:
+        """Steps of a state that is a vector."""
+        if self.of.kept_states[k]:
+            return self.T + 1
+        return 1 if k in self.of.layout.held or self.sweep.steps is None else 2
+
+    def _matrices_kept(self, like: Tensor, width: int) -> Tensor:
+        """Memory for the matrices before each chunk of steps, in float32."""
+        chunks = -(-self.T // limits.MATRIX_STEPS) if self.of.replays else 1
+        return fresh(like, *self.heads, chunks, self.B, width, dtype=torch.float32)
 
     def run(self) -> Result:
         """Compute what :meth:`Kernel.forward` returns."""

@@ -62,12 +62,12 @@ class CapturedKernel(Kernel):
 
         def compute(tensors: Arguments) -> Result:
             values: Any = tensors  # none of a forward's is None
-            return self.compute_forward(form.call(values))
+            with launching(values[0]):
+                return self.compute_forward(form.call(values))
 
-        with launching(call.states[0]):
-            if not self._repeats(call):
-                return compute(call.tensors)
-            return self.forwards.run(compute, call.tensors, form)
+        if not self._repeats(call):
+            return compute(call.tensors)
+        return self.forwards.run(compute, call.tensors, form)
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
@@ -78,14 +78,14 @@ class CapturedKernel(Kernel):
         def compute(tensors: Arguments) -> Gradients:
             values: Any = tensors
             d_output, *d_last = values[last:]
-            ends = Cotangents(d_output, tuple(d_last))
-            return self.compute_backward(form.call(values[:first]), values[first:last], ends, keep)
+            ends, given = Cotangents(d_output, tuple(d_last)), form.call(values[:first])
+            with launching(values[0]):
+                return self.compute_backward(given, values[first:last], ends, keep)
 
         tensors = (*call.tensors, *saved, cotangents.output, *cotangents.last)
-        with launching(call.states[0]):
-            if not self._repeats(call):
-                return compute(tensors)
-            return self.backwards.run(compute, tensors, (form, keep))
+        if not self._repeats(call):
+            return compute(tensors)
+        return self.backwards.run(compute, tensors, (form, keep))
 
     def _repeats(self, call: Call) -> bool:
         """Whether a call is captured: dense, and of few enough launches."""
@@ -121,6 +121,17 @@ class CallGraphs:
         if not self.applies(tensors):
             return compute(tensors)
         like = next(value for value in tensors if value is not None)
+        with torch.cuda.device_of(like):
+            return self._run(compute, tensors, facts, like)
+
+    def _run(
+        self,
+        compute: Callable[[Arguments], Any],
+        tensors: Arguments,
+        facts: Hashable,
+        like: Tensor,
+    ) -> Any:
+        """A call on the device of its tensors."""
         kinds = [None if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in tensors]
         key = (facts, precision(), _stream(like), *kinds)
         with self._lock:
@@ -177,6 +188,7 @@ class _CallGraph:
         self.size, self.used = size, 0
         self._compute: Callable[[Arguments], Any] | None = compute
         self._arguments = [None if t is None else torch.empty_like(t).copy_(t) for t in tensors]
+        self._targets = _by_dtype(self._arguments)
         self._graph: Any = None
         like = next(_tensors(self._arguments))
         if not like.is_cuda:
@@ -188,25 +200,30 @@ class _CallGraph:
         torch.cuda.current_stream().wait_stream(aside)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=aside, capture_error_mode="thread_local"):
-            self._result = compute(self._arguments)
+            result = compute(self._arguments)
+        self._copies = _Copies(result)
         self._compute = None
 
     def __call__(self, tensors: Arguments) -> Any:
         """Copy in, run, copy out."""
-        pairs = zip(self._arguments, tensors, strict=True)
-        _copy([(target, value) for target, value in pairs if target is not None])
+        for targets, places in self._targets:
+            values: Any = [tensors[place] for place in places]
+            copy_all(targets, values)
         if self._compute is not None:
-            self._result = self._compute(self._arguments)
-        else:
-            self._graph.replay()
-        return _copied(self._result)
+            return _Copies(self._compute(self._arguments))()
+        self._graph.replay()
+        return self._copies()
 
 
-def _copy(pairs: Sequence[tuple[Tensor, Any]]) -> None:
-    """Copy tensors into others, those of one type at once."""
-    for dtype in dict.fromkeys(target.dtype for target, _ in pairs):
-        targets, values = zip(*(pair for pair in pairs if pair[0].dtype == dtype), strict=True)
-        copy_all(targets, values)
+def _by_dtype(arguments: Arguments) -> list[tuple[list[Tensor], list[int]]]:
+    """Arguments of each type, which are copied at once, and their places."""
+    groups: dict[torch.dtype, tuple[list[Tensor], list[int]]] = {}
+    for place, argument in enumerate(arguments):
+        if argument is not None:
+            targets, places = groups.setdefault(argument.dtype, ([], []))
+            targets.append(argument)
+            places.append(place)
+    return [*groups.values()]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -218,26 +235,61 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def _copied(value: Any) -> Any:
-    """Nested tuples of tensors in other memory; what shares memory shares it again."""
-    memories = dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]]()
-    for tensor in _tensors(value):
-        storage = tensor.untyped_storage()
-        if (place := (storage.data_ptr(), tensor.dtype)) not in memories:
-            whole = tensor.new_empty(0).set_(storage)
-            memories[place] = torch.empty_like(whole), whole
-    _copy([*memories.values()])
+class _Copies:
+    """Makes copies of a result: nested tuples of tensors, in a few allocations.
 
-    def rebuild(value: Any) -> Any:
-        if value is None:
-            return None
-        if not isinstance(value, Tensor):
-            items = map(rebuild, value)
-            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-        copy, _ = memories[value.untyped_storage().data_ptr(), value.dtype]
-        return copy.as_strided(value.size(), value.stride(), value.storage_offset())
+    What is last in it, as tensors for the backward and gradients of weights, has memory of its own:
+    it lives longer, or shorter, than the rest. What shares memory shares it again.
+    """
 
-    return rebuild(value)
+    def __init__(self, result: Any) -> None:
+        self._result = result
+        self._sources: list[list[Tensor]] = []  # of each allocation: whole memories
+        self._sizes: list[list[int]] = []  # elements of each, and of the gap behind it
+        self._views: list[tuple[int, torch.Size, tuple[int, ...], int]] = []
+        numbers: dict[tuple[bool, torch.dtype], int] = {}
+        places: dict[tuple[int, torch.dtype], tuple[int, int]] = {}
+        for is_last, part in ((False, result[:-1]), (True, result[-1])):
+            for tensor in _tensors(part):
+                storage = tensor.untyped_storage()
+                key = storage.data_ptr(), tensor.dtype
+                if key not in places:
+                    number = numbers.setdefault((is_last, tensor.dtype), len(numbers))
+                    if number == len(self._sources):
+                        self._sources.append([])
+                        self._sizes.append([])
+                    places[key] = number, sum(self._sizes[number])
+                    whole = tensor.new_empty(0).set_(storage)
+                    self._sources[number].append(whole)
+                    self._sizes[number] += [len(whole), -len(whole) % limits.COPY_ALIGNED]
+                number, first = places[key]
+                offset = first + int(tensor.storage_offset())
+                self._views.append((number, tensor.size(), tensor.stride(), offset))
+
+    def __call__(self) -> Any:
+        """The result as it is now, in other memory."""
+        flat: list[Tensor] = []
+        for sources, sizes in zip(self._sources, self._sizes, strict=True):
+            memory = sources[0].new_empty(sum(sizes))
+            copy_all(memory.split_with_sizes(sizes)[::2], sources)
+            flat.append(memory)
+        views = iter(
+            [
+                flat[number].as_strided(size, stride, offset)
+                for number, size, stride, offset in self._views
+            ]
+        )
+        return _filled(self._result, views)
+
+
+def _filled(like: Any, tensors: Iterator[Tensor]) -> Any:
+    """Nested tuples with other tensors."""
+    if like is None:
+        return None
+    if isinstance(like, Tensor):
+        return next(tensors)
+    items = [_filled(item, tensors) for item in like]
+    return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
 
 
 def _stream(like: Tensor) -> int:

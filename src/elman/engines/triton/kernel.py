@@ -56,12 +56,13 @@ class TritonKernel(CapturedKernel):
         late = bool(program.forward.after.segments)
         self.kept_states = tuple(
             (training or late or schedule.kind == "grid" or (not k and self.output_is_state))
-            and k not in layout.held
+            and k not in layout.held | layout.matrices
             for k in range(len(layout.state_widths))
         )
         self.scalar_output = not job.graph.output_shape
         self.ahead = Sweeping(layout, program.forward, schedule, self.kept_states, heads=heads > 0)
         self.back = None
+        self.replays = program.backward is not None and program.backward.replay is not None
         if program.backward is not None:
             self.back = Sweeping(
                 layout, program.backward, schedule, self.kept_states, heads=heads > 0

@@ -24,14 +24,22 @@ SAMPLES = (8, 16, 32, 64)  # of a program in a grid
 # Four warps have the registers for a loop of so many units. More than four would be wrong: where a
 # product follows another one, Triton 3.6 and 3.7 divide its rows over all warps, at least 16 each.
 FEW_UNITS = 64
+STEPPED_BATCH = 128  # samples beyond which single steps are measured too
 OPERAND = 64 << 10  # (bytes) of an operand's tile in shared memory, in a grid at most
 WARP_BYTES = 512  # of an inner dim that a warp sums over in a grid: four warps, if it is no more
 EXACT_UP_TO = {"bfloat16": 256, "float16": 2048}  # such whole numbers
 REDUCED = 4096  # elements of a program's reduction at most: beyond, registers spill
 
+# Matrices per sample
+MATRIX_STEPS = 32  # of a chunk: the matrices before it are kept, those of its steps computed again
+MATRIX_ELEMENTS = 1024  # of a matrix and a warp: 32 registers of each thread
+MATRIX_WARPS = 16  # of a program at most
+MATRIX_UNITS = (8, 16, 32)  # of a program along an axis that is cut
+
 # Calls
 CALL_GRAPHS = 8  # kinds of calls that are kept captured
 GRAPH_AGE = 64  # calls for which a graph stays where there is no room for another
+COPY_ALIGNED = 64  # elements: a result begins at a multiple of so many in a copy of several
 KINDS_SEEN = 64  # kinds of calls, of one call each, that are remembered
 GRAPH_STEPS = 4096  # steps of a captured call at most, where each is launched by itself
 # (bytes) of a direction's captured calls at most; all steps in one kernel are few launches
@@ -46,6 +54,9 @@ WALK_THREADS = 128  # of a program
 WALK_BUSY = 256  # threads of a processor that hide what loads wait for
 WALK_STEPS = (4, 32)  # of a chunk, at least and at most
 GROUP_ELEMENTS = 128  # steps and channels of a block that only evaluates
+# Places at most where a kernel of several groups loads weights: the time of Triton's coalescing
+# grows with the square of the loads of blocks (GRUs of 8 units: 392 places, 41 s; of 5: 155, 7 s).
+GROUP_LOADS = 200
 GROUP_WINDOWS = 4  # of a block whose steps are run sequentially
 ITERATE = 1e8  # largest value of an iterate, as of ``bounded`` in library.py
 

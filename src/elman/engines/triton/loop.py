@@ -18,7 +18,7 @@ from elman.lowered.types import Access, Matrix, Phase, Product, Space, Term
 OPTIONS = ("N", "DT", "PRECISION", "INTERPRETED", "BARRIER")
 _OF_CALLERS = (Space.INPUT, Space.D_OUTPUT)  # of any strides but along units
 _AT_HAND = (Space.SCALAR, Space.SCRATCH, Space.CARRY)
-_NEXT = "_next"  # ends the variables of the next step
+NEXT = "_next"  # ends the variables of the next step
 
 
 class Loop(Printer):
@@ -175,9 +175,13 @@ class Loop(Printer):
 
     def step(self) -> list[str]:
         """All lines of a step."""
+        return [line for part in self.step_parts() for line in part]
+
+    def step_parts(self) -> list[list[str]]:
+        """The head of a step, the loads of the next one, all else."""
         ahead = self.loads_ahead("i + 1")
-        taken = [f"{raw} = {raw}{_NEXT}" for raw, _ in self._ahead]
-        return [*self.step_head("i"), *ahead, *self.lines, *self.step_end(), *taken]
+        taken = [f"{raw} = {raw}{NEXT}" for raw, _ in self._ahead]
+        return [self.step_head("i"), ahead, [*self.lines, *self.step_end(), *taken]]
 
     def step_head(self, number: str) -> list[str]:
         """The number of a step in the sequence, and where its rows lie."""
@@ -195,7 +199,7 @@ class Loop(Printer):
             f"before{mark} = tl.where({t} > 0, {previous}, 0) + n",
         ]
 
-    def loads_ahead(self, number: str, mark: str = _NEXT) -> list[str]:
+    def loads_ahead(self, number: str, mark: str = NEXT) -> list[str]:
         """The loads of a step; of none where there is no such step."""
         if not self._ahead:
             return []
@@ -204,9 +208,13 @@ class Loop(Printer):
         head = self.step_head(f"tl.minimum({number}, T - 1)" if self.packed else number)
         inside = self.live if self.packed else "all_live"
         live = f"{self.live} = {inside} & ({number} < {self.steps[1]})"
-        loads = [f"{raw}{mark} = {self.loaded(access)}" for raw, access in self._ahead]
+        loads = [f"{raw}{mark} = {self.load_ahead(k)}" for k, (raw, _) in enumerate(self._ahead)]
         self._mark = ""
         return [*head, live, *loads]
+
+    def load_ahead(self, k: int) -> str:
+        """What is loaded a step ahead, by its number."""
+        return self.loaded(self._ahead[k][1])
 
     def step_end(self) -> list[str]:
         """Hand on what the next step reads; a sample whose steps are over keeps its own."""
@@ -227,13 +235,18 @@ class Loop(Printer):
         their mask."""
         ends: list[tuple[str, str, str]] = []
         for k, (access, _) in enumerate(self.carried):
-            column, mask = self.layout.states[k], "all_live"
+            column = self.layout.states[k]
             array, width = f"{name}{column.array}", self.layout.state_widths[column.array]
             at = f"{self.array(array)} + n * {width} + {column.offset}"
-            if not access.scalar:
-                at, mask = f"{at} + {self.units(column.width)}", self.inside(column.width, mask)
-            ends.append((f"h{k}", at, mask))
+            ends.append((f"h{k}", *self.end_units(k, at, access)))
         return ends
+
+    def end_units(self, k: int, at: str, access: Access) -> tuple[str, str]:
+        """Pointers to a state's units, the first of which is given, and their mask, at a loop's
+        ends."""
+        if access.scalar:
+            return at, "all_live"
+        return f"{at} + {self.units(access.units)}", self.inside(access.units, "all_live")
 
     def begin(self) -> list[str]:
         """Load the states before the first step, and what that step loads."""
@@ -242,7 +255,7 @@ class Loop(Printer):
             for state, at, mask in self._ends("first" if self.forward else "dlast")
         ]
         first = self.loads_ahead(self.steps[0])
-        return [*states, *first, *(f"{raw} = {raw}{_NEXT}" for raw, _ in self._ahead)]
+        return [*states, *first, *(f"{raw} = {raw}{NEXT}" for raw, _ in self._ahead)]
 
     def end(self) -> list[str]:
         """Store the states after the last step."""

@@ -121,4 +121,7 @@ def newton(
     ]
     if len({step.text for step in steps}) > 1:
         return "its groups of states are not alike"
+    loads = steps[0].text.count("tl.load(vec")
+    if count > 1 and loads > limits.GROUP_LOADS:
+        return f"its kernels would load weights in {loads} places, and compile for a minute"
     return (WalkedNewton if walked else ScannedNewton)(steps, units=units)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
+from elman.engines.precision import precision
 from elman.engines.triton import limits
 from elman.engines.triton.launch import chip, processors
 from elman.engines.triton.layout import padded, tile_units
@@ -22,8 +23,7 @@ from elman.plan.program import Program, Sweep
 def loops(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
     """Loops of which one program holds all weights; of few samples each, unless these are more
     programs than there are processors."""
-    few = padded(max(_units(of), default=1)) <= limits.FEW_UNITS
-    counts = (4,) if few else (8,) if _reduced_units(of) else (4, 8)
+    counts = (8,) if _reduced_units(of) and not _has_few_units(of) else (4,)
     sizes = [16] if torch.version.hip else [8]
     if not torch.version.hip and -(-batch // 8) * heads > processors():
         sizes.append(16)
@@ -33,6 +33,16 @@ def loops(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
         if max(_loop_bytes(of, sweep, samples) for sweep in _sweeps(of)) <= _shared_bytes()
         for warps in counts
     ]
+
+
+def spills(of: Program) -> bool:
+    """Whether a loop's products do not fit into registers: those of float32 that is not rounded to
+    tf32."""
+    return of.spec.dtype == "float32" and precision() == "ieee" and not _has_few_units(of)
+
+
+def _has_few_units(of: Program) -> bool:
+    return padded(max(_units(of), default=1)) <= limits.FEW_UNITS
 
 
 def grids(of: Program, batch: int, heads: int) -> list[TritonSchedule]:

@@ -190,9 +190,10 @@ class Printer(ABC):
         for store in segment.scalars:
             self.store(store.access, self.name(store.value))
         for part in segment.parts:
-            self._part(part)
+            self.part(part)
 
-    def _part(self, part: Part) -> None:
+    def part(self, part: Part) -> None:
+        """Print the products and statements of a part."""
         self._products = [self.product(product) for product in part.products]
         self._registers, self._part_units = [], self.layout.size(part.gate_block)
         for statement in part.body:
@@ -226,7 +227,7 @@ class Printer(ABC):
             case Across():
                 return self.define(self.program_units(self._across(value), self._part_units))
             case _:
-                raise AssertionError("engine triton refuses matrices per sample")
+                raise AssertionError("a loop over matrices per sample prints these")
 
     # units of others
 

@@ -20,7 +20,7 @@ class TritonSchedule:
             ``steps``: each step is products and kernels of its own, whatever the size.
         samples: of one program.
         warps: of one program.
-        units: of one program, in a grid.
+        units: of one program, in a grid, or of matrices along an axis that is cut; 0: all.
     """
 
     kind: LoopKind = "loop"
@@ -30,10 +30,10 @@ class TritonSchedule:
 
     @property
     def name(self) -> str:
-        """``loop/16/4``, ``grid/16/8/16``, or ``steps``."""
+        """``loop/16/4``, of shares of matrices ``loop/1/4/16``, ``grid/16/8/16``, or ``steps``."""
         numbers = {
             "steps": (),
-            "loop": (self.samples, self.warps),
+            "loop": (self.samples, self.warps, *([self.units] if self.units else [])),
             "grid": (self.samples, self.warps, self.units),
         }[self.kind]
         return "/".join([self.kind, *map(str, numbers)])
@@ -46,11 +46,11 @@ class TritonSchedule:
             return TritonSchedule("steps")
         if all(n.isdecimal() and int(n) for n in numbers):
             values = [int(n) for n in numbers]
-            if kind == "loop" and len(values) in (0, 2):
+            if kind == "loop" and len(values) in (0, 2, 3):
                 return TritonSchedule("loop", *values)
             if kind == "grid" and len(values) == 3:
                 return TritonSchedule("grid", *values)
         raise EngineError(
-            f"no schedule {name!r}; there are steps, loop/SAMPLES/WARPS, and "
-            f"grid/SAMPLES/WARPS/UNITS"
+            f"no schedule {name!r}; there are steps, loop/SAMPLES/WARPS, "
+            f"loop/SAMPLES/WARPS/UNITS of matrices, and grid/SAMPLES/WARPS/UNITS"
         )

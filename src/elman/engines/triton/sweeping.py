@@ -10,15 +10,19 @@ from torch import Tensor
 from triton import knobs
 
 from elman.engines.precision import precision
+from elman.engines.triton import limits
 from elman.engines.triton.batched_phase import BatchedPhase
 from elman.engines.triton.grid import Grid
 from elman.engines.triton.launch import Arrays, arguments, fresh, numbered, processors
 from elman.engines.triton.layout import TritonLayout
 from elman.engines.triton.loop import Loop
+from elman.engines.triton.matrix_loop import MatrixLoop
+from elman.engines.triton.matrix_schedules import cut_axis
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
 from elman.errors import EngineError
 from elman.ir.graph import Node
+from elman.lowered.types import Space
 from elman.plan.program import Sweep
 
 
@@ -62,9 +66,15 @@ class Sweeping:
             self.wide = self.forward and layout.program.spec.dtype != "float32"
             self.steps = BatchedPhase(layout, self.step, wide=self.wide, heads=heads)
         else:
-            kind = Grid if schedule.kind == "grid" else Loop
             options = {"kept_states": kept_states, "packed": packed, "heads": heads}
-            self.loop = kind(layout, schedule, lowering, self.step, **options)
+            if layout.program.pair.step.has_matrices:
+                replay, axis = lowering.lowered_replay(), cut_axis(layout.program) or "columns"
+                self.loop = MatrixLoop(
+                    layout, schedule, lowering, self.step, replay, axis, **options
+                )
+            else:
+                kind = Grid if schedule.kind == "grid" else Loop
+                self.loop = kind(layout, schedule, lowering, self.step, **options)
             self.text = self.loop.text()
             self.kernel = function("loop", self.text)
         self.matrices = self._matrices()
@@ -99,6 +109,8 @@ class Sweeping:
         Returns:
             The states after the last step.
         """
+        if isinstance(self.loop, MatrixLoop):
+            return self._with_matrices(self.loop, arrays, states, steps, element)
         if isinstance(self.loop, Grid):
             arrays = {**arrays, **self._shared(self.loop, states, arrays["tape"], steps)}
             arrays |= {"tapenow": arrays["tape"], "chnow": arrays["ch"]}
@@ -123,6 +135,25 @@ class Sweeping:
             "ca": carry,
             "bar": states[0].new_zeros(*heads, groups, dtype=torch.int32),
         }
+
+    def _with_matrices(
+        self, loop: MatrixLoop, arrays: Arrays, states: Sequence[Tensor], steps: int, element: Any
+    ) -> Sequence[Tensor]:
+        """All steps, with memory for matrices that are computed again, and for shares of sums."""
+        B, chunk = states[0].shape[-2], arrays["ch"]
+        rows, width = chunk.shape[-2:]
+        shares = fresh(chunk, rows, loop.shares, width)
+        memory = {
+            f"rp{array}": fresh(states[0], B * limits.MATRIX_STEPS, states[array].shape[-1])
+            for array in loop.replayed
+        }
+        ends = self._launch({**arrays, **memory, "pa": shares}, states, (0, steps), steps, element)
+        if loop.cut:
+            for access in loop.partial:
+                if access.region.space is Space.CHUNK:
+                    columns = slice(access.offset, access.offset + access.units)
+                    chunk[..., columns] = shares[..., columns].sum(-2)
+        return ends
 
     def _without_barrier(
         self, loop: Grid, arrays: Arrays, states: Sequence[Tensor], steps: int, element: Any
@@ -169,7 +200,8 @@ class Sweeping:
         }
         groups = -(-B // fixed.samples)
         if not isinstance(loop, Grid):
-            self.kernel[groups, N](*arguments(loop.arguments, named, numbers), **options)
+            shares = loop.shares if isinstance(loop, MatrixLoop) else N
+            self.kernel[groups, shares](*arguments(loop.arguments, named, numbers), **options)
             return ends
         if not interpreted:
             options["launch_cooperative_grid"] = True

@@ -1,0 +1,372 @@
+"""Steps over matrices per sample as Triton: blocks [rows, columns], and vectors along either axis.
+
+A vector is a block [units, 1] or [1, units], as the rows or the columns of matrices need it. Where
+nothing that a step reads is summed over an axis of the matrices, that is cut over several programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from elman.engines.triton.layout import TritonLayout
+from elman.engines.triton.loop import Loop
+from elman.engines.triton.ops import number
+from elman.engines.triton.printer import NO_UNIT, only, overlap
+from elman.engines.triton.schedule import TritonSchedule
+from elman.errors import EngineError
+from elman.ir.types import GateBlock, axes_of
+from elman.lowered.lower import DirectionLowering
+from elman.lowered.types import (
+    Access,
+    Accumulate,
+    Across,
+    Along,
+    Axis,
+    Let,
+    Moved,
+    Multiply,
+    Part,
+    Phase,
+    Reduce,
+    Segment,
+    Space,
+    Store,
+    Value,
+)
+
+Form = Literal["rows", "columns", "matrix"]  # of a block: [units, 1], [1, units], [rows, columns]
+VECTORS: tuple[Axis, Axis] = ("rows", "columns")
+AGAIN = "again"  # names what is of a step that is computed again
+_INDEX = {"rows": ":, None", "columns": "None, :"}
+_AT_HAND = (Space.LOCAL, Space.SUMMED, Space.REPLAYED)
+_UNREAD = (Space.CHUNK, Space.SCRATCH, Space.SCALAR)  # by other programs, within the loop
+
+
+class MatrixBlocks(Loop):
+    """Prints the segments of a step over the matrices of one sample.
+
+    Args:
+        layout, schedule, lowering, phase, options: as of :class:`Loop`.
+        replay: of a backward, the step that computes the matrices again.
+        axis: that is cut, if one is.
+
+    Attributes:
+        cut: units along an axis of a program; 0: all.
+        partial: what is summed over that axis: each program has its share.
+        divisible: once there is a text, whether the axis can be cut.
+    """
+
+    def __init__(
+        self,
+        layout: TritonLayout,
+        schedule: TritonSchedule,
+        lowering: DirectionLowering,
+        phase: Phase,
+        replay: Phase | None,
+        axis: Axis,
+        **options: Any,
+    ) -> None:
+        super().__init__(layout, schedule, lowering, phase, **options)
+        self.replay, self.axis, self.cut = replay, axis, schedule.units
+        self.partial: dict[Access, None] = {}
+        self.divisible = True
+        self._widths: set[int] = set()  # units along the axis
+        phases = [phase, *([replay] if replay is not None else [])]
+        parts = [part for each in phases for segment in each.segments for part in segment.parts]
+        matrices = [part.gate_block for part in parts if isinstance(part.gate_block, tuple)]
+        self._along_columns = {block[1] for block in matrices} - {block[0] for block in matrices}
+        states = layout.program.pair.step.states
+        blocks = [state.shape[0][0] if state.shape else None for state in states]
+        self._state_forms: list[Form] = [self._form_of(block) for block in blocks]
+        self._state_axes = [None if b is None else axes_of(b, layout.sizes) for b in blocks]
+        self._form: Form = "rows"  # of the blocks that are printed
+        self._flat = False
+        self._axes = (1, 1)  # rows and columns of the matrix that is printed
+        self._forms: dict[Access, Form] = {}  # of what is at hand
+        self._axes_of: dict[Access, tuple[int, int]] = {}  # of matrices at hand
+        self._ahead_forms: list[tuple[Form, tuple[int, int]]] = []
+        self._other: dict[tuple[Access, Form], str] = {}  # variables of another form
+        self._loaded: set[Access] = set()
+        self._again = False  # whether the replay is printed
+
+    def _form_of(self, block: GateBlock | None) -> Form:
+        """The form of a gate block's vectors: that in which matrices need them."""
+        if isinstance(block, tuple):
+            return "matrix"
+        return "columns" if block in self._along_columns else "rows"
+
+    @contextmanager
+    def _as(
+        self, form: Form, axes: tuple[int, int] | None = None, *, flat: bool = False
+    ) -> Iterator[None]:
+        """Print blocks of a form; ``flat``: a vector's as blocks [units]."""
+        before = self._form, self._axes, self._flat
+        self._form, self._axes, self._flat = form, axes or self._axes, flat
+        yield
+        self._form, self._axes, self._flat = before
+
+    # units
+
+    def indices(self, name: str, size: int) -> list[str]:
+        """See :meth:`Printer.indices`: along columns there is a ``w`` in their names, and an ``f``
+        before it if they lie in one dim."""
+        form: Form = "columns" if "w" in name else "rows"
+        if form == self.axis:
+            self._widths.add(size)
+        with self._as(form):
+            first = f"tl.program_id(1) * {self.cut} + " if self.cut and form == self.axis else ""
+            index = "" if name.startswith("f") else f"[{_INDEX[form]}]"
+            units = f"tl.arange(0, {self.block_of(size)}){index}"
+            mask = [f"ok_{name} = {name} < {size}"] if self.masked(size) else []
+            return [f"{name} = {first}{units}", *mask]
+
+    def block_of(self, size: int) -> int:
+        """See :meth:`Printer.block_of`."""
+        return self.cut if self.cut and self._form == self.axis else super().block_of(size)
+
+    def masked(self, size: int) -> bool:
+        """See :meth:`Printer.masked`."""
+        return size % self.block_of(size) != 0
+
+    @property
+    def shares(self) -> int:
+        """Programs of one sample."""
+        return -(-max(self._widths) // self.cut) if self.cut else 1
+
+    def units(self, size: int) -> str:
+        """See :meth:`Printer.units`, of the form that is printed."""
+        name = f"{'f' if self._flat else ''}{'w' if self._form == 'columns' else 'u'}{size}"
+        key = ("units", name)
+        if key not in self._once:
+            self._once[key] = name
+            self.before += self.indices(name, size)
+        return name
+
+    def _element(self) -> tuple[str, list[str]]:
+        """The places of a matrix's elements in it, and the masks that these need."""
+        names: list[str] = []
+        masks: list[str] = []
+        for form, size in zip(VECTORS, self._axes, strict=True):
+            with self._as(form):
+                names.append(self.units(size))
+                masks += [f"ok_{names[-1]}"] if self.masked(size) else []
+        return f"{names[0]} * {self._axes[1]} + {names[1]}", masks
+
+    def inside(self, size: int, live: str = "") -> str:
+        """See :meth:`Printer.inside`."""
+        if self._form != "matrix":
+            return super().inside(size, live)
+        return " & ".join([*self._element()[1], live or self.live])
+
+    def _shape(self, size: int) -> str:
+        """The shape of a block of so many units."""
+        match self._form:
+            case "matrix":
+                sizes: list[int] = []
+                for form, axis in zip(VECTORS, self._axes, strict=True):
+                    with self._as(form):
+                        sizes.append(self.block_of(axis))
+                return str(sizes)
+            case "columns":
+                return f"[1, {self.block_of(size)}]"
+            case "rows":
+                return f"[{self.block_of(size)}, 1]"
+
+    def broadcast(self, name: str, access: Access) -> str:
+        """See :meth:`Printer.broadcast`."""
+        shape = "[1, 1]" if access.scalar else self._shape(access.units)
+        return f"tl.broadcast_to({name}, {shape})"
+
+    def units_at(self, address: str, access: Access) -> tuple[str, str]:
+        """See :meth:`Printer.units_at`."""
+        if access.scalar:
+            return f"{address} + {NO_UNIT}", self.live
+        if self._form != "matrix":
+            return super().units_at(address, access)
+        return f"{address} + {self._element()[0]}", self.inside(access.units)
+
+    # memory
+
+    def use(self, access: Access) -> str:
+        """See :meth:`Printer.use`, in the form that is printed."""
+        if access.region.space is Space.VECTOR:
+            return self._invariant(access)
+        if access.region.space is Space.REPLAYED and access not in self.at_hand:
+            return self._matrix_at(access)
+        self.divisible &= access not in self.partial
+        form: Form = "rows" if access.scalar else self._form
+        if access not in self.at_hand:
+            self.at_hand[access] = self.load(access)
+            self._forms[access] = form
+            if form == "matrix":
+                self._axes_of[access] = self._axes
+            self._loaded.add(access)
+        if access.scalar or self._forms[access] == form:
+            return self.at_hand[access]
+        key = access, form
+        if key not in self._other:
+            transposed = f"tl.trans({self.at_hand[access]})"
+            is_loaded = access in self._loaded
+            self.divisible &= is_loaded
+            self._other[key] = self.load(access) if is_loaded else self.define(transposed)
+        return self._other[key]
+
+    def _invariant(self, access: Access) -> str:
+        at, mask = self.units_at(f"{self.array('vec')} + {access.offset}", access)
+        mask = " & ".join(part for part in mask.split(" & ") if part != self.live)
+        masked = f", mask={mask}, other=0.0" if mask else ""
+        key = access, self._form, self._axes if self._form == "matrix" else None
+        return self.once(key, "v", f"tl.load({at}{masked})")
+
+    def loaded(self, access: Access) -> str:
+        """See :meth:`Printer.loaded`; a vector's units lie in one dim: a layout of [units, 1] would
+        become that of matrices."""
+        if access.scalar or self._form == "matrix":
+            return super().loaded(access)
+        with self._as(self._form, None, flat=True):
+            return super().loaded(access)
+
+    def _matrix_at(self, access: Access) -> str:
+        """A matrix before or behind a step that goes back."""
+        kind = AGAIN if self._again else "new" if access.step else "old"
+        return f"{kind}{access.region.array}"
+
+    def load(self, access: Access) -> str:
+        """See :meth:`Loop.load`: at once, while the replay is printed."""
+        index = "" if access.scalar or self._form == "matrix" else f"[{_INDEX[self._form]}]"
+        if self._again:
+            return self.define(f"{self.loaded(access)}{index}.to(tl.float32)")
+        raw = self.fresh("r")
+        self._ahead.append((raw, access))
+        self._ahead_forms.append((self._form, self._axes))
+        return self.define(f"{raw}{index}.to(tl.float32)")
+
+    def load_ahead(self, number: int) -> str:
+        """See :meth:`Loop.load_ahead`."""
+        with self._as(*self._ahead_forms[number]):
+            return super().load_ahead(number)
+
+    def in_memory(self, access: Access) -> bool:
+        """See :meth:`Loop.in_memory`."""
+        return access.region.space not in _AT_HAND and super().in_memory(access)
+
+    def order(self, access: Access) -> None:
+        """See :meth:`Loop.order`; programs that share rows would store what others have to load."""
+        if access.scalar or self._form not in (self.axis, "matrix"):
+            self.divisible &= not any(overlap(access, loaded) for _, loaded in self._ahead)
+        super().order(access)
+
+    def address(self, access: Access) -> str:
+        """See :meth:`Printer.address`; of a share of a sum in a place of its own."""
+        if not self.cut or access not in self.partial:
+            return super().address(access)
+        row = f"(row{self._mark} * tl.num_programs(1) + tl.program_id(1))"
+        return f"{self.array('pa')} + {row} * {access.region.row} + {access.offset}"
+
+    def store(self, access: Access, name: str) -> None:
+        """See :meth:`Printer.store`."""
+        for form in (*VECTORS, "matrix"):
+            self._other.pop((access, form), None)
+        self._loaded.discard(access)
+        self._forms[access] = "rows" if access.scalar else self._form
+        if self._forms[access] == "matrix":
+            self._axes_of[access] = self._axes
+        super().store(access, name)
+
+    # statements
+
+    def segment(self, segment: Segment) -> None:
+        """See :meth:`Printer.segment`."""
+        with self._as("rows"):
+            super().segment(segment)
+
+    def part(self, part: Part) -> None:
+        """See :meth:`Printer.part`: a vector's in the form in which matrices need it, but for units
+        that read others."""
+        form = self._form_of(part.gate_block)
+        if any(isinstance(s, Let | Store) and isinstance(s.value, Across) for s in part.body):
+            self.divisible &= form == "rows" and self.axis != "rows"
+            form = "rows"
+        with self._as(form, part.axes):
+            super().part(part)
+            for statement in part.body:
+                if isinstance(statement, Multiply):
+                    self._multiply(statement)
+                elif isinstance(statement, Accumulate):
+                    self._accumulate(statement)
+
+    def _accumulate(self, statement: Accumulate) -> None:
+        """Sum the elements of a matrix along an axis, or all of them."""
+        value = f"tl.broadcast_to({self.name(statement.value)}, {self._shape(0)})"
+        masks = self._element()[1]
+        if statement.axis is None:
+            text, form = f"tl.sum({only(value, ' & '.join(masks))})", "rows"
+            text = f"{text} + tl.zeros([1, 1], tl.float32)"
+        else:
+            is_row = statement.axis == "rows"
+            axis = 1 if is_row else 0
+            mask = next((m for m in masks if m.startswith("ok_w" if is_row else "ok_u")), "")
+            total = f"tl.sum({only(value, mask)}, {axis})"
+            form = "rows" if is_row else "columns"
+            text = f"{total}[{_INDEX[form]}]"
+        name = self.define(text)
+        with self._as(form):
+            for access in statement.accesses:
+                if statement.axis != self.axis:
+                    self.partial[access] = None
+                    self.divisible &= access.region.space in _UNREAD
+                self.store(access, name)
+
+    def name(self, value: Value) -> str:
+        """See :meth:`Printer.name`."""
+        if isinstance(value, Along):
+            with self._as(value.axis):
+                return self.use(value.access)
+        if isinstance(value, Moved):
+            self.divisible = False
+            with self._as("matrix", (value.rows, value.columns)):
+                moved = self.broadcast(self.use(value.access), value.access)
+            return self.define(f"tl.trans({moved})")
+        return super().name(value)
+
+    def _reduced(self, value: Reduce) -> str:
+        if value.name in ("sum", "mean"):
+            sums = [f"tl.sum({self._all_of(column)})" for column in value.columns]
+            total = f"{' + '.join(sums)} + tl.zeros([1, 1], tl.float32)"
+            share = number(1.0 / sum(column.units for column in value.columns))
+            return total if value.name == "sum" else f"({total}) * {share}"
+        if any(self._forms.get(column) == "matrix" for column in value.columns):
+            raise EngineError(f"engine triton has no {value.name} of a matrix per sample")
+        self.divisible &= self.axis != "rows"
+        with self._as("rows"):
+            return super()._reduced(value)
+
+    def _all_of(self, access: Access) -> str:
+        """All units of a column in the form in which it is at hand, zeros in its padding."""
+        form = self._forms.get(access, "rows")
+        self.divisible &= access.scalar or form not in (self.axis, "matrix")
+        with self._as(form, self._axes_of.get(access)):
+            value = self.broadcast(self.use(access), access)
+            if access.scalar:
+                return value
+            masks = [f"ok_{self.units(access.units)}"] if self.masked(access.units) else []
+            return only(value, " & ".join(self._element()[1] if form == "matrix" else masks))
+
+    def _multiply(self, statement: Multiply) -> None:
+        """A product of two matrices of the sample."""
+        self.divisible = False
+        sizes = (statement.rows, statement.inner), (statement.inner, statement.columns)
+        sides: list[str] = []
+        for access, axes, transposed in zip(
+            (statement.left, statement.right), sizes, statement.transposed, strict=True
+        ):
+            with self._as("matrix", (axes[1], axes[0]) if transposed else axes):
+                value = self.broadcast(self.use(access), access)
+                value = f"({only(value, ' & '.join(self._element()[1]))}).to(DT)"
+            sides.append(f"tl.trans({value})" if transposed else value)
+        zeros = f"tl.zeros({self._shape(0)}, tl.float32)"
+        name = self.define(f"lib.dot({', '.join(sides)}, {zeros}, PRECISION, INTERPRETED)", "a")
+        for access in statement.accesses:
+            self.store(access, name)

@@ -1,0 +1,128 @@
+"""Matrices per sample by engine triton: in Triton's interpreter, and on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from triton import knobs
+
+from calls import call
+from elman import cells
+from elman.engines.base import Job
+from elman.engines.triton import limits
+from elman.engines.triton.engine import ENGINE
+from elman.frontend.cell import Cell
+from elman.tuning.kernels import kernel_of
+from helpers import Case, Sizes, assert_all_same, job_of, oracle, random_case
+from kernels import case_of, ill_conditioned
+from library_sizes import matrix_sizes
+from packed_rows import alone, together
+from random_cells import Drawn, matrix_cells
+
+DEVICE = "cpu" if knobs.runtime.interpret else "cuda"  # Triton decides once per process
+MULTIPLIED = {cells.plastic_rnn, cells.lstmn, cells.mc_lstm}  # weights times vectors in a step
+OFFERED = [cell for cell in cells.MATRIX if cell not in MULTIPLIED]
+CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]  # fixtures are settings
+pytestmark = [
+    pytest.mark.usefixtures("device"),
+    # numpy's, of units beyond the last: they are computed and thrown away
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several chunks in few steps, the last of them shorter."""
+    monkeypatch.setattr(limits, "MATRIX_STEPS", 4)
+
+
+def drawn(cell: Cell, T: int, V: int) -> Case:
+    """A case whose matrices do not grow."""
+    case = random_case(cell, matrix_sizes(cell, T, V), T)
+    for values in (case.inputs, case.states):
+        values.update({name: 0.3 * x for name, x in values.items()})
+    return case
+
+
+def job(case: Case, **options: Any) -> Job:
+    return job_of(case.to(DEVICE), **options)
+
+
+def agree(case: Case, **options: Any) -> None:
+    """Values and every gradient by each schedule, twice from one forward."""
+    want, of = oracle(case), job(case, **options)
+    assert ENGINE.supports(of) is None
+    for schedule in ENGINE.schedules(of, case.T, 3):
+        got = call(kernel_of(of, "triton", schedule), case, backwards=2)
+        assert_all_same(got, want, case.dtype, case.T)
+
+
+@pytest.mark.parametrize("cell", OFFERED, ids=lambda cell: cell.name)
+def test_cells(cell: Cell) -> None:
+    """Every cell of the library that is offered, over three chunks, and in shares of eight."""
+    agree(drawn(cell, 10, 19))
+
+
+@pytest.mark.parametrize("T, V", [(1, 1), (4, 16), (5, 40)])
+def test_sizes(T: int, V: int) -> None:
+    """A step, a chunk, a step more; columns that fill a block, and that do not."""
+    agree(drawn(cells.gated_delta_net, T, V))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.half])
+def test_half_precision(dtype: torch.dtype) -> None:
+    """Matrices are float32 all the while."""
+    agree(drawn(cells.gla, 10, 7).to(dtype))
+
+
+def test_evaluation() -> None:
+    """Without gradients nothing is kept."""
+    case = drawn(cells.mlstm, 6, 7)
+    of = job(case, training=False)
+    kernel = kernel_of(of, "triton", ENGINE.schedules(of, 6, 3)[0])
+    want = {name: value for name, value in oracle(case).items() if name[0] != "d"}
+    got = {name: value for name, value in call(kernel, case).items() if name in want}
+    assert_all_same(got, want, torch.float32, 6)
+
+
+@pytest.mark.parametrize("cell", [cells.gated_delta_net, cells.mlstm], ids=lambda cell: cell.name)
+def test_packed_rows(cell: Cell) -> None:
+    """Sequences of several lengths: each as if it were alone."""
+    lengths = (10, 9, 4)
+    case = drawn(cell, 10, 7)
+    of = job(case)
+    kernel = kernel_of(of, "triton", ENGINE.schedules(of, 10, 3)[0])
+    got = together(kernel, case, lengths)
+    assert_all_same(got, alone(case, lengths), torch.float32, 10)
+
+
+@pytest.mark.parametrize(
+    "cell, sizes, reason",
+    [
+        (cells.plastic_rnn, None, "its steps multiply a matrix of weights with a vector"),
+        (cells.mlstm, Sizes(T=2, B=1, I=512, H=512), "do not fit into the registers of a program"),
+    ],
+)
+def test_what_has_no_kernel(cell: Cell, sizes: Sizes | None, reason: str) -> None:
+    """The engine says why."""
+    case = random_case(cell, sizes or matrix_sizes(cell, 2, 7))
+    assert reason in (ENGINE.supports(job(case)) or "")
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=CHECKS)
+@given(drawn=matrix_cells(), T=st.integers(1, 9))
+def test_random_cells(drawn: Drawn, T: int) -> None:
+    """Cells nobody has written: their values and gradients, or a reason."""
+    case = case_of(drawn, T, 3, torch.float32)
+    of = job(case)
+    if ENGINE.supports(of) is not None:
+        return
+    want = oracle(case)
+    bad = ill_conditioned(case, want)
+    got = call(kernel_of(of, "triton", ENGINE.schedules(of, T, 3)[0]), case)
+    judged = {name: value for name, value in want.items() if name not in bad}
+    assert_all_same({n: v for n, v in got.items() if n not in bad}, judged, case.dtype, T)
