@@ -43,6 +43,25 @@ def pytest_addoption(parser):
         metavar="FILE",
         help="append a hash of every kernel text that is generated; see tests/kernel_texts.py",
     )
+    parser.addoption(
+        "--failures",
+        type=Path,
+        metavar="FILE",
+        help="append the report of each test that fails as soon as it has: a run may be cut short",
+    )
+
+
+class Failures:
+    """Appends reports of failed tests to a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def pytest_runtest_logreport(self, report):
+        """Of every test, in the process that gathers them."""
+        if report.failed:
+            with self._file.open("a") as lines:
+                lines.write(f"{report.nodeid} ({report.duration:.0f} s)\n{report.longreprtext}\n\n")
 
 
 def pytest_make_parametrize_id(val):
@@ -91,6 +110,8 @@ def pytest_configure(config):
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput"):
         _move_cache(config)
+    if (failures := config.getoption("--failures")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Failures(failures.absolute()))
     if texts := config.getoption("--kernel-texts"):
         import kernel_texts
 

@@ -14,8 +14,9 @@ from elman.layers.mamba2 import Mamba2 as Mamba2
 from elman.layers.mlstm import MLSTM as MLSTM
 from elman.layers.rwkv7 import RWKV7 as RWKV7
 from elman.layers.stack import Stack as Stack
+from elman.layers.strided import Strided as Strided
 
 __all__ = [
     "LRU", "MLSTM", "RWKV7", "S4D", "DeltaNet", "GatedDeltaNet", "GatedLinearAttention", "Mamba2",
-    "Stack",
+    "Stack", "Strided",
 ]  # fmt: skip

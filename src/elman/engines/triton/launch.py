@@ -34,7 +34,7 @@ def launching(like: Tensor) -> Iterator[None]:
             inside.enter_context(multiplying(like, precision()))
         try:
             yield
-        except TritonError as error:
+        except (TritonError, ValueError) as error:  # its launcher's are of the latter type
             raise EngineError(f"Triton refuses a kernel: {error}") from error
 
 

@@ -10,6 +10,7 @@ import elman.nn
 from elman.cell_files import find_cell, find_sequence_cell
 from elman.errors import InputError
 from elman.layers.stack import LAYERS, Stack
+from elman.layers.strided import Strided
 from elman.train.loop.config import RANDOM_OPTIONS, Config
 
 BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
@@ -36,6 +37,9 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
         "residual": config.adds_inputs,
         **{name: getattr(config, name) for name in RANDOM_OPTIONS},
     }
+    if (strides := getattr(config, "strides", 1)) > 1:
+        cell, powers = find_sequence_cell(config.cell), [2**k for k in range(strides)]
+        return Strided(cell, inputs, config.hidden, powers, **options)
     if config.cell in BUILT_IN:
         return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, **options)
     return elman.nn.Recurrent(find_sequence_cell(config.cell), inputs, config.hidden, **options)
@@ -46,7 +50,7 @@ def check_cell(config: Config) -> None:
     :func:`find_sequence_cell`; InputError: residual blocks have no such option."""
     if _runs_blocks(config):
         options = [name for name in RANDOM_OPTIONS if getattr(config, name)]
-        options += ["heads"] if getattr(config, "heads", 1) > 1 else []
+        options += [name for name in ("heads", "strides") if getattr(config, name, 1) > 1]
         options += ["residual"] if config.adds_inputs else []
         options += ["uniform"] if getattr(config, "uniform", None) is not None else []
         if options:
@@ -71,8 +75,9 @@ def refuse_twin(config: Config) -> str | None:
     """The reason why torch.nn has no layers like a run's; None if it has."""
     if config.cell not in BUILT_IN:
         return f"torch.nn has no cell like {config.cell}"
-    if getattr(config, "heads", 1) > 1:
-        return "torch.nn has no heads"
+    for name in ("heads", "strides"):
+        if getattr(config, name, 1) > 1:
+            return f"torch.nn has no {name}"
     if config.adds_inputs or config.runs_blocks:
         return "torch.nn has no residual layers"
     for name in RANDOM_OPTIONS:

@@ -18,6 +18,9 @@ class SequenceConfig(EpochConfig):
     dropout: float = override("dropout", 0.1)
     patch: int = setting(1, "Values of each channel that are read in one step.", COUNT)
     heads: int = setting(1, "Groups of units that do not see each other's past.", COUNT)
+    strides: int = setting(
+        1, "Groups of units that read their state of 1, 2, 4 … steps before, so many.", COUNT
+    )
     residual: bool = setting(False, "Normalise each layer's input and add it to the output.")
     noise: float = setting(
         0.0, "Standard deviation of noise added to the input in training.", NOT_NEGATIVE

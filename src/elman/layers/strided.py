@@ -1,0 +1,145 @@
+"""Layers of groups of units, each of which reads its own state of some steps before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
+from torch.utils._pytree import tree_map
+
+from elman.cell_files import find_sequence_cell
+from elman.errors import InputError, ShapeError
+from elman.frontend.cell import Cell
+from elman.layers.parts import check_sizes, part_size
+from elman.nn import Recurrent
+
+States = tuple[Any, ...]  # of each group: a tensor, or a tuple of them
+
+
+class Strided(nn.Module):
+    """Recurrent layers of groups of units: that of stride s reads its state of s steps before.
+    A long stride makes a long memory of few steps, and s times as many samples for each of them.
+
+    Source: strides of the multi-head GRU of Lim et al. 2024 (arXiv:2309.12252v3, section 4.4);
+    as dilations, Chang et al. 2017 (arXiv:1710.02224).
+
+    Args:
+        cell: a cell of one input, or its name.
+        input_size: of x.
+        hidden_size: of the output, divided among the groups.
+        strides: of each group, in steps.
+        num_layers: number of layers; each reads the outputs of all groups of the one before.
+        dropout: share of values dropped after each layer but the last, in training.
+        heads: of each layer, divided among the groups.
+        engine: as of ``elman.Recurrent``.
+        options: others of ``elman.Recurrent``.
+
+    Raises:
+        InputError: there is no such cell, or a size or stride is no positive integer.
+        ShapeError: ``hidden_size`` or ``heads`` cannot be divided among the groups.
+
+    Example:
+        >>> net = elman.layers.Strided("gru", 4, 32, strides=(1, 2, 4, 8))
+        >>> out, states = net(torch.randn(50, 3, 4))
+        >>> later, states = net(torch.randn(1, 3, 4), states)
+        >>> out.shape, [tuple(state.shape) for state in states]
+        (torch.Size([50, 3, 32]), [(1, 3, 8), (2, 3, 8), (4, 3, 8), (8, 3, 8)])
+    """
+
+    def __init__(
+        self,
+        cell: str | Cell,
+        input_size: int,
+        hidden_size: int,
+        strides: Sequence[int] = (1, 2, 4, 8),
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        heads: int = 1,
+        engine: str = "auto",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        self.strides = tuple(strides)
+        if not self.strides:
+            raise InputError("strides are none: give one for each group, as (1, 2, 4)")
+        for stride in self.strides:
+            check_sizes(stride=stride)
+        groups = len(self.strides)
+        units = part_size("hidden_size", hidden_size, groups, "groups")
+        options |= {"heads": part_size("heads", heads, groups, "groups")} if heads > 1 else {}
+        made, sizes = find_sequence_cell(cell), [input_size, *[hidden_size] * (num_layers - 1)]
+        self.layers = nn.ModuleList(
+            nn.ModuleList(Recurrent(made, size, units, engine=engine, **options) for _ in strides)
+            for size in sizes
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, states: States | None = None) -> tuple[Tensor, States]:
+        """Run all steps of x [T, B, input_size].
+
+        Args:
+            states: of each layer and group those of its last s steps, [s, B, n], the oldest first
+                (a tuple of them for a cell of several states); zeros if None.
+
+        Returns:
+            out [T, B, hidden_size], and the states of the last steps.
+
+        Raises:
+            ShapeError: x is not [T, B, input_size], or states are not of so many groups.
+        """
+        if not isinstance(x, Tensor) or x.dim() != 3:
+            raise ShapeError(f"x must be [T, B, input_size], got {_shape(x)}")
+        groups = [group for layer in self.layers for group in cast(nn.ModuleList, layer)]
+        if states is not None and len(states) != len(groups):
+            raise ShapeError(f"states must be of {len(groups)} groups, got {len(states)}")
+        before = iter(states or [None] * len(groups))
+        ends: list[Any] = []
+        for k, layer in enumerate(self.layers):
+            outputs: list[Tensor] = []
+            for group, stride in zip(cast(nn.ModuleList, layer), self.strides, strict=True):
+                output, end = _run(group, x, next(before), stride)
+                outputs.append(output)
+                ends.append(end)
+            x = torch.cat(outputs, -1)
+            if k + 1 < len(self.layers):
+                x = self.dropout(x)
+        return x, tuple(ends)
+
+
+def _run(group: nn.Module, x: Tensor, states: Any, stride: int) -> tuple[Tensor, Any]:
+    """Run a group: every stride-th step is a sequence of its own, which is a sample.
+
+    Args:
+        x [T, B, I]: all steps.
+        states [stride, B, n]: those of the steps before, or None.
+        stride: s.
+
+    Returns:
+        out [T, B, H], and the states of the last s steps.
+    """
+    T, B = x.shape[:2]
+    if stride == 1:
+        return group(x, states)
+    missing = -T % stride
+    rows, more = (T + missing) // stride, dict[str, Tensor]()
+    if missing:
+        x = F.pad(x, (0, 0, 0, 0, 0, missing))
+        mask = torch.arange(rows * stride, device=x.device).lt(T).view(rows, stride, 1)
+        more["mask"] = mask.expand(rows, stride, B).flatten(1)
+    folded = x.unflatten(0, (rows, stride)).flatten(1, 2)
+    begin = states
+    if states is not None:
+        begin = tree_map(lambda state: state.flatten(0, 1).unsqueeze(0), states)
+    out, end = group(folded, begin, **more)
+    out = out.unflatten(1, (stride, B)).flatten(0, 1)[:T]
+    oldest = T % stride  # which of the sequences has the next step
+    return out, tree_map(lambda last: last[0].unflatten(0, (stride, B)).roll(-oldest, 0), end)
+
+
+def _shape(x: Any) -> object:
+    return list(x.shape) if isinstance(x, Tensor) else type(x).__name__
