@@ -343,10 +343,10 @@ def _replay(
     writes = [
         (value, Buffer("next", index))
         for index, value in enumerate(nexts)
-        if is_matrix(value) and value not in states
+        if is_matrix(value) and value is not states[index]
     ]
     roots = [value for value, _ in writes]
-    readable = {value: buffer for value, buffer in available.items() if value not in roots}
+    readable = {v: buffer for v, buffer in available.items() if v in states or v not in roots}
     return _PhaseDraft("backward replay", 4, readable, roots, without), writes
 
 

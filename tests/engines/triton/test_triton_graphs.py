@@ -81,6 +81,26 @@ def test_heads() -> None:
     assert len(kernel.forwards._graphs) == len(kernel.backwards._graphs) == 1
 
 
+def test_results_may_be_changed() -> None:
+    """A caller writes to the last states of a call whose output and cell states are still needed
+    for its backward."""
+    net, x = elman.LSTM(3, 5, engine="triton"), torch.randn(3, 2, 3, requires_grad=True)
+    for _ in range(3):
+        out, (h, c) = net(x)
+        product, h = out * out + c * c, h.detach()
+        h[:, 0] = 0.0
+        product.sum().backward()
+
+
+def test_inference_mode() -> None:
+    """What is captured in it serves no calls outside."""
+    net, x = elman.GRU(3, 5, engine="triton").requires_grad_(False), torch.randn(3, 2, 3)
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+        for _ in range(3):
+            with mode():
+                assert net(x)[0].isfinite().all()
+
+
 def test_half_precision() -> None:
     """Several groups of programs, in bfloat16."""
     kernel = compiled(random_case(cells.gru, SIZES).to(torch.bfloat16), NARROW)

@@ -133,7 +133,7 @@ class CallGraphs:
     ) -> Any:
         """A call on the device of its tensors."""
         kinds = [None if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in tensors]
-        key = (facts, precision(), _stream(like), *kinds)
+        key = (facts, precision(), torch.is_inference_mode_enabled(), _stream(like), *kinds)
         with self._lock:
             self._calls += 1
             graph = self._graphs.get(key)
@@ -236,25 +236,25 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 class _Copies:
-    """Makes copies of a result: nested tuples of tensors, in a few allocations.
+    """Makes copies of a result, a tuple of tensors and of tuples of them, in a few allocations.
 
-    What is last in it, as tensors for the backward and gradients of weights, has memory of its own:
-    it lives longer, or shorter, than the rest. What shares memory shares it again.
+    Each part, as the output, the states, tensors for the backward, has memory of its own: callers
+    keep one without the others, and may write to it. What shares memory shares it again.
     """
 
     def __init__(self, result: Any) -> None:
         self._result = result
         self._sources: list[list[Tensor]] = []  # of each allocation: whole memories
         self._sizes: list[list[int]] = []  # elements of each, and of the gap behind it
-        self._views: list[tuple[int, torch.Size, tuple[int, ...], int]] = []
-        numbers: dict[tuple[bool, torch.dtype], int] = {}
+        self._places: list[tuple[int, torch.Size, tuple[int, ...], int]] = []
+        numbers: dict[tuple[int, torch.dtype], int] = {}
         places: dict[tuple[int, torch.dtype], tuple[int, int]] = {}
-        for is_last, part in ((False, result[:-1]), (True, result[-1])):
-            for tensor in _tensors(part):
+        for part, tensors in enumerate(result):
+            for tensor in _tensors([tensors]):
                 storage = tensor.untyped_storage()
                 key = storage.data_ptr(), tensor.dtype
                 if key not in places:
-                    number = numbers.setdefault((is_last, tensor.dtype), len(numbers))
+                    number = numbers.setdefault((part, tensor.dtype), len(numbers))
                     if number == len(self._sources):
                         self._sources.append([])
                         self._sizes.append([])
@@ -264,7 +264,7 @@ class _Copies:
                     self._sizes[number] += [len(whole), -len(whole) % limits.COPY_ALIGNED]
                 number, first = places[key]
                 offset = first + int(tensor.storage_offset())
-                self._views.append((number, tensor.size(), tensor.stride(), offset))
+                self._places.append((number, tensor.size(), tensor.stride(), offset))
 
     def __call__(self) -> Any:
         """The result as it is now, in other memory."""
@@ -273,13 +273,13 @@ class _Copies:
             memory = sources[0].new_empty(sum(sizes))
             copy_all(memory.split_with_sizes(sizes)[::2], sources)
             flat.append(memory)
-        views = iter(
-            [
-                flat[number].as_strided(size, stride, offset)
-                for number, size, stride, offset in self._views
-            ]
-        )
-        return _filled(self._result, views)
+        # no views of one tensor: autograd would take a change of one for one of all
+        storages = [memory.untyped_storage() for memory in flat]
+        tensors = [
+            flat[number].new_empty(0).set_(storages[number], offset, size, stride)
+            for number, size, stride, offset in self._places
+        ]
+        return _filled(self._result, iter(tensors))
 
 
 def _filled(like: Any, tensors: Iterator[Tensor]) -> Any:

@@ -20,6 +20,7 @@ from elman.engines.triton.newton import newton
 from elman.engines.triton.occupancy import grids, loops, spills
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import defined
+from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.prices import Prices
 from elman.plan.program import Program
@@ -102,6 +103,10 @@ class TritonEngine(Engine):
         """Plan and spell; Triton compiles at the first call."""
         self.check(job)
         chosen = TritonSchedule.parse(schedule or self.schedules(job, 1, 1)[0])
+        of = self._program(job.single or job)
+        if of.pair.step.has_matrices and chosen not in matrix_schedules(of):
+            offered = ", ".join(each.name for each in matrix_schedules(of))
+            raise EngineError(f"{job.name} has no schedule {chosen.name}; there are {offered}")
         if job.single is not None:
             return HeadsKernel(job, self._program(job.single), chosen)
         return TritonKernel(job, self._program(job), chosen)

@@ -89,6 +89,8 @@ class MatrixBlocks(Loop):
         self._ahead_forms: list[tuple[Form, tuple[int, int]]] = []
         self._other: dict[tuple[Access, Form], str] = {}  # variables of another form
         self._loaded: set[Access] = set()
+        self._loads: list[tuple[Access, bool]] = []  # from memory, and whether of units of its own
+        self._stores: list[tuple[Access, bool]] = []
         self._again = False  # whether the replay is printed
 
     def _form_of(self, block: GateBlock | None) -> Form:
@@ -236,6 +238,7 @@ class MatrixBlocks(Loop):
     def load(self, access: Access) -> str:
         """See :meth:`Loop.load`: at once, while the replay is printed."""
         index = "" if access.scalar or self._form == "matrix" else f"[{_INDEX[self._form]}]"
+        self._loads.append((access, self._is_cut(access)))
         if self._again:
             return self.define(f"{self.loaded(access)}{index}.to(tl.float32)")
         raw = self.fresh("r")
@@ -253,10 +256,23 @@ class MatrixBlocks(Loop):
         return access.region.space not in _AT_HAND and super().in_memory(access)
 
     def order(self, access: Access) -> None:
-        """See :meth:`Loop.order`; programs that share rows would store what others have to load."""
-        if access.scalar or self._form not in (self.axis, "matrix"):
-            self.divisible &= not any(overlap(access, loaded) for _, loaded in self._ahead)
+        """See :meth:`Loop.order`."""
+        self._stores.append((access, self._is_cut(access)))
         super().order(access)
+
+    def _is_cut(self, access: Access) -> bool:
+        """Whether programs that share a sample have units of their own of a column."""
+        return not access.scalar and self._form in (self.axis, "matrix")
+
+    def shares_apart(self) -> bool:
+        """Whether no program stores what another one that shares its sample may yet have to load:
+        unless both are of units of its own."""
+        return not any(
+            overlap(store, load)
+            for store, stores_cut in self._stores
+            for load, loads_cut in self._loads
+            if not (stores_cut and loads_cut)
+        )
 
     def address(self, access: Access) -> str:
         """See :meth:`Printer.address`; of a share of a sum in a place of its own."""

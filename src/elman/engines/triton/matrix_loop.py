@@ -39,7 +39,7 @@ class MatrixLoop(MatrixBlocks):
     def text(self) -> str:
         """See :meth:`Loop.text`."""
         text = super().text()
-        self.divisible &= len(self._widths) == 1
+        self.divisible &= len(self._widths) == 1 and self.shares_apart()
         return text
 
     def print_steps(self) -> None:
@@ -113,7 +113,8 @@ class MatrixLoop(MatrixBlocks):
             begin += [f"again{array} = tl.load({at}, mask={mask}, other=0.0).to(tl.float32)"]
             at, mask = self._place(array, f"n * {size} + (s - chunk)", "rp")
             head += [f"lib.put({at}, again{array}, {mask})"]
-            ends += [f"again{array} = {after[array]}"]
+            ends.insert(0, f"behind{array} = {after[array]}")  # of states before any changes
+            ends += [f"again{array} = behind{array}"]
             at, mask = self._place(array, f"n * {size} + (t - chunk - 1)", "rp")
             place = at.replace("- 1)", ")")
             moves += [f"old{array} = tl.load({place}, mask={mask}, other=0.0)"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from elman.engines.triton import limits
 from elman.engines.triton.layout import TritonLayout, padded, power_of_2
@@ -14,10 +17,24 @@ from elman.lowered.types import Axis
 from elman.plan.build import output_is_state
 from elman.plan.program import Program, Sweep
 
+Fact = TypeVar("Fact")
 _REFUSED = ("roll", "cumsum", "uniform", "amax", "argmax", "var")  # of matrices
 
 
-@cache
+def _cached(of: Callable[[Program], Fact]) -> Callable[[Program], Fact]:
+    """Remember what is known of each program as long as that lives."""
+    facts: WeakKeyDictionary[Program, Fact] = WeakKeyDictionary()
+
+    @wraps(of)
+    def known(program: Program) -> Fact:
+        if program not in facts:
+            facts[program] = of(program)
+        return facts[program]
+
+    return known
+
+
+@_cached
 def matrix_schedules(program: Program) -> tuple[TritonSchedule, ...]:
     """Loops whose programs have the threads that hold a matrix, or a share of it, in registers."""
     phases = [phase for sweep in _sweeps(program) for phase in sweep.all_phases]
@@ -40,7 +57,7 @@ def _schedule(elements: int, units: int) -> TritonSchedule:
     return TritonSchedule("loop", 1, warps, units)
 
 
-@cache
+@_cached
 def cut_axis(program: Program) -> Axis | None:
     """The axis of matrices that can be cut over programs, if one can."""
     layout = TritonLayout(program)

@@ -142,7 +142,7 @@ class Sweeping:
         """All steps, with memory for matrices that are computed again, and for shares of sums."""
         B, chunk = states[0].shape[-2], arrays["ch"]
         rows, width = chunk.shape[-2:]
-        shares = fresh(chunk, rows, loop.shares, width)
+        shares = fresh(states[0], rows if loop.cut else 1, loop.shares, width)
         memory = {
             f"rp{array}": fresh(states[0], B * limits.MATRIX_STEPS, states[array].shape[-1])
             for array in loop.replayed
