@@ -685,7 +685,7 @@ def run_tests(failures: Path) -> None:
     """Run the tests marked gpu on all cores, and stop if one fails: a time of wrong numbers is
     none. Reports of failures are in a file as soon as there are any."""
     # pytest-benchmark warns under xdist, and warnings are errors
-    words = ["-m", "pytest", "-q", "-m", "gpu", "-n", "auto", "--timeout=900"]
+    words = ["-m", "pytest", "-q", "-m", "gpu and not long", "-n", "auto", "--timeout=900"]
     words += ["-p", "no:benchmark", f"--failures={failures.absolute()}", str(ROOT / "tests")]
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     result = subprocess.run(
