@@ -32,8 +32,11 @@ REDUCED = 4096  # elements of a program's reduction at most: beyond, registers s
 
 # Matrices per sample
 MATRIX_STEPS = 32  # of a chunk: the matrices before it are kept, those of its steps computed again
-MATRIX_ELEMENTS = 1024  # of a matrix and a warp: 32 registers of each thread
+# Elements of a warp: of a whole matrix, 16 registers of each thread (with 32, half of the backwards
+# of 64 x 64 spill), and of a share of one, whose sums then take no exchange between warps.
+MATRIX_ELEMENTS = (512, 1024)
 MATRIX_WARPS = 16  # of a program at most
+MATRIX_WHOLE = 128 * 128  # elements at most of a matrix that is not cut
 MATRIX_UNITS = (8, 16, 32)  # of a program along an axis that is cut
 
 # Calls

@@ -43,18 +43,19 @@ def matrix_schedules(program: Program) -> tuple[TritonSchedule, ...]:
         pair for part in parts if (pair := axes_of(part.gate_block, program.spec.sizes)) is not None
     ]
     sizes = {axis: max(pair[k] for pair in axes) for k, axis in enumerate(VECTORS)}
-    loops = [_schedule(padded(sizes["rows"]) * padded(sizes["columns"]), 0)]
+    whole = padded(sizes["rows"]) * padded(sizes["columns"])
+    loops = [_schedule(whole, 0)] if whole <= limits.MATRIX_WHOLE else []
     if (axis := cut_axis(program)) is not None:
         other = padded(sizes["columns" if axis == "rows" else "rows"])
         units = [units for units in limits.MATRIX_UNITS if units < sizes[axis]]
         loops += [_schedule(other * each, each) for each in units]
-    return tuple(loop for loop in loops if loop.warps <= limits.MATRIX_WARPS)
+    return tuple(loops)
 
 
 def _schedule(elements: int, units: int) -> TritonSchedule:
     """A schedule whose programs have so many elements, and units along the axis that is cut."""
-    warps = power_of_2(max(1, elements // limits.MATRIX_ELEMENTS))
-    return TritonSchedule("loop", 1, warps, units)
+    warps = power_of_2(max(1, elements // limits.MATRIX_ELEMENTS[bool(units)]))
+    return TritonSchedule("loop", 1, min(warps, limits.MATRIX_WARPS), units)
 
 
 @_cached
