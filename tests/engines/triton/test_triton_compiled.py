@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elman import cells, compiler
+from elman.engines.triton.engine import ENGINE
 from elman.engines.triton.layout import TritonLayout
 from elman.engines.triton.limits import PROCESSORS
+from elman.engines.triton.matrix_schedules import matrix_schedules
 from elman.engines.triton.occupancy import grids, loops
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
@@ -285,6 +287,29 @@ def test_packed_rows_compile(of: tuple[str, int], forward: bool) -> None:
     plain = loop_facts(cells.gru, units, "bfloat16", "sm_90", forward, schedule)
     assert found.loop["LDG"] <= plain.loop["LDG"] + 8
     assert found.loop["BAR"] <= plain.loop["BAR"]
+
+
+@pytest.mark.parametrize("schedule", ["loop/1/8", "loop/1/1/16"])
+@pytest.mark.parametrize("forward", [True, False])
+def test_matrices_compile(schedule: str, forward: bool) -> None:
+    """A matrix of 64 x 64 of a sample stays in registers, and a share of it needs few sums between
+    threads: the rows of a vector do not lie over all of them."""
+    dims = (("K", 64), ("V", 64))
+    wants = frozenset(leaf.name for leaf in cells.gated_delta_net.inputs)
+    job = compiler.job(cells.gated_delta_net, Spec(dims, "float32", "cuda", wants))
+    of = ENGINE._program(job)
+    assert schedule in [each.name for each in matrix_schedules(of)]
+    sweep = of.forward if forward else of.backward
+    assert sweep is not None
+    made = Sweeping(TritonLayout(of), sweep, TritonSchedule.parse(schedule), (False,))
+    assert made.loop is not None
+    constants = dict.fromkeys(("INTERPRETED", "BARRIER"), False) | {"N": 1, "DT": tl.float32}
+    types = types_of(made.loop.arguments, "float32")
+    found = facts(
+        made.kernel, types, constants | {"PRECISION": "tf32"}, "sm_90", warps=made.schedule.warps
+    )
+    fits(found, "sm_90")
+    assert found.loop["SHFL"] < 64
 
 
 @pytest.mark.parametrize(
