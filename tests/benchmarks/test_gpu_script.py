@@ -52,8 +52,8 @@ def test_what_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("torch.cuda.is_available", lambda present=present: present)
         with pytest.raises(SystemExit, match=text):
             gpu.main()
-    assert words[1:6] == ["-m", "pytest", "-q", "-m", "gpu"]
-    assert words[-3:-1] == ["-p", "no:benchmark"]  # it warns under xdist, and warnings are errors
+    assert words[1:6] == ["-m", "pytest", "-q", "-m", "gpu and not long"]
+    assert words[-4:-2] == ["-p", "no:benchmark"]  # it warns under xdist, and warnings are errors
 
 
 def test_cases() -> None:

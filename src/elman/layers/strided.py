@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
-from torch.utils._pytree import tree_map
 
 from elman.cell_files import find_sequence_cell
 from elman.errors import InputError, ShapeError
@@ -132,13 +131,18 @@ def _run(group: nn.Module, x: Tensor, states: Any, stride: int) -> tuple[Tensor,
         mask = torch.arange(rows * stride, device=x.device).lt(T).view(rows, stride, 1)
         more["mask"] = mask.expand(rows, stride, B).flatten(1)
     folded = x.unflatten(0, (rows, stride)).flatten(1, 2)
-    begin = states
+    begin = None
     if states is not None:
-        begin = tree_map(lambda state: state.flatten(0, 1).unsqueeze(0), states)
+        begin = _each(states, lambda state: state.flatten(0, 1).unsqueeze(0))
     out, end = group(folded, begin, **more)
     out = out.unflatten(1, (stride, B)).flatten(0, 1)[:T]
     oldest = T % stride  # which of the sequences has the next step
-    return out, tree_map(lambda last: last[0].unflatten(0, (stride, B)).roll(-oldest, 0), end)
+    return out, _each(end, lambda last: last[0].unflatten(0, (stride, B)).roll(-oldest, 0))
+
+
+def _each(states: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A state, or each of several, changed."""
+    return tuple(map(change, states)) if isinstance(states, tuple) else change(states)
 
 
 def _shape(x: Any) -> object:
