@@ -420,8 +420,8 @@ def matrix_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
         contestants["python loop"] = lambda: forms.loop(**leaves)
     for name, run in contestants.items():
         row[name] = _both_ways(run, list(leaves.values()), clock)
-    if case.cell == "gated_delta_net" and (found := _linear_attention(drawn, device)) is not None:
-        row["fla"] = _both_ways(*found, clock)
+    if case.cell == "gated_delta_net" and (kernels := _linear_attention(drawn, device)) is not None:
+        row["fla"] = _both_ways(*kernels, clock)
     return row
 
 

@@ -213,7 +213,7 @@ class Loop(Printer):
         return [*head, live, *loads]
 
     def load_ahead(self, k: int) -> str:
-        """What is loaded a step ahead, by its number."""
+        """The k-th load of the next step."""
         return self.loaded(self._ahead[k][1])
 
     def step_end(self) -> list[str]:

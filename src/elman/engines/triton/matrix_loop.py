@@ -99,8 +99,8 @@ class MatrixLoop(MatrixBlocks):
         return [f"if i % {limits.MATRIX_STEPS} == 0:", *indented(lines)] if lines else []
 
     def _matrices_of_chunk(self) -> list[str]:
-        """Where a step is the last of its chunk, compute the matrices of all its steps again; load
-        those of the step that comes next, in the same chunk."""
+        """Compute the matrices of a chunk again at its last step, the first that a backward visits;
+        load those of the step before it ahead, within the chunk."""
         size = limits.MATRIX_STEPS
         body, after = self._printed_again()
         begin: list[str] = []

@@ -23,7 +23,7 @@ from elman.plan.program import Program, Sweep
 def loops(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
     """Loops of which one program holds all weights; of few samples each, unless these are more
     programs than there are processors."""
-    counts = (8,) if _reduced_units(of) and not _has_few_units(of) else (4,)
+    warps = 8 if _reduced_units(of) and not _has_few_units(of) else 4
     sizes = [16] if torch.version.hip else [8]
     if not torch.version.hip and -(-batch // 8) * heads > processors():
         sizes.append(16)
@@ -31,13 +31,11 @@ def loops(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
         TritonSchedule("loop", samples, warps)
         for samples in sizes
         if max(_loop_bytes(of, sweep, samples) for sweep in _sweeps(of)) <= _shared_bytes()
-        for warps in counts
     ]
 
 
 def spills(of: Program) -> bool:
-    """Whether a loop's products do not fit into registers: those of float32 that is not rounded to
-    tf32."""
+    """Whether products of a loop spill: those of float32 that is not rounded to tf32."""
     return of.spec.dtype == "float32" and precision() == "ieee" and not _has_few_units(of)
 
 
