@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import shutil
@@ -206,6 +207,20 @@ def as_users(monkeypatch) -> None:
     monkeypatch.delenv("ELMAN_CFLAGS", raising=False)
     for owner, made in zip(KERNELS, _optimized):
         monkeypatch.setattr(owner, made)
+
+
+@pytest.fixture(scope="session")
+def translations_read_once():
+    """torch's exporter to ONNX reads its translations once for all tests: each export reads the
+    texts of 500 functions, half of what one takes."""
+    _registration = pytest.importorskip("torch.onnx._internal.exporter._registration")
+    pytest.importorskip("onnxscript")
+    apis = _registration.onnxscript_apis
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            apis, "get_torchlib_ops", functools.cache(apis.get_torchlib_ops), raising=False
+        )
+        yield
 
 
 @pytest.fixture

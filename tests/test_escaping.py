@@ -25,6 +25,7 @@ from elman.escaping import c_comment, c_name, c_names, printable, xml_text
 from elman.frontend.cell import Cell
 from elman.plan.build import program
 from elman.plan.spec import Spec
+from products import every
 
 NASTY = [
     "*/ int evil; /*",
@@ -147,7 +148,8 @@ def test_engine_c(name):
 
 
 @pytest.mark.skipif(find_spec("onnxscript") is None, reason="onnxscript is not installed")
-@pytest.mark.parametrize("name", NASTY, ids=ascii)
+@pytest.mark.usefixtures("translations_read_once")
+@pytest.mark.parametrize("name", every(4, NASTY), ids=ascii)
 def test_onnx(tmp_path, name):
     """A model that can be checked, with a name on one line."""
     import onnx

@@ -84,7 +84,13 @@ def test_forecasts_by_engine(engine, sizes, off):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes, checkpoint", [((1600, 16, 64), 40), ((30_000, 1, 32), 75)])
+@pytest.mark.parametrize(
+    "sizes, checkpoint",
+    [
+        ((1600, 16, 64), 40),
+        pytest.param((30_000, 1, 32), 75, marks=pytest.mark.long),
+    ],
+)
 def test_forecasts(sizes, checkpoint):
     """Measured in processes of their own: explain is within a tenth, with and without kept states,
     which take less; also where there are many spans, of many small tensors."""

@@ -23,7 +23,7 @@ from benchmarks.rows import Row, read_rows
 from benchmarks.studies import learning
 from benchmarks.suites import SUITES, layers, matrices
 from benchmarks.table import CASE, words
-from benchmarks.workloads import fitting, language
+from benchmarks.workloads import fitting, language, weight_residency
 from scripts import run_program_forked
 
 T = 12  # pixels of an image, 3 x 4
@@ -95,6 +95,7 @@ def in_tiny(monkeypatch, tmp_path, two_classes) -> None:
     monkeypatch.setattr(learning, "_FEW", 300)
     monkeypatch.setattr(learning, "_MEAN", 2)
     monkeypatch.setattr(learning, "TARGET", 9.0)
+    monkeypatch.setattr(weight_residency, "COLD_BYTES", 1 << 16)
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {k % 7} of {k % 5}\n" for k in range(900)))
     monkeypatch.setenv("ELMAN_BENCH_TEXT", str(text))

@@ -26,7 +26,8 @@ from products import every
 from random_cells import drawn_cells
 from unseen import UNSEEN, of_heads
 
-pytestmark = pytest.mark.slow  # two seconds for each layer
+# a second for each layer
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("translations_read_once")]
 
 
 @pytest.fixture
