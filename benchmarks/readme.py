@@ -241,6 +241,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "scaling": studied.scaling,
     "bits of deep stacks": studied.depth,
     "learning in bf16": studied.learning_in_bf16,
+    "time shards": studied.time_shards,
     "epochs of words": studied.epochs,
     "test of words": studied.tested,
     "training of matrices": studied.matrices,

@@ -246,6 +246,20 @@ def bf16(kind: Literal["cases", "others", "users", "portable"]) -> str:
     return "\n".join(lines)
 
 
+def time_shards() -> str:
+    """Seconds and memory of steps that are cut over processes, as text."""
+    rows, texts = script_rows("time_shards"), list[str]()
+    for name in dict.fromkeys(row["cell"] for row in rows.values()):
+        own = {row["processes"]: row for row in rows.values() if row["cell"] == name}
+        figures = [
+            f"{row['seconds']:.1f} s and {row['MiB'] / 1024:.1f} GiB by {count}"
+            for count, row in own.items()
+        ]
+        cell, units = name.split(", ")
+        texts.append(f"`{cell}` of {units} takes {', '.join(figures)}")
+    return "; ".join(texts)
+
+
 def gpu() -> str:
     """A table of layers on a GPU: microseconds a step, forward and with the backward."""
     lines = [

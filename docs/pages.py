@@ -24,7 +24,7 @@ GROUPS = {
     "Cells": ("cell", "bound_cell", "cells", "ops"),
     "Engines and plans": ("PlanOptions", "using", "tune", "release"),
     "Inspection": ("explain", "draw", "measure"),
-    "Parallel in time": ("linear_scan", "deer"),
+    "Parallel in time": ("linear_scan", "deer", "shard_time"),
     "Export and runs": ("export", "load"),
     "Errors": ("errors",),
 }

@@ -20,6 +20,7 @@ from elman.nn import (
     accelerate,
     release,
     restore,
+    shard_time,
     using,
 )
 from elman.nn.inspect import explain, tune
@@ -76,6 +77,7 @@ __all__ = [
     "ops",
     "release",
     "safe_globals",
+    "shard_time",
     "tune",
     "using",
     "weights",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from elman.engines.call import Call, Cotangents, Gradients, Result
     from elman.engines.cross_entropy import CrossEntropy
+    from elman.engines.time_shards import TimeShards
     from elman.engines.together import Arrangement
 
 WAITING = "waiting for other threads"  # among the phases of a call
@@ -81,6 +82,18 @@ class Kernel(ABC):
             cotangents: of the output and the last states.
             keep: whether ``saved`` must survive (a second backward may follow).
         """
+
+    def over_time(self, shards: TimeShards) -> Kernel:
+        """This kernel on sequences that are cut in time over some processes, each of which calls it
+        with the steps of its own.
+
+        Raises:
+            EngineError: it has no such runs.
+        """
+        raise EngineError(
+            f"engine {self.engine} does not run sequences that are cut over processes",
+            "engine deer, or scan-backward",
+        )
 
     def discard(self, saved: Sequence[Tensor]) -> None:
         """Reclaim the memory of what ``forward`` saved, if no backward will read it."""

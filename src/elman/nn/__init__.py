@@ -1,5 +1,6 @@
 """Recurrent modules for torch, and functions that report, record and pin their engines."""
 
+from elman.nn.engine_choice import shard_time as shard_time
 from elman.nn.engine_choice import using as using
 from elman.nn.modules.linear_cross_entropy import LinearCrossEntropyLoss as LinearCrossEntropyLoss
 from elman.nn.modules.recurrent import Recurrent as Recurrent

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.checks import shown
 from elman.engines import registry
+from elman.engines.time_shards import CURRENT, TimeShards, over_time
 from elman.errors import EngineError, InputError, warn
 from elman.plan.spec import USUAL
 from elman.torch_internals import (
@@ -69,6 +70,43 @@ def using(*, engine: str) -> Iterator[None]:
         yield
     finally:
         _block.reset(token)
+
+
+@contextmanager
+def shard_time(group: Any = None) -> Iterator[None]:
+    """Cut sequences in time over processes: inside the ``with`` block each process calls a module
+    with the steps of its own, and all of them together compute what one would with all steps.
+
+    Modules run on engine ``deer`` there: a layer that is affine in its state takes one scan, others
+    Newton's iteration, whose scans and convergence checks are those of all processes. Inside
+    ``using(engine="scan-backward")`` the processes run their steps one after another, and only the
+    backward all at once. :func:`deer` and :func:`linear_scan` take part too. All processes must
+    make the same calls, with the same batch and weights; numbers of steps may differ.
+
+    - Inputs and outputs [T, B, …] are those of the process's own steps, in the order of ranks.
+    - The initial state is read of the process with the first steps. Last states are those after a
+      process's own steps: the sequences' are those of the process with the last ones.
+    - Gradients are those of the sum of what all processes differentiate. Those of weights are the
+      part of the own steps: add them up over the processes.
+
+    There are no second derivatives, transforms, checkpoints or batches of several lengths inside.
+
+    Args:
+        group: a group of ``torch.distributed``; None for all processes.
+
+    Raises:
+        EngineError: there is no group, or this process is not in it; or, inside the block, a layer
+            cannot be run so.
+
+    Source: Lim, Zhu, Selfridge & Kasim 2024 (DEER), arXiv:2309.12252v3, eq. 3 to 6; Blelloch 1990
+    (scans in blocks).
+
+    Example:
+        >>> with elman.shard_time():  # doctest: +SKIP
+        ...     out, h = net(x[rank * T : (rank + 1) * T], h0)
+    """
+    with using(engine="deer"), over_time(TimeShards(group)):
+        yield
 
 
 @constant
@@ -163,6 +201,12 @@ def unsupported_reason(
     if serves(kind, data.dtype):
         return None
     return f"dtype {data.dtype}" if registry.compiles_on(kind) else f"tensors on {kind}"
+
+
+@constant
+def shards_time() -> bool:
+    """Whether a call is inside :func:`shard_time`."""
+    return CURRENT.get() is not None
 
 
 @constant

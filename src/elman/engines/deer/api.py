@@ -13,10 +13,11 @@ from torch.func import jacrev, vmap
 
 from elman.checks import check_callable, check_size, shown
 from elman.engines.deer.convergence import TOLERANCES, finite
-from elman.engines.deer.equations import Equations, Rows, Trajectory, before
-from elman.engines.deer.scans import Algebra, Dense, Units, linear
+from elman.engines.deer.equations import Equations, Rows, Trajectory, before, windows
+from elman.engines.deer.scans import Algebra, Dense, Units, linear, scan
 from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, Solution, solve
+from elman.engines.time_shards import CURRENT
 from elman.errors import InputError, ShapeError
 
 Step = Callable[[Tensor, Any], Tensor]
@@ -136,18 +137,19 @@ def deer(
     if not inputs[0].shape[0]:
         raise ShapeError("deer: x has no steps")
     equations = _Function(step, y0, inputs, packed)
+    equations.shards, first = CURRENT.get(), equations.start
     with torch.no_grad():
         initial = guess if isinstance(guess, str) else (_flat(guess, y0),)
         solution = solve(equations, solvers, initial, budget)
         if solution.y is None:
             if finite([y0, *inputs]):
                 _warn(solution)
-            y = run_sequentially(equations)
+            y = _run_one_by_one(equations)
         else:
             y = solution.y
     if report is not None:
         report(Solved(solution.solver or "sequential", solution.iterations, solution.tried))
-    result = _attached(equations, y[0], budget) if torch.is_grad_enabled() else y[0]
+    result = _attached(equations, first[0], y[0], budget) if torch.is_grad_enabled() else y[0]
     return result.reshape(result.shape[0], *y0.shape)
 
 
@@ -203,23 +205,40 @@ def _flat(guess: Tensor, y0: Tensor) -> Tensor:
     return guess.detach().to(y0.dtype).reshape(guess.shape[0], -1, y0.shape[-1])
 
 
-def _attached(equations: _Function, y: Tensor, budget: int) -> Tensor:
+def _run_one_by_one(equations: Equations) -> Trajectory:
+    """All states, one step after another, and one process after another."""
+    if equations.shards is None:
+        return run_sequentially(equations)
+
+    def run(start: Trajectory) -> Trajectory:
+        equations.start = start
+        return run_sequentially(equations)
+
+    equations.start, y = equations.shards.one_after_another(equations.start, run)
+    return y
+
+
+def _attached(equations: _Function, start: Tensor, y: Tensor, budget: int) -> Tensor:
     """The trajectory as a function of everything: one more Newton step, Jacobians held fixed.
 
     y = scan(J, step(y*, x) - J y*, y0): its value is y* again, its gradient that of the recurrence.
+
+    Args:
+        equations: solved, so that ``start`` is the state before their steps.
+        start: the state before all steps, as the caller gave it.
+        y: the solution.
+        budget: as of :func:`deer`.
     """
-    size = max(1, budget // max(1, equations.row_bytes))
-    start = equations.start[0]
     pieces: list[Tensor] = []
     with torch.no_grad():
         previous = before(equations.start, (y,))[0]
-    for first in range(0, y.shape[0], size):
-        rows = slice(first, min(first + size, y.shape[0]))
+    every = [slice(0, y.shape[0])]  # of processes with steps of their own: one scan over all
+    for rows in windows(equations, budget) if equations.shards is None else every:
         with torch.no_grad():
             _, (J,) = equations.linearised((previous[rows],), rows)
         value = equations.call(previous[rows], rows)
         rest = value - Dense(y.shape[-1]).of_vector(J, previous[rows])
-        states = linear(Dense(y.shape[-1]), J, rest, start)
+        states = _linear(Dense(y.shape[-1]), J, rest, start)
         pieces.append(states)
         start = states[-1]
     return torch.cat(pieces)
@@ -231,6 +250,14 @@ def _warn(solution: Solution) -> None:
         f"({solution.attempts}). The result is correct, only slower to compute.",
         stacklevel=3,
     )
+
+
+def _linear(algebra: Algebra, A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
+    """All y[t] = A[t] y[t-1] + b[t], differentiable; inside ``shard_time`` over all processes."""
+    shards = CURRENT.get()
+    if shards is None:
+        return linear(algebra, A, b, y0)
+    return shards.linear(scan, algebra, A, b, y0)
 
 
 def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
@@ -274,7 +301,7 @@ def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
         return b + 0 * a.sum()
     if matrices:
         n = b.shape[-1]
-        states = linear(Dense(n), a.reshape(T, -1, n, n), b.reshape(T, -1, n), y0.reshape(-1, n))
+        states = _linear(Dense(n), a.reshape(T, -1, n, n), b.reshape(T, -1, n), y0.reshape(-1, n))
     else:
-        states = linear(Units(1), a.reshape(T, 1, 1, -1), b.reshape(T, 1, -1), y0.reshape(1, -1))
+        states = _linear(Units(1), a.reshape(T, 1, 1, -1), b.reshape(T, 1, -1), y0.reshape(1, -1))
     return states.reshape(b.shape)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -9,7 +12,22 @@ from elman.engines.call import Call, Gradients
 from elman.engines.deer.equations import Trajectory, before
 from elman.engines.deer.problem import Problem
 from elman.engines.deer.scans import scan
+from elman.engines.time_shards import TimeShards, then
 from elman.ir.graph import Node
+
+
+class _Linearised(NamedTuple):
+    """The backward of some steps as a linear recurrence.
+
+    Attributes:
+        values: of leaves and of what the step computes.
+        ends: the caller's cotangents of each state after each step.
+        maps: of each bundle of states, back in time.
+    """
+
+    values: dict[Node, Tensor]
+    ends: list[Tensor]
+    maps: list[tuple[Tensor, Tensor]]
 
 
 class Backward:
@@ -36,8 +54,9 @@ class Backward:
         }
         self.sums: list[Tensor | None] = [None] * len(self.formula.pair.sums)
 
-    def window(self, rows: slice) -> None:
-        """Process a window of steps; all later windows have been processed."""
+    def _linearised(self, rows: slice) -> _Linearised:
+        """The linear recurrence of the cotangents of some steps, back in time, and what it is made
+        of."""
         problem, formula = self.problem, self.formula
         pair, step = formula.pair, formula.pair.step
         count = rows.stop - rows.start
@@ -62,16 +81,40 @@ class Backward:
             jacobians = problem.jacobian(values, count)
         else:
             jacobians = problem.iterations.jacobian(along, first, rows, values)
+        maps = [
+            (group.algebra.transposed(J).flip(0), group.packed(cotangents).flip(0))
+            for group, J in zip(formula.state_groups, jacobians, strict=True)
+        ]
+        return _Linearised(values, ends, maps)
+
+    def begin_after(self, later: TimeShards, windows: Sequence[slice]) -> None:
+        """Carry what processes with later steps send back; each makes the map of all its steps
+        first.
+
+        Args:
+            later: the processes, with time in the other direction.
+            windows: of this process's steps, the last first.
+        """
+        algebras = [group.algebra for group in self.formula.state_groups]
+        maps: list[Any] = [None] * len(algebras)
+        for rows in windows:
+            parts = zip(algebras, maps, self._linearised(rows).maps, strict=True)
+            maps = [then(algebra, last, *pair) for algebra, last, pair in parts]
+        self.carry = tuple(
+            later.start_of(algebra, factor, rest, zero)
+            for algebra, (factor, rest), zero in zip(algebras, maps, self.carry, strict=True)
+        )
+
+    def window(self, rows: slice) -> None:
+        """Process a window of steps; all later windows have been processed."""
+        problem, formula = self.problem, self.formula
+        pair, step = formula.pair, formula.pair.step
+        count = rows.stop - rows.start
+        values, ends, maps = self._linearised(rows)
         totals: dict[int, Tensor] = {}
         carries: list[Tensor] = []
-        for state_group, J, start in zip(formula.state_groups, jacobians, self.carry, strict=True):
-            algebra = state_group.algebra
-            u = scan(
-                algebra,
-                algebra.transposed(J).flip(0),
-                state_group.packed(cotangents).flip(0),
-                start,
-            ).flip(0)
+        for state_group, pair_of, start in zip(formula.state_groups, maps, self.carry, strict=True):
+            u = scan(state_group.algebra, *pair_of, start).flip(0)
             later = torch.cat((u[1:], start.unsqueeze(0)))
             totals.update(state_group.unpacked(later, problem.batch))
             carries.append(u[0])
@@ -151,7 +194,9 @@ class Backward:
                 self.d_states[leaf] = problem.bare(self.d_held[leaf], leaf)
                 continue
             d_state = problem.broadcast(problem.evaluate((root,), values)[0], leaf, count)
-            self.d_states[leaf] = problem.bare(d_state, leaf)[0]
+            d_state = problem.bare(d_state, leaf)[0]
+            first = problem.shards is None or problem.shards.place == 0
+            self.d_states[leaf] = d_state if first else torch.zeros_like(d_state)
 
     def gradients(self, call: Call) -> Gradients:
         """As :meth:`Kernel.backward` returns them."""

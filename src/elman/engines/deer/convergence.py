@@ -110,8 +110,8 @@ def errors(equations: Equations, y: Trajectory, budget: int) -> Iterator[float]:
     when it is asked for, or both by kernels."""
     kernels = equations.iterations
     if kernels is None:
-        yield residual(equations, y, budget)
-        yield disagreement(equations, y)
+        yield from equations.largest_of_all(residual(equations, y, budget))
+        yield from equations.largest_of_all(disagreement(equations, y))
         return
     slices = [*windows(equations, budget)]
     notes = kernels.notes(2 * len(slices))

@@ -14,6 +14,7 @@ from elman.engines.deer.scans import Algebra
 
 if TYPE_CHECKING:
     from elman.engines.deer.iterations import Iterations
+    from elman.engines.time_shards import TimeShards
 
 Rows = slice | Tensor
 Trajectory = tuple[Tensor, ...]  # one array per bundle of states, steps first
@@ -29,6 +30,8 @@ class Equations(ABC):
         row_bytes: memory that one step of :meth:`linearised` takes (bytes).
         device: where the arrays are.
         iterations: kernels of whole iterations, where a device has them.
+        shards: the processes that all steps are cut over, these being those of one; ``start`` is
+            the first one's, until the states before these steps are known.
     """
 
     steps: int
@@ -37,6 +40,7 @@ class Equations(ABC):
     row_bytes: int
     device: torch.device
     iterations: Iterations | None = None
+    shards: TimeShards | None = None
 
     @abstractmethod
     def values(self, before: Trajectory, rows: Rows) -> Trajectory:
@@ -54,6 +58,10 @@ class Equations(ABC):
     def repacked(self, y: Trajectory) -> Trajectory:
         """A trajectory of :meth:`unitwise` as these equations lay it out."""
         return y
+
+    def largest_of_all(self, *values: float) -> list[float]:
+        """The largest of all processes, number by number."""
+        return [*values] if self.shards is None else self.shards.largest(values)
 
 
 def before(start: Trajectory, y: Trajectory) -> Trajectory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from elman.engines.deer.solvers import (
     solve,
 )
 from elman.engines.precision import multiplying
+from elman.engines.time_shards import TimeShards
 from elman.errors import warn_once
 from elman.ir.graph import Node
 from elman.ir.types import Shape
@@ -63,6 +65,13 @@ class DeerKernel(Kernel):
         self.budget = IN_CACHE if job.spec.device == "cpu" else BUDGET
         self._burst = BURST  # iterations of a forward that runs at once
         self._graphs: tuple[Any, Any] | None = None  # of both directions
+        self.shards: TimeShards | None = None
+
+    def over_time(self, shards: TimeShards) -> Kernel:
+        """See :meth:`Kernel.over_time`."""
+        kernel = copy.copy(self)
+        kernel.shards, kernel._graphs = shards, None
+        return kernel
 
     def describe(self) -> dict[str, Any]:
         """Engine, and solvers in the order in which they are tried; where a device has kernels of
@@ -112,12 +121,15 @@ class DeerKernel(Kernel):
             state.reshape(state.shape[-1 - len(leaf.shape) :])
             for leaf, state in zip(graph.states, call.states, strict=True)
         ]
-        return Problem(
+        problem = Problem(
             self.formula,
             by_name(graph.inputs, call.inputs),
             by_name(graph.states, flat),
             by_name(graph.weights, call.weights),
         )
+        if self.shards is not None:
+            problem.shards, problem.iterations = self.shards, None
+        return problem
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
@@ -135,7 +147,10 @@ class DeerKernel(Kernel):
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         if not self.job.spec.training:
             return Result(output, last)
-        return Result(output, last, y or (output.new_empty(0),))  # what is empty has none
+        starts = () if self.shards is None else problem.start
+        return Result(
+            output, last, (*y, *starts) or (output.new_empty(0),)
+        )  # what is empty has none
 
     def _values(
         self, problem: Problem, y: Trajectory, rows: slice, known: dict[Node, Tensor]
@@ -170,6 +185,8 @@ class DeerKernel(Kernel):
         accepts their result, and the output."""
         spec, formula = self.job.spec, self.formula
         if not self.solvers or self.solvers[0] != "newton" or not formula.state_groups:
+            return False
+        if self.shards is not None:
             return False
         if isinstance(self._kernels(), str):
             return False
@@ -220,6 +237,18 @@ class DeerKernel(Kernel):
             if finite(call.tensors):
                 self.fallbacks += 1
                 self._warn_fallback(solution)
+        if self.shards is None:
+            return self._sequential_trajectory(problem, call)
+
+        def run(start: Trajectory) -> Trajectory:
+            problem.start = start
+            return self._sequential_trajectory(problem, call._replace(states=problem.states(call)))
+
+        problem.start, y = self.shards.one_after_another(problem.start, run)
+        return y
+
+    def _sequential_trajectory(self, problem: Problem, call: Call) -> Trajectory:
+        """The recurrent states of all steps, one step after another."""
         if not self._looked:
             self._sequential, self._looked = sequential.sequential_kernel(self.job), True
         if self._sequential is None:
@@ -268,7 +297,7 @@ class DeerKernel(Kernel):
         """What a function of tensors returns; where there are kernels, calls that come again are
         graphs."""
         kernels = self._kernels()
-        if isinstance(kernels, str) or not kernels:
+        if isinstance(kernels, str) or not kernels or self.shards is not None:
             return compute(tensors)
         if self._graphs is None:
             graphs = kernels[0].graphs
@@ -282,12 +311,17 @@ class DeerKernel(Kernel):
 
     def _gradients(self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents) -> Gradients:
         problem = self._problem(call)
-        y = tuple(saved) if problem.start else ()
+        count = len(problem.start)
+        y = tuple(saved[:count])
+        if self.shards is not None:
+            problem.start = tuple(saved[count:])
         d_last, wants = self._cotangents_by_name(cotangents.last), self.job.spec.wants
         back = Backward(problem, y, cotangents.output, d_last, wants)
-        size = max(1, self.budget // max(1, problem.row_bytes)) if problem.start else problem.steps
-        for stop in range(problem.steps, 0, -size):
-            back.window(slice(max(0, stop - size), stop))
+        slices = [*windows(problem, self.budget)][::-1]
+        if self.shards is not None:
+            back.begin_after(self.shards.reversed(), slices)
+        for rows in slices:
+            back.window(rows)
         return back.gradients(call)
 
     def _cotangents_by_name(self, d_last: Sequence[Tensor | None]) -> dict[str, Tensor | None]:

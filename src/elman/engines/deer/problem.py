@@ -18,6 +18,7 @@ from elman.autodiff.structure import structure
 from elman.engines import registry
 from elman.engines.arrays import Arrays
 from elman.engines.base import Job
+from elman.engines.call import Call
 from elman.engines.deer.equations import Equations, Rows, Trajectory
 from elman.engines.deer.iterations import Iterations
 from elman.engines.deer.jacobians import Rows as JacobianRows
@@ -75,6 +76,16 @@ class Formula:
         self._newtons: dict[Any, Any] = {}
         self.jacobian_width = jacobian_width(self.state_groups)
         self.values_width = self._values_width()
+
+    def state_of(self, leaf: Node, like: Tensor, blocks: Mapping[Node, Tensor]) -> Tensor:
+        """A state, or its gradient, of its gate blocks; ``like``: a state as a call has it."""
+        flat = like.reshape(like.shape[-1 - len(leaf.shape) :])
+        return self.argument_of(leaf, flat, blocks).reshape(like.shape)
+
+    def argument_of(self, leaf: Node, like: Tensor, blocks: Mapping[Node, Tensor]) -> Tensor:
+        """An input or state [.., B, n] of its gate blocks, as another of its shape."""
+        mine = {block: value for block, value in blocks.items() if block.name == leaf.name}
+        return self.joined([*mine], [*mine.values()], like)
 
     def _values_width(self) -> int:
         """Elements that one step of one sample computes, in training with its backward."""
@@ -170,6 +181,15 @@ class Problem(Equations):
         self.start: Trajectory = tuple(b.packed(one_step)[0] for b in groups)
         self.algebras = tuple(state_group.algebra for state_group in groups)
         self.row_bytes = COPIES * self.batch * jacobian_width(groups) * self.dtype.itemsize
+
+    def states(self, call: Call) -> tuple[Tensor, ...]:
+        """The states of a call, with those that are recurrent from ``start``."""
+        blocks, step = dict(self._states), self.formula.pair.step
+        for state_group, packed in zip(self.state_groups, self.start, strict=True):
+            for k, value in state_group.unpacked(packed.unsqueeze(0), self.batch).items():
+                blocks[step.states[k]] = self.bare(value, step.states[k])[0]
+        leaves = zip(self.formula.job.graph.states, call.states, strict=True)
+        return tuple(self.formula.state_of(leaf, state, blocks) for leaf, state in leaves)
 
     def unitwise(self) -> Problem | None:
         """See :meth:`Equations.unitwise`."""

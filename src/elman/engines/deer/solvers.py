@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,11 +25,13 @@ from elman.engines.deer.equations import (
     Rows,
     Trajectory,
     before,
+    before_window,
     largest,
     windows,
 )
 from elman.engines.deer.iterations import Iterations
 from elman.engines.deer.scans import Algebra, Dense, Units, scan
+from elman.engines.time_shards import TimeShards, then
 
 BUDGET = 256 << 20  # (bytes) that the Jacobians of a window and what makes them may take
 IN_CACHE = 32 << 20  # … on a processor, whose cores share a last level cache of that order
@@ -135,6 +138,8 @@ def solve(
         budget: memory for the Jacobians of a window (bytes).
         watch: called with every iterate (for studies: it costs a look at each value).
     """
+    if equations.shards is not None:
+        return _solve_over_time(equations, equations.shards, guess, budget)
     solution = Solution()
     dtype = equations.start[0].dtype if equations.start else torch.float32
     for name in solvers:
@@ -152,6 +157,80 @@ def solve(
             break
         solution.tried[name] = why
     return solution
+
+
+def _solve_over_time(
+    equations: Equations, shards: TimeShards, guess: str | Trajectory, budget: int
+) -> Solution:
+    """Newton's iteration on steps that are cut over processes; sets the equations' ``start``.
+
+    Each iteration goes through the windows twice: once for the map of all steps of this process,
+    once, from the state that those before it lead to, for the steps; so no Jacobian outlives its
+    window.
+    """
+    method, first = METHODS["newton"], equations.start
+    demanded = TOLERANCES[first[0].dtype].residual
+    slices = [*windows(equations, budget)]
+    y = _joined([_initial_guess(equations, guess, first, rows) for rows in slices])
+    for iteration in range(method.iterations + 1):
+        deadline.check()
+        start = equations.start = shards.starts(first, [part[-1] for part in y])
+        maps: list[Any] = [None] * len(y)
+        solved: list[Trajectory] = []
+        off = size = 0.0
+        for rows in slices:
+            values, linear = _linear_rows(equations, start, y, rows)
+            parts = zip(equations.algebras, maps, linear, strict=True)
+            maps = [then(algebra, last, *pair) for algebra, last, pair in parts]
+            distance = largest([f - part[rows] for f, part in zip(values, y, strict=True)])
+            off = math.inf if math.isnan(distance) else max(off, distance)
+            size = max(size, largest(values))
+            solved.append(values)
+        off, size = shards.largest((off, size))
+        if off <= demanded * max(1.0, size):
+            y = _joined(solved)
+            equations.start = shards.starts(first, [part[-1] for part in y])
+            dtype = first[0].dtype
+            why = refusal(equations, y, dtype, budget)
+            return Solution(tried={"newton": why}) if why else Solution(y, "newton", iteration)
+        zeros = [torch.zeros_like(part) for part in first]
+        before_rows = [
+            shards.start_of(algebra, factor, rest, zero)
+            for algebra, (factor, rest), zero in zip(equations.algebras, maps, zeros, strict=True)
+        ]
+        moved: list[Trajectory] = []
+        for rows in slices:
+            _, linear = _linear_rows(equations, start, y, rows)
+            parts = zip(equations.algebras, linear, before_rows, strict=True)
+            steps = [scan(algebra, *pair, state) for algebra, pair, state in parts]
+            before_rows = [part[-1] for part in steps]
+            moved.append(_clean(tuple(part[rows] + d for part, d in zip(y, steps, strict=True))))
+        y = _joined(moved)
+    why = f"residual {off:.2g} after {method.iterations} iterations"
+    return Solution(tried={"newton": why})
+
+
+def _linear_rows(
+    equations: Equations, start: Trajectory, y: Trajectory, rows: slice
+) -> tuple[Trajectory, list[tuple[Tensor, Tensor]]]:
+    """f along some steps of a trajectory; the recurrence linearised there, of each bundle's
+    corrections."""
+    values, jacobians = equations.linearised(before_window(start, y, rows), rows)
+    linear = [
+        (J if bool(J.isfinite().all()) else _bounded(J), torch.nan_to_num(f) - part[rows])
+        for J, f, part in zip(jacobians, values, y, strict=True)
+    ]
+    return values, linear
+
+
+def _joined(pieces: Sequence[Trajectory]) -> Trajectory:
+    """The trajectory of all windows."""
+    return tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
+
+
+def _bounded(value: Tensor) -> Tensor:
+    """NaN as 0, infinities as ±_CLIP."""
+    return torch.nan_to_num(value, nan=0.0, posinf=_CLIP, neginf=-_CLIP)
 
 
 def _repacked(equations: Equations, watch: Watch, glance: Glance) -> None:
@@ -174,9 +253,7 @@ def _windows(
             return y, most, f"steps {rows.start} to {rows.stop}: {why}"
         start = tuple(states[-1] for states in y)
         solved.append(y)
-    if len(solved) == 1:
-        return solved[0], most, None
-    return tuple(torch.cat(pieces) for pieces in zip(*solved, strict=True)), most, None
+    return solved[0] if len(solved) == 1 else _joined(solved), most, None
 
 
 def _window(
@@ -278,10 +355,7 @@ def _initial_guess(
 
 def _clean(y: Trajectory) -> Trajectory:
     """Replace NaN by 0 and clamp to ±_CLIP."""
-    return tuple(
-        torch.nan_to_num(part, nan=0.0, posinf=_CLIP, neginf=-_CLIP).clamp_(-_CLIP, _CLIP)
-        for part in y
-    )
+    return tuple(_bounded(part).clamp_(-_CLIP, _CLIP) for part in y)
 
 
 def _linearised(
@@ -309,8 +383,7 @@ def _solved(
         rest = torch.nan_to_num(f) - x
         d = _corrections(algebra, method, scale, J, rest)
         if not bool(d.isfinite().all()):  # what is not finite in J reaches d
-            finite = torch.nan_to_num(J, nan=0.0, posinf=_CLIP, neginf=-_CLIP)
-            d = _corrections(algebra, method, scale, finite, rest)
+            d = _corrections(algebra, method, scale, _bounded(J), rest)
         states.append(x + d)
     return tuple(states)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
+from elman.engines.time_shards import CURRENT
 from elman.nn.autograd.transforms import is_plain
 from elman.nn.call.dense import is_dense
 from elman.nn.call.plan import CallPlan
@@ -70,7 +71,7 @@ class CallCache:
     def kind_of(self, module: Any, x: Any, state: Any, options: Mapping[str, Any]) -> Kind | None:
         """The kind of a call; None where calls like it are planned anew each time: in transforms,
         modes and autocast, or with tensors that are not plain ones."""
-        if not is_plain():
+        if not is_plain() or CURRENT.get() is not None:
             return None
         tensors: list[Tensor] = [x] if type(x) is Tensor else []
         form: list[Hashable] = []

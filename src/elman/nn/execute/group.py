@@ -13,6 +13,7 @@ from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Result
 from elman.engines.checkpoint import all_checkpointed
 from elman.engines.packed import reversed_in_time
+from elman.engines.time_shards import CURRENT, TimeShards
 from elman.engines.together import Arrangement, Together
 from elman.errors import EngineError
 from elman.nn.autograd.function import BoundKernel
@@ -160,10 +161,15 @@ class Group:
         """
         arrangement = self.arrangement(rules)
         if engine is None:
+            if CURRENT.get() is not None:
+                raise EngineError("sequences that are cut over processes go through no transform")
             oracle = self.oracle(rules)
             return BoundGroup((BoundKernel(oracle, lambda: oracle, False),), rules, arrangement)
         flows = calls[0].inputs[0].requires_grad
         members, between = self.requests(calls, flows, engine, rules, checkpoint)
+        shards = CURRENT.get()
+        if shards is not None:
+            return self._bind_shards(shards, calls, members, between, rules)
         if len(members) > 1:
             steps, batch = sizes_for_choosing(calls[0])
             choice = self._choice(StackRequest(members), min(steps, between or steps), batch)
@@ -179,6 +185,28 @@ class Group:
             rules,
             arrangement,
         )
+
+    def _bind_shards(
+        self,
+        shards: TimeShards,
+        calls: Sequence[Call],
+        members: Sequence[Request],
+        between: int,
+        rules: tuple[Rules, ...],
+    ) -> BoundGroup:
+        """:meth:`bind` of sequences that are cut in time over processes."""
+        if between:
+            raise EngineError("sequences that are cut over processes have no checkpoints")
+        if calls[0].packed is not None:
+            raise EngineError("sequences that are cut over processes have no lengths of their own")
+        kernels: list[BoundKernel] = []
+        trio = zip(self.runners, calls, members, strict=True)
+        for index, (runner, call, member) in enumerate(trio):
+            bound = runner.bind(call, member)
+            order = shards.reversed() if self.directions and index else shards
+            kernel = bound.kernel.over_time(order)
+            kernels.append(bound._replace(kernel=kernel, oracle=_refuse_second_derivatives))
+        return BoundGroup(tuple(kernels), rules, self.arrangement(rules))
 
     def run(self, bound: BoundGroup, calls: Sequence[Call]) -> Result:
         """Run all steps.
@@ -291,6 +319,10 @@ class Group:
         choice = choose_together(jobs, choices, steps, batch, arrangement, pinned)
         self._chosen[request] = choice
         return choice
+
+
+def _refuse_second_derivatives() -> Kernel:
+    raise EngineError("sequences that are cut over processes have no second derivatives")
 
 
 def in_spans(
