@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,6 @@ from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import SCALAR
 from elman.engines.call import Call
 from elman.ir.printer import show_backward, show_graph, show_step
-from elman.lowered.dump import show_direction
 from elman.nn import choices
 from elman.nn.execute import layer
 from elman.nn.execute.group import Group
@@ -33,6 +33,9 @@ from elman.passes.names import step_names
 from elman.plan.printer import program_names, show_program
 from elman.tuning.choose import Choice
 from elman.tuning.request import Request
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from lowered_dump import show_direction
 
 PAGE = Path(__file__).with_name("tour.md")
 PRINT = re.compile(r"(<!-- print: (\w+) -->\n```(\w+)\n)(.*?)(```\n)", re.DOTALL)

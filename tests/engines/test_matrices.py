@@ -15,7 +15,6 @@ from elman.compiler import graph_of
 from elman.engines.c.engine import ENGINE, PRICES
 from elman.errors import EngineError, InputError, ShapeError, TraceError
 from elman.lowered.lower import lower
-from elman.lowered.verify import verify
 from elman.ops import (
     amax,
     columns,
@@ -49,6 +48,7 @@ from helpers import (
 from kernels import c_kernel
 from library_sizes import matrix_sizes
 from lowered_machine import lowered_of
+from lowered_verify import verify
 
 F64 = torch.float64
 STEPS = 70  # of more than one chunk, which has 64 steps at most

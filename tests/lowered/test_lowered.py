@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from elman import cell as declared
 from elman import cells
 from elman.errors import VerifyError
-from elman.lowered.dump import show_direction
 from elman.lowered.layout import Layout
 from elman.lowered.lower import Lowered
 from elman.lowered.types import (
@@ -30,12 +29,13 @@ from elman.lowered.types import (
     Store,
     Transpose,
 )
-from elman.lowered.verify import verify
 from elman.ops import mean, sigmoid, tanh
 from elman.ops import sum as total
 from helpers import Case, Sizes, assert_all_same, oracle, random_case
 from kernels import case_of
+from lowered_dump import show_direction
 from lowered_machine import Machine, lowered_of
+from lowered_verify import verify
 from random_cells import drawn_cells, reusing_cells
 from unseen import holding
 

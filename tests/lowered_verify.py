@@ -14,7 +14,6 @@ from itertools import chain
 
 from elman.errors import VerifyError
 from elman.ir.types import GateBlock
-from elman.lowered.dump import show_access
 from elman.lowered.groups import unrolled
 from elman.lowered.layout import Layout
 from elman.lowered.lower import Lowered
@@ -43,6 +42,7 @@ from elman.lowered.types import (
     WeightRate,
     columns_of,
 )
+from lowered_dump import show_access
 
 # memory that a program fills itself before it reads it
 _OWNED = (Space.CHUNK, Space.SCRATCH, Space.SCALAR, Space.VECTOR, Space.MATRIX, Space.TAPE)
