@@ -2,6 +2,7 @@
 
     python examples/neural_ode.py                         all ways, from the same weights
     python examples/neural_ode.py --field hamiltonian --way c
+    python examples/neural_ode.py --field adaptive        step sizes by an estimate of the error
 
 The right-hand side of dy/dt = g(y) is a small network (Chen et al. 2018, arXiv:1806.07366), or
 dy/dt = J grad E(y) of a network E, the energy, which such a flow keeps (Greydanus et al. 2019,
@@ -10,6 +11,10 @@ T samples is a recurrence of T steps. As an elman cell, it is compiled: engine c
 after another and derives the backward. As a torch function, elman.deer solves all steps by Newton's
 iteration (Lim, Zhu, Selfridge & Kasim 2024, arXiv:2309.12252v3), and a loop runs it step by step.
 All have exact gradients. Samples may be apart by different times: they are the input.
+
+With --field adaptive the size of a step is a state of the cell: an embedded pair of orders 3 and 2
+(Bogacki & Shampine 1989) estimates the error of each attempt, which is taken or made again with a
+smaller step, each sample of the batch for itself.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from elman import ops
 
 INNER = 2  # Runge-Kutta steps from one sample to the next
 UNITS = 32
+H, ATTEMPTS, TOLERANCE = 0.1, 8, 1e-4  # of adaptive steps: the first, and the error of one
 Field = Callable[[Any], Any]
 Path = Callable[[Tensor, Tensor], Tensor]  # of y [B, 2] and times between samples [T, B, 1]
 
@@ -66,8 +72,39 @@ def hamiltonian(t, y, W, b, u, J):
     return advance(field, y, t)
 
 
+def attempt(field: Field, y: Any, h: Any) -> tuple[Any, Any]:
+    """y after a step of the pair, and the difference of its two orders."""
+    k1 = field(y)
+    k2 = field(y + h / 2 * k1)
+    k3 = field(y + 3 * h / 4 * k2)
+    new = y + h * (2 / 9 * k1 + 1 / 3 * k2 + 4 / 9 * k3)
+    return new, h * (5 / 72 * k1 - k2 / 12 - k3 / 9 + field(new) / 8)
+
+
+@elman.cell(
+    input="t", state="y[2], h", output="y[2]", weights="W[K, 2], b[K], U[2, K], c[2]", init={"h": H}
+)
+def adaptive(t, y, h, W, b, U, c):
+    """dy/dt is a network; some attempts, then what is left of the time in one step."""
+
+    def field(y: Any) -> Any:
+        return U @ ops.tanh(W @ y + b) + c
+
+    for _ in range(ATTEMPTS):
+        step = ops.minimum(h, t)
+        new, error = attempt(field, y, step)
+        share = ops.stop_gradient(ops.amax(abs(error)) / TOLERANCE)
+        taken = share <= 1
+        size = step * ops.minimum(5.0, ops.maximum(0.2, 0.9 * ops.maximum(share, 1e-6) ** (-1 / 3)))
+        cut = (step < h) * taken  # by the end of the time: a larger step may still be right
+        h = ops.stop_gradient(ops.where(cut, ops.maximum(h, size), size))
+        y, t = ops.where(taken, new, y), ops.where(taken, t - step, t)
+    y, _ = attempt(field, y, t)
+    return y, y, h
+
+
 TURN = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
-CELLS = {"neural": neural, "hamiltonian": hamiltonian}
+CELLS = {"neural": neural, "hamiltonian": hamiltonian, "adaptive": adaptive}
 
 
 def model_of(kind: str) -> elman.Recurrent:
@@ -100,7 +137,18 @@ def in_turn(step: Callable[[Tensor, Tensor], Tensor], y: Tensor, x: Tensor) -> T
 
 def compiled(net: elman.Recurrent) -> Path:
     """All steps by engine c."""
-    return lambda y, x: net(x[..., 0], y[None])[0]
+
+    def path(y: Tensor, x: Tensor) -> Tensor:
+        sizes = (y.new_full((1, len(y)), H),) if len(net.cell.states) > 1 else ()
+        return net(x[..., 0], (y[None], *sizes) if sizes else y[None])[0]
+
+    return path
+
+
+def by_torch(net: elman.Recurrent) -> Path:
+    """The cell's steps by torch's operations, one after another."""
+    net.engine = "reference"
+    return compiled(net)
 
 
 def stepped(solve: Callable[..., Tensor]) -> Callable[[elman.Recurrent], Path]:
@@ -109,12 +157,13 @@ def stepped(solve: Callable[..., Tensor]) -> Callable[[elman.Recurrent], Path]:
 
 
 WAYS = {"c": compiled, "deer": stepped(elman.deer), "in turn": stepped(in_turn)}
+ADAPTIVE = {"c": compiled, "in turn": by_torch}  # its cell is no function of y alone
 
 
 def train(kind: str, way: str, start: Tensor, x: Tensor, truth: Tensor, steps: int) -> list[float]:
     """Fit a network to paths; the losses."""
     net = model_of(kind)
-    path = WAYS[way](net)
+    path = (ADAPTIVE if kind == "adaptive" else WAYS)[way](net)
     optimizer = torch.optim.Adam(net.parameters(), 1e-2)
     losses, seconds = [], []
     for _ in range(steps):
@@ -147,11 +196,14 @@ def main() -> None:
     friction = 0.0 if options.field == "hamiltonian" else 0.05
     with torch.no_grad():
         truth = in_turn(lambda y, t: advance(lambda y: pendulum(y, friction), y, t), start, x)
+    ways = ADAPTIVE if options.field == "adaptive" else WAYS
+    if options.way and options.way not in ways:
+        parser.error(f"--field {options.field} has no way {options.way}")
     losses = {
         way: train(options.field, way, start, x, truth, options.steps)
-        for way in ([options.way] if options.way else WAYS)
+        for way in ([options.way] if options.way else ways)
     }
-    if len(losses) == len(WAYS):
+    if len(losses) == len(ways):
         want = losses["in turn"]
         apart = max(
             abs(a - b) / b for other in losses.values() for a, b in zip(other, want, strict=True)
