@@ -137,11 +137,9 @@ class WrappedKernel(Kernel):
         self.kernel, self.engine = kernel, kernel.engine
 
     def describe(self) -> dict[str, Any]:
-        """See :meth:`Kernel.describe`."""
         return self.kernel.describe()
 
     def counters(self) -> dict[str, int]:
-        """See :meth:`Kernel.counters`."""
         return self.kernel.counters()
 
 

@@ -148,7 +148,6 @@ class DenseRuns(WrappedKernel):
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
-        """See :meth:`Kernel.backward`."""
         runs, count = same_sequences(_packed(call)), len(call.states)
         of_runs = saved[count:]
         per_run = len(of_runs) // len(runs)

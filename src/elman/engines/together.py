@@ -112,7 +112,6 @@ class Together(Kernel):
         return total
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`."""
         of, kernels = self.arrangement, self._for_layout(call.packed)
         common = of.shared(call)
         firsts = [common]
@@ -185,7 +184,6 @@ class Together(Kernel):
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
-        """See :meth:`Kernel.backward`."""
         kernels, d_output = self._for_layout(call.packed), cotangents.output
         d_outputs = self._halves(cotangents.output, call.packed)
         results: list[Gradients | None] = [None] * len(kernels)

@@ -107,7 +107,6 @@ class ClippedGradient(Change):
             )
 
     def read(self, name: str, state: Tracer) -> Tracer:
-        """See :meth:`Change.read`."""
         return clip_gradient(state, self.limit)
 
 
@@ -135,7 +134,6 @@ class Zoneout(Change):
         return dict(self.share) if isinstance(self.share, tuple) else {"": self.share}
 
     def check(self, cell: str, states: Collection[str]) -> None:
-        """See :meth:`Change.check`."""
         unknown = sorted(map(str, self._shares().keys() - {*states, ""}))
         if unknown:
             names, hint = ", ".join(states), ", ".join(f"{name!r}: 0.1" for name in states)
@@ -145,13 +143,11 @@ class Zoneout(Change):
             )
 
     def of_states(self, states: Collection[str]) -> Change:
-        """See :meth:`Change.of_states`."""
         if not isinstance(self.share, tuple):
             return self
         return Zoneout(tuple([(name, share) for name, share in self.share if name in states]))
 
     def written(self, name: str, old: Tracer, new: Tracer) -> Tracer:
-        """See :meth:`Change.written`."""
         shares = self._shares()
         share = shares.get(name, shares.get("", 0.0))
         return zoneout(new, old, share) if share else new
@@ -177,7 +173,6 @@ class RecurrentDropout(Change):
         check_choice("recurrent_dropout_per", self.per, ("sequence", "step"))
 
     def multiplied(self, name: str, state: Tracer) -> Tracer:
-        """See :meth:`Change.multiplied`."""
         return dropout(state, self.share, self.per)
 
 

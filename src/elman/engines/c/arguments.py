@@ -104,7 +104,6 @@ class _Recorder(ConcurrentLaunches):
         self.sequences: tuple[Tensor, ...] = ()
 
     def add(self, frame: Frame, entry: Entry, numbers: tuple[int, ...], references: Any) -> None:
-        """See :meth:`ConcurrentLaunches.add`."""
         self.function, self.block = entry.alone, frame.filled(*numbers)
         self.sequences = references[2]
 

@@ -69,11 +69,9 @@ class CEngine(Engine):
         return f"{reason}; it gains from them with up to {sizes} or more"
 
     def scans(self) -> Any:
-        """See :meth:`Engine.scans`."""
         return scans
 
     def cross_entropy(self) -> CrossEntropy | None:
-        """See :meth:`Engine.cross_entropy`."""
         return cross_entropy.losses_and_gradients
 
     def undisturbed(self) -> AbstractContextManager[None]:
@@ -81,7 +79,6 @@ class CEngine(Engine):
         return oversubscription.ignored()
 
     def release(self) -> None:
-        """See :meth:`Engine.release`."""
         memory.release()
 
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
@@ -127,7 +124,6 @@ class CEngine(Engine):
         return MergedSteps(kernel, self._kernel(several).scheduled(kernel.fixed), chosen.steps)
 
     def timed(self, job: Job, schedule: str = "") -> Kernel:
-        """See :meth:`Engine.timed`."""
         kernel = CKernel(job, self._program(job), timed=True)
         return kernel.scheduled(Schedule.parse(schedule) if schedule else None)
 

@@ -123,7 +123,6 @@ class CKernel(Kernel):
         return {"engine": "c", "plan": self.digest, "isa": self.isa.name, "schedule": schedule}
 
     def phases(self) -> Mapping[str, float]:
-        """See :meth:`Kernel.phases`."""
         return self.emitter.clock.read_seconds(self._library) if self.emitter.clock.on else {}
 
     def fingerprint(self) -> str:
@@ -254,7 +253,6 @@ class CKernel(Kernel):
         return None if packed is None else packed.numbers(plan.head[_SHARES])
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`."""
         return self.begin_forward(call, None)
 
     def begin_forward(self, call: Call, launches: ConcurrentLaunches | None) -> Result:
@@ -306,7 +304,6 @@ class CKernel(Kernel):
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
-        """See :meth:`Kernel.backward`."""
         return self.begin_backward(call, saved, cotangents, keep, None)
 
     def begin_backward(

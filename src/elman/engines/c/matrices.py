@@ -85,7 +85,6 @@ class MatrixSpelling(Spelling):
         return " ".join(f"{target} += {text};" for text in texts)
 
     def register(self, index: int) -> str:
-        """See :meth:`Spelling.register`."""
         by_column = self.matrix_columns and self._changes[index] == {"columns"}
         return f"x{index}[k]" if by_column else f"x{index}"
 

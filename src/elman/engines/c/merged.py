@@ -47,7 +47,6 @@ class MergedSteps(WrappedKernel):
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
-        """See :meth:`Kernel.backward`."""
         whole = self._steps_in_groups(call)
         if not whole:
             return self.kernel.backward(call, saved, cotangents, keep)
@@ -63,27 +62,22 @@ class MergedSteps(WrappedKernel):
         return groups._replace(inputs=self._d_inputs(call, groups.inputs, whole, rest))
 
     def discard(self, saved: Sequence[Tensor]) -> None:
-        """See :meth:`Kernel.discard`."""
         first, _, rest = self._split_saved(saved)
         self._several.discard(first)
         self.kernel.discard(rest)
 
     def fingerprint(self) -> str | None:
-        """See :meth:`Kernel.fingerprint`."""
         return f"{self._several.fingerprint()} {self.kernel.fingerprint()}"
 
     def tape_bytes(self, T: int, B: int) -> int:
-        """See :meth:`Kernel.tape_bytes`."""
         groups, rest = divmod(T, self._steps)
         return self._several.tape_bytes(groups, B) + self._plain.tape_bytes(rest, B)
 
     def workspace_bytes(self, T: int, B: int) -> int:
-        """See :meth:`Kernel.workspace_bytes`."""
         groups, rest = divmod(T, self._steps)
         return max(self._several.workspace_bytes(groups, B), self._plain.workspace_bytes(rest, B))
 
     def stressed(self) -> tuple[MergedSteps, ...]:
-        """See :meth:`Kernel.stressed`."""
         return tuple(
             MergedSteps(self._plain, several, self._steps) for several in self._several.stressed()
         )

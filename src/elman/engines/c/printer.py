@@ -90,7 +90,6 @@ class PhasePrinter(MatrixSpelling):
         self._columns: list[int] = []  # of the part that is printed: first of each product
 
     def acc(self, acc: Acc) -> str:
-        """See :meth:`Spelling.acc`."""
         return f"ld(row + ({self._columns[acc.product]} + {acc.index} * nv + j) * VL)"
 
     def operand(self, access: Access) -> tuple[str, str]:

@@ -28,7 +28,6 @@ class CTogether(Together):
 
     @contextmanager
     def _launched(self) -> Iterator[Callable[[Kernel], Kernel]]:
-        """See :meth:`Together._launched`."""
         chained = not self.arrangement.directions
         launches = ConcurrentLaunches(chained, min(self._threads, workers()))
         yield lambda kernel: _DeferredKernel(kernel, launches)
@@ -45,13 +44,11 @@ class _DeferredKernel(Kernel):
         self._kernel, self._launches = kernel, launches
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`CKernel.begin_forward`."""
         return self._kernel.begin_forward(call, self._launches)
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
-        """See :meth:`CKernel.begin_backward`."""
         return self._kernel.begin_backward(call, saved, cotangents, keep, self._launches)
 
 

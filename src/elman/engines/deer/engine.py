@@ -34,7 +34,6 @@ class Deer(Engine):
         return self.lacks(job.spec.device, job.spec.dtype)
 
     def lacks(self, device: str, dtype: str) -> str | None:
-        """See :meth:`Engine.lacks`."""
         if dtype not in _DTYPES:
             return f"it has no {dtype}; it has {' and '.join(_DTYPES)}"
         return None

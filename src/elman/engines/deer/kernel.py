@@ -68,7 +68,6 @@ class DeerKernel(Kernel):
         self.shards: TimeShards | None = None
 
     def over_time(self, shards: TimeShards) -> Kernel:
-        """See :meth:`Kernel.over_time`."""
         kernel = copy.copy(self)
         kernel.shards, kernel._graphs = shards, None
         return kernel
@@ -132,7 +131,6 @@ class DeerKernel(Kernel):
         return problem
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`."""
         self.calls += 1
         result = self._forward_at_once(call) if self._runs_at_once(call) else None
         if result is not None:

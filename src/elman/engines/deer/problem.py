@@ -192,7 +192,6 @@ class Problem(Equations):
         return tuple(self.formula.state_of(leaf, state, blocks) for leaf, state in leaves)
 
     def unitwise(self) -> Problem | None:
-        """See :meth:`Equations.unitwise`."""
         formula = self.formula
         if formula.unitwise is None:
             return None
@@ -206,7 +205,6 @@ class Problem(Equations):
         return view
 
     def repacked(self, y: Trajectory) -> Trajectory:
-        """See :meth:`Equations.repacked`."""
         states: dict[int, Tensor] = {}
         for state_group, packed in zip(self.formula.unitwise or (), y, strict=True):
             states.update(state_group.unpacked(packed, self.batch))

@@ -36,7 +36,6 @@ class _SegmentKernel(Printer):
         self.products: list[tuple[Product, str]] = []
 
     def address(self, access: Access) -> str:
-        """See :meth:`Printer.address`."""
         return self._at(array_of(access), access)
 
     def _at(self, array: str, access: Access) -> str:

@@ -51,7 +51,6 @@ class TritonEngine(Engine):
         return refusal(of)
 
     def lacks(self, device: str, dtype: str) -> str | None:
-        """See :meth:`Engine.lacks`."""
         interpreted = device == "cpu" and knobs.runtime.interpret
         triton_version, numpy_version = triton.__version__, numpy.__version__
         if interpreted and _version(triton_version) < (3, 7) and _version(numpy_version) >= (2, 4):
@@ -62,19 +61,15 @@ class TritonEngine(Engine):
         return super().lacks("cuda" if interpreted else device, dtype)
 
     def scans(self) -> Any:
-        """See :meth:`Engine.scans`."""
         return scans
 
     def cross_entropy(self) -> CrossEntropy | None:
-        """See :meth:`Engine.cross_entropy`."""
         return cross_entropy.losses_and_gradients
 
     def newton(self) -> Any:
-        """See :meth:`Engine.newton`."""
         return newton
 
     def release(self) -> None:
-        """See :meth:`Engine.release`."""
         defined.cache_clear()
 
     def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:

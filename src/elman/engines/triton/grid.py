@@ -72,11 +72,9 @@ class Grid(Loop):
         return -(-size // self.programs)
 
     def block_of(self, size: int) -> int:
-        """See :meth:`Printer.block_of`."""
         return max(limits.GRID_UNITS, power_of_2(self._program_size(size)))
 
     def masked(self, size: int) -> bool:
-        """See :meth:`Printer.masked`."""
         return True
 
     def indices(self, name: str, size: int) -> list[str]:
@@ -88,7 +86,6 @@ class Grid(Loop):
         ]
 
     def column(self, access: Access, array: str) -> str:
-        """See :meth:`Loop.column`."""
         region = access.region
         if region.space not in _SHARED:
             return super().column(access, array)
@@ -117,7 +114,6 @@ class Grid(Loop):
             lines.append(self.stored(self._target(access), access, name))
 
     def text(self) -> str:
-        """See :meth:`Loop.text`."""
         kernel = super().text()
         return "\n\n".join([*(_added(count) for count in sorted(self._sums)), kernel])
 
@@ -139,11 +135,9 @@ class Grid(Loop):
             self._late.clear()
 
     def samples(self, block: str = "(g0 + tl.program_id(1))") -> list[str]:
-        """See :meth:`Loop.samples`."""
         return super().samples(block)
 
     def begin(self) -> list[str]:
-        """See :meth:`Loop.begin`."""
         counter = f"bar_at = {self.array('bar')} + g0 + tl.program_id(1)"
         return [counter, "epoch = 0", *super().begin(), "tl.debug_barrier()"]  # see Printer.order
 
@@ -227,7 +221,6 @@ class Grid(Loop):
         return self.define(f"{load}, cache_modifier='.cg').to(tl.float32)", "g"), mask
 
     def program_units(self, all_units: str, size: int) -> str:
-        """See :meth:`Printer.program_units`."""
         return f"lib.units({all_units}, {self.units(size)})"
 
 

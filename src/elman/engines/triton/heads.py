@@ -119,7 +119,6 @@ class HeadsKernel(CapturedKernel):
         )
 
     def compute_forward(self, call: Call) -> Result:
-        """See :meth:`CapturedKernel.compute_forward`."""
         output, last, saved = self.head_kernel.compute_forward(self._split(call))
         ends = _merged(self.states, last, call.states)
         return Result(self.output.merged(output), tuple(e for e in ends if e is not None), saved)
@@ -127,7 +126,6 @@ class HeadsKernel(CapturedKernel):
     def compute_backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
-        """See :meth:`CapturedKernel.compute_backward`."""
         d_output = cotangents.output
         d_last = tuple(
             None if d is None else part.split(_flat(d, part))

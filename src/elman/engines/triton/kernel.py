@@ -113,13 +113,11 @@ class TritonKernel(CapturedKernel):
         return T, B, T * B
 
     def compute_forward(self, call: Call) -> Result:
-        """See :meth:`CapturedKernel.compute_forward`."""
         return ForwardCallBuffers(self, call).run()
 
     def compute_backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
-        """See :meth:`CapturedKernel.compute_backward`."""
         if self.back is None:
             raise EngineError("this kernel was compiled without a backward")
         return BackwardCallBuffers(self, call, saved, cotangents, keep).run()

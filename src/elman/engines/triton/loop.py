@@ -77,7 +77,6 @@ class Loop(Printer):
         return f"t{self._mark}"
 
     def address(self, access: Access) -> str:
-        """See :meth:`Printer.address`."""
         return self.column(access, array_of(access))
 
     def column(self, access: Access, array: str) -> str:

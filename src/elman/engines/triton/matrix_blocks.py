@@ -125,11 +125,9 @@ class MatrixBlocks(Loop):
             return [f"{name} = {first}{units}", *mask]
 
     def block_of(self, size: int) -> int:
-        """See :meth:`Printer.block_of`."""
         return self.cut if self.cut and self._form == self.axis else super().block_of(size)
 
     def masked(self, size: int) -> bool:
-        """See :meth:`Printer.masked`."""
         return size % self.block_of(size) != 0
 
     @property
@@ -157,7 +155,6 @@ class MatrixBlocks(Loop):
         return f"{names[0]} * {self._axes[1]} + {names[1]}", masks
 
     def inside(self, size: int, live: str = "") -> str:
-        """See :meth:`Printer.inside`."""
         if self._form != "matrix":
             return super().inside(size, live)
         return " & ".join([*self._element()[1], live or self.live])
@@ -177,12 +174,10 @@ class MatrixBlocks(Loop):
                 return f"[{self.block_of(size)}, 1]"
 
     def broadcast(self, name: str, access: Access) -> str:
-        """See :meth:`Printer.broadcast`."""
         shape = "[1, 1]" if access.scalar else self._shape(access.units)
         return f"tl.broadcast_to({name}, {shape})"
 
     def units_at(self, address: str, access: Access) -> tuple[str, str]:
-        """See :meth:`Printer.units_at`."""
         if access.scalar:
             return f"{address} + {NO_UNIT}", self.live
         if self._form != "matrix":
@@ -247,16 +242,13 @@ class MatrixBlocks(Loop):
         return self.define(f"{raw}{index}.to(tl.float32)")
 
     def load_ahead(self, number: int) -> str:
-        """See :meth:`Loop.load_ahead`."""
         with self._as(*self._ahead_forms[number]):
             return super().load_ahead(number)
 
     def in_memory(self, access: Access) -> bool:
-        """See :meth:`Loop.in_memory`."""
         return access.region.space not in _AT_HAND and super().in_memory(access)
 
     def order(self, access: Access) -> None:
-        """See :meth:`Loop.order`."""
         self._stores.append((access, self._is_cut(access)))
         super().order(access)
 
@@ -282,7 +274,6 @@ class MatrixBlocks(Loop):
         return f"{self.array('pa')} + {row} * {access.region.row} + {access.offset}"
 
     def store(self, access: Access, name: str) -> None:
-        """See :meth:`Printer.store`."""
         for form in (*VECTORS, "matrix"):
             self._other.pop((access, form), None)
         self._loaded.discard(access)
@@ -294,7 +285,6 @@ class MatrixBlocks(Loop):
     # statements
 
     def segment(self, segment: Segment) -> None:
-        """See :meth:`Printer.segment`."""
         with self._as("rows"):
             super().segment(segment)
 
@@ -336,7 +326,6 @@ class MatrixBlocks(Loop):
                 self.store(access, name)
 
     def name(self, value: Value) -> str:
-        """See :meth:`Printer.name`."""
         if isinstance(value, Along):
             with self._as(value.axis):
                 return self.use(value.access)

@@ -37,13 +37,11 @@ class MatrixLoop(MatrixBlocks):
         return [f"n = {block}.to(tl.int64)", "all_live = n < B", "live = all_live"]
 
     def text(self) -> str:
-        """See :meth:`Loop.text`."""
         text = super().text()
         self.divisible &= len(self._widths) == 1 and self.shares_apart()
         return text
 
     def print_steps(self) -> None:
-        """See :meth:`Loop.print_steps`."""
         before = [access for access, _ in self.carried]
         self._forms = dict(zip(before, self._state_forms, strict=True))
         self._axes_of = {a: axes for a, axes in zip(before, self._state_axes, strict=True) if axes}
@@ -55,7 +53,6 @@ class MatrixLoop(MatrixBlocks):
                     self._after[k] = self.broadcast(self.use(after), after)
 
     def step(self) -> list[str]:
-        """See :meth:`Loop.step`."""
         if self.forward:
             return [*self._kept(), *super().step()]
         head, *rest = self.step_parts()
@@ -65,7 +62,6 @@ class MatrixLoop(MatrixBlocks):
         return [*head, *again, *(line for part in rest for line in part), *moves]
 
     def step_end(self) -> list[str]:
-        """See :meth:`Loop.step_end`."""
         ends: list[str] = []
         for k, state in self._after.items():
             ends.append(f"next_{k} = {self._if_live(state, f'h{k}')}")
@@ -153,7 +149,6 @@ class MatrixLoop(MatrixBlocks):
         return lines, after
 
     def begin(self) -> list[str]:
-        """See :meth:`Loop.begin`."""
         lines = super().begin()
         for array in self.replayed:
             k = next(k for k, column in enumerate(self.layout.states) if column.array == array)
@@ -163,7 +158,6 @@ class MatrixLoop(MatrixBlocks):
         return lines
 
     def end_units(self, k: int, at: str, access: Access) -> tuple[str, str]:
-        """See :meth:`Loop.end_units`."""
         if access.scalar:
             return f"{at} + {NO_UNIT}", "all_live"
         with self._as(self._state_forms[k], self._state_axes[k]):

@@ -72,7 +72,6 @@ class ScannedNewton(Newton):
         return [*stores, *self._loaded(), *self._extremes("g")]
 
     def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor, progress: Progress) -> Tensor:
-        """See :meth:`Newton.improved`."""
         iterate = torch.empty_like(y)
         with launching(y):
             start = y0 if self.units else y0.mT
@@ -84,7 +83,6 @@ class WalkedNewton(Newton):
     """Linearised in one kernel, and solved as any linear recurrence of so many states."""
 
     def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor, progress: Progress) -> Tensor:
-        """See :meth:`Newton.improved`."""
         A, rest = self.linearised(y, y0, X, vec, progress)
         with launching(y):
             d = walks.solved(A, rest, torch.zeros_like(rest[0]))

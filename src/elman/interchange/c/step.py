@@ -57,11 +57,9 @@ class StepPrinter(MatrixSpelling):
         return f"{base} + {offset}" if offset else base
 
     def scalar(self, access: Access) -> str:
-        """See :meth:`Spelling.scalar`."""
         return str(self.scalars + access.offset)
 
     def acc(self, acc: Acc) -> str:
-        """See :meth:`Spelling.acc`."""
         return f"ld(sums + {self._columns[acc.product][acc.index]} + u)"
 
     def lines(self, phase: Phase) -> list[str]:

@@ -201,13 +201,11 @@ class PerSampleKernel(Kernel):
         return call._replace(inputs=(*call.inputs, *zeros))
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`."""
         return self.kernel.forward(self._wider(call))
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
-        """See :meth:`Kernel.backward`."""
         d_inputs, d_states, d_weights = self.by_sample(call, saved, cotangents, 1)
         return Gradients(d_inputs, d_states, tuple(d if d is None else d[0] for d in d_weights))
 

@@ -43,7 +43,6 @@ class Differentiable(DifferentiableKernel):
         self._of, self._reference = of, reference
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`."""
         tensors, like = call.tensors, call.states[0]
         reason = transform_reason(tensors)
         derivable = reason in (None, FUNC, DUAL)

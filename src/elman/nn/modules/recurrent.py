@@ -149,13 +149,11 @@ class Recurrent(SequenceModule):
         self.reset_parameters()
 
     def _formulas(self) -> list[Formula]:
-        """See :meth:`SequenceModule._formulas`."""
         if self._layer_formulas is not None:
             return self._layer_formulas
         return [(self.cell, self.hidden_size, self._dims)] * self.num_layers
 
     def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
-        """See :meth:`SequenceModule._parameter_names`."""
         return [
             [f"{weight.name}_{suffix}" for weight in runner.cell.weights]
             for suffix, runner in runners.items()

@@ -96,12 +96,10 @@ class TorchLayers(SequenceModule):
         super().reset_parameters()  # type: ignore[misc]
 
     def _make_runtime(self) -> Runtime:
-        """See :meth:`SequenceModule._make_runtime`."""
         allow_compiling(TorchLayers)
         return super()._make_runtime()
 
     def _formulas(self) -> list[Formula]:
-        """See :meth:`SequenceModule._formulas`."""
         size, dims = self.hidden_size, dict[str, int]()
         cell = FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)
         if self.proj_size:
@@ -109,7 +107,6 @@ class TorchLayers(SequenceModule):
         return [(cell.with_changes(*self._changes), size, dims)] * self.num_layers
 
     def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
-        """See :meth:`SequenceModule._parameter_names`."""
         roles = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * bool(self.bias)
         roles += ["weight_hr"] * bool(self.proj_size)
         return [[f"{role}_{suffix}" for role in roles] for suffix in runners]

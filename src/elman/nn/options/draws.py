@@ -39,7 +39,6 @@ class DrawsOption(StepOption):
         return len(runtime.runners), 2 * len(runtime.draws)
 
     def enter(self, value: Tensor, call: BoundCall) -> None:
-        """See :meth:`StepOption.enter`."""
         keys = value.detach().movedim((-2, -1), (0, 1)).to(call.inputs[0].dtype).contiguous()
         facts = *call.runtime.draws, _EXPLICIT
         call.steps.append(StepValues(self.name, facts, keys.split(2, 1)))
@@ -60,11 +59,9 @@ class DrawsOption(StepOption):
         call.steps.append(self.pack(values, rows) if rows and padded else values)
 
     def rule(self, facts: Sequence[str]) -> Rule:
-        """See :meth:`StepOption.rule`."""
         return SAMPLED[_per(facts)]
 
     def extend(self, values: StepValues, call: Call, reverse: bool, member: int) -> Call:
-        """See :meth:`StepOption.extend`."""
         further: list[Tensor] = []
         ready = _EXPLICIT in values.facts
         for per, keys in zip(_per(values.facts), values.tensors, strict=True):
@@ -77,7 +74,6 @@ class DrawsOption(StepOption):
     def for_layers(
         self, values: StepValues, first: int, end: int, draws: Sequence[str]
     ) -> StepValues | None:
-        """See :meth:`StepOption.for_layers`."""
         if not draws:
             return None
         pairs = zip(_per(values.facts), values.tensors)
@@ -85,7 +81,6 @@ class DrawsOption(StepOption):
         return StepValues(self.name, (*draws, *values.facts[len(values.tensors) :]), keys)
 
     def pack(self, values: StepValues, rows: Rows) -> StepValues:
-        """See :meth:`StepOption.pack`."""
         keys = [
             rows.sort(layer_keys, 2)
             if layer_keys.dim() == 3

@@ -77,11 +77,9 @@ class Mask(StepOption):
         call.steps.append(StepValues(self.name, (), (counts,)))
 
     def rule(self, facts: Sequence[str]) -> Rule:
-        """See :meth:`StepOption.rule`."""
         return MASK
 
     def extend(self, values: StepValues, call: Call, reverse: bool, member: int) -> Call:
-        """See :meth:`StepOption.extend`."""
         (counts,) = values.tensors
         if reverse:
             counts = reversed_in_time(counts, call.packed)

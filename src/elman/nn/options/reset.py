@@ -72,7 +72,6 @@ class Reset(StepOption):
     )
 
     def enter(self, value: Tensor, call: BoundCall) -> None:
-        """See :meth:`StepOption.enter`."""
         copied = value.dtype is not torch.bool or torch.is_grad_enabled()  # to be saved, or numbers
         flags, initial = (value != 0) if copied else value, call.initial
         to = call.options.get("reset_to")
@@ -90,11 +89,9 @@ class Reset(StepOption):
         call.steps.append(StepValues(self.name, (start,), (flags,)))
 
     def rule(self, facts: Sequence[str]) -> Rule:
-        """See :meth:`StepOption.rule`."""
         return RESETS[facts[0]]
 
     def extend(self, values: StepValues, call: Call, reverse: bool, member: int) -> Call:
-        """See :meth:`StepOption.extend`."""
         (flags,), (start,), packed = values.tensors, values.facts, call.packed
         states, dtype = call.states, call.inputs[0].dtype
         further = [_ends(flags, packed, reverse).to(dtype)]
