@@ -22,7 +22,7 @@ from elman.errors import ElmanError
 from library_sizes import DIMS, VECTORS
 
 F64 = torch.float64
-EDGES = (0, 7, 24, 41)  # of the processes' steps
+EDGES = (0, 7, 8, 41)  # of the processes' steps
 
 
 class Process:
@@ -44,7 +44,14 @@ class Process:
         dist.all_reduce(total)
         return float((total - want).abs().max() / (1 + want.abs().max()))
 
-    def of_module(self, net: Any, engine: str = "deer", ends: bool = True, **options: Any) -> float:
+    def ends_of(self, net: Any, last: torch.Tensor) -> torch.Tensor:
+        """1 where a last state is this process's, of last states [layers · directions, B, ..]."""
+        flags = torch.full((last.shape[0], *[1] * (last.dim() - 1)), float(self.last), dtype=F64)
+        if net.bidirectional:
+            flags[1::2] = float(self.first)
+        return flags
+
+    def of_module(self, net: Any, engine: str = "deer", **options: Any) -> float:
         """The largest difference of outputs, last states and gradients."""
         torch.manual_seed(3)
         T, signature = EDGES[-1], net.runtime.signature
@@ -62,24 +69,25 @@ class Process:
         outs, lasts = tree_leaves(out), tree_leaves(last)
         weights = [[torch.randn_like(v) for v in group] for group in (outs, lasts)]
 
-        def loss(outs: Any, lasts: Any, rows: slice, share: float) -> torch.Tensor:
+        def loss(outs: Any, lasts: Any, rows: slice, flags: Any) -> Any:
             of_steps = sum((a * b[rows]).sum() for a, b in zip(outs, weights[0], strict=True))
-            of_ends = sum((a * b).sum() for a, b in zip(lasts, weights[1], strict=True))
-            return of_steps + share * of_ends * ends  # type: ignore[return-value]
+            of_ends = zip(lasts, weights[1], flags, strict=True)
+            return of_steps + sum((a * b * c).sum() for a, b, c in of_ends)
 
         leaves = [*h, *net.parameters()]
         want = torch.autograd.grad(
-            loss(outs, lasts, slice(None), 1.0), [*x, *leaves], allow_unused=True
+            loss(outs, lasts, slice(None), [1.0] * len(lasts)), [*x, *leaves], allow_unused=True
         )
         part = self.own(x)
         with elman.shard_time(), elman.using(engine=engine):
             mine = {name: value[self.rows] for name, value in steps.items()}
             out, last = net(tuple(part) if len(part) > 1 else part[0], start, **options | mine)
         got_outs, got_lasts = tree_leaves(out), tree_leaves(last)
-        total = loss(got_outs, got_lasts, self.rows, float(self.last))
+        flags = [self.ends_of(net, last) for last in lasts]
+        total = loss(got_outs, got_lasts, self.rows, flags)
         got = torch.autograd.grad(total, [*part, *leaves], allow_unused=True)
         pairs = [(a, b[self.rows]) for a, b in zip(got_outs, outs, strict=True)]
-        pairs += zip(got_lasts, lasts, strict=True) if self.last and ends else []
+        pairs += [(a * c, b * c) for a, b, c in zip(got_lasts, lasts, flags, strict=True)]
         pairs += [(a, b[self.rows]) for a, b in zip(got, want[: len(x)]) if b is not None]
         worst = max(float((a - b).abs().max()) for a, b in pairs)
         further = zip(got[len(x) :], want[len(x) :], strict=True)
@@ -97,6 +105,12 @@ class Process:
         d_got = torch.autograd.grad((got * weight[self.rows]).sum(), [*named.values()])
         off = float((got - want[self.rows]).abs().max())
         return max(off, *[self.off(a, b) for a, b in zip(d_got, d_want, strict=True)])
+
+
+@elman.cell(input="x[I]", state="h[H]", weights="W[H, I]")
+def no_recurrence(x, h, W):
+    """No step reads the state."""
+    return W @ x
 
 
 @contextmanager
@@ -135,10 +149,14 @@ def cases(process: Process, names: list[str]) -> Iterator[tuple[str, float | str
     torch.manual_seed(1)
     yield "layers", process.of_module(elman.LSTM(4, 6, 2).double())
     both = elman.GRU(4, 6, 2, bidirectional=True).double()
-    yield "directions", process.of_module(both, ends=False)
+    yield "directions", process.of_module(both)
     T = EDGES[-1]
     net = elman.Recurrent(cells.gru, 4, 6).double()
-    yield "reset", process.of_module(net, reset=torch.rand(T, 2) < 0.1)
+    reset = torch.rand(T, 2) < 0.1
+    reset[list(EDGES[:-1]), 0] = True
+    yield "reset", process.of_module(net, reset=reset)
+    yield "reset both ways", process.of_module(both, reset=reset)
+    yield "no recurrence", process.of_module(elman.Recurrent(no_recurrence, 4, 6).double())
     yield "mask", process.of_module(net, mask=torch.rand(T, 2) < 0.8)
     with no_solver():
         yield "in turn", process.of_module(net)
@@ -158,12 +176,25 @@ def cases(process: Process, names: list[str]) -> Iterator[tuple[str, float | str
         return elman.deer(lambda y, x: torch.tanh(y @ W + x), y0, x)
 
     yield "deer", process.of_function(solve, {"x": factors["b"]} | W | start, {"W", "y0"})
+    scale = torch.ones(T, 1, 1, dtype=F64)
+    scale[: EDGES[1]] = 1e4  # of the first process alone
+    reports: list[Any] = []
+    with elman.shard_time():
+        x = (factors["b"] * scale)[process.rows].detach()
+        y0 = start["y0"].detach()
+        elman.deer(lambda y, x: 0.9 * torch.sin(y) + x, y0, x, report=reports.append)
+    yield "apart", float(reports[0].solver != "newton")
     with no_solver():
         yield (
             "deer in turn",
             process.of_function(solve, {"x": factors["b"]} | W | start, {"W", "y0"}),
         )
     x = torch.randn(4, 2, 4)
+    yield "engine aten", refused(lambda: elman.GRU(4, 6, engine="aten")(x))
+    yield "step", refused(lambda: elman.GRU(4, 6).step(x[0]))
+    yield "stream", refused(lambda: elman.Stream(elman.GRU(4, 6))(x))
+    strided = elman.layers.Strided("gru", 4, 6, strides=(1, 3))
+    yield "strided", refused(lambda: strided(x))
     yield "engine c", refused(lambda: elman.GRU(4, 6, engine="c")(x))
     yield "lengths", refused(lambda: elman.GRU(4, 6)(x, lengths=[4, 2]))
     yield "checkpoint", refused(lambda: elman.GRU(4, 6, plan=elman.PlanOptions(checkpoint=2))(x))
@@ -175,6 +206,9 @@ def cases(process: Process, names: list[str]) -> Iterator[tuple[str, float | str
         out = net(x.requires_grad_())[0]
     torch.autograd.grad(out.sum(), x, retain_graph=True)
     yield "second", refused(lambda: torch.autograd.grad(out.sum(), x, create_graph=True))
+    with elman.shard_time():
+        y = elman.linear_scan(torch.sigmoid(x), torch.tanh(x))
+    yield "second scan", refused(lambda: torch.autograd.grad(y.sum(), x, create_graph=True))
 
 
 def main() -> None:

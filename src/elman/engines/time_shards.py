@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from elman.errors import EngineError
 
+CUT = "sequences that are cut over processes"  # what messages begin with
 Scan = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
 # the processes that sequences are cut over inside ``over_time``
 CURRENT: ContextVar[TimeShards | None] = ContextVar("elman_time_shards", default=None)
@@ -110,7 +110,7 @@ class TimeShards:
         return before, result
 
     def scan(
-        self, scan: Scan, algebra: Any, A: Tensor, b: Tensor, y0: Tensor
+        self, scan: Scan, algebra: Any, A: Tensor, b: Tensor, y0: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """All y[t] = A[t] y[t-1] + b[t] of this process's steps.
 
@@ -118,7 +118,7 @@ class TimeShards:
             scan: computes them from a given y[-1].
             algebra: how A and b lie (``elman.engines.deer.scans``).
             A, b: of this process's steps.
-            y0: y before all steps, read of the first process.
+            y0: y before all steps, read of the first process; zero if None.
 
         Returns:
             y, and the state before this process's steps.
@@ -126,19 +126,24 @@ class TimeShards:
         start = self.start_of(algebra, *compose(algebra, A, b), y0)
         return scan(algebra, A, b, start), start
 
-    def start_of(self, algebra: Any, factor: Tensor, rest: Tensor, y0: Tensor) -> Tensor:
+    def start_of(
+        self, algebra: Any, factor: Tensor, rest: Tensor, y0: Tensor | None = None
+    ) -> Tensor:
         """y before this process's steps.
 
         Args:
             algebra: as of :meth:`scan`.
             factor, rest: the map y -> factor y + rest of all its steps.
-            y0: y before all steps, read of the first process.
+            y0: y before all steps, read of the first process; zero if None.
         """
-        maps = self.gather([factor, rest, y0])
-        start = maps[0][2]
-        for factor, rest, _ in maps[: self.place]:
-            start = (algebra.of_vector(factor.unsqueeze(0), start.unsqueeze(0)) + rest)[0]
-        return start
+        maps = self.gather([factor, rest] if y0 is None else [factor, rest, y0])
+        start = None if y0 is None else maps[0][2]
+        for factor, rest, *_ in maps[: self.place]:
+            if start is None:
+                start = rest  # zero times infinity would be a NaN
+            else:
+                start = (algebra.of_vector(factor.unsqueeze(0), start.unsqueeze(0)) + rest)[0]
+        return torch.zeros_like(rest) if start is None else start
 
     def linear(self, scan: Scan, algebra: Any, A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
         """:meth:`scan`'s y, once differentiable; gradients are those of the sum of what all
@@ -165,24 +170,26 @@ class _Linear(Function):
         return y
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dy: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise EngineError(f"{CUT} have no second derivatives")
         A, y, start = ctx.saved_tensors
         algebra, shards = ctx.algebra, ctx.shards
         factors = algebra.transposed(A)
         rests = algebra.of_vector(factors, dy)
-        d_before, d_end = shards.reversed().scan(
-            ctx.scan, algebra, factors.flip(0), rests.flip(0), torch.zeros_like(start)
-        )
+        d_before, d_end = shards.reversed().scan(ctx.scan, algebra, factors.flip(0), rests.flip(0))
         d_before = d_before.flip(0)  # cotangents of the states before each step
         d_b = dy + torch.cat((d_before[1:], d_end.unsqueeze(0)))
         before = torch.cat((start.unsqueeze(0), y[:-1]))
         d_y0 = d_before[0] if shards.place == 0 else torch.zeros_like(start)
-        return None, None, None, algebra.outer(d_b, before), d_b, d_y0
+        d_A = algebra.outer(d_b, before) if ctx.needs_input_grad[3] else None
+        return None, None, None, d_A, d_b, d_y0
 
 
 def compose(algebra: Any, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The map y -> A y + b of all steps together: neighbours are joined until one is left."""
+    if not A.shape[0]:
+        raise EngineError(f"{CUT} have a step at least in each of them")
     ends: list[tuple[Tensor, Tensor]] = []
     while A.shape[0] > 1:
         if A.shape[0] % 2:

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.cell_files import find_sequence_cell
-from elman.errors import InputError, ShapeError
+from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.layers.parts import check_sizes, part_size
 from elman.nn import Recurrent
+from elman.nn.engine_choice import shards_time
 
 States = tuple[Any, ...]  # of each group: a tensor, or a tuple of them
 
@@ -90,9 +91,13 @@ class Strided(nn.Module):
 
         Raises:
             ShapeError: x is not [T, B, input_size], or states are not of so many groups.
+            EngineError: inside :func:`elman.shard_time` T is no multiple of a stride.
         """
         if not isinstance(x, Tensor) or x.dim() != 3:
             raise ShapeError(f"x must be [T, B, input_size], got {_shape(x)}")
+        if shards_time() and any(x.shape[0] % stride for stride in self.strides):
+            problem = f"inside shard_time T is a multiple of each stride, got {x.shape[0]}"
+            raise EngineError(problem, strides=self.strides)
         groups = [group for layer in self.layers for group in cast(nn.ModuleList, layer)]
         if states is not None and len(states) != len(groups):
             raise ShapeError(f"states must be of {len(groups)} groups, got {len(states)}")

@@ -80,16 +80,23 @@ def shard_time(group: Any = None) -> Iterator[None]:
     Modules run on engine ``deer`` there: a layer that is affine in its state takes one scan, others
     Newton's iteration, whose scans and convergence checks are those of all processes. Inside
     ``using(engine="scan-backward")`` the processes run their steps one after another, and only the
-    backward all at once. :func:`deer` and :func:`linear_scan` take part too. All processes must
-    make the same calls, with the same batch and weights; numbers of steps may differ.
+    backward all at once. :func:`deer` and :func:`linear_scan` take part too. Numbers of steps may
+    differ, but each process has one at least.
 
     - Inputs and outputs [T, B, …] are those of the process's own steps, in the order of ranks.
-    - The initial state is read of the process with the first steps. Last states are those after a
-      process's own steps: the sequences' are those of the process with the last ones.
+    - The initial state must be the same in all processes. Last states are those after a process's
+      own steps: the sequences' are those of the last process, of the reverse direction those of the
+      first one.
     - Gradients are those of the sum of what all processes differentiate. Those of weights are the
       part of the own steps: add them up over the processes.
+    - All processes make the same calls in the same order, with the same batch and weights, and call
+      ``backward`` too, with the same tensors requiring gradients: who has no loss of its own takes
+      ``0 * out.sum()``. An error in one process leaves the others waiting for the group's timeout.
+    - Random numbers are drawn by each process for itself: dropout of weights would differ between
+      them, and equal seeds repeat the masks of zoneout.
 
-    There are no second derivatives, transforms, checkpoints or batches of several lengths inside.
+    There are no second derivatives, transforms, checkpoints, single steps, streams, or batches of
+    several lengths inside.
 
     Args:
         group: a group of ``torch.distributed``; None for all processes.

@@ -110,7 +110,8 @@ def deer(
         x [T, B, …] (or [T, …]): the input, or a tuple of inputs.
         solver: one or several solvers, tried in order: ``newton`` (DEER), ``quasi`` (the Jacobian's
             diagonal only), ``damped`` (Jacobians scaled down while the residual grows),
-            ``windowed`` (a few steps at a time), ``picard``.
+            ``windowed`` (a few steps at a time), ``picard``;
+            inside :func:`shard_time` always ``newton``.
         guess: the initial guess: ``"first"`` for step(0, x), ``"zeros"``, or y of an earlier call.
         budget: memory for Jacobians (bytes); longer sequences are solved in windows.
         report: a function called with a report on the solution.
@@ -142,7 +143,7 @@ def deer(
         initial = guess if isinstance(guess, str) else (_flat(guess, y0),)
         solution = solve(equations, solvers, initial, budget)
         if solution.y is None:
-            if finite([y0, *inputs]):
+            if equations.largest_of_all(not finite([y0, *inputs])) == [0]:
                 _warn(solution)
             y = _run_one_by_one(equations)
         else:
@@ -297,7 +298,7 @@ def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
             f"b {list(b.shape)}, y0 {list(y0.shape)}"
         )
     T = b.shape[0]
-    if not b.numel():
+    if not b.numel() and CURRENT.get() is None:
         return b + 0 * a.sum()
     if matrices:
         n = b.shape[-1]

@@ -47,6 +47,7 @@ class Backward:
         leaves = [leaf for leaf in step.states if leaf.name in d_last_states]
         self.d_last = self.formula.gate_blocks(leaves, d_last_states)
         self.carry: Trajectory = tuple(torch.zeros_like(part) for part in problem.start)
+        self._known: _Linearised | None = None  # of the window that comes next
         self.d_states: dict[Node, Tensor] = {}
         self.d_held = dict.fromkeys(problem.formula.held, problem.constant(0.0))
         self.d_inputs: dict[Node, list[Tensor]] = {
@@ -98,11 +99,13 @@ class Backward:
         algebras = [group.algebra for group in self.formula.state_groups]
         maps: list[Any] = [None] * len(algebras)
         for rows in windows:
-            parts = zip(algebras, maps, self._linearised(rows).maps, strict=True)
+            linearised = self._linearised(rows)
+            self._known = linearised if len(windows) == 1 else None
+            parts = zip(algebras, maps, linearised.maps, strict=True)
             maps = [then(algebra, last, *pair) for algebra, last, pair in parts]
         self.carry = tuple(
-            later.start_of(algebra, factor, rest, zero)
-            for algebra, (factor, rest), zero in zip(algebras, maps, self.carry, strict=True)
+            later.start_of(algebra, factor, rest)
+            for algebra, (factor, rest) in zip(algebras, maps, strict=True)
         )
 
     def window(self, rows: slice) -> None:
@@ -110,7 +113,8 @@ class Backward:
         problem, formula = self.problem, self.formula
         pair, step = formula.pair, formula.pair.step
         count = rows.stop - rows.start
-        values, ends, maps = self._linearised(rows)
+        values, ends, maps = self._known or self._linearised(rows)
+        self._known = None
         totals: dict[int, Tensor] = {}
         carries: list[Tensor] = []
         for state_group, pair_of, start in zip(formula.state_groups, maps, self.carry, strict=True):
@@ -208,10 +212,6 @@ class Backward:
                 total = totals.get(term.target)
                 totals[term.target] = value if total is None else total + value
 
-        def of(leaf: Node, like: Tensor, of_blocks: dict[Node, Tensor]) -> Tensor:
-            mine = {block: d for block, d in of_blocks.items() if block.name == leaf.name}
-            return formula.joined([*mine], [*mine.values()], like)
-
         zero = self.problem.constant(0.0)
         d_inputs = {
             gate_block: torch.cat(rows[::-1]) if rows else zero
@@ -219,14 +219,12 @@ class Backward:
         }
         wanted = {gate_block.name for gate_block in d_inputs}
         found_inputs = [
-            of(leaf, value, d_inputs) if leaf.name in wanted else None
+            formula.argument_of(leaf, value, d_inputs) if leaf.name in wanted else None
             for leaf, value in zip(graph.inputs, call.inputs, strict=True)
         ]
         found_weights = formula.weights.gradients(totals, call.weights)
         found_states = [
-            of(leaf, state.reshape(state.shape[-1 - len(leaf.shape) :]), self.d_states).reshape(
-                state.shape
-            )
+            formula.state_of(leaf, state, self.d_states)
             for leaf, state in zip(graph.states, call.states, strict=True)
         ]
         return Gradients(tuple(found_inputs), tuple(found_states), tuple(found_weights))

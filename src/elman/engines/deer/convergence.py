@@ -39,7 +39,7 @@ TOLERANCES = {
 
 
 def residual(equations: Equations, y: Trajectory, budget: int) -> float:
-    """Largest |y[t] - f(y[t-1], x[t])| as a share of the largest state (at least 1), or NaN.
+    """Largest |y[t] - f(y[t-1], x[t])|, or NaN.
 
     Args:
         equations, y: what is judged.
@@ -52,7 +52,7 @@ def residual(equations: Equations, y: Trajectory, budget: int) -> float:
         if math.isnan(off):
             return off
         worst = max(worst, off)
-    return worst / max(1.0, largest(y))
+    return worst
 
 
 def disagreement(equations: Equations, y: Trajectory) -> float:
@@ -64,7 +64,7 @@ def disagreement(equations: Equations, y: Trajectory) -> float:
     last = equations.steps - length
     starts = sorted({round(last * k / (WINDOWS - 1)) for k in range(WINDOWS)})
     worst = _strayed(equations, y, starts, length)
-    return worst / (math.sqrt(length) * max(1.0, largest(y)))
+    return worst / math.sqrt(length)
 
 
 def _strayed(equations: Equations, y: Trajectory, starts: Sequence[int], length: int) -> float:
@@ -110,8 +110,10 @@ def errors(equations: Equations, y: Trajectory, budget: int) -> Iterator[float]:
     when it is asked for, or both by kernels."""
     kernels = equations.iterations
     if kernels is None:
-        yield from equations.largest_of_all(residual(equations, y, budget))
-        yield from equations.largest_of_all(disagreement(equations, y))
+        worst, size = equations.largest_of_all(residual(equations, y, budget), largest(y))
+        yield worst / max(1.0, size)
+        (strayed,) = equations.largest_of_all(disagreement(equations, y))
+        yield strayed / max(1.0, size)
         return
     slices = [*windows(equations, budget)]
     notes = kernels.notes(2 * len(slices))

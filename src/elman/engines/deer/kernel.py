@@ -58,8 +58,7 @@ class DeerKernel(Kernel):
         self.engine, self.solvers = engine, solvers
         self.formula = Formula(job)
         self.job = job
-        self._sequential: Kernel | None = None
-        self._looked = False
+        self._sequential: list[Kernel | None] = []  # of all copies, looked up when it is needed
         self.calls = self.fallbacks = 0
         self.last = Solution()
         self.budget = IN_CACHE if job.spec.device == "cpu" else BUDGET
@@ -232,7 +231,7 @@ class DeerKernel(Kernel):
                 if solution.solver == "newton" and solution.iterations >= self._burst:
                     self._burst = -(-(solution.iterations + 1) // BURST) * BURST
                 return solution.y
-            if finite(call.tensors):
+            if problem.largest_of_all(not finite(call.tensors)) == [0]:
                 self.fallbacks += 1
                 self._warn_fallback(solution)
         if self.shards is None:
@@ -247,12 +246,13 @@ class DeerKernel(Kernel):
 
     def _sequential_trajectory(self, problem: Problem, call: Call) -> Trajectory:
         """The recurrent states of all steps, one step after another."""
-        if not self._looked:
-            self._sequential, self._looked = sequential.sequential_kernel(self.job), True
-        if self._sequential is None:
+        if not self._sequential:
+            self._sequential.append(sequential.sequential_kernel(self.job))
+        (kernel,) = self._sequential
+        if kernel is None:
             return sequential.run_sequentially(problem)
         leaves = self.job.graph.states
-        rows = sequential.rows_by_kernel(self._sequential, call, leaves)
+        rows = sequential.rows_by_kernel(kernel, call, leaves)
         step = self.formula.pair.step
         named = {leaf.name: part[1:] for leaf, part in zip(leaves, rows)}
         read = [step.states[k] for k in self.formula.recurrent]
@@ -312,7 +312,7 @@ class DeerKernel(Kernel):
         count = len(problem.start)
         y = tuple(saved[:count])
         if self.shards is not None:
-            problem.start = tuple(saved[count:])
+            problem.start = tuple(saved[count : 2 * count])
         d_last, wants = self._cotangents_by_name(cotangents.last), self.job.spec.wants
         back = Backward(problem, y, cotangents.output, d_last, wants)
         slices = [*windows(problem, self.budget)][::-1]

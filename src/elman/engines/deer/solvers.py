@@ -187,20 +187,20 @@ def _solve_over_time(
             size = max(size, largest(values))
             solved.append(values)
         off, size = shards.largest((off, size))
-        if off <= demanded * max(1.0, size):
+        if math.isfinite(off) and off <= demanded * max(1.0, size):
             y = _joined(solved)
             equations.start = shards.starts(first, [part[-1] for part in y])
             dtype = first[0].dtype
             why = refusal(equations, y, dtype, budget)
             return Solution(tried={"newton": why}) if why else Solution(y, "newton", iteration)
-        zeros = [torch.zeros_like(part) for part in first]
         before_rows = [
-            shards.start_of(algebra, factor, rest, zero)
-            for algebra, (factor, rest), zero in zip(equations.algebras, maps, zeros, strict=True)
+            shards.start_of(algebra, factor, rest)
+            for algebra, (factor, rest) in zip(equations.algebras, maps, strict=True)
         ]
         moved: list[Trajectory] = []
         for rows in slices:
-            _, linear = _linear_rows(equations, start, y, rows)
+            if len(slices) > 1:
+                _, linear = _linear_rows(equations, start, y, rows)
             parts = zip(equations.algebras, linear, before_rows, strict=True)
             steps = [scan(algebra, *pair, state) for algebra, pair, state in parts]
             before_rows = [part[-1] for part in steps]

@@ -19,6 +19,7 @@ from torch import Tensor
 from elman.engines import registry
 from elman.engines.call import Call
 from elman.engines.precision import BF16, request_precision
+from elman.engines.time_shards import CUT
 from elman.errors import EngineError, InputError
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.transforms import transform_reason
@@ -206,7 +207,7 @@ class CallPlan:
         call = self.enter(module, arguments, draw_traced_keys if self.traced else draw_keys)
         settings = self.settings
         if self.traced and shards_time():
-            raise EngineError("sequences that are cut over processes are not compiled")
+            raise EngineError(f"{CUT} are not compiled")
         if self.traced and traces_onnx():
             if self.draws:
                 raise InputError("random numbers are those of training", "model.eval()")

@@ -13,7 +13,7 @@ from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Result
 from elman.engines.checkpoint import all_checkpointed
 from elman.engines.packed import reversed_in_time
-from elman.engines.time_shards import CURRENT, TimeShards
+from elman.engines.time_shards import CURRENT, CUT, TimeShards
 from elman.engines.together import Arrangement, Together
 from elman.errors import EngineError
 from elman.nn.autograd.function import BoundKernel
@@ -162,7 +162,7 @@ class Group:
         arrangement = self.arrangement(rules)
         if engine is None:
             if CURRENT.get() is not None:
-                raise EngineError("sequences that are cut over processes go through no transform")
+                raise EngineError(f"{CUT} go through no transform")
             oracle = self.oracle(rules)
             return BoundGroup((BoundKernel(oracle, lambda: oracle, False),), rules, arrangement)
         flows = calls[0].inputs[0].requires_grad
@@ -196,9 +196,9 @@ class Group:
     ) -> BoundGroup:
         """:meth:`bind` of sequences that are cut in time over processes."""
         if between:
-            raise EngineError("sequences that are cut over processes have no checkpoints")
+            raise EngineError(f"{CUT} have no checkpoints")
         if calls[0].packed is not None:
-            raise EngineError("sequences that are cut over processes have no lengths of their own")
+            raise EngineError(f"{CUT} have no lengths of their own")
         kernels: list[BoundKernel] = []
         trio = zip(self.runners, calls, members, strict=True)
         for index, (runner, call, member) in enumerate(trio):
@@ -322,7 +322,7 @@ class Group:
 
 
 def _refuse_second_derivatives() -> Kernel:
-    raise EngineError("sequences that are cut over processes have no second derivatives")
+    raise EngineError(f"{CUT} have no second derivatives")
 
 
 def in_spans(

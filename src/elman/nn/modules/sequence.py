@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from elman.checks import check_size
-from elman.errors import InputError
+from elman.engines.time_shards import CURRENT, CUT
+from elman.errors import EngineError, InputError
 from elman.frontend.cell import Cell
 from elman.ir.types import dim_size
 from elman.nn.call.cache import CallCache, Kind
@@ -150,11 +151,14 @@ class SequenceModule(ModuleOptions):
             state: to be given to the next step.
 
         Raises:
+            EngineError: a named engine cannot run it; or it is inside :func:`elman.shard_time`.
             InputError: the module is bidirectional, or x has the wrong rank; draws are given where
                 nothing is drawn.
             ShapeError: x or an option has the wrong size.
             InputError: an option is of a whole sequence.
         """
+        if CURRENT.get() is not None:
+            raise EngineError(f"{CUT} have no single steps")
         if self.bidirectional:
             raise InputError(
                 "step: a bidirectional module needs the whole sequence, from its end as well"

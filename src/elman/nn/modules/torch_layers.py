@@ -16,7 +16,13 @@ from elman.nn.call.packing import check_lengths
 from elman.nn.call.plan import CallPlan, plan_call
 from elman.nn.call.runtime import Runtime
 from elman.nn.compile.names import fixed_engine
-from elman.nn.engine_choice import check_export, compiles, requested_engine, unsupported_reason
+from elman.nn.engine_choice import (
+    check_export,
+    compiles,
+    requested_engine,
+    shards_time,
+    unsupported_reason,
+)
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.formulas import FORMULAS, PROJECTED
 from elman.nn.modules.layer_config import Formula
@@ -200,7 +206,8 @@ class TorchLayers(SequenceModule):
 
     def _options_beyond_torch(self, engine: str, options: Mapping[str, Any]) -> list[str]:
         """Options in use that torch's own forward does not have."""
-        reasons = [] if engine in ("auto", "aten") else [""]  # an engine by name
+        named = engine not in ("auto", "aten") or shards_time()
+        reasons = [""] if named else []
         reasons += self._beyond_torch
         if "outputs" in options and self.mode == "LSTM":
             reasons.append('outputs="states"')

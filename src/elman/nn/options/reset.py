@@ -11,6 +11,7 @@ from torch import Tensor
 
 from elman.engines.call import Call
 from elman.engines.packed import Packed
+from elman.engines.time_shards import CURRENT
 from elman.ir.graph import Graph, node
 from elman.nn.options.base import StepOption, StepValues, at_steps, further_leaf, register_rule
 from elman.tuning.request import Rule
@@ -79,6 +80,7 @@ class Reset(StepOption):
         if to == "initial" and initial is not None and not call.has_state:
             start = "learned"
         single = call.rows is None and call.lengths is None and call.directions == 1
+        single = single and CURRENT.get() is None  # else it may follow another process's
         if single and flags.shape[0] == 1:  # len() would fix it while an exporter traces
             if start != "initial":  # nothing else of a call of one step is reset
                 call.states = _begin(call.states, flags, initial if start == "learned" else None)
@@ -120,7 +122,13 @@ def _ends(flags: Tensor, packed: Packed | None, reverse: bool) -> Tensor:
     reset parts it from the row after it."""
     if packed is None:
         none = torch.zeros_like(flags[:1])
-        return torch.cat((none, flags[1:])).flip(0) if reverse else torch.cat((flags[1:], none))
+        first, after = none, none
+        shards = CURRENT.get()
+        if shards is not None:  # the next step may be the next process's
+            firsts = [part for (part,) in shards.gather([flags[:1].to(torch.uint8)])]
+            after = (*firsts[1:], none)[shards.place].to(flags.dtype)
+            first = flags[:1] if shards.place else none
+        return torch.cat((first, flags[1:])).flip(0) if reverse else torch.cat((flags[1:], after))
     if not reverse:
         return packed.following(flags)
     first = torch.arange(packed.rows, device=flags.device) < packed.batch
