@@ -501,6 +501,14 @@ def test_schedules_are_solvers():
 
 
 class TestFunction:
+    def test_second_derivatives_are_refused(self):
+        """They would be those of fixed Jacobians."""
+        x = torch.randn(9, 2, 3, dtype=torch.float64, requires_grad=True)
+        y = elman.deer(lambda y, x: torch.tanh(y + x), torch.zeros(2, 3, dtype=torch.float64), x)
+        torch.autograd.grad(y.sum(), x, retain_graph=True)
+        with pytest.raises(EngineError, match="first derivatives alone"):
+            torch.autograd.grad(y.sum(), x, create_graph=True)
+
     """elman.deer on any torch function."""
 
     @staticmethod

@@ -18,7 +18,7 @@ from elman.engines.deer.scans import Algebra, Dense, Units, linear, scan
 from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, Solution, solve
 from elman.engines.time_shards import CURRENT
-from elman.errors import InputError, ShapeError
+from elman.errors import EngineError, InputError, ShapeError
 
 Step = Callable[[Tensor, Any], Tensor]
 _COPIES = 6
@@ -101,7 +101,7 @@ def deer(
     associative scan. A result is accepted only if every step satisfies the recurrence and sampled
     windows agree with a sequential run. Otherwise the next solver is tried, and finally the steps
     run sequentially, with a warning. Gradients of y0, x and everything that ``step`` uses are
-    exact: they are computed at the solution, not through the iterations.
+    exact: they are computed at the solution, not through the iterations. There are no second ones.
 
     Args:
         step: a function or module that maps y [N, n] and x [N, …] to the next y [N, n], row by
@@ -151,6 +151,8 @@ def deer(
     if report is not None:
         report(Solved(solution.solver or "sequential", solution.iterations, solution.tried))
     result = _attached(equations, first[0], y[0], budget) if torch.is_grad_enabled() else y[0]
+    if result.requires_grad:
+        result.register_hook(_refuse_second_derivatives)
     return result.reshape(result.shape[0], *y0.shape)
 
 
@@ -204,6 +206,15 @@ def _checked(
 
 def _flat(guess: Tensor, y0: Tensor) -> Tensor:
     return guess.detach().to(y0.dtype).reshape(guess.shape[0], -1, y0.shape[-1])
+
+
+def _refuse_second_derivatives(grad: Tensor) -> None:
+    """Raise if the graph of a gradient is asked for: Jacobians are held fixed in it."""
+    if torch.is_grad_enabled():
+        raise EngineError(
+            "elman.deer has first derivatives alone",
+            "a loop over step, or a cell in elman.Recurrent, whose second derivatives are exact",
+        )
 
 
 def _run_one_by_one(equations: Equations) -> Trajectory:
