@@ -9,7 +9,6 @@ import torch
 
 import elman
 from elman.errors import EngineError
-from products import some_of
 
 SLOW = "ignore:.* runs step by step on engine reference"
 NEAR = 3e-2  # of values below 1, after five steps of eight bits
@@ -32,11 +31,9 @@ def named(given: tuple[type, dict[str, Any], dict[str, Any]]) -> str:
 
 
 @pytest.mark.filterwarnings(SLOW)
-@pytest.mark.parametrize(
-    "given, dtype, training",
-    some_of(OPTIONS, [torch.bfloat16, torch.float16], [True, False]),
-    ids=lambda value: named(value) if isinstance(value, tuple) else None,
-)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("given", OPTIONS, ids=named)
 def test_options_that_torch_lacks(given, dtype, training):
     """As in float32 of the same weights and the same random numbers; gradients come too."""
     kind, options, call = given
