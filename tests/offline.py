@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,18 @@ class Facts:
         registers: of one thread.
         spilled: bytes of local memory of one thread.
         shared: bytes of shared memory of one program.
-        loop: instructions of the hottest loop by name; empty where none can be told.
+        cubin: the machine code of NVIDIA's; empty for other chips.
     """
 
     registers: int
     spilled: int
     shared: int
-    loop: Counter[str]
+    cubin: bytes = b""
+
+    @cached_property
+    def loop(self) -> Counter[str]:
+        """Instructions of the hottest loop by name; empty where none can be told."""
+        return _loop(_dumped(self.cubin, "-sass")) if self.cubin else Counter()
 
 
 def facts(
@@ -86,25 +92,28 @@ def facts(
         match = re.search(rf"\.{name}:\s+(\d+)", text)
         return int(match[1]) if match else 0
 
-    return Facts(
-        fact("vgpr_count"), 4 * fact("vgpr_spill_count"), compiled.metadata.shared, Counter()
-    )
+    return Facts(fact("vgpr_count"), 4 * fact("vgpr_spill_count"), compiled.metadata.shared)
 
 
 def _of_cubin(cubin: bytes, shared: int) -> Facts:
+    usage = _dumped(cubin, "--dump-resource-usage")
+    match = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    assert match is not None, usage
+    stack = int(match[2])  # may also be there for calls
+    if stack and not re.search(r"\b(LDL|STL)\b", _dumped(cubin, "-sass")):
+        stack = 0
+    return Facts(int(match[1]), stack, shared, cubin)
+
+
+@cache
+def _dumped(cubin: bytes, option: str) -> str:
+    """What a tool says of machine code: half a second for instructions, whatever their number."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(cubin)
-        usage, code = (
-            subprocess.run(
-                [_TOOLS / "cuobjdump", option, file], capture_output=True, text=True, check=True
-            ).stdout
-            for option in ("--dump-resource-usage", "-sass")
-        )
-    match = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-    assert match is not None, usage
-    local = re.search(r"\b(LDL|STL)\b", code) is not None  # a stack may also be there for calls
-    return Facts(int(match[1]), int(match[2]) if local else 0, shared, _loop(code))
+        return subprocess.run(
+            [_TOOLS / "cuobjdump", option, file], capture_output=True, text=True, check=True
+        ).stdout
 
 
 def _loop(code: str) -> Counter[str]:

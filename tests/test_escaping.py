@@ -91,7 +91,7 @@ def cell_called(name: str, *inputs: str) -> Cell:
 
 def module_called(name: str, *inputs: str) -> elman.Recurrent:
     """A module of it."""
-    return elman.Recurrent(cell_called(name, *inputs), 3, 4, 2)
+    return elman.Recurrent(cell_called(name, *inputs), 3, 4)
 
 
 @pytest.mark.parametrize("name", NASTY, ids=ascii)

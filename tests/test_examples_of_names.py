@@ -41,12 +41,14 @@ def _run(name: str, thing: Any, names: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_public_names(name, tmp_path, monkeypatch):
+def test_public_names(name, tmp_path, monkeypatch, request):
     thing = elman
     for part in name.split("."):
         thing = getattr(thing, part)
-    if "onnx" in name.lower() and not find_spec("onnxscript"):
-        pytest.skip("needs onnxscript")
+    if "onnx" in name.lower():
+        if not find_spec("onnxscript"):
+            pytest.skip("needs onnxscript")
+        request.getfixturevalue("translations_read_once")
     monkeypatch.chdir(tmp_path)
     if name == "load":
         (tmp_path / "runs").mkdir()

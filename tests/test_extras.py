@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
@@ -15,7 +14,7 @@ from elman.extras import EXTRAS, install_line, missing_package, require
 from forked import Forked
 from run_folders import small_run
 from scripts import begin, finished
-from test_layers import imported
+from test_layers import imports_of
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -70,7 +69,7 @@ def test_every_import_is_declared():
     known = BROUGHT.union(*(names for extra, names in DECLARED.items() if extra not in ours))
     known |= {"elman", "elman_command"} | sys.stdlib_module_names
     for path in sorted((ROOT / "src").rglob("*.py")):
-        for line, module, _ in imported(ast.parse(path.read_text("utf-8"))):
+        for line, module, _ in imports_of(path):
             first = module.partition(".")[0]
             assert first in known, f"{path}:{line}: {module}"
 

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.slow
 
 TELL = """
 import os, sys
-import elman.errors
 print(os.environ["WORD"], sys.argv, sys.path[0], __name__, os.getcwd())
 sys.stderr.write("wrong")
 sys.exit(3)

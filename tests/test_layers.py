@@ -101,8 +101,14 @@ def room_of(module: str) -> str:
     return parts[0]
 
 
-def imported(tree: ast.AST, inside: bool = False) -> Iterator[Import]:
+def imports_of(path: Path) -> Iterator[Import]:
     """List every import of a file, those by ``import_module("…")`` included."""
+    text = path.read_text("utf-8")
+    return imported(ast.parse(text), "import_module" in text or "__import__" in text)
+
+
+def imported(tree: ast.AST, calls: bool, inside: bool = False) -> Iterator[Import]:
+    """The imports below a node; of expressions, which are most of a file, only with ``calls``."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from (Import(node.lineno, alias.name, inside) for alias in node.names)
@@ -114,8 +120,10 @@ def imported(tree: ast.AST, inside: bool = False) -> Iterator[Import]:
             for argument in node.args[:1]:
                 if isinstance(argument, ast.Constant):
                     yield Import(node.lineno, str(argument.value), inside)
+        if isinstance(node, ast.expr) and not calls:
+            continue
         function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        yield from imported(node, inside or function)
+        yield from imported(node, calls, inside or function)
 
 
 def called(call: ast.Call) -> str:
@@ -144,7 +152,7 @@ def violations(root: Path) -> list[str]:
             continue
         top = {here, *BELOW[here].split()}
         deferred = top | set(DEFERRED.get(here, "").split())
-        for line, module, inside in imported(ast.parse(path.read_text(encoding="utf-8"))):
+        for line, module, inside in imports_of(path):
             if module.startswith("."):
                 found.append(f"{inner}:{line}: relative import; spell the room: elman.…")
                 continue

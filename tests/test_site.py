@@ -46,7 +46,7 @@ WITH_CODE = [page for page in PAGES if blocks(page, "python") and page.name not 
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")  # its exporter's
 @pytest.mark.filterwarnings("ignore:# The axis name:UserWarning")  # the same
 @pytest.mark.parametrize("page", WITH_CODE)
-def test_code_runs(page, tmp_path, monkeypatch):
+def test_code_runs(page, tmp_path, monkeypatch, request):
     """The blocks of a page one after another, as a reader would type them, in an empty folder; and
     they print what the page says they print."""
     need_engine("c")
@@ -55,6 +55,8 @@ def test_code_runs(page, tmp_path, monkeypatch):
     torch.manual_seed(0)
     script = tmp_path / f"{page.stem}_blocks.py"  # in a file, since a cell has a source
     texts = [text for text in blocks(page, "python") if _can_run(text)]
+    if any("onnx" in text for text in texts):
+        request.getfixturevalue("translations_read_once")
     script.write_text("\n\n".join(texts), encoding="utf-8")
     names = {"__name__": "__main__", "__file__": str(script)}
     with contextlib.redirect_stdout(io.StringIO()) as printed:

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
+import elman
 from benchmarks.rows import read_rows
 from benchmarks.scripts import bf16
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    """What the script says is the point; rounded products of kernels: engines/test_bf16."""
+    with elman.using(engine="reference"):
+        yield
 
 
 def test_a_tiny_case(capsys, tmp_path):

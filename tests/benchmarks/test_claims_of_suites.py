@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from pathlib import Path
@@ -99,8 +98,10 @@ def test_each_claim_may_hold_and_fail(suite: Suite) -> None:
     verdicts: list[set[str]] = [set() for _ in suite.claims]
     committed = rows_of(suite)
     for seed in range(TRIES):
+        if all({HOLDS, FAILS} <= verdict for verdict in verdicts):
+            break
         mutation = Mutation(seed)
-        rows = [mutation.row(copy.deepcopy(row)) for row in committed]
+        rows = [mutation.row(row) for row in committed]
         for verdict, line in zip(verdicts, judged(suite.claims, Rows(rows)), strict=True):
             verdict.add(line[VERDICT])
     judged_claims = zip(suite.claims, verdicts, COMMITTED[suite.name], strict=True)

@@ -73,8 +73,10 @@ def pairs() -> Iterator[Any]:
         case = replace(SMALL, name=f"scan {n}", measure=SCAN, cell="mingru", T=37, I=n)
         yield row(replace(case, baseline="loop"), "jax")
     for case in LAYERS:
-        names = case.contestants[: 1 if case.kind == "beside" else None]  # two processes each
-        yield row(replace(case, T=min(case.T, 7), B=min(case.B, 3), H=5), *names)
+        beside = case.kind == "beside"
+        names, marks = case.contestants[: 1 if beside else None], [pytest.mark.long] * beside
+        # two processes each, where two run beside each other
+        yield row(replace(case, T=min(case.T, 7), B=min(case.B, 3), H=5), *names, marks=marks)
     for name in ("numpy", "quadratic", "compiled"):
         yield row(FITTED, name, marks=SLOW if name == "compiled" else ())
     for case in MODELS:

@@ -20,10 +20,12 @@ from benchmarks.measures import memory, starting
 from benchmarks.peers import remote
 from benchmarks.programs import Program
 from benchmarks.rows import Row, read_rows
-from benchmarks.studies import learning
+from benchmarks.studies import convergence, learning
 from benchmarks.suites import SUITES, layers, matrices
 from benchmarks.table import CASE, words
+from benchmarks.users import ppo
 from benchmarks.workloads import fitting, language, weight_residency
+from elman.measuring import timing
 from scripts import run_program_forked
 
 T = 12  # pixels of an image, 3 x 4
@@ -36,9 +38,10 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 def tiny(case: Case) -> Case:
     """The same in sizes that take no time."""
-    most = {"T": T, "B": 4, "H": 8, "I": 5, "layers": 2, "judged": T, "threads": 1}
+    most = {"T": T, "B": 4, "I": 5, "layers": 2, "judged": T, "threads": 1}
     most |= {"heads": 2, "steps": 6, "checkpoint": 4}
     sizes = {k: min(getattr(case, k), size) for k, size in most.items() if hasattr(case, k)}
+    sizes |= {"H": 8} if hasattr(case, "H") else {}  # of a grid of sizes, too
     return replace(case, **sizes)
 
 
@@ -96,6 +99,11 @@ def in_tiny(monkeypatch, tmp_path, two_classes) -> None:
     monkeypatch.setattr(learning, "_MEAN", 2)
     monkeypatch.setattr(learning, "TARGET", 9.0)
     monkeypatch.setattr(weight_residency, "COLD_BYTES", 1 << 16)
+    monkeypatch.setattr(convergence, "LENGTHS", (5, 20))
+    monkeypatch.setitem(convergence.WEIGHTS, "trained", (1.0, 2))
+    monkeypatch.setattr(ppo, "EPOCHS", 1)
+    for name, least in (("WARM_UP", 1), ("SAMPLE_S", 0.0)):
+        monkeypatch.setattr(timing, name, least)
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {k % 7} of {k % 5}\n" for k in range(900)))
     monkeypatch.setenv("ELMAN_BENCH_TEXT", str(text))

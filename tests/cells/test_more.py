@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -49,11 +50,13 @@ LOOPS: dict[str, tuple[Cell, Any, Sizes]] = {
     for made in cells.ALL
     if made.name in STEPS
 }
+VARIANTS = set[str]()
 LOOPS["ligru"] = (cells.ligru, ligru, Sizes(T=6, B=4, I=10, H=5))
 for own, loop in ((cells.lif, lif), (cells.rlif, rlif), (cells.synaptic, synaptic)):
     for reset in ("zero", "zero_before", "none"):
         variant = own.with_options(reset_mechanism=reset)
         LOOPS[f"{own.name} {reset}"] = (variant, with_option(loop, reset=reset), SMALL)
+        VARIANTS.add(f"{own.name} {reset}")
 LOOPS["cfc no_gate"] = (
     cells.cfc.with_options(mode="no_gate"),
     with_option(cfc, mode="no_gate"),
@@ -129,7 +132,7 @@ def by_torch(name: str, case) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_cells_are_the_published_loops(name):
-    """Outputs, last states and every gradient: the oracle's, and engine c's."""
+    """Outputs, last states and every gradient of the oracle."""
     case = case_of(name)
     want = by_torch(name, case)
     got = run(case.cell, case, "reference")
@@ -137,28 +140,27 @@ def test_cells_are_the_published_loops(name):
     if case.cell.function in [made.function for made in cells.SPIKING]:
         assert 0 < want["out"].mean() < 1
         assert set(want["out"].unique().tolist()) == {0.0, 1.0}
-    job = job_of(case)
-    need("c", job)
-    assert_all_same(call(kernel_of(job, "c"), case), got, F64, case.T)
 
 
 SPIKES = {made.function for made in cells.SPIKING}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if of.function in SPIKES or k % 4 == 0 else pytest.mark.long)
-        for k, (name, (of, *_)) in enumerate(LOOPS.items())
-    ],
-)
-def test_cells_in_float32(name):
-    """Engine c against the oracle; spikes are the same ones, far from thresholds as these are."""
-    case = case_of(name, torch.float32)
+def kernels() -> Iterator[Any]:
+    """Names and types of numbers: of spiking cells both, and of their variants float32 alone."""
+    for k, (name, (of, *_)) in enumerate(LOOPS.items()):
+        yield pytest.param(name, F64, marks=[pytest.mark.long] * (name in VARIANTS))
+        usual = of.function in SPIKES or k % 4 == 0
+        yield pytest.param(name, torch.float32, marks=[pytest.mark.long] * (not usual))
+
+
+@pytest.mark.parametrize("name, dtype", [*kernels()])
+def test_cells_on_engine_c(name, dtype):
+    """Against the oracle; spikes are the same ones, far from thresholds as these are."""
+    case = case_of(name, dtype)
     job = job_of(case)
     need("c", job)
     want = oracle(case)
-    assert_all_same(call(kernel_of(job, "c"), case), want, torch.float32, case.T)
+    assert_all_same(call(kernel_of(job, "c"), case), want, dtype, case.T)
 
 
 DIAGONAL = ("lif", "synaptic", "indgru", "unicornn")
@@ -194,10 +196,10 @@ def test_modules_of_several_inputs_and_constants():
     T, B = 5, 3
     x, t = torch.randn(T, B, 4), torch.rand(T, B)
     for net in (
-        elman.Recurrent(cells.phased_lstm, 4, 6),
-        elman.Recurrent(cells.t_lstm, 4, 6, decay=fast),
-        elman.Recurrent(cells.cfc, 4, 6, U=9, mode="no_gate"),
-        elman.Recurrent(cells.cfc_of(2), 4, 6, U=9),
+        elman.Recurrent(cells.phased_lstm, 4, 6, engine="reference"),
+        elman.Recurrent(cells.t_lstm, 4, 6, decay=fast, engine="reference"),
+        elman.Recurrent(cells.cfc, 4, 6, U=9, mode="no_gate", engine="reference"),
+        elman.Recurrent(cells.cfc_of(2), 4, 6, U=9, engine="reference"),
     ):
         want, _ = net((x, t + 0.5))
         assert want.shape == (T, B, 6)

@@ -110,7 +110,9 @@ def test_too_little_memory_is_text(elman, monkeypatch, allocate):
         elman("doctor")
 
 
-@pytest.mark.parametrize("package", ["numpy", "torch", "lightning_fabric"])
+@pytest.mark.parametrize(
+    "package", ["numpy", "torch", pytest.param("lightning_fabric", marks=pytest.mark.long)]
+)
 def test_interrupted_while_it_imports(package, tmp_path):
     """Ctrl-C within the first seconds: one line, not a traceback of imports."""
     mark = tmp_path / "imported"

@@ -6,7 +6,9 @@ import copy
 import io
 import json
 import pickle
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -55,9 +57,18 @@ UNLIKE = {  # one of each kind of options, states and draws
     *("weight_dropout", "dropout", "clip_gradient", "layers of their own, drawn", "spikes"),
     *("rich, reset, mask", "together", "heads", "residual", "checkpoint"),
 }
-unlike_rows = pytest.mark.parametrize(  # of what compiles derivatives or graphs of its own
-    "name", [n if n in UNLIKE else pytest.param(n, marks=pytest.mark.long) for n in ROWS]
-)
+
+
+def some_rows(also: Callable[[Row], Any] = lambda row: False, but: Set[str] = frozenset()) -> Any:
+    """Names of all rows; of those that are like others, and not asked for, they are ``long``."""
+    usual = {name for name, row in ROWS.items() if name in UNLIKE - but or also(row)}
+    return [pytest.param(name, marks=[pytest.mark.long] * (name not in usual)) for name in ROWS]
+
+
+# what is compiled of them: the operator of a call without lengths, flags and draws
+ONE_OPERATOR = {"residual", "heads", "checkpoint", "clip_gradient", "spikes"}
+# of what compiles derivatives or graphs of its own
+unlike_rows = pytest.mark.parametrize("name", some_rows())
 
 
 def stacked(row: Row) -> dict[str, Any]:
@@ -66,9 +77,15 @@ def stacked(row: Row) -> dict[str, Any]:
     return {key: value for key, value in own.items() if key not in row.options}
 
 
-@pytest.mark.parametrize("layers", [False, True], ids=["", "stacked"])
-@pytest.mark.parametrize("engine", ENGINES)
-@every_row
+def engines_of_rows() -> Iterator[Any]:
+    """Each row on each engine, of one layer and stacked. Stacks of rows that are like others are
+    ``long`` on engine c, as ``test_lengths_of_stacks`` has them."""
+    for name, engine, layers in product(ROWS, ENGINES, (False, True)):
+        alike = layers and engine == "c" and name not in UNLIKE
+        yield pytest.param(name, engine, layers, marks=[pytest.mark.long] * alike)
+
+
+@pytest.mark.parametrize("name, engine, layers", [*engines_of_rows()])
 def test_engines(name, engine, layers):
     """Outputs, last states and every gradient, on each engine; or its reason."""
     need_engine(engine)
@@ -82,7 +99,7 @@ def test_engines(name, engine, layers):
     compare(called(net, row, given), wanted(net, row, given), leaves_of(net, given))
 
 
-@every_row
+@pytest.mark.parametrize("name", some_rows(lambda row: row.per or row.draws_by_torch))
 def test_evaluation(name):
     """Where a module does not train, nothing is drawn; nor by a stack of what draws."""
     row = ROWS[name]
@@ -142,7 +159,7 @@ def test_later_calls(name):
                 assert_close(value, other)
 
 
-@unlike_rows
+@pytest.mark.parametrize("name", some_rows(but=ONE_OPERATOR))
 def test_compiled(name):
     """One graph, with the bits of the eager call; of several lengths every other row. Between
     layers a compiled call drops of padded rows what an eager one drops of packed ones."""
@@ -230,7 +247,7 @@ class With:
         return self.weights
 
 
-@every_row
+@unlike_rows
 def test_gradients_by_sample(name):
     """vmap of grad, of parameters and of what a sample is given."""
     row = ROWS[name]
@@ -352,7 +369,7 @@ def test_copies(name):
     assert row.shown in repr(net)
 
 
-@every_row
+@pytest.mark.parametrize("name", some_rows(lambda row: row.explained))
 def test_explained_and_recorded(name):
     """What runs is shown, and recorded so that it can be pinned."""
     row = ROWS[name]

@@ -81,7 +81,14 @@ def test_cells_agree_on_all_sizes(cell, dtype, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "cell, dtype", [*((cell, F64) for cell in UNSEEN), *zip([*UNSEEN][::2], [F32] * 99)]
+    "cell, dtype",
+    [
+        *((cell, F64) for cell in UNSEEN),
+        *(
+            pytest.param(cell, F32, marks=[pytest.mark.long] * (k % 4 > 0))
+            for k, cell in enumerate(UNSEEN)
+        ),
+    ],
 )
 def test_unseen_cells_agree(cell, dtype, monkeypatch):
     """Cells that nobody has prepared for."""
@@ -172,7 +179,16 @@ def test_an_empty_batch():
     assert not got["dR"].any()
 
 
-@pytest.mark.parametrize("cell, dtype", [*zip([*cells.CORE, *UNSEEN], [F32, F64] * 99)])
+@pytest.mark.parametrize(
+    "cell, dtype",
+    [
+        *zip(cells.CORE, [F32, F64] * 99),
+        *(
+            pytest.param(cell, (F32, F64)[k // 2 % 2], marks=[pytest.mark.long] * (k % 2))
+            for k, cell in enumerate(UNSEEN)
+        ),
+    ],
+)
 def test_kernels_without_a_backward(cell, dtype, monkeypatch):
     """They keep two rows of their states, and give the same values; calls of so few rows use the
     weights as they lie: the same as on panels."""

@@ -250,7 +250,7 @@ def started(rounds: int, **env: str) -> Forked:
 
 def test_two_processes_that_take_the_room_from_each_other(empty_cache):
     """Each removes what the other has just built; both get what they want."""
-    both = [started(12, ELMAN_CACHE_SIZE="1") for _ in range(2)]
+    both = [started(7, ELMAN_CACHE_SIZE="1") for _ in range(2)]
     assert finished(*both) == "right\nright\n"
 
 

@@ -11,6 +11,7 @@ from elman.engines.c import threads
 from elman.engines.c.engine import ENGINE
 from elman.engines.c.threads import Oversubscription
 from helpers import Sizes, job_of, need, random_case
+from products import some_of
 
 
 @pytest.fixture
@@ -84,8 +85,10 @@ def test_a_choice_made_in_a_contest_is_one_for_quiet_times(clock, monkeypatch):
     assert threads.threads() == 1 or quiet != ("one",)
 
 
-@pytest.mark.parametrize("split", ["one", "batch", "units"])
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_layernorm])
+@pytest.mark.parametrize(
+    "cell, split",
+    some_of([cells.gru, cells.lstm_layernorm], ["one", "batch", "units"], together=1),
+)
 def test_bits_do_not_depend_on_free_cores(cell, split, monkeypatch):
     """One thread does the shares of all one after another: the same bits as when all were free."""
     case = random_case(cell, Sizes(T=70, B=7, I=19, H=37), 0)

@@ -18,6 +18,7 @@ from elman.engines.c.build import find_compiler
 from elman.engines.c.isa import ISAS
 from elman.engines.cross_entropy import Rows, Wants, chunk_rows, in_torch
 from helpers import GRADIENT, assert_close, assert_same, need_isa
+from products import some_of
 
 ALL = Wants(True, True, True)
 DTYPES = (torch.float32, torch.float64)
@@ -138,8 +139,7 @@ def test_bits_do_not_depend_on_who_is_there():
         assert all(map(torch.equal, found[0], other))
 
 
-@pytest.mark.parametrize("name", ISAS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name, dtype", some_of([*ISAS], [*DTYPES], together=1))
 def test_every_instruction_set(name, dtype, monkeypatch):
     """Vectors of any width."""
     need_isa(name, monkeypatch)

@@ -49,6 +49,7 @@ from kernels import c_kernel
 from library_sizes import matrix_sizes
 from lowered_machine import lowered_of
 from lowered_verify import verify
+from products import every
 
 F64 = torch.float64
 STEPS = 70  # of more than one chunk, which has 64 steps at most
@@ -195,7 +196,8 @@ CASES = {
     "whole": (whole, step_whole),
     "synaptic": (synaptic, step_synaptic),
 }
-SIZES = [(1, 1, 1, 3), (5, 7, 6, 3), (16, 16, 5, 2), (3, 160, 4, 1), (5, 7, STEPS, 3)]
+# one of the first three for each cell, in turn; the last for all; T is no number of a kernel's
+SIZES = [(1, 1, 1, 3), (16, 16, 5, 2), (3, 160, 4, 1), (5, 7, 6, 3), (5, 7, STEPS, 3)]
 
 
 def module_of(chosen, K, V, dtype, **options):
@@ -222,10 +224,15 @@ def drawn(sizes, *lead, seed):
 
 
 @pytest.mark.parametrize(
-    ("K", "V", "T", "B", "dtype"),
-    [*((*sizes, F64) for sizes in SIZES), (5, 7, 6, 3, torch.float32)],
+    ("name", "K", "V", "T", "B", "dtype"),
+    [
+        pytest.param(name, *sizes, marks=() if at > 3 or at == number % 3 else pytest.mark.long)
+        for number, name in enumerate(CASES)
+        for at, sizes in enumerate(
+            [*((*sizes, F64) for sizes in SIZES), (5, 7, 6, 3, torch.float32)],
+        )
+    ],
 )
-@pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name, K, V, T, B, dtype):
     """Outputs, last states and every gradient are those of a loop in torch."""
     need_engine("c")
@@ -258,14 +265,26 @@ def test_values_and_gradients(name, K, V, T, B, dtype):
         assert_same(f"tensor {k}", *(value.detach() for value in pair), dtype, T)
 
 
-@pytest.mark.parametrize("chosen", [delta, stabilised, multiplied, window], ids=lambda c: c.name)
-def test_unequal_lengths_resets_and_masks(chosen):
-    """Packed rows, ``lengths=``, ``reset=`` and ``mask=`` agree with engine reference."""
+@pytest.mark.parametrize(
+    "chosen, T",
+    [
+        (delta, STEPS),
+        (stabilised, 9),
+        *(
+            pytest.param(each, STEPS, marks=pytest.mark.long)
+            for each in (stabilised, multiplied, window)
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_unequal_lengths_resets_and_masks(chosen, T):
+    """Packed rows, ``lengths=``, ``reset=`` and ``mask=`` agree with engine reference, in one chunk
+    of steps and across two."""
     need_engine("c")
-    K, V, T, B = 4, 6, STEPS, 3
-    lengths = torch.tensor([STEPS, 66, 2])
+    K, V, B = 4, 6, 3
+    lengths = torch.tensor([T, T - 4, 2])
     reset = torch.zeros(T, B, dtype=torch.bool)
-    reset[5, 0] = reset[65, 1] = True
+    reset[5, 0] = reset[T - 5, 1] = True
     mask = torch.ones(T, B, dtype=torch.bool)
     mask[3:9, 1] = False
     results = {}
@@ -420,7 +439,7 @@ def test_sums_are_stored_where_nothing_is_read_any_more():
 MERGED = [cell for cell in cells.MATRIX if merge_steps(graph_of(cell), 4) is not None]
 
 
-@pytest.mark.parametrize("chosen", [delta, *MERGED])
+@pytest.mark.parametrize("chosen", [delta, *every(2, MERGED)])
 def test_merged_steps(chosen):
     """Groups of four steps and what is left behind them: forward, a backward whose tape is kept,
     and another; fewer steps than a group has."""

@@ -24,7 +24,7 @@ from elman.interchange.weights.state_dict import load_weights, read_state_dict
 from helpers import forced
 from kernels import cell_from
 from library_sizes import DIMS
-from products import some_of
+from products import every, some_of
 from random_cells import matrix_cells
 from unseen import UNSEEN, of_heads
 
@@ -85,7 +85,7 @@ def check(module, folder, lanes=0, T=5, atol=1e-5):
 
 
 @needs_compiler
-@pytest.mark.parametrize("cell", cells.ALL)
+@pytest.mark.parametrize("cell", every(2, cells.ALL))
 def test_every_cell(cell, tmp_path):
     """Outputs of some steps, of sizes that fill no vector."""
     torch.manual_seed(0)
@@ -201,7 +201,9 @@ def test_static_inputs_and_constants(layers, tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("learned", [False, True], ids=["zeros", "learned"])
+@pytest.mark.parametrize(
+    "learned", [pytest.param(False, marks=pytest.mark.long), True], ids=["zeros", "learned"]
+)
 def test_layers_of_their_own(learned, tmp_path):
     """Cells and sizes of each layer; inputs go to the layers that name them."""
     torch.manual_seed(5)

@@ -63,11 +63,14 @@ class Masked(torch.nn.Module):
         return self.readout(self.upper(below)[0])
 
 
-exporting = pytest.mark.filterwarnings(
-    "ignore:Exporting a model while it is in training:UserWarning",
-    "ignore:.isinstance.treespec, LeafSpec:FutureWarning",
-    "ignore:# The axis name:UserWarning",
-)
+def exporting(test):
+    """Marks of what the newer exporter writes."""
+    quiet = pytest.mark.filterwarnings(
+        "ignore:Exporting a model while it is in training:UserWarning",
+        "ignore:.isinstance.treespec, LeafSpec:FutureWarning",
+        "ignore:# The axis name:UserWarning",
+    )
+    return quiet(pytest.mark.usefixtures("translations_read_once")(test))
 
 
 def check_onnx(model, path, draw, axes=(0, 1)):

@@ -18,7 +18,6 @@ from elman.ir.ops import COMPARISONS, OPS, STAND_INS, STEPS, TRANSCENDENTAL
 from elman.passes.canonical import canonical
 
 LEAVES = {op.name for op in OPS.values() if op.kind == "leaf"}
-MOVES = {op.name for op in OPS.values() if op.kind == "move"}
 WRITTEN = {"add", "sub", "neg"}  # only before the canonical form: a sum with coefficients after it
 _MOVED = {"split", "concat", "training", "per_sample"}  # gone after the canonical form
 STRUCTURAL = {"lin", "matmul", "bmm", "outer", "transpose"} | {  # own C code

@@ -247,8 +247,14 @@ def noticed(mutant: Lowered, case: Case, want: dict[str, torch.Tensor]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("each", [9, pytest.param(3, marks=pytest.mark.long)])
-@pytest.mark.parametrize("cell", [cells.gru, scaled])
+@pytest.mark.parametrize(
+    "cell, each",
+    [
+        (cells.gru, 9),
+        (scaled, 18),
+        *(pytest.param(cell, 3, marks=pytest.mark.long) for cell in (cells.gru, scaled)),
+    ],
+)
 def test_mutants(cell, each):
     """A wait, an offset, a store, a sign, a register: nothing that is off passes."""
     sizes = replace(SIZES, I=9) if cell is scaled else SIZES

@@ -23,6 +23,7 @@ from elman import torch_internals
 from elman.errors import InputError
 from elman.ops import tanh
 from helpers import need_engine
+from products import some_of
 
 KINDS = ("RNN", "GRU", "LSTM")
 X = torch.linspace(0, 9, 6 * 3 * 5).reshape(6, 3, 5).sin()
@@ -219,12 +220,13 @@ def test_nothing_at_all(kind, sizes, shape):
 
 
 @pytest.mark.parametrize(
-    "call", [{}, {"lengths": []}, {"reset": torch.zeros(0, 5), "outputs": "states"}]
+    "own, options, call",
+    some_of(
+        [False, True],
+        [{}, {"residual": True, "num_layers": 2}, {"engine": "reference"}],
+        [{}, {"lengths": []}, {"reset": torch.zeros(0, 5), "outputs": "states"}],
+    ),
 )
-@pytest.mark.parametrize(
-    "options", [{}, {"residual": True, "num_layers": 2}, {"engine": "reference"}]
-)
-@pytest.mark.parametrize("own", [False, True])
 def test_no_samples_with_what_torch_lacks(own, options, call):
     """Empty results and zero gradients as without options, of padded sequences too."""
     kind = elman.Recurrent if own else elman.LSTM

@@ -118,7 +118,21 @@ VALUES: dict[str, Callable[[Any], Any]] = {  # of a vector v: what reads other u
 }
 
 
-@pytest.mark.parametrize("engine, heads", [("c", 2), ("reference", 3)])
+def test_what_reads_other_units_in_one_kernel():
+    """Every op that is not elementwise, of states and of weights, as an output of one cell."""
+
+    def formula(x, h, W, R, g):
+        inner = [ops.tanh(W @ x + R @ value(h)) + value(g) for value in VALUES.values()]
+        return *inner, ops.tanh(W @ x + R @ h)
+
+    need_engine("c")
+    outputs = ", ".join(f"y{k}[H]" for k in range(len(VALUES)))
+    check(Copies(cell_of(formula, output=outputs), 2, {"I": 4, "H": 6}), "c")
+
+
+@pytest.mark.parametrize(
+    "engine, heads", [pytest.param("c", 2, marks=pytest.mark.long), ("reference", 3)]
+)
 @pytest.mark.parametrize("name", VALUES)
 def test_what_reads_other_units(name, heads, engine):
     """Every op that is not elementwise, of states, of weights and of an input that heads share."""

@@ -103,7 +103,9 @@ def drawn(T: int = 7, B: int = 3, seed: int = 1) -> Tensor:
     return torch.randn(T, B, I, dtype=F64, generator=source).requires_grad_()
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize(
+    "stack", [pytest.param(s, marks=[pytest.mark.long] * (s != "following")) for s in STACKS]
+)
 def test_a_chain_of_single_layers(stack):
     """One after another, whatever the form of states."""
     net, x = made(stack), drawn()

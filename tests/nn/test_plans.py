@@ -341,11 +341,14 @@ def test_a_kind_that_was_pinned_since_is_chosen_anew(monkeypatch):
 @pytest.mark.parametrize(("layers", "reset"), [(1, torch.tensor([[True, False]])), (2, None)])
 def test_random_numbers_are_those_of_the_long_way(layers, reset, monkeypatch):
     """In training each call draws as often and the same as one that is checked, of a step as of
-    several; otherwise none does. The third call is checked no more."""
+    several; otherwise none does. The third call is checked no more. Of training, steps and what is
+    around, each case has one half of the combinations."""
     need_engine("c")
     net = elman.GRU(*SIZES, layers, zoneout=0.4, recurrent_dropout=0.3, engine="c").double()
     state = torch.randn(layers, 2, SIZES[1], dtype=torch.float64)
     for training, steps, around in product((True, False), (1, 3), ("no_grad", "usual")):
+        if (training + (steps > 1) + (around == "usual") + layers) % 2:
+            continue
         net.train(training)
         x = torch.randn(steps, 2, SIZES[0], dtype=torch.float64)
         flags = None if reset is None else reset.expand(steps, 2)

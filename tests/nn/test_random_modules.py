@@ -237,7 +237,11 @@ def tied(x, h, q, W, U, V):
     [
         (largest, {}, "save"),
         (largest, {"heads": 3}, "auto"),
-        *((largest_state, {"P": 5}, tape) for tape in ("auto", "save", "recompute")),
+        (largest_state, {"P": 5}, "recompute"),
+        *(
+            pytest.param(largest_state, {"P": 5}, tape, marks=pytest.mark.long)
+            for tape in ("auto", "save")
+        ),
         (largest_alone, {"P": 5}, "recompute"),
         (tied, {"P": 5}, "recompute"),
     ],

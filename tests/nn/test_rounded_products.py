@@ -79,7 +79,7 @@ def agree(row: Row, run: Any, **options: Any) -> None:
                 raise
 
 
-@pytest.mark.parametrize("name", every(2, [name for name in ROWS if name != "dropout of all"]))
+@pytest.mark.parametrize("name", every(4, [name for name in ROWS if name != "dropout of all"]))
 def test_options(name):
     """Every option of calls and modules, of several layers."""
     row = ROWS[name]

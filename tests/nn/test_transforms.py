@@ -132,7 +132,7 @@ def test_every_cell(cell, monkeypatch):
     check(random_case(cell, CASES[cell], dtype=F64), monkeypatch)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(drawn=drawn_cells())
 def test_random_cells(drawn):
     """Cells nobody has written."""

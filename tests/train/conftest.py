@@ -44,7 +44,7 @@ def common(tmp_path_factory, small_text, tmp_path) -> Common:
     return Common(shared, small_text, tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small_config(small_text) -> TextConfig:
     """A run of 12 steps of a tiny model, with dropout, several rows per epoch and all intervals."""
     return TextConfig(

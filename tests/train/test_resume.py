@@ -21,8 +21,8 @@ SGD = {"optimizer": "sgd", "lr": 0.3}
 RUNS: dict[str, dict[str, Any]] = {
     "auto": {"engine": "auto"},
     "lstm": {"cell": "lstm", "engine": "aten"},
-    "drawn": {"cell": "lstm", "engine": "reference", **DRAWN},
-    "drawn, auto": {"cell": "lstm", "engine": "auto", **DRAWN},
+    "drawn": {"cell": "lstm", "engine": "reference", "bptt": 8, **DRAWN},
+    "drawn, auto": {"cell": "lstm", "engine": "auto", "bptt": 8, **DRAWN},
     "momentum": {"momentum": 0.9, "schedule": "constant", **SGD},
     "nesterov": {"momentum": 0.5, "nesterov": True, "schedule": "linear", **SGD},
 }
@@ -52,7 +52,7 @@ def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at,
 def test_options_of_these_runs_matter(small_config, train):
     """Whatever is drawn or updated otherwise gives another loss."""
     found = [
-        train(dataclasses.replace(small_config, **options)).result["valid_loss"]
+        train(dataclasses.replace(small_config, steps=4, **options)).result["valid_loss"]
         for options in (RUNS["drawn"], RUNS["drawn"] | dict.fromkeys(DRAWN, 0.0), SGD, {"lr": 0.3})
     ]
     assert len(set(found)) == len(found)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import shutil
 import sys
 
 import pytest
+from rich.console import Console
 
 import elman
 from elman import cell_files
@@ -29,10 +31,28 @@ def mine(x, h, W, R):
 """
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, small_config):
+    """The folder of a run that this user stopped behind its first step; the file of its cell."""
+    root = tmp_path_factory.mktemp("trust")
+    file = root / "cells" / "mine.py"
+    file.parent.mkdir()
+    file.write_text(CELL)
+    config = dataclasses.replace(
+        small_config, steps=2, engine="reference", validate_every=2, cell=f"{file}:mine"
+    )
+    console = Console(file=io.StringIO())
+    folder = running.start(config, root / "runs", console, comparing=False).folder.path
+    (folder / "result.json").unlink()
+    return folder, file
+
+
 @pytest.fixture
-def file(tmp_path):
-    """The file of a cell, which leaves a mark when it is run."""
-    path = tmp_path / "mine.py"
+def file(stopped):
+    """The file of a cell, which leaves a mark when it is run; alone in its folder."""
+    _, path = stopped
+    shutil.rmtree(path.parent)
+    path.parent.mkdir()
     path.write_text(CELL)
     return path
 
@@ -44,16 +64,10 @@ def mark(file):
 
 
 @pytest.fixture
-def begun(small_config, train, file):
-    """The folder of a run that this user stopped behind its first step."""
-    config = dataclasses.replace(
-        small_config, steps=2, engine="reference", validate_every=2, cell=f"{file}:mine"
-    )
-    folder = train(config).folder.path
-    (folder / "result.json").unlink()
-    file.with_suffix(".ran").unlink()
+def begun(stopped, file, tmp_path):
+    """A copy of that folder, and the file as it was."""
     cell_files._module_of.cache_clear()  # as a new process
-    return folder
+    return shutil.copytree(stopped[0], tmp_path / "begun")
 
 
 @pytest.fixture
@@ -169,6 +183,7 @@ def test_cells_that_are_no_file(begun, small_config, train):
         elman.load(plain, cell="mine.py:mine")
 
 
+@pytest.mark.usefixtures("empty_cache")
 def test_restarts_by_torchrun_name_the_file(begun, small_config, console, file, monkeypatch):
     """The call that goes on is the call that began, so it needs no record."""
     attempt = launching.Attempt(earlier_run=begun)

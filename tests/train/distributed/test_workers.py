@@ -158,7 +158,7 @@ def test_workers_that_do_not_meet(small_text, tmp_path, what):
         start = begin_anew if what == "alone" else begin
         process: Any = start(
             *(*ELMAN, *OPTIONS, f"--data={small_text}", f"--out={tmp_path}", "--nodes=2"),
-            "--timeout=3",
+            "--timeout=1",
             NODE_RANK="0",
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),

@@ -24,10 +24,11 @@ def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at,
     layers = 3 if cell == "gated_delta_net" else 1
     blocks = {"norm": cell == "gru"}
     config = dataclasses.replace(small_config, cell=cell, hidden=8, layers=layers, **blocks)
-    config = dataclasses.replace(config, engine="reference", batch=8, bptt=8, validation_chars=64)
+    config = dataclasses.replace(config, engine="reference", batch=4, bptt=4, validation_chars=32)
+    config = dataclasses.replace(config, steps=9, validate_every=4)
     whole = train(config)
     assert whole.complete
-    interrupt_at(7)
+    interrupt_at(5)
     stopped = train(config)
     assert not stopped.complete
     resumed = resume(stopped.folder.path)
@@ -39,6 +40,7 @@ def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at,
     assert text == run.sample(12, prompt="the ", seed=3)
 
 
+@pytest.mark.long
 def test_they_learn(small_config, train):
     """On engine c: some words are known, where even chances are nearly five bits a character."""
     need_engine("c")
