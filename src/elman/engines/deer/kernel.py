@@ -22,7 +22,7 @@ from elman.engines.deer.convergence import (
     refusal_of_errors,
 )
 from elman.engines.deer.equations import Trajectory, before_window, windows
-from elman.engines.deer.problem import COPIES, Formula, Problem
+from elman.engines.deer.problem import COPIES, LIVE, Formula, Problem
 from elman.engines.deer.solvers import (
     BUDGET,
     BURST,
@@ -96,10 +96,10 @@ class DeerKernel(Kernel):
         """Jacobians and values of a window, iterates, output (bytes); of a trajectory that is
         found, not of steps that are run sequentially."""
         formula, each = self.formula, item_bytes(self.job.spec) * B
-        jacobians = COPIES * formula.jacobian_width
-        steps = min(T, max(1, self.budget // max(1, each * jacobians)))
+        jacobians = formula.jacobian_width
+        steps = min(T, max(1, self.budget // max(1, each * COPIES * jacobians)))
         output = sum(width(value, formula.sizes) for value in self.job.graph.outputs)
-        window = steps * (jacobians + formula.values_width)
+        window = steps * (LIVE * jacobians + formula.values_width)
         return each * (window + T * (self._recurrent() + output))
 
     def _recurrent(self) -> int:

@@ -43,7 +43,9 @@ from elman.ir.graph import Node, walk
 from elman.ir.pair import loop_invariant
 from elman.plan.prices import width
 
-COPIES = 3  # arrays as large as the Jacobian that live at once: it, transposed, and in reverse
+# Arrays as large as a window's Jacobian: what a budget counts (it, transposed, and in reverse), and
+# what lives at once with all else of a step.
+COPIES, LIVE = 3, 2
 
 
 class Formula:
