@@ -21,6 +21,7 @@ from torch import distributed as dist
 from torch.autograd import Function
 
 from elman.errors import EngineError
+from elman.torch_internals import constant
 
 CUT = "sequences that are cut over processes"  # what messages begin with
 Scan = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
@@ -208,6 +209,17 @@ def then(algebra: Any, first: tuple[Tensor, Tensor] | None, A: Tensor, b: Tensor
     if first is None:
         return later
     return compose(algebra, *(torch.stack(pair) for pair in zip(first, later, strict=True)))
+
+
+@constant
+def shards_time() -> bool:
+    """Whether a call is inside :func:`over_time`; torch's compiler asks no context variable."""
+    return CURRENT.get() is not None
+
+
+def current() -> TimeShards | None:
+    """The processes that sequences are cut over inside :func:`over_time`."""
+    return CURRENT.get() if shards_time() else None
 
 
 @contextmanager

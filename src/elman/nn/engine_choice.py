@@ -17,7 +17,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.checks import shown
 from elman.engines import registry
-from elman.engines.time_shards import CURRENT, TimeShards, over_time
+from elman.engines.time_shards import TimeShards, over_time
+from elman.engines.time_shards import shards_time as shards_time
 from elman.errors import EngineError, InputError, warn
 from elman.plan.spec import USUAL
 from elman.torch_internals import (
@@ -208,12 +209,6 @@ def unsupported_reason(
     if serves(kind, data.dtype):
         return None
     return f"dtype {data.dtype}" if registry.compiles_on(kind) else f"tensors on {kind}"
-
-
-@constant
-def shards_time() -> bool:
-    """Whether a call is inside :func:`shard_time`."""
-    return CURRENT.get() is not None
 
 
 @constant

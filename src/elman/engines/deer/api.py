@@ -17,7 +17,7 @@ from elman.engines.deer.equations import Equations, Rows, Trajectory, before, wi
 from elman.engines.deer.scans import Algebra, Dense, Units, linear, scan
 from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, Solution, solve
-from elman.engines.time_shards import CURRENT
+from elman.engines.time_shards import current, shards_time
 from elman.errors import EngineError, InputError, ShapeError
 
 Step = Callable[[Tensor, Any], Tensor]
@@ -138,7 +138,7 @@ def deer(
     if not inputs[0].shape[0]:
         raise ShapeError("deer: x has no steps")
     equations = _Function(step, y0, inputs, packed)
-    equations.shards, first = CURRENT.get(), equations.start
+    equations.shards, first = current(), equations.start
     with torch.no_grad():
         initial = guess if isinstance(guess, str) else (_flat(guess, y0),)
         solution = solve(equations, solvers, initial, budget)
@@ -266,7 +266,7 @@ def _warn(solution: Solution) -> None:
 
 def _linear(algebra: Algebra, A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     """All y[t] = A[t] y[t-1] + b[t], differentiable; inside ``shard_time`` over all processes."""
-    shards = CURRENT.get()
+    shards = current()
     if shards is None:
         return linear(algebra, A, b, y0)
     return shards.linear(scan, algebra, A, b, y0)
@@ -309,7 +309,7 @@ def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
             f"b {list(b.shape)}, y0 {list(y0.shape)}"
         )
     T = b.shape[0]
-    if not b.numel() and CURRENT.get() is None:
+    if not b.numel() and not shards_time():
         return b + 0 * a.sum()
     if matrices:
         n = b.shape[-1]

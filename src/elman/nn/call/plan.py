@@ -19,7 +19,7 @@ from torch import Tensor
 from elman.engines import registry
 from elman.engines.call import Call
 from elman.engines.precision import BF16, request_precision
-from elman.engines.time_shards import CUT
+from elman.engines.time_shards import CUT, shards_time
 from elman.errors import EngineError, InputError
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.transforms import transform_reason
@@ -28,7 +28,7 @@ from elman.nn.call.runtime import BoundCall
 from elman.nn.call.signature import parts_of
 from elman.nn.compile.onnx import WITHIN, without_lengths
 from elman.nn.compile.operator import draw_traced_keys, trace_layers
-from elman.nn.engine_choice import HALVES, autocast_type, serves, shards_time, traces_onnx
+from elman.nn.engine_choice import HALVES, autocast_type, serves, traces_onnx
 from elman.nn.execute.stack import Bound
 from elman.nn.options.base import check_step_values
 from elman.nn.options.draws import DRAWS, draw_keys

@@ -13,7 +13,7 @@ from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Result
 from elman.engines.checkpoint import all_checkpointed
 from elman.engines.packed import reversed_in_time
-from elman.engines.time_shards import CURRENT, CUT, TimeShards
+from elman.engines.time_shards import CUT, TimeShards, current
 from elman.engines.together import Arrangement, Together
 from elman.errors import EngineError
 from elman.nn.autograd.function import BoundKernel
@@ -161,13 +161,13 @@ class Group:
         """
         arrangement = self.arrangement(rules)
         if engine is None:
-            if CURRENT.get() is not None:
+            if current() is not None:
                 raise EngineError(f"{CUT} go through no transform")
             oracle = self.oracle(rules)
             return BoundGroup((BoundKernel(oracle, lambda: oracle, False),), rules, arrangement)
         flows = calls[0].inputs[0].requires_grad
         members, between = self.requests(calls, flows, engine, rules, checkpoint)
-        shards = CURRENT.get()
+        shards = current()
         if shards is not None:
             return self._bind_shards(shards, calls, members, between, rules)
         if len(members) > 1:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from elman.checks import check_size
-from elman.engines.time_shards import CURRENT, CUT
+from elman.engines.time_shards import CUT, shards_time
 from elman.errors import EngineError, InputError
 from elman.frontend.cell import Cell
 from elman.ir.types import dim_size
@@ -157,7 +157,7 @@ class SequenceModule(ModuleOptions):
             ShapeError: x or an option has the wrong size.
             InputError: an option is of a whole sequence.
         """
-        if CURRENT.get() is not None:
+        if shards_time():
             raise EngineError(f"{CUT} have no single steps")
         if self.bidirectional:
             raise InputError(

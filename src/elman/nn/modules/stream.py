@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.engines.time_shards import CURRENT, CUT
+from elman.engines.time_shards import CUT, shards_time
 from elman.errors import EngineError, InputError
 from elman.nn.call.dense import is_dense
 from elman.nn.modules.sequence import SequenceModule
@@ -77,7 +77,7 @@ class Stream:
             InputError: the chunk is packed.
             InputError, ShapeError, EngineError: as the module's ``forward``.
         """
-        if CURRENT.get() is not None:
+        if shards_time():
             raise EngineError(f"{CUT} are no streams: each process calls the module itself")
         inputs = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else (x,)
         if any(isinstance(part, PackedSequence) for part in inputs):

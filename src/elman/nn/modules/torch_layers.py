@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from elman.checks import MOST_LAYERS, check_size, shown
+from elman.engines.time_shards import shards_time
 from elman.errors import EngineError, InputError, ShapeError
 from elman.nn.call.dense import as_tensor, is_dense
 from elman.nn.call.packing import check_lengths
@@ -20,7 +21,6 @@ from elman.nn.engine_choice import (
     check_export,
     compiles,
     requested_engine,
-    shards_time,
     unsupported_reason,
 )
 from elman.nn.execute.layer import Runner

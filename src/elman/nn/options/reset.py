@@ -11,7 +11,7 @@ from torch import Tensor
 
 from elman.engines.call import Call
 from elman.engines.packed import Packed
-from elman.engines.time_shards import CURRENT
+from elman.engines.time_shards import current, shards_time
 from elman.ir.graph import Graph, node
 from elman.nn.options.base import StepOption, StepValues, at_steps, further_leaf, register_rule
 from elman.tuning.request import Rule
@@ -80,7 +80,7 @@ class Reset(StepOption):
         if to == "initial" and initial is not None and not call.has_state:
             start = "learned"
         single = call.rows is None and call.lengths is None and call.directions == 1
-        single = single and CURRENT.get() is None  # else it may follow another process's
+        single = single and not shards_time()  # else it may follow another process's
         if single and flags.shape[0] == 1:  # len() would fix it while an exporter traces
             if start != "initial":  # nothing else of a call of one step is reset
                 call.states = _begin(call.states, flags, initial if start == "learned" else None)
@@ -123,7 +123,7 @@ def _ends(flags: Tensor, packed: Packed | None, reverse: bool) -> Tensor:
     if packed is None:
         none = torch.zeros_like(flags[:1])
         first, after = none, none
-        shards = CURRENT.get()
+        shards = current()
         if shards is not None:  # the next step may be the next process's
             firsts = [part for (part,) in shards.gather([flags[:1].to(torch.uint8)])]
             after = (*firsts[1:], none)[shards.place].to(flags.dtype)
