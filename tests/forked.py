@@ -7,6 +7,8 @@ signals do meanwhile, takes a process of its own (``workers.begin``).
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 import select
@@ -82,11 +84,18 @@ def origin() -> Path:
     begun = subprocess.Popen([sys.executable, __file__, folder / "s"], stdin=stdin, stdout=stdout)
     assert begun.stdout is not None
     assert begun.stdout.readline() == b"ready\n"
-    _kept.append(begun)
+    atexit.register(_end, begun)
     return folder / "s"
 
 
-_kept: list[Any] = []  # what must not be closed
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let it see that this one is gone, before Python warns of a process that still runs."""
+    for pipe in filter(None, (process.stdin, process.stdout)):
+        pipe.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+
+
 _lock = threading.Lock()
 
 

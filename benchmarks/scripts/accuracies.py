@@ -27,6 +27,7 @@ SPEECH = "series {}/fsdd --patch 16 --hidden 96 --batch 50 --epochs 30 --lr 3e-3
 COMMANDS = {
     "worms": "series {}/ucr-worms --patch 5 --epochs 150 --noise 0.1 --lr 5e-3",
     "digits": SPEECH,
+    "permuted": "images {}/mnist --permute --hidden 128 --batch 50 --lr 2e-3 --steps 800",
 }
 
 
