@@ -69,12 +69,12 @@ class TimeShards:
     def largest(self, values: Sequence[float]) -> list[float]:
         """The largest of all processes, number by number; infinity for a NaN."""
         numbers = [math.inf if math.isnan(value) else value for value in values]
-        return [max(column) for column in zip(*self._gather_numbers(numbers), strict=True)]
-
-    def _gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
         device = "cuda" if dist.get_backend(self.group) == "nccl" else "cpu"
-        values = torch.tensor(numbers, dtype=torch.float64, device=device)
-        return [part.tolist() for (part,) in self.gather([values])]
+        packed = torch.tensor(numbers, dtype=torch.float64, device=device)
+        largest: list[float] = (
+            torch.stack([part for (part,) in self.gather([packed])]).amax(0).tolist()
+        )
+        return largest
 
     def starts(self, start: Sequence[Tensor], ends: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """States before this process's steps.

@@ -144,10 +144,8 @@ class DeerKernel(Kernel):
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         if not self.job.spec.training:
             return Result(output, last)
-        starts = () if self.shards is None else problem.start
-        return Result(
-            output, last, (*y, *starts) or (output.new_empty(0),)
-        )  # what is empty has none
+        saved = y if self.shards is None else (*y, *problem.start)
+        return Result(output, last, saved or (output.new_empty(0),))  # what is empty has none
 
     def _values(
         self, problem: Problem, y: Trajectory, rows: slice, known: dict[Node, Tensor]
@@ -183,9 +181,7 @@ class DeerKernel(Kernel):
         spec, formula = self.job.spec, self.formula
         if not self.solvers or self.solvers[0] != "newton" or not formula.state_groups:
             return False
-        if self.shards is not None:
-            return False
-        if isinstance(self._kernels(), str):
+        if self.shards is not None or isinstance(self._kernels(), str):
             return False
         T, B, _ = call.sizes
         return 0 < T * formula.row_bytes(B, item_bytes(spec)) <= self.budget
