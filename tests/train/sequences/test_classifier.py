@@ -10,6 +10,7 @@ import torch
 
 import elman
 from elman.errors import InputError
+from elman.train.loop.layers import check_cell
 from elman.train.run.record import read_record
 from elman.train.tasks.sequences.config import ImagesConfig, SeriesConfig
 from elman.train.tasks.sequences.data import prepare_series
@@ -86,6 +87,7 @@ def test_other_precisions(config, train, precision):
         {"engine": "deer", "cell": "paragru", "steps": 6},
         {"residual": True, "layers": 2, "heads": 2, "engine": "reference", "steps": 6},
         {"cell": "lem", "patch": 3, "engine": "reference", "steps": 6},
+        {"bidirectional": True, "layers": 2, "steps": 6},
     ],
 )
 def test_resumed_equals_uninterrupted(config, train, resume, interrupt_at, options):
@@ -152,8 +154,18 @@ def test_epochs_fix_the_steps(config, train):
     assert train(dataclasses.replace(config, steps=None, epochs=2)).result["steps"] == 8
 
 
-def test_reads_out_at_each_sequences_own_end(config):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bidirectional": True, "layers": 2},
+        {"bidirectional": True, "cell": "lem", "engine": "reference"},
+        {"bidirectional": True, "residual": True, "heads": 2},
+    ],
+)
+def test_reads_out_at_each_sequences_own_end(config, options):
     """A sequence's logits do not depend on what it is batched with, nor on the padding."""
+    config = dataclasses.replace(config, **options)
     data = prepare_series(config)
     model = build_model(config, data.spec).eval()
     x, lengths = next(data.held_out()).inputs
@@ -161,3 +173,32 @@ def test_reads_out_at_each_sequences_own_end(config):
     for k, length in enumerate(lengths.tolist()):
         alone, _ = model((x[:length, k : k + 1], lengths[k : k + 1]))
         torch.testing.assert_close(together[k : k + 1], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_directions_have_half_of_the_units(config):
+    """Torch's twin has the same weights and says the same; the end is read first by one half."""
+    config = dataclasses.replace(config, bidirectional=True, layers=2, dropout=0.0)
+    data = prepare_series(config)
+    model, twin = (build_model(config, data.spec, baseline=b).eval() for b in (False, True))
+    twin.load_state_dict(model.state_dict())
+    assert model.layers.weight_hh_l1_reverse.shape == (18, 6)
+    x, lengths = next(data.held_out()).inputs
+    torch.testing.assert_close(model((x, lengths))[0], twin((x, lengths))[0], atol=1e-5, rtol=1e-5)
+    for length in (1, 5):
+        h, _ = twin.layers(x[:length, :1])
+        mean, last = h.mean(0), torch.cat((h[-1, :, :6], h[0, :, 6:]), -1)
+        logits = twin.readout(twin.norm(torch.cat((mean, last), -1)))
+        torch.testing.assert_close(model((x[:length, :1], torch.tensor([length])))[0], logits)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hidden": 7}, "7 hidden units cannot be halved"),
+        ({"strides": 2}, "layers with strides run in one direction"),
+        ({"cell": "lru"}, "a block of lru has no option bidirectional"),
+    ],
+)
+def test_no_second_direction(config, options, message):
+    with pytest.raises(InputError, match=message):
+        check_cell(dataclasses.replace(config, bidirectional=True, **options))

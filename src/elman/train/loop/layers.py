@@ -20,18 +20,21 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
     """Build recurrent layers called as torch.nn.GRU is; with `baseline` torch's own.
 
     A cell of a published layer makes residual blocks of that layer, other cells if they are asked
-    for.
+    for. Of layers that run in both directions each direction has half of the units.
 
     Args:
         inputs: size of the first layer's input.
     """
     dropout = config.dropout if layers > 1 else 0.0  # torch warns where there is no between
+    both = getattr(config, "bidirectional", False)
+    units = config.hidden // (2 if both else 1)
+    options: dict[str, Any] = {"num_layers": layers, "dropout": dropout}
     if baseline:
         layer = getattr(nn, BUILT_IN[config.cell])
-        return layer(inputs, config.hidden, num_layers=layers, dropout=dropout)
-    options: dict[str, Any] = {"num_layers": layers, "dropout": dropout, "engine": config.engine}
+        return layer(inputs, units, bidirectional=both, **options)
+    options["engine"] = config.engine
     if _runs_blocks(config):
-        return Stack(config.cell, inputs, config.hidden, **options)
+        return Stack(config.cell, inputs, units, **options)
     options |= {
         "heads": getattr(config, "heads", 1),
         "residual": config.adds_inputs,
@@ -39,10 +42,11 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
     }
     if (strides := getattr(config, "strides", 1)) > 1:
         cell, powers = find_sequence_cell(config.cell), [2**k for k in range(strides)]
-        return Strided(cell, inputs, config.hidden, powers, **options)
+        return Strided(cell, inputs, units, powers, **options)
+    options["bidirectional"] = both
     if config.cell in BUILT_IN:
-        return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, **options)
-    return elman.nn.Recurrent(find_sequence_cell(config.cell), inputs, config.hidden, **options)
+        return getattr(elman.nn, BUILT_IN[config.cell])(inputs, units, **options)
+    return elman.nn.Recurrent(find_sequence_cell(config.cell), inputs, units, **options)
 
 
 def check_cell(config: Config) -> None:
@@ -52,11 +56,18 @@ def check_cell(config: Config) -> None:
         options = [name for name in RANDOM_OPTIONS if getattr(config, name)]
         options += [name for name in ("heads", "strides") if getattr(config, name, 1) > 1]
         options += ["residual"] if config.adds_inputs else []
+        options += ["bidirectional"] if getattr(config, "bidirectional", False) else []
         options += ["uniform"] if getattr(config, "uniform", None) is not None else []
         if options:
             option = options[0].replace("_", "-")
             title = f"a block of {config.cell} has no option {option}"
             raise InputError(title, f"leave --{option} out, or the preset that sets it")
+    if getattr(config, "bidirectional", False):
+        if getattr(config, "strides", 1) > 1:
+            raise InputError("layers with strides run in one direction", "leave one of both out")
+        if config.hidden % 2:
+            title = f"{config.hidden} hidden units cannot be halved for two directions"
+            raise InputError(title, f"--hidden {config.hidden + 1}")
     if config.cell not in LAYERS and config.cell not in BUILT_IN:
         find_sequence_cell(config.cell)
 

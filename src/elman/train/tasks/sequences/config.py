@@ -21,6 +21,9 @@ class SequenceConfig(EpochConfig):
     strides: int = setting(
         1, "Groups of units that read their state of 1, 2, 4 … steps before, so many.", COUNT
     )
+    bidirectional: bool = setting(
+        False, "Read each sequence from both ends, by half of the units each."
+    )
     residual: bool = setting(False, "Normalise each layer's input and add it to the output.")
     noise: float = setting(
         0.0, "Standard deviation of noise added to the input in training.", NOT_NEGATIVE

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elman.errors import InputError
 from elman.train.loop.layers import recurrent
@@ -119,6 +120,15 @@ def as_floats(x: Tensor) -> Tensor:
     return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
+def outputs_of(layers: nn.Module, x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Outputs [T, B, H] of recurrent layers; with lengths [B] each sequence ends there, and zeros
+    are behind it."""
+    if lengths is None:
+        return layers(x)[0]
+    packed = pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False)
+    return pad_packed_sequence(layers(packed)[0], total_length=len(x))[0]
+
+
 class Residual(nn.Module):
     """Layers as of the DEER paper's long-sequence models (Lim et al. 2023, arXiv:2309.12252v3,
     sections 4.3 and 4.4): each normalises its input and adds its output to it.
@@ -137,12 +147,12 @@ class Residual(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, None]:
-        """Return outputs [T, B, H] of x [T, B, I], and no state."""
+    def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """Outputs [T, B, H] of x [T, B, I]; lengths as of :func:`outputs_of`."""
         h = self.encoder(x)
         for norm, layer in zip(self.norms, self.layers):
-            h = h + self.dropout(layer(norm(h))[0])
-        return h, None
+            h = h + self.dropout(outputs_of(layer, norm(h), lengths))
+        return h
 
 
 class Classifier(nn.Module):
@@ -151,16 +161,23 @@ class Classifier(nn.Module):
     Args:
         hidden: H, size of the layers' output.
         classes: C.
-        layers: outputs [T, B, H] and something = layers(x).
+        layers: recurrent, with outputs [T, B, H], or residual blocks of such.
         noise: standard deviation of what is added to x in training.
         dropout: share of values dropped before the read-out.
+        bidirectional: whether the second half of the outputs is read from the end.
     """
 
     def __init__(
-        self, hidden: int, classes: int, layers: nn.Module, noise: float, dropout: float
+        self,
+        hidden: int,
+        classes: int,
+        layers: nn.Module,
+        noise: float,
+        dropout: float,
+        bidirectional: bool = False,
     ) -> None:
         super().__init__()
-        self.layers = layers
+        self.layers, self.bidirectional = layers, bidirectional
         self.noise = noise
         self.norm = nn.LayerNorm(2 * hidden)
         self.dropout = nn.Dropout(dropout)
@@ -179,10 +196,17 @@ class Classifier(nn.Module):
         x, lengths = inputs
         if self.training and self.noise:
             x = x + self.noise * torch.randn_like(x)
-        h, _ = self.layers(x)
+        ends = lengths if self.bidirectional else None
+        if isinstance(self.layers, Residual):
+            h = self.layers(x, ends)
+        else:
+            h = outputs_of(self.layers, x, ends)
         inside = torch.arange(len(x), device=x.device)[:, None] < lengths
         mean = (h * inside.unsqueeze(-1)).sum(0) / lengths.unsqueeze(-1)
         last = h[lengths - 1, torch.arange(h.shape[1], device=x.device)]
+        if self.bidirectional:  # what has been read last from the end is the beginning
+            half = h.shape[-1] // 2
+            last = torch.cat((last[:, :half], h[0, :, half:]), -1)
         return self.readout(self.dropout(self.norm(torch.cat((mean, last), -1)))), None
 
 
@@ -198,4 +222,7 @@ def build_model(
         layers: nn.Module = Residual(spec.inputs, config.hidden, stack, config.dropout)
     else:
         layers = recurrent(config, spec.inputs, config.layers, baseline=baseline)
-    return Classifier(config.hidden, len(spec.classes), layers, config.noise, config.dropout)
+    return Classifier(
+        *(config.hidden, len(spec.classes), layers, config.noise, config.dropout),
+        bidirectional=config.bidirectional,
+    )
