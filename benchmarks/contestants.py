@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import elman.nn
 from benchmarks.cases import OURS, Case, Way
 from benchmarks.measures.training import measure_steps
+from benchmarks.peers.gru_ladder import LOOPS
 from benchmarks.peers.libraries import compile_step, compiled_step, jax_scan, onnxruntime
 from benchmarks.peers.loops import TUNED, looped, stepwise
 from benchmarks.peers.published import STEPS as PUBLISHED
@@ -140,6 +141,15 @@ def _tuned(problem: Problem) -> Contestant | str:
     return _contestant(problem, lambda x: loop(x, short), weights, dict)
 
 
+def _operators(problem: Problem, products: str) -> Contestant | str:
+    """A loop of a GRU's ladder, by how it calls its products."""
+    loop = LOOPS[products].get(problem.case.cell)
+    if loop is None:
+        return f"no such loop is written for {problem.case.cell}"
+    weights = leaves_of(problem)
+    return _contestant(problem, lambda x: loop(x, _short(weights)), weights, dict)
+
+
 def leaves_of(problem: Problem) -> dict[str, Tensor]:
     """The weights, to be differentiated by."""
     return {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
@@ -195,6 +205,7 @@ CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
     "onnxruntime": onnxruntime,
     "stepped": _stepped,
     "reloaded": partial(_stepped, cold=True),
+    **{f"operators-{products}": partial(_operators, products=products) for products in LOOPS},
     **{name: partial(_named, name=name) for name in MODULES},
 }
 _LAYER = (measure_steps, draw_layer, enter_layer)

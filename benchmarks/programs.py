@@ -24,6 +24,9 @@ DROPPED = (
     "ELMAN_FORCE_ENGINE",
     "ELMAN_POISON",
 )  # they would change the engine or its speed
+# NumPy's threads look for work during 2 to the power of so many cycles (20 ms) after each product:
+# by default for longer than the pause before others are timed
+SPINNING = {"OPENBLAS_THREAD_TIMEOUT": "26"}
 
 
 class ProcessError(ElmanError):
@@ -74,7 +77,8 @@ def run_program(program: Program, limit_s: float) -> str:
 
 def environment(program: Program) -> dict[str, str]:
     """The environment of a process: this one's, without what would falsify a measurement."""
-    variables = {name: value for name, value in os.environ.items() if name not in DROPPED}
+    kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
+    variables = SPINNING | kept
     paths = [*map(str, (SOURCES, *program.folders)), os.environ.get("PYTHONPATH", "")]
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if program.cache is not None:

@@ -28,7 +28,7 @@ PAGES = (
     *("README.md", "benchmarks/results/README.md", "docs/projects.md", "docs/when_it_helps.md"),
     *("docs/language_models.md", "docs/long_sequences.md", "docs/classification.md"),
     *("docs/matrix_states.md", "docs/troubleshooting.md", "docs/index.md", "docs/precision.md"),
-    "docs/gpus.md",
+    *("docs/gpus.md", "docs/how_it_works.md", "docs/workers.md"),
 )
 LAYERS = ("loop", "torch", OURS, "elman-c")  # of suite ecornn
 SMALL_RUN = 30_200 * 20 * 20  # words of 13 epochs of the Penn Treebank: steps, rows, segments
@@ -252,6 +252,14 @@ FIGURES: dict[str, Callable[[], str]] = {
     "bf16 without instruction": partial(studied.bf16, "portable"),
     "language cells": studied.language_cells,
     "gpu": studied.gpu,
+    "recognisers": studied.recognisers,
+    "fields": studied.fields,
+    "gains of gpu": studied.gains_of_gpu,
+    "product on gpu": studied.product_on_gpu,
+    "barriers": studied.barriers,
+    "products by minibatch": studied.minibatches,
+    "products by layout": studied.layouts,
+    "strong scaling": studied.strong_scaling,
     "step": lambda: step_us(OURS),
     "step, torch": lambda: step_us("torch"),
 }

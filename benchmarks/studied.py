@@ -10,8 +10,10 @@ from benchmarks.rows import Row, read_rows
 from benchmarks.scripts.bf16 import CASES, USERS
 from benchmarks.scripts.scaling import slopes
 from benchmarks.suites.depth import STEPS, name_of
+from benchmarks.suites.ecornn import LAYOUTS, layout_name
 from benchmarks.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LOOP, ONE_HEAD
 from benchmarks.suites.matrices import FORMS_IN_TORCH, MATRICES, STREAM, TRAIN
+from benchmarks.workloads.products import COLUMNS, PANELS, ROWS
 
 MODELS = {  # of suite long, in the order of the page: name of a row, baseline and its name
     GRU: ("GRU, 17 984 samples of speech", "torch", "`torch.nn.GRU`"),
@@ -23,6 +25,14 @@ TASKS = {  # of scripts/accuracies.py: what a row of the page says
     "worms": "five kinds of worms by their motion, 180 steps of 5 values",
     "digits": "spoken digits from raw samples, 16 a step; new recordings of six speakers",
 }
+SAMPLES, UNITS = (1, 2, 4, 8, 16, 32, 64), (512, 1152)  # of suite persistent
+LATENCY, BANDWIDTH = 5e-6, 7e9  # of a message (s); of an interconnect (bytes/s)
+VARIANTS = {
+    "strided {}": "the same, in four groups of units that read their state of 1, 2, 4 and 8 steps "
+    "before",
+    "both ways {}": "the same, half of the units from the end",
+}
+PERMUTED = {"permuted": "handwritten digits, a pixel a step in one fixed random order, 784 steps"}
 EPOCHS = (1, 2, 3, 4, 5, 7, 9, 11, 13)  # of 13, that the page shows
 
 
@@ -82,7 +92,10 @@ def accuracies() -> str:
     """A table of commands and the held-out accuracies of their seeds."""
     lines = ["| command | task | mean of 3 seeds | chance |", "|---|---|---:|---:|"]
     rows = script_rows("accuracies")
+    shown: dict[str, str] = {}
     for case, task in TASKS.items():
+        shown |= {case: task, **{name.format(case): text for name, text in VARIANTS.items()}}
+    for case, task in (shown | PERMUTED).items():
         row = rows[case]
         cells = [f"`{row['command']}`", task, _seeds(row), percent(row["baseline"])]
         lines.append(f"| {' | '.join(cells)} |")
@@ -126,7 +139,7 @@ def learning_in_bf16() -> str:
     rows = script_rows("accuracies")
     texts = [
         f"{task} {_seeds(rows[f'{task} bf16-mixed'])}, in float32 {_seeds(rows[task])}"
-        for task in TASKS
+        for task in (*TASKS, *PERMUTED)
     ]
     return "; ".join(texts)
 
@@ -258,6 +271,98 @@ def time_shards() -> str:
         cell, units = name.split(", ")
         texts.append(f"`{cell}` of {units} takes {', '.join(figures)}")
     return "; ".join(texts)
+
+
+def recognisers() -> str:
+    """What the recogniser of digits has come to, and how fast, on elman's layers and torch's."""
+    rows = script_rows("examples")
+    ours, torch = rows["digits, elman"], rows["digits, torch"]
+    return (
+        f"after {ours['steps']:.0f} steps {percent(ours['word_error'])} of the words are wrong "
+        f"({percent(torch['word_error'])} with torch's layers), which took "
+        f"{ours['seconds']:.0f} s ({torch['seconds']:.0f} s), at {ours['gflops']:.0f} GFLOP/s of "
+        "whole training steps"
+    )
+
+
+def fields() -> str:
+    """A table of the networks inside of an ODE: milliseconds of a training step."""
+    titles = {"c": "engine `c`", "deer": "`elman.deer`", "in turn": "a loop over torch operators"}
+    lines = [f"| field | {' | '.join(titles.values())} |", "|---|" + "---:|" * len(titles)]
+    for case, row in script_rows("examples").items():
+        if "ways" in row:
+            times = (row["ways"].get(way, {}).get("ms") for way in titles)
+            texts = ["–" if ms is None else f"{ms:.3g} ms" for ms in times]
+            lines.append(f"| {' | '.join([case.removeprefix('ode, '), *texts])} |")
+    return "\n".join(lines)
+
+
+def minibatches() -> str:
+    """A table of suite persistent: GFLOP/s of a recurrent product by minibatch."""
+    rows = rows_of("persistent")
+    lines = [f"| samples | {' | '.join(map(str, SAMPLES))} |", "|---|" + "---:|" * len(SAMPLES)]
+    for units in UNITS:
+        for contestant, name in (("stepped", "a product per step"), ("elman-c", "elman")):
+            cases = [f"resident 64,{samples},{units}" for samples in SAMPLES]
+            rates = [rows[case]["flop"] / rows.seconds(case, contestant) / 1e9 for case in cases]
+            line = " | ".join(f"{rate:.0f}" for rate in rates)
+            lines.append(f"| {units} units, {name} | {line} |")
+    return "\n".join(lines)
+
+
+def layouts() -> str:
+    """A table of suite ecornn: GFLOP/s of one product by its layout."""
+    rows = rows_of("ecornn")
+    lines = ["| samples, inputs, outputs | X Wᵀ | W Xᵀ | engine `c` |", "|---|---:|---:|---:|"]
+    for sizes in LAYOUTS:
+        case = layout_name(sizes)
+        rates = [
+            f"{rows[case]['flop'] / rows.seconds(case, name) / 1e9:.0f}"
+            for name in (ROWS, COLUMNS, PANELS)
+        ]
+        lines.append(f"| {' | '.join([', '.join(map(str, sizes)), *rates])} |")
+    return "\n".join(lines)
+
+
+def strong_scaling() -> str:
+    """A table of workers of one minibatch: the forward of suite persistent, twice that for the
+    backward, and the sum of gradients by the formula of the page."""
+    rows, units, total = rows_of("persistent"), UNITS[-1], max(SAMPLES)
+    gradients = 4 * 2 * units**2  # bytes of both matrices
+    lines = [
+        "| workers | samples of each | computing | sum of gradients | times as fast as one |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    times: list[float] = []
+    for samples in reversed(SAMPLES):
+        workers = total // samples
+        computing = 3 * rows.seconds(f"resident 64,{samples},{units}", "elman-c")
+        summing = 2 * (workers - 1) * (LATENCY + gradients / workers / BANDWIDTH)
+        times.append(computing + summing)
+        figures = [duration(computing), duration(summing), f"{times[0] / times[-1]:.1f}"]
+        lines.append(f"| {' | '.join([str(workers), str(samples), *figures])} |")
+    return "\n".join(lines)
+
+
+def gains_of_gpu() -> str:
+    """How many times as fast as cuDNN large layers train on a GPU."""
+    rows = [row for row in script_rows("gpu").values() if row.get("H", 0) in (512, 1152)]
+    gains = [row["torch"][1] / row["elman"][1] for row in rows if "torch" in row]
+    return f"{min(gains):.1f} to {max(gains):.1f}"
+
+
+def product_on_gpu() -> str:
+    """How many times as long a product per step takes as a persistent kernel, on a GPU."""
+    row = script_rows("gpu")["persistent relu 64,4,1152 fp32"]
+    return f"{row['product per step'][0] / row['elman'][0]:.1f} times"
+
+
+def barriers() -> str:
+    """Times of a barrier of the programs of a GPU, by their number."""
+    times = script_rows("gpu")["barrier"]["barrier"]
+    some = {count: f"{1e6 * seconds:.2f}" for count, seconds in times.items()}
+    few, *_, most = some
+    return f"{some[few]} µs of {few} programs, {some['16']} of 16, {some[most]} of {most}"
 
 
 def gpu() -> str:

@@ -27,6 +27,11 @@ SPEECH = "series {}/fsdd --patch 16 --hidden 96 --batch 50 --epochs 30 --lr 3e-3
 COMMANDS = {
     "worms": "series {}/ucr-worms --patch 5 --epochs 150 --noise 0.1 --lr 5e-3",
     "digits": SPEECH,
+    "strided worms": "series {}/ucr-worms --patch 5 --epochs 150 --noise 0.1 --lr 5e-3 --strides 4",
+    "strided digits": f"{SPEECH} --strides 4",
+    "both ways worms": "series {}/ucr-worms --patch 5 --epochs 150 --noise 0.1 --lr 5e-3"
+    " --bidirectional",
+    "both ways digits": f"{SPEECH} --bidirectional",
     "permuted": "images {}/mnist --permute --hidden 128 --batch 50 --lr 2e-3 --steps 800",
 }
 
@@ -66,7 +71,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", required=True, help="folder of the data sets")
     parser.add_argument("--out", type=Path, required=True, help="rows, a line each")
-    parser.add_argument("--only", choices=COMMANDS, help="one command")
+    parser.add_argument(
+        "--only", choices=COMMANDS, metavar="NAME", help=f"one command: {', '.join(COMMANDS)}"
+    )
     parser.add_argument("--steps", help="steps of each run, for a try")
     parser.add_argument("--cells", default="", help="instead of the command's own")
     parser.add_argument("--precision", default="", help="of the commands, instead of float32")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import mean, median_low
 from typing import Any
@@ -24,7 +24,7 @@ from benchmarks.contestants import BUILT_IN, MODULES
 from benchmarks.peers.loops import looped
 from benchmarks.peers.published import STEPS as PUBLISHED
 from benchmarks.rows import Row, curve, study
-from benchmarks.studies import CELLS, STEP_SIZE, TARGET, WINDOW
+from benchmarks.studies import CELLS, STEP_SIZE, STEP_SIZES, TARGET, WINDOW
 from elman.errors import EngineError, InputError, VerifyError
 from elman.measuring.timing import quartiles
 from elman.train.distributed.launch import launch, rows_of
@@ -39,7 +39,7 @@ from elman.train.tasks.text.config import TextConfig
 SEEDS = (0, 1, 2)
 STEPS, WORD_STEPS = 300, 100
 TEXT = "ELMAN_BENCH_TEXT"
-_MEAN = 8  # steps whose mean loss is held against the target
+_MEAN = 8  # steps at least whose mean loss is held against the target: of a window of samples
 _VALIDATIONS = 10
 _TOKENS, _FEW = 32768, 4096  # predicted per validation; where a model is deep
 _WORDS = 10_000  # that are known, and predicted per validation
@@ -201,39 +201,59 @@ def measure_residual(case: TrainedCase, effort: Effort) -> Row:
 def measure_samples(case: TrainedCase, effort: Effort) -> Row:
     """Samples (segments of a row) that a character model reads until its training loss is at
     :data:`TARGET`, by SGD whose momentum and learning rate follow the minibatch: of each seed, None
-    for one that does not come to it, and their median.
+    for one that does not come to it, and their median; the same of each step size behind a warm-up
+    of the first tenth of the steps. And the processor's time to that loss.
 
     Args:
         case: at most so many training steps.
-        effort: as many seeds as starts, all of :data:`SEEDS` at most.
+        effort: as many seeds as starts, all of :data:`SEEDS` at most; with one seed one step size.
     """
-    momentum = 1 - case.B / WINDOW
-    rule = {"optimizer": "sgd", "momentum": momentum, "lr": STEP_SIZE * (1 - momentum) * case.B}
-    rule |= {"schedule": "constant", "weight_decay": 0.0, "warmup": 0.0, "engine": "c"}
-    config = TextConfig.of(_options(case, cell=case.cell, steps=case.steps, **rule))
-    steps = (steps_to(TARGET, replace(config, seed=seed)) for seed in SEEDS[: effort.starts])
-    counts = [None if count is None else count * case.B for count in steps]
+    seeds = SEEDS[: effort.starts]
+    config = _following(case, STEP_SIZE, warmup=0.0)
+    start = time.process_time()
+    counts = _samples_to(config, seeds)
+    seconds = time.process_time() - start
+    sizes = STEP_SIZES if len(seeds) > 1 else (STEP_SIZE,)
+    warm = {f"{size:g}": _samples_to(_following(case, size, warmup=0.1), seeds) for size in sizes}
     middle = median_low(math.inf if count is None else count for count in counts)
     texts = ", ".join("none" if count is None else str(count) for count in counts)
     return study(
         f"samples to {TARGET} bits per character: {texts} (of {case.steps * case.B} at most); "
-        f"momentum {config.momentum:.3f}, learning rate {config.lr:.3g}",
+        f"momentum {config.momentum:.3f}, learning rate {config.lr:.3g}; {seconds:.1f} s of one "
+        "processor for all of them",
         samples=None if middle == math.inf else int(middle),
         each=counts,
+        warm=warm,
+        processor_seconds=seconds,
         rate={"momentum": config.momentum, "lr": config.lr},
     )
 
 
+def _following(case: TrainedCase, step_size: float, warmup: float) -> Config:
+    """SGD that follows the minibatch."""
+    momentum = 1 - case.B / WINDOW
+    rule = {"optimizer": "sgd", "momentum": momentum, "lr": step_size * (1 - momentum) * case.B}
+    rule |= {"schedule": "constant", "weight_decay": 0.0, "warmup": warmup, "engine": "c"}
+    return TextConfig.of(_options(case, cell=case.cell, steps=case.steps, **rule))
+
+
+def _samples_to(config: Config, seeds: Sequence[int]) -> list[int | None]:
+    """Samples of each seed to the target, None for those that do not come to it."""
+    steps = (steps_to(TARGET, replace(config, seed=seed)) for seed in seeds)
+    return [None if count is None else count * config.batch for count in steps]
+
+
 def steps_to(target: float, config: Config) -> int | None:
     """Steps of a run to the one at which the mean of the last losses is at a target (in the task's
-    unit); None if it never is, or a loss is not finite."""
-    run = begin(config)
+    unit); None if it never is, or a loss is not finite. Fewer samples than a window would tell how
+    easy a passage of the text is, from whatever seed."""
+    run, count = begin(config), max(_MEAN, int(WINDOW) // config.batch)
     while len(run.losses) < run.steps:
         run.step()
-        last = run.losses[-_MEAN:]
+        last = run.losses[-count:]
         if not math.isfinite(last[-1]):
             return None
-        if len(last) == _MEAN and mean(last) <= target:
+        if len(last) == count and mean(last) <= target:
             return len(run.losses)
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -24,6 +25,7 @@ APART, MIXED = "paragru 10000,1,16", "gru 10000,1,16"  # units apart, and all mi
 FORWARD = "gru 10000,16,1, forward"
 MEMORY = tuple(f"memory of gru 1000,16,{n}" for n in (32, 64))
 LOOP, AT_ONCE = "elman-c", "elman-deer"
+_LIBRARIES = {"jax": "JAX's lax.scan", "torch": "torch.nn"}
 MOST_S = 2.0  # of a call
 CLAIMS = Claims()
 _ROUNDING = 3.0  # times the loop's own error that another order of sums may make
@@ -86,6 +88,33 @@ def orders(rows: Rows):
     (n, T), best = max(gains.items(), key=lambda item: item[1])
     reached = rows.ratio(cell_of_grid(n, T), AT_ONCE, LOOP).reaches(100)
     return reached, f"{_times(best)} at best (n = {n}, T = {T:,}), in training"
+
+
+@CLAIMS(
+    *("abstract", "… beside a library that runs step by step", "2029x on a V100"),
+    holds="a library pays for each operator of each step, all steps at once for a few operators",
+    fails="XLA's loop on a CPU has no launches to save; torch.nn's step costs some microseconds, "
+    "and Jacobians and what joins them take two cores more than a hundredth of these",
+)
+def beside_libraries(rows: Rows):
+    places = [(n, T) for T in LENGTHS for n in UNITS]
+    gains: dict[str, dict[tuple[int, int], Any]] = {}
+    for (n, T), library in product(places, ("jax", "torch")):
+        with suppress(UnmeasuredError):
+            gain = rows.ratio(cell_of_grid(n, T), AT_ONCE, library)
+            gains.setdefault(library, {})[n, T] = gain
+    if not gains:
+        raise UnmeasuredError("no library was measured beside all steps at once")
+    best = {
+        library: max(by_place.items(), key=lambda item: item[1].median)
+        for library, by_place in gains.items()
+    }
+    text = ", ".join(
+        f"{_times(gain.median)} {_LIBRARIES[library]} (n = {n}, T = {T:,})"
+        for library, ((n, T), gain) in best.items()
+    )
+    facts = "each at its best, in training; the authors' contestant is lax.scan's step by step"
+    return any(gain.reaches(100) for _, gain in best.values()), text, facts
 
 
 @CLAIMS(
@@ -278,7 +307,7 @@ _STUDIES = {  # name -> cell, T, B, H; weights
 
 def _grid(n: int, T: int) -> Case:
     """The sequential methods beside all steps at once, where time and memory allow."""
-    contestants, quick = (LOOP, AT_ONCE, "torch"), (n, T) in _QUICK
+    contestants, quick = (LOOP, AT_ONCE, "torch", "jax"), (n, T) in _QUICK
     return sized(cell_of_grid(n, T), LIMITED_TRAIN, *contestants, quick=quick, **_LIMITED)
 
 

@@ -26,7 +26,8 @@ from benchmarks.cases import Case, Way
 from benchmarks.contestants import draw_layer, elman_module, leaves_of
 from benchmarks.measures.phases import fitting_job
 from benchmarks.measures.training import measure_steps
-from benchmarks.peers.numpy_bptt import numpy_bptt, quadratic_bptt
+from benchmarks.peers.libraries import facts_of, library
+from benchmarks.peers.numpy_bptt import contestant, numpy_bptt, quadratic_bptt
 from benchmarks.problem import Contestant, Problem, trained
 from elman.engines.c.kernel import CKernel
 from elman.engines.call import Call
@@ -153,9 +154,39 @@ def _torch(problem: Problem, compiled: bool = False) -> Contestant:
     return _trained(problem, forward, weights)
 
 
+def _jax(problem: Problem) -> Contestant | str:
+    """JAX: the loop as ``lax.scan``, forward and gradients jitted as one function."""
+    modules = library("jax", "jax.numpy")
+    if isinstance(modules, str):
+        return modules
+    jax, jnp = modules
+
+    def loss(weights: Any, x: Any, target: Any) -> Any:
+        W, R, V = weights
+
+        def step(h: Any, row: Any) -> tuple[Any, Any]:
+            h = jnp.tanh(row + h @ R.T)
+            return h, h
+
+        last, states = jax.lax.scan(step, jnp.zeros((x.shape[1], len(R)), x.dtype), x @ W.T)
+        output = jnp.tanh(states @ V.T)
+        return jnp.square(output - target).sum(), (output, last)
+
+    compiled = jax.jit(jax.grad(loss, has_aux=True))
+    weights = [jnp.asarray(value.numpy()) for value in problem.weights.values()]
+    arguments = weights, jnp.asarray(problem.x.numpy()), jnp.asarray(problem.dy.numpy())
+
+    def run() -> tuple[Any, ...]:
+        slopes, results = jax.block_until_ready(compiled(*arguments))
+        return (*results, *slopes)
+
+    return contestant(problem, run, facts_of("jax"))
+
+
 FITTERS: dict[str, Callable[[Problem], Contestant | str]] = {
     "torch": _torch,
     "compiled": partial(_torch, compiled=True),
+    "jax": _jax,
     "numpy": numpy_bptt,
     "quadratic": quadratic_bptt,
     "elman": partial(_elman, engine="auto"),
@@ -167,5 +198,5 @@ FIT = Way(
     "fit",
     *(measure_steps, draw_fit, fitted),
     dense=True,
-    apart=("numpy", "quadratic"),
+    apart=("jax", "numpy", "quadratic"),
 )

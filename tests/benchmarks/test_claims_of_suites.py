@@ -16,14 +16,14 @@ from benchmarks.suites import SUITES
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 COMMITTED = {  # each claim holds (+), does not (-), or lacks a row (?)
-    "deer": "----+--?++--++",
+    "deer": "-----+---++--++",
     "memory": "+++-+-++",
-    "cmu": "++-++--+--+-",
-    "svail": "-----+-+",
+    "cmu": "++-++-++--++-",
+    "svail": "-------+-+",
     "long": "+--+-+-",
     "decoder": "++",
     "ecornn": "++++-++-+",
-    "minibatch": "+-",
+    "minibatch": "+--",
     "depth": "-+",
     "persistent": "--+-",
     "users": "-++-+-+++-+?+",
@@ -31,7 +31,7 @@ COMMITTED = {  # each claim holds (+), does not (-), or lacks a row (?)
 TRIES = 200  # mutations of all rows
 MUTATED = (  # fields of rows that claims read
     *("seconds", "ratio", "error", "off", "accuracy", "scores", "bits", "perplexities", "memory"),
-    *("phases", "operators", "solvers", "lengths", "kept", "samples", "each", "flop"),
+    *("phases", "operators", "solvers", "lengths", "kept", "samples", "each", "warm", "flop"),
 )
 WITH_CLAIMS = [suite for suite in SUITES.values() if suite.claims]
 

@@ -139,22 +139,23 @@ def test_samples_to_a_loss(monkeypatch):
     """Counted to the step that came to the target; none if no step did; of each seed as many as
     there are starts, and their median."""
     (case,) = MINIBATCH.select((minibatch(8),))
-    case = replace(case, H=16, steps=40)
-    monkeypatch.setattr(learning, "TARGET", 4.5)
+    case = replace(case, H=16, steps=120)
+    monkeypatch.setattr(learning, "TARGET", 5.0)
     result = learning.measure_samples(case, LEAST)
-    assert 0 < result["samples"] <= 8 * 40
+    assert 0 < result["samples"] <= 8 * 120
     assert result["samples"] % 8 == 0
     assert result["rate"]["momentum"] == 1 - 8 / 512
     monkeypatch.setattr(learning, "TARGET", 0.01)
     result = learning.measure_samples(case, LEAST)
     assert result["samples"] is None
-    assert "none (of 320 at most)" in result["told"]
-    steps = iter([4, None, 5])
+    assert "none (of 960 at most)" in result["told"]
+    steps = iter([4, None, 5, *[2] * 9])
     monkeypatch.setattr(learning, "steps_to", lambda *_: next(steps))
     result = learning.measure_samples(replace(case, steps=9), replace(LEAST, starts=5))
     assert result["each"] == [32, None, 40]
     assert result["samples"] == 40
     assert "32, none, 40 (of 72 at most)" in result["told"]
+    assert result["warm"] == {"0.0625": [16] * 3, "0.125": [16] * 3, "0.25": [16] * 3}
 
 
 def test_deeper_stacks_have_to_learn_as_well_as_one_layer():
@@ -170,9 +171,9 @@ def test_deeper_stacks_have_to_learn_as_well_as_one_layer():
 
 
 def rows_of(counts: dict[int, list[int | None]]) -> Rows:
-    """A row for each minibatch."""
+    """A row for each minibatch, whose learning a warm-up does not change."""
     return Rows(
-        {"case": minibatch(B), "samples": by_seed[0], "each": by_seed}
+        {"case": minibatch(B), "samples": by_seed[0], "each": by_seed, "warm": {"0.125": by_seed}}
         for B, by_seed in counts.items()
     )
 
@@ -185,10 +186,10 @@ def test_claims_of_minibatches():
     """A bound within what was tried, none, and nothing that came to the target."""
     curved: dict[int, list[int | None]] = {B: [1000 * (1 + (B // 64) ** 2)] * 3 for B in SIZES}
     curved[512] = [None] * 3
-    assert verdicts(curved) == ["holds", "holds"]
-    assert bound(rows_of(curved)) == 32
-    assert verdicts({B: [1000, 1010, 990] for B in SIZES}) == ["does not hold", "holds"]
-    assert verdicts({B: [None] * 3 for B in SIZES}) == ["not measured", "not measured"]
+    assert verdicts(curved) == ["holds", "holds", "holds"]
+    assert bound(curved) == 32
+    assert verdicts({B: [1000, 1010, 990] for B in SIZES}) == ["does not hold", "holds", "holds"]
+    assert verdicts({B: [None] * 3 for B in SIZES}) == ["not measured"] * 3
 
 
 def test_one_seed_that_is_off_moves_no_bound():
@@ -196,18 +197,17 @@ def test_one_seed_that_is_off_moves_no_bound():
     noisy: dict[int, list[int | None]] = {B: [1000, 1100, 1050] for B in SIZES}
     noisy[16] = [1000, 2900, 2600]  # twice the fewest, and larger minibatches are not
     noisy[512] = [None, None, 9000]  # most do not come to it
-    rows = rows_of(noisy)
-    assert bound(rows) == 256
-    assert fitted(rows)[16] == pytest.approx(fitted(rows)[256])
-    assert 512 not in fitted(rows)
+    assert bound(noisy) == 256
+    assert fitted(noisy)[16] == pytest.approx(fitted(noisy)[256])
+    assert 512 not in fitted(noisy)
 
 
 def test_learning_that_needs_more_samples_is_not_alike():
     """Below the bound too: the trend counts, and the range."""
     rising = rows_of({B: [round(1000 * B**0.2), round(1020 * B**0.2)] for B in SIZES})
-    _, followed = judged(MINIBATCH.claims, rising)
+    _, followed, _ = judged(MINIBATCH.claims, rising)
     assert followed[4] == "does not hold"
     assert "B^(+0.20" in followed[3]
     steep = rows_of({B: [1000 * B] * 3 for B in SIZES})
-    _, followed = judged(MINIBATCH.claims, steep)
-    assert followed[3:5] == ("alike from 4 to 4 alone", "does not hold")
+    _, followed, warmed = judged(MINIBATCH.claims, steep)
+    assert followed[3:5] == warmed[3:5] == ("alike from 4 to 4 alone", "does not hold")

@@ -1,0 +1,80 @@
+"""What the examples print: a recogniser of connected digits, and networks inside an ODE.
+
+    python -m benchmarks.scripts.examples --data fsdd_600_300.npz --out FILE.jsonl [--only NAME]
+        [--steps N]
+
+A row per command has the figures that it printed. A command that has a row already is not run
+again. Steps of training that are timed want an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import code, facts
+from benchmarks.rows import append_row, read_rows
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+COMMANDS = {
+    "digits, elman": "connected_digits.py --data {}",
+    "digits, torch": "connected_digits.py --data {} --layers torch",
+    "ode, neural": "neural_ode.py",
+    "ode, hamiltonian": "neural_ode.py --field hamiltonian",
+    "ode, adaptive": "neural_ode.py --field adaptive --seconds 0.3 --samples 100",
+}
+_RECOGNISED = re.compile(
+    r"step +(?P<steps>\d+) +(?P<seconds>[\d.]+) s  loss (?P<loss>[\d.]+)  "
+    r"word error (?P<word_error>[\d.]+)%"
+)
+_RATE = re.compile(r"products at (?P<gflops>[\d.]+) GFLOP/s")
+_FITTED = re.compile(r"(?P<way>\S.*?) +loss [\d.]+ -> (?P<loss>[\d.]+), (?P<ms>[\d.]+) ms a step")
+
+
+def figures(text: str) -> dict[str, Any]:
+    """The figures of what a command has printed: of the last of its reports, or by its ways."""
+    ways = {
+        found["way"]: {"loss": float(found["loss"]), "ms": float(found["ms"])}
+        for found in _FITTED.finditer(text)
+    }
+    if ways:
+        return {"ways": ways}
+    (*_, last), rate = _RECOGNISED.finditer(text), _RATE.search(text)
+    assert rate is not None, "the last line has it"
+    values = {name: float(value) for name, value in last.groupdict().items()}
+    return {**values, "word_error": values["word_error"] / 100, "gflops": float(rate["gflops"])}
+
+
+def run(words: list[str]) -> dict[str, Any]:
+    """The figures of one command."""
+    program = [sys.executable, str(EXAMPLES / words[0]), *words[1:]]
+    return figures(subprocess.run(program, check=True, capture_output=True, text=True).stdout)
+
+
+def main() -> None:
+    """Run the commands that have no row."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", required=True, help="recordings of spoken digits, an .npz")
+    parser.add_argument("--out", type=Path, required=True, help="rows, a line each")
+    parser.add_argument("--only", help="commands whose name begins so")
+    parser.add_argument("--steps", help="steps of each run, for a try")
+    options = parser.parse_args()
+    further = ["--steps", options.steps] if options.steps else []
+    for case, command in COMMANDS.items():
+        if not case.startswith(options.only or "") or case in read_rows(options.out):
+            continue
+        shown = " ".join(["python", f"examples/{command.format('DATA')}", *further])
+        measured = run([*command.format(options.data).split(), *further])
+        append_row(
+            options.out,
+            {"case": case, "command": shown, **measured, **code(), "machine": facts()},
+        )
+        print(case, measured, flush=True)
+
+
+if __name__ == "__main__":
+    main()
