@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +23,11 @@ from benchmarks.cases import Effort, KindCase, Way
 from benchmarks.rows import curve
 from benchmarks.workloads.custom_cells import find_cell, spec_of
 from elman import compiler
-from elman.engines.deer.equations import Trajectory, before, largest
+from elman.engines.deer import solvers
+from elman.engines.deer.equations import Equations, Trajectory, before, largest
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.sequential import run_sequentially
-from elman.engines.deer.solvers import CHAIN, METHODS, Glance, solve
+from elman.engines.deer.solvers import CHAIN, METHODS, solve
 from elman.ir.types import shape_size
 
 # What is done to the recurrent weights before the study: their factor, and steps of training.
@@ -56,11 +59,11 @@ def measure_convergence(case: KindCase, effort: Effort) -> dict[str, Any]:
     weights = draw_weights(case)
     problem = problem_of(case, weights, case.T)
     truth = run_sequentially(problem)
-    solvers, lines = {}, {}
+    found, lines = {}, {}
     for name in METHODS:
-        path = Path()
-        solution = solve(problem, (name,), watch=partial(note, path, truth))
-        solvers[name] = {
+        with watched(problem, truth) as path:
+            solution = solve(problem, (name,))
+        found[name] = {
             "iterations": solution.iterations if solution.y is not None else None,
             "residuals": path.residuals,
             "errors": path.errors,
@@ -75,7 +78,7 @@ def measure_convergence(case: KindCase, effort: Effort) -> dict[str, Any]:
         *compared(case, chain.y, truth),
     ]
     return {
-        "solvers": solvers,
+        "solvers": found,
         "solved_by": chain.solver or "steps in turn",
         "returned": returned(case, weights),
         "plots": plots,
@@ -142,14 +145,38 @@ def problem_of(case: KindCase, weights: dict[str, Tensor], T: int) -> Problem:
     return Problem(Formula(job), {job.graph.inputs[0].name: inputs(case, T)}, states, weights)
 
 
-def note(path: Path, truth: Trajectory, glance: Glance) -> None:
-    """Write an iterate down; of windows one after another, only the first is a way."""
-    path.replaced += glance.replaced
-    if glance.rows.start:
-        return
-    errors = [a - b[glance.rows] for a, b in zip(glance.y, truth, strict=True)]
-    path.errors.append(plain(largest(errors)))
-    path.residuals.append(plain(glance.residual))
+@contextmanager
+def watched(problem: Problem, truth: Trajectory) -> Iterator[Path]:
+    """Write down iterates while a solver runs; of windows one after another, only the first is a
+    way."""
+    path, steps = Path(), slice(0, 0)
+    solve_linearised, solve_window = solvers._solved, solvers._window
+
+    def note(equations: Equations, y: Trajectory, values: Trajectory) -> None:
+        if steps.start:
+            return
+        shown = y if equations is problem else problem.repacked(y)
+        errors = [a - b[steps] for a, b in zip(shown, truth, strict=True)]
+        off = largest([a - b for a, b in zip(y, values, strict=True)])
+        path.errors.append(plain(largest(errors)))
+        path.residuals.append(plain(off / max(1.0, largest(values))))
+
+    def solved(equations: Equations, *arguments: Any) -> Trajectory:
+        values, y = arguments[2], arguments[4]
+        note(equations, y, values)
+        raw = solve_linearised(equations, *arguments)
+        path.replaced += sum(int((~(part.abs() <= solvers._CLIP)).sum()) for part in raw)
+        return raw
+
+    def window(equations: Equations, name: str, guess: Any, start: Trajectory, rows: slice) -> Any:
+        nonlocal steps
+        steps = rows
+        y, iterations, why = solve_window(equations, name, guess, start, rows)
+        note(equations, y, equations.values(before(start, y), rows))
+        return y, iterations, why
+
+    with mock.patch.multiple(solvers, _solved=solved, _window=window):
+        yield path
 
 
 def plain(value: float) -> float:

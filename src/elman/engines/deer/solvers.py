@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -98,36 +97,11 @@ class Solution:
         return "; ".join(f"{name}: {why}" for name, why in self.tried.items())
 
 
-@dataclass(frozen=True)
-class Glance:
-    """An iterate, as reported to a watching callback.
-
-    Attributes:
-        solver: whose it is.
-        rows: the steps of its window.
-        iteration: 0 for the guess.
-        y: the iterate.
-        residual: largest |y[t] - f(y[t-1], x[t])| of these steps, as a share of the largest state.
-        replaced: values that were NaN or beyond all bounds when the iterate was made.
-    """
-
-    solver: str
-    rows: slice
-    iteration: int
-    y: Trajectory
-    residual: float
-    replaced: int
-
-
-Watch = Callable[[Glance], None]
-
-
 def solve(
     equations: Equations,
     solvers: tuple[str, ...],
     guess: str | Trajectory = "first",
     budget: int = BUDGET,
-    watch: Watch | None = None,
 ) -> Solution:
     """Solve by the first of some solvers whose result comes past both convergence checks.
 
@@ -136,7 +110,6 @@ def solve(
         solvers: names of ``METHODS``, in the order in which they are tried.
         guess: ``"first"``: f(0, x); ``"zeros"``; or a trajectory.
         budget: memory for the Jacobians of a window (bytes).
-        watch: called with every iterate (for studies: it costs a look at each value).
     """
     if equations.shards is not None:
         return _solve_over_time(equations, equations.shards, guess, budget)
@@ -144,16 +117,11 @@ def solve(
     dtype = equations.start[0].dtype if equations.start else torch.float32
     for name in solvers:
         view = equations.unitwise() if METHODS[name].diagonal else None
-        if view is None:
-            y, iterations, why = _windows(equations, name, guess, budget, watch)
-            why = why or refusal(equations, y, dtype, budget)
-        else:
-            repacking_watch = None if watch is None else partial(_repacked, equations, watch)
-            y, iterations, why = _windows(view, name, guess, budget, repacking_watch)
-            why = why or refusal(view, y, dtype, budget)
-            y = y if why else equations.repacked(y)
+        y, iterations, why = _windows(view or equations, name, guess, budget)
+        why = why or refusal(view or equations, y, dtype, budget)
         if why is None:
-            solution.y, solution.solver, solution.iterations = y, name, iterations
+            solution.y = equations.repacked(y) if view else y
+            solution.solver, solution.iterations = name, iterations
             break
         solution.tried[name] = why
     return solution
@@ -233,13 +201,8 @@ def _bounded(value: Tensor) -> Tensor:
     return torch.nan_to_num(value, nan=0.0, posinf=_CLIP, neginf=-_CLIP)
 
 
-def _repacked(equations: Equations, watch: Watch, glance: Glance) -> None:
-    """Show an iterate of a view of some equations as they lay it out themselves."""
-    watch(replace(glance, y=equations.repacked(glance.y)))
-
-
 def _windows(
-    equations: Equations, name: str, guess: str | Trajectory, budget: int, watch: Watch | None
+    equations: Equations, name: str, guess: str | Trajectory, budget: int
 ) -> tuple[Trajectory, int, str | None]:
     """Windows one after another, each from the last state of the one before."""
     method = METHODS[name]
@@ -247,7 +210,7 @@ def _windows(
     solved: list[Trajectory] = []
     most = 0
     for rows in windows(equations, budget, method.window):
-        y, iterations, why = _window(equations, name, guess, start, rows, watch)
+        y, iterations, why = _window(equations, name, guess, start, rows)
         most = max(most, iterations)
         if why is not None:
             return y, most, f"steps {rows.start} to {rows.stop}: {why}"
@@ -262,13 +225,12 @@ def _window(
     guess: str | Trajectory,
     start: Trajectory,
     rows: slice,
-    watch: Watch | None,
 ) -> tuple[Trajectory, int, str | None]:
     """Iterate on the steps of one window."""
-    method, replaced = METHODS[name], 0
+    method = METHODS[name]
     demanded = TOLERANCES[start[0].dtype].residual if start else 0.0
     kernels = equations.iterations
-    if method.plain and watch is None and kernels is not None:
+    if method.plain and kernels is not None:
         first = guess == "first"
         y = kernels.guess(rows) if first else _initial_guess(equations, guess, start, rows)
         return _by_kernels(kernels, method, y, start, rows, demanded)
@@ -280,8 +242,6 @@ def _window(
         previous = before(start, y)
         values, jacobians = _linearised(equations, method, previous, rows)
         off = largest([a - b for a, b in zip(y, values, strict=True)]) / max(1.0, largest(values))
-        if watch is not None:
-            watch(Glance(name, rows, iteration, y, off, replaced))
         if off <= demanded:
             return values, iteration, None
         if iteration == method.iterations:
@@ -293,10 +253,7 @@ def _window(
                 scale *= 0.5
                 y = accepted
                 values, jacobians = _linearised(equations, method, before(start, y), rows)
-        raw = _solved(equations, method, scale, values, jacobians, y)
-        y = _clean(raw)
-        if watch is not None:
-            replaced = sum(int((~(part.abs() <= _CLIP)).sum()) for part in raw)
+        y = _clean(_solved(equations, method, scale, values, jacobians, y))
     return y, method.iterations, f"residual {off:.2g} after {method.iterations} iterations"
 
 
