@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -236,60 +236,39 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 class _Copies:
-    """Makes copies of a result, a tuple of tensors and of tuples of them, in a few allocations.
-
-    Each part, as the output, the states, tensors for the backward, has memory of its own: callers
-    keep one without the others, and may write to it. What shares memory shares it again.
-    """
+    """Makes copies of a result: callers keep one tensor without the others, and write to it. What
+    shares memory shares it again."""
 
     def __init__(self, result: Any) -> None:
         self._result = result
-        self._sources: list[list[Tensor]] = []  # of each allocation: whole memories
-        self._sizes: list[list[int]] = []  # elements of each, and of the gap behind it
-        self._places: list[tuple[int, torch.Size, tuple[int, ...], int]] = []
-        numbers: dict[tuple[int, torch.dtype], int] = {}
-        places: dict[tuple[int, torch.dtype], tuple[int, int]] = {}
-        for part, tensors in enumerate(result):
-            for tensor in _tensors([tensors]):
-                storage = tensor.untyped_storage()
-                key = storage.data_ptr(), tensor.dtype
-                if key not in places:
-                    number = numbers.setdefault((part, tensor.dtype), len(numbers))
-                    if number == len(self._sources):
-                        self._sources.append([])
-                        self._sizes.append([])
-                    places[key] = number, sum(self._sizes[number])
-                    whole = tensor.new_empty(0).set_(storage)
-                    self._sources[number].append(whole)
-                    self._sizes[number] += [len(whole), -len(whole) % limits.COPY_ALIGNED]
-                number, first = places[key]
-                offset = first + int(tensor.storage_offset())
-                self._places.append((number, tensor.size(), tensor.stride(), offset))
+        memories = {_memory(t): t.new_empty(0).set_(t.untyped_storage()) for t in _tensors(result)}
+        self._keys, self._groups = [*memories], _by_dtype([*memories.values()])
 
     def __call__(self) -> Any:
         """The result as it is now, in other memory."""
-        flat: list[Tensor] = []
-        for sources, sizes in zip(self._sources, self._sizes, strict=True):
-            memory = sources[0].new_empty(sum(sizes))
-            copy_all(memory.split_with_sizes(sizes)[::2], sources)
-            flat.append(memory)
-        # no views of one tensor: autograd would take a change of one for one of all
-        storages = [memory.untyped_storage() for memory in flat]
-        tensors = [
-            flat[number].new_empty(0).set_(storages[number], offset, size, stride)
-            for number, size, stride, offset in self._places
-        ]
-        return _filled(self._result, iter(tensors))
+        storages: dict[Hashable, Any] = {}
+        for sources, places in self._groups:
+            copies = [torch.empty_like(source) for source in sources]
+            copy_all(copies, sources)
+            for place, copy in zip(places, copies, strict=True):
+                storages[self._keys[place]] = copy.untyped_storage()
+        return _replaced(self._result, storages)
 
 
-def _filled(like: Any, tensors: Iterator[Tensor]) -> Any:
-    """Nested tuples with other tensors."""
-    if like is None:
+def _memory(tensor: Tensor) -> Hashable:
+    return tensor.untyped_storage().data_ptr(), tensor.dtype
+
+
+def _replaced(value: Any, storages: Mapping[Hashable, Any]) -> Any:
+    """Nested tuples with tensors in other memory; no views, as autograd would take a change of one
+    for one of all."""
+    if value is None:
         return None
-    if isinstance(like, Tensor):
-        return next(tensors)
-    items = [_filled(item, tensors) for item in like]
-    return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
+    if isinstance(value, Tensor):
+        place = value.storage_offset(), value.size(), value.stride()
+        return value.new_empty(0).set_(storages[_memory(value)], *place)
+    items = [_replaced(item, storages) for item in value]
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
 def _stream(like: Tensor) -> int:

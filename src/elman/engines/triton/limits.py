@@ -43,7 +43,6 @@ MATRIX_UNITS = (8, 16, 32)  # of a program along an axis that is cut
 # Calls
 CALL_GRAPHS = 8  # kinds of calls that are kept captured
 GRAPH_AGE = 64  # calls for which a graph stays where there is no room for another
-COPY_ALIGNED = 64  # elements: a result begins at a multiple of so many in a copy of several
 KINDS_SEEN = 64  # kinds of calls, of one call each, that are remembered
 GRAPH_STEPS = 4096  # steps of a captured call at most, where each is launched by itself
 # (bytes) of a direction's captured calls at most; all steps in one kernel are few launches
