@@ -169,7 +169,7 @@ _COMMANDS = {
     "train": (_SMALL, "dropout zoneout recurrent-dropout weight-dropout lr warmup schedule "
               "optimizer momentum weight-decay clip seed minutes validate-every "
               "precision checkpoint-every log-every devices nodes timeout on-nonfinite "
-              "level preset vocabulary embedding-dropout uniform epochs temperature resume cell"),
+              "level preset vocabulary embedding-dropout uniform epochs temperature cell"),
     "sample": ("RUN --length=3", "length prompt temperature seed last"),
     "runs": ("RUNS", "out report"),
     "resume": ("RUN --no-compare", ""),

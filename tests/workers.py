@@ -1,4 +1,4 @@
-"""`elman train` in processes of its own, one or several, and what they left."""
+"""`elman train` and `resume` in processes of their own, one or several, and what they left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from elman.train.run.folder import RunFolder, list_runs
 from forked import Forked
 from scripts import begin, finished
 
-ELMAN = ("-m", "elman_command", "train")
+ELMAN = ("-m", "elman_command")
+TRAIN, RESUME = (*ELMAN, "train"), (*ELMAN, "resume")
 OPTIONS = (
     *("--layers=1", "--hidden=8", "--embedding=8", "--batch=8", "--bptt=16", "--log-every=1"),
     *("--validate-every=1000", "--checkpoint-every=4", "--validation-chars=300"),
@@ -28,16 +29,16 @@ OPTIONS = (
 def torchrun(processes: int, *words: str) -> Forked:
     """Start `elman train` by torchrun, which starts anew once what was killed."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--max-restarts=1")
-    return begin(*launcher, f"--nproc-per-node={processes}", *ELMAN, *words)
+    return begin(*launcher, f"--nproc-per-node={processes}", *TRAIN, *words)
 
 
 def as_torchrun(processes: int, *words: str) -> list[Forked]:
-    """Start the processes of `elman train` as torchrun does, which looks after none of them."""
+    """Start the processes of a command as torchrun does, which looks after none of them."""
     world = str(processes)
     told = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "TORCHELASTIC_RUN_ID": "tests"}
     told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
-    return [begin(*ELMAN, *words, **told, **rank) for rank in ranks]
+    return [begin(*words, **told, **rank) for rank in ranks]
 
 
 def free_port() -> int:
@@ -87,9 +88,9 @@ class Common:
                 options = (f"--data={self._data}", f"--out={made}", *OPTIONS, *words)
                 if processes == 1:
                     with pytest.raises(SystemExit, match="0"):
-                        main((*ELMAN[2:], *options))
+                        main(("train", *options))
                 else:
-                    finished(*as_torchrun(processes, *options))
+                    finished(*as_torchrun(processes, *TRAIN, *options))
                 made.rename(kept)
         if not copy.exists():
             shutil.copytree(kept, copy)

@@ -38,7 +38,7 @@ FOREIGN = (None, [], {}, "7", [[[]]], {"a": {"b": 1}}, [1, "2"], True, *NUMBERS,
 NAMED = {f"{ascii(foreign)[:40]} ({number})": foreign for number, foreign in enumerate(FOREIGN)}
 JSON = ("config.json", "facts.json", "result.json", "model.json")
 READ = ("load", "sample", "export", "runs", "report")  # which leave the run's files as they are
-WAYS = (*READ, "resume", "train --resume", "weights")
+WAYS = (*READ, "resume", "weights")
 MATRIX = {"weight_hh_l0": torch.zeros(24, 8)}
 REOPEN = ("resume", "load", "weights")
 

@@ -60,7 +60,6 @@ def open_by(way: str, place: Place) -> None:
         "runs": ["runs", f"--out={place.root}"],
         "report": ["runs", run, "--report"],
         "resume": ["resume", run, "--no-compare"],
-        "train --resume": ["train", "--resume", run, "--no-compare"],
         "weights": ["export", "gru", "--hidden=8", "--inputs=4", f"--c={place.root / 'c'}"],
         "tune": ["tune", "gru", "--hidden=8", "--shape=2,2"],
     }

@@ -5,7 +5,7 @@
 Each run is of one process, of two that torchrun has started (and starts anew), or of two of
 `--devices 2`; one of its processes kills itself, or all, at a place of `killed_run.PLACES`: at any
 moment of a step, with a part of a checkpoint's file written, while the first engine is measured
-or compiled, … The run then goes on, by torchrun or by `--resume`, to its end. Weights, optimizer,
+or compiled, … The run then goes on, by torchrun or `elman resume`, to its end. Weights, optimizer,
 carried states and random numbers of the last checkpoint, and metrics.csv but for its times, must
 equal to the bit those of a run that was not disturbed and uses the same engines and schedules.
 
@@ -89,9 +89,9 @@ class Campaign:
     def start(self, launch: str, out: Path, cache: Path, strike: Strike | None) -> str:
         """Start a run, or go on with the one that is there; wait for its end; what it said."""
         runs = list_runs(out)
-        words = self.fresh(launch, out)
+        words = ["train", *self.fresh(launch, out)]
         if runs:
-            words = [f"--resume={runs[-1].path}", "--no-compare"]
+            words = ["resume", str(runs[-1].path), "--no-compare"]
         program = [str(KILLED_RUN)] if strike else ["-m", "elman"]
         starter = []
         if launch == "torchrun":
@@ -100,7 +100,7 @@ class Campaign:
         variables = environment() | {"ELMAN_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
         if strike:
             variables[STRIKE] = strike.text()
-        command = [sys.executable, *starter, *program, "train", *words]
+        command = [sys.executable, *starter, *program, *words]
         with open(out.with_suffix(".said"), "ab+") as log:
             log.seek(0, os.SEEK_END)
             begin = log.tell()

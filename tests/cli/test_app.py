@@ -74,7 +74,7 @@ def test_unknown_command_and_option(elman):
 
 def test_errors_are_text(elman, tmp_path):
     """What elman raises is printed, without a traceback, and exits with 1."""
-    code, out, err = elman("train", "--resume", str(tmp_path))
+    code, out, err = elman("resume", str(tmp_path))
     assert code == 1
     assert "this is not a run folder" in err
     assert "Traceback" not in err + out

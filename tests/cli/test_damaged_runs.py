@@ -215,7 +215,7 @@ def test_a_lock_that_is_no_file(elman, root, form):
     (root / "bad" / ".lock").write_text("")
     FORMS[form](root / "bad" / ".lock")
     assert "damaged" not in elman("runs", f"--out={root}")[1]
-    code, _, err = elman("train", f"--resume={root / 'bad'}")
+    code, _, err = elman("resume", str(root / "bad"))
     assert code == 1
     assert "the lock of the run cannot be taken" in err
 
@@ -224,7 +224,7 @@ def test_a_lock_that_is_no_file(elman, root, form):
 def test_a_damaged_run_is_not_resumed(elman, root, file):
     """Told with path, file and reason."""
     (root / "bad" / file).write_text("[]")
-    code, _, err = elman("train", f"--resume={root / 'bad'}")
+    code, _, err = elman("resume", str(root / "bad"))
     assert code == 1
     assert "the run is damaged" in err
     assert f"{file}: expected an object, got []" in err

@@ -19,7 +19,7 @@ from elman.train.run.folder import RunFolder, list_runs
 from fake_compilers import real
 from runs import assert_equal_runs
 from scripts import begin, finished
-from workers import ELMAN, only_run
+from workers import RESUME, TRAIN, only_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -61,7 +61,7 @@ def place(tmp_path_factory) -> Path:
 
 def new_run(place: Path, name: str) -> tuple[str, ...]:
     """The words of a new run."""
-    return (*ELMAN, f"--data={place / 'words.txt'}", f"--out={place / name}", *OPTIONS)
+    return (*TRAIN, f"--data={place / 'words.txt'}", f"--out={place / name}", *OPTIONS)
 
 
 def own(place: Path) -> dict[str, str]:
@@ -108,7 +108,7 @@ def test_a_disturbed_run(reached, number, place):
     assert alive or reached is ends
 
     runs: list[RunFolder] = list_runs(out)
-    again = (*ELMAN, "--no-compare", f"--resume={runs[0].path}") if runs else None
+    again = (*RESUME, "--no-compare", str(runs[0].path)) if runs else None
     finished(begin(*(again or new_run(place, out.name)), **own(place)))
     run, whole = only_run(out), only_run(place / "whole")
     assert_equal_runs(run, whole)

@@ -94,7 +94,6 @@ def test_a_run_that_was_sent_runs_nothing(sent, resume):
     [
         ["sample"],
         ["resume"],
-        ["train", "--resume"],
         ["export", "--c=out"],
         ["runs"],
         ["runs", "--report"],

@@ -21,10 +21,7 @@ def resume(
     cell: CellOfRun = None,
     trust: Trust = False,
 ) -> None:
-    """Continue a stopped run, bit for bit.
-
-    The same as elman train --resume FOLDER.
-    """
+    """Continue a stopped run, bit for bit."""
     console = Console()
     outcome = run.resume(folder, console, comparing=compare, cell=cell, trust=trust)
     finish(outcome, console)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
-from elman.cli._options import TRUST, option, set_options
+from elman.cli._options import option, set_options
 from elman.cli._reporting import report_run
 from elman.cli._terminal import epilog, flowing, plain
 from elman.errors import InputError
@@ -22,12 +22,9 @@ from elman.train.run.outcome import Outcome
 from elman.train.run.record import read_record
 from elman.train.tasks.registry import TASKS
 
-FREE = {"resume", "compare", "cell", "trust"}  # what may be said beside --resume
 COMMON = {  # options of every task that are not part of a run's configuration
-    "resume": (Path | None, None, "Continue the run of this folder."),
     "out": (Path, Path("runs"), "Folder in which the run folder is created."),
     "compare": (bool, True, "Time the same model on torch.nn's layers for comparison."),
-    "trust": (bool, False, f"With --resume: {TRUST[0].lower()}{TRUST[1:]}"),
 }
 DATA = "Data and task"
 PANELS = {  # of the help, by the names of options; all others are in DATA
@@ -35,8 +32,7 @@ PANELS = {  # of the help, by the names of options; all others are in DATA
     "Regularisation": "dropout zoneout recurrent_dropout weight_dropout embedding_dropout noise",
     "Optimisation": "batch bptt epochs lr warmup schedule optimizer momentum nesterov "
     "weight_decay clip on_nonfinite",
-    "Run": "seed minutes steps validate_every checkpoint_every log_every tensorboard resume out "
-    "compare trust",
+    "Run": "seed minutes steps validate_every checkpoint_every log_every tensorboard out compare",
     "Hardware": "engine precision accelerator devices nodes shard timeout threads",
 }
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
@@ -44,7 +40,6 @@ EXAMPLES = (
     "elman train",
     "elman train --data corpus.txt --cell lstm --hidden 512 --minutes 10",
     "elman train series Worms/ --patch 5",
-    "elman train --resume runs/20260101-120000-text",
 )
 EXAMPLES_OF_TASKS = {
     "text": (
@@ -93,20 +88,9 @@ def command(task: Task, about: str) -> Callable[..., None]:
             refuse_early(context)
             return
         console, common = Console(), {name: values.pop(name) for name in COMMON}
-        if common["resume"] is not None:
-            refuse_options(context)
-            outcome = run.resume(
-                common["resume"],
-                console,
-                comparing=common["compare"],
-                cell=values["cell"] if "cell" in set_options(context) else None,
-                trust=common["trust"],
-            )
-        else:
-            config = task.config.of({n: values[n] for n in set_options(context) if n in values})
-            announce(console, "reading the data and building the model …")
-            outcome = run.start(config, common["out"], console, comparing=common["compare"])
-        finish(outcome, console)
+        config = task.config.of({n: values[n] for n in set_options(context) if n in values})
+        announce(console, "reading the data and building the model …")
+        finish(run.start(config, common["out"], console, comparing=common["compare"]), console)
 
     options = list(parameters(task))
     train.__doc__ = flowing(about)
@@ -119,15 +103,6 @@ def announce(console: Console, text: str) -> None:
     """Print a line on a terminal, from the first process of a run, before what may take long."""
     if console.is_terminal and os.environ.get("RANK", "0") == "0":
         console.print(plain(text))
-
-
-def refuse_options(context: typer.Context) -> None:
-    """Raise if options beside --resume would change the run's own configuration."""
-    if rejected := [name for name in set_options(context) if name not in FREE]:
-        hint = f"elman resume {context.params['resume']}"
-        raise InputError(
-            "a resumed run keeps its own configuration", hint, given=" ".join(map(option, rejected))
-        )
 
 
 def refuse_early(context: typer.Context) -> None:

@@ -29,7 +29,7 @@ from elman.train.run.folder import RunFolder
 from elman.train.tasks.text.model import LanguageModel
 from runs import Scaled
 from scripts import finished
-from workers import as_torchrun, cut_short, losses, only_run
+from workers import RESUME, as_torchrun, cut_short, losses, only_run
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
@@ -193,7 +193,7 @@ def test_two_processes_share_a_model(common):
 
     for processes, exact in ((2, True), (1, False)):
         cut_short(run, 8)
-        said = finished(*as_torchrun(processes, f"--resume={run.path}"))
+        said = finished(*as_torchrun(processes, *RESUME, str(run.path)))
         assert "resumed at step 8" in said
         assert losses(out) == (learned if exact else pytest.approx(learned, rel=1e-5))
 

@@ -19,7 +19,17 @@ from elman.train.run.folder import RunFolder
 from forked import Forked
 from runs import assert_equal_runs
 from scripts import PATIENCE_S, begin, begin_anew, finished
-from workers import ELMAN, OPTIONS, as_torchrun, cut_short, free_port, losses, only_run, torchrun
+from workers import (
+    OPTIONS,
+    RESUME,
+    TRAIN,
+    as_torchrun,
+    cut_short,
+    free_port,
+    losses,
+    only_run,
+    torchrun,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,14 +56,14 @@ def test_two_processes_train_and_resume(common):
     point, _ = checkpoint.load_latest(whole.checkpoints)
     assert point.tensors["carried.0"].shape[:3] == (2, 1, 4)  # processes, layers, rows
 
-    finished(begin(*ELMAN, f"--resume={resumed}"))
+    finished(begin(*RESUME, str(resumed)))
     assert_equal_runs(RunFolder(resumed), whole)
 
 
 def test_a_killed_process_ends_the_others(small_text, tmp_path):
     """No hang: the first process says in words that the other one is gone, and how to go on."""
     options = (f"--data={small_text}", f"--out={tmp_path}", *OPTIONS, "--steps=1000000")
-    first, second = as_torchrun(2, *options)
+    first, second = as_torchrun(2, *TRAIN, *options)
     try:
         wait_until(lambda: list(tmp_path.glob("*/checkpoints/step-*[1-9]?")), first)
         second.kill()
@@ -87,7 +97,7 @@ def test_a_resume_by_fewer_workers(common):
     """The rows of the batch, and the states carried along them, are shared out anew."""
     parts = common(STEPS, processes=4)
     cut_short(only_run(parts), 8)
-    said = finished(*as_torchrun(2, f"--resume={only_run(parts).path}"))
+    said = finished(*as_torchrun(2, *RESUME, str(only_run(parts).path)))
 
     assert "4 processes then, 2 now" in said
     assert "resumed at step 8" in said
@@ -114,7 +124,7 @@ def pair(tmp_path: Path, *differing: tuple[str, ...]) -> list[Forked]:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [
         begin(
-            *(*ELMAN, *OPTIONS, "--steps=4", f"--nodes={len(differing)}", *words),
+            *(*TRAIN, *OPTIONS, "--steps=4", f"--nodes={len(differing)}", *words),
             f"--out={tmp_path / str(rank)}",
             NODE_RANK=str(rank),
             **where,
@@ -157,7 +167,7 @@ def test_workers_that_do_not_meet(small_text, tmp_path, what):
             held.close()
         start = begin_anew if what == "alone" else begin
         process: Any = start(
-            *(*ELMAN, *OPTIONS, f"--data={small_text}", f"--out={tmp_path}", "--nodes=2"),
+            *(*TRAIN, *OPTIONS, f"--data={small_text}", f"--out={tmp_path}", "--nodes=2"),
             "--timeout=1",
             NODE_RANK="0",
             MASTER_ADDR="127.0.0.1",
