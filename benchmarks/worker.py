@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.cases import Case, Effort, NoDataError, Way, unpacked
 from benchmarks.machine import facts
+from benchmarks.peak import peak_gflops
 from elman.errors import ElmanError
-from elman.measuring.measure import peak_gflops
 from elman.tuning.machine import Waiting
 
 _LOOK_S = 0.3  # whether other programs take the cores

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.peak import CHAINS, peak_gflops, peak_text
 from elman.engines.c.build import Compiler, find_compiler
 from elman.engines.c.isa import ISAS
-from elman.measuring.measure import CHAINS, peak_gflops, peak_text
 
 
 @pytest.mark.parametrize("isa", ISAS.values())
@@ -22,7 +22,7 @@ def test_peak(monkeypatch):
     """It compiles, runs on every number of threads, and gives a speed that a processor can have."""
     if not isinstance(find_compiler(), Compiler):
         pytest.skip(str(find_compiler()))
-    monkeypatch.setattr("elman.measuring.measure.TRIES", 1)
+    monkeypatch.setattr("benchmarks.peak.TRIES", 1)
     found = peak_gflops((1,))
     assert "1" in found
     assert all(0.1 < gflops < 1e6 for gflops in found.values())

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -16,9 +11,7 @@ from torch.linalg import vector_norm
 
 from elman import compiler
 from elman.checks import check_flag, check_number, check_size, check_text
-from elman.engines.c.build import build, load
-from elman.engines.c.isa import Isa, detect
-from elman.errors import BuildError, InputError, VerifyError
+from elman.errors import InputError, VerifyError
 from elman.frontend.cell import Cell
 from elman.measuring.plain_loop import Pairing
 from elman.measuring.timing import Quartiles, quartiles, ratios, time_side_by_side
@@ -28,65 +21,7 @@ from elman.plan.build import program
 from elman.plan.cost import backward_work, forward_work
 from elman.plan.spec import PlanOptions, Spec
 from elman.tuning.agreement import disagreement
-from elman.tuning.machine import Waiting, cores, describe_waiting
-
-CHAINS = 12  # more than latency (4) times units (2) asks for, and they fit in 16 registers
-TRIES = 7
-TRY_S = 0.05
-
-_TEXT = """\
-typedef float vector __attribute__((vector_size({bytes})));
-
-__attribute__((visibility("default")))
-float peak(long rounds, float by, float add) {{
-    vector zero = {{0}}, m = zero + by, a = zero + add;
-    vector {declared};
-    for (long k = 0; k < rounds; k++) {{
-        {steps}
-    }}
-    vector all = {total};
-    float sum = 0;
-    for (int k = 0; k < {lanes}; k++) sum += all[k];
-    return sum;
-}}
-"""
-
-
-def peak_text(isa: Isa) -> str:
-    """C text of the loop for one instruction set."""
-    names = [f"s{k}" for k in range(CHAINS)]
-    return _TEXT.format(
-        bytes=isa.vector_bytes,
-        lanes=isa.lanes("float32"),
-        declared=", ".join(f"{name} = zero + {k}.0f" for k, name in enumerate(names)),
-        steps=" ".join(f"{name} = {name} * m + a;" for name in names),
-        total=" + ".join(names),
-    )
-
-
-def peak_gflops(threads: tuple[int, ...]) -> dict[str, float]:
-    """fp32 GFLOP/s by number of threads, the best of some tries. Raises BuildError: there is no C
-    compiler, or it refuses the loop."""
-    isa = detect()
-    loop = load(build(peak_text(isa), isa)).peak
-    loop.argtypes, loop.restype = [ctypes.c_long, ctypes.c_float, ctypes.c_float], ctypes.c_float
-    flop = 2 * CHAINS * isa.lanes("float32")  # per round
-    rounds = 1 << 16
-    while _seconds(loop, rounds, 1) < TRY_S:
-        rounds *= 2
-    counts = sorted({*threads, cores()})
-    best = {count: min(_seconds(loop, rounds, count) for _ in range(TRIES)) for count in counts}
-    return {str(count): round(count * rounds * flop / best[count] / 1e9, 1) for count in counts}
-
-
-def _seconds(loop: Callable[[int, float, float], float], rounds: int, threads: int) -> float:
-    """Time of so many threads that each run the loop (s); ctypes lets them run at once."""
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(time.sleep, [0.001] * threads))  # all threads are up
-        start = time.perf_counter()
-        list(pool.map(lambda _: loop(rounds, 0.999, 0.001), range(threads)))
-        return time.perf_counter() - start
-
+from elman.tuning.machine import Waiting, describe_waiting
 
 ELMAN, LOOP = "elman", "loop"
 SHORT = 10  # steps over which formulas are compared that amplify rounding
@@ -110,8 +45,6 @@ class Measurement:
         engine, schedule: of elman's kernel.
         waited: share of the time for which threads wanted a core and had none.
         flop: of a call's products.
-        peak_gflops: peak of the machine in float32 on so many threads; None if unknown, or for
-            another dtype.
     """
 
     cell: str
@@ -129,17 +62,11 @@ class Measurement:
     schedule: str
     waited: float
     flop: int
-    peak_gflops: float | None
 
     @property
     def gflops(self) -> float:
         """GFLOP/s of the products."""
         return self.flop / self.seconds[ELMAN].median / 1e9
-
-    @property
-    def share_of_peak(self) -> float | None:
-        """GFLOP/s as a share of the machine's peak."""
-        return None if self.peak_gflops is None else self.gflops / self.peak_gflops
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} = {size}" for name, size in sorted(self.sizes.items()))
@@ -154,7 +81,7 @@ class Measurement:
             f"plain loop {self._time(LOOP)}",
             f"ratio      {self.ratio.median:.2f} times as fast "
             f"({self.ratio.q1:.2f} to {self.ratio.q3:.2f})",
-            f"products   {self.gflops:.1f} GFLOP/s{self._share()}",
+            f"products   {self.gflops:.1f} GFLOP/s",
         ]
         if text := describe_waiting(self.waited):
             lines.append(f"beware     {text}")
@@ -162,10 +89,6 @@ class Measurement:
 
     def _runs(self) -> str:
         return self.engine + (f", schedule {self.schedule}" if self.schedule else "")
-
-    def _share(self) -> str:
-        share = self.share_of_peak
-        return "" if share is None else f", {share:.0%} of the peak ({self.peak_gflops:.0f})"
 
     def _time(self, name: str) -> str:
         """Microseconds per step, with quartiles."""
@@ -229,14 +152,13 @@ def measure(
     errors, compared = _check_agreement(pairing, dtype)
     times, share = _time(pairing, seconds)
     ran = next(iter(next(iter(choices(net).values())).values()))
-    threads = torch.get_num_threads()
     return Measurement(
         cell=cell.name,
         sizes=pairing.dims,
         steps=steps,
         batch=batch,
         dtype=dtype,
-        threads=threads,
+        threads=torch.get_num_threads(),
         training=training,
         seconds={name: quartiles(samples) for name, samples in times.items()},
         ratio=ratios(times, LOOP)[ELMAN],
@@ -246,7 +168,6 @@ def measure(
         schedule=ran["schedule"] or "",
         waited=share,
         flop=steps * batch * _products(pairing, dtype),
-        peak_gflops=_peak(threads) if dtype == "float32" else None,
     )
 
 
@@ -297,12 +218,3 @@ def _error(actual: Tensor, expected: Tensor) -> float:
     """Relative root mean square error."""
     off = float(vector_norm(actual.double() - expected.double()))
     return off / max(float(vector_norm(expected.double())), 1e-30)
-
-
-@cache
-def _peak(threads: int) -> float | None:
-    """GFLOP/s in float32 on so many threads; None where no compiler is there to ask it."""
-    try:
-        return peak_gflops((threads,))[str(threads)]
-    except BuildError:
-        return None
