@@ -53,8 +53,6 @@ def test_public_names(name, tmp_path, monkeypatch, request):
     if name == "load":
         (tmp_path / "runs").mkdir()
         small_run(tmp_path).rename("runs/first")
-    if name == "measure":
-        monkeypatch.setattr("elman.measuring.measure._peak", lambda threads: None)
     with forced("reference"):
         _run(name, thing, {"elman": elman, "torch": torch})
 

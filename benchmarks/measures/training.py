@@ -12,8 +12,9 @@ from torch.linalg import vector_norm
 from benchmarks.cases import Case, Effort
 from benchmarks.peers.remote import enter
 from benchmarks.problem import Contestant, Problem, Results, draw_problem
+from benchmarks.timing import time_side_by_side
 from elman.errors import EngineError, VerifyError
-from elman.measuring.timing import quartiles, ratios, time_side_by_side
+from elman.measuring.timing import quartiles, ratios
 from elman.tuning.agreement import disagreement
 from elman.tuning.machine import Waiting
 

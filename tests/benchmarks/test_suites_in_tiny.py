@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import contestants, report, running, worker
+from benchmarks import contestants, report, running, timing, worker
 from benchmarks.cases import Case, Effort, Suite, unpacked
 from benchmarks.claims import BUSY, FAILS, HOLDS, UNMEASURED, Rows, judged
 from benchmarks.measures import memory, starting
@@ -25,7 +25,6 @@ from benchmarks.suites import SUITES, layers, matrices
 from benchmarks.table import CASE, words
 from benchmarks.users import ppo
 from benchmarks.workloads import fitting, language, weight_residency
-from elman.measuring import timing
 from scripts import run_program_forked
 
 T = 12  # pixels of an image, 3 x 4

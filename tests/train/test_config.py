@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import pytest
 
 from elman.errors import InputError, RunError
 from elman.train.loop.optimizer import SCHEDULES, learning_rate
-from elman.train.loop.pace import LEAST_STEPS, settle, time_interleaved
+from elman.train.loop.pace import LEAST_STEPS, settle
 from elman.train.tasks.registry import TASKS, read_config
 from elman.train.tasks.sequences.config import ImagesConfig, SeriesConfig
 from elman.train.tasks.text.config import TextConfig
@@ -122,31 +121,6 @@ def test_validation_leaves_time_to_train():
     assert fast.steps // fast.validate_every >= 5
     spent = slow.validation_chars * (slow.steps / slow.validate_every) / 3 / (32 * 64 / 0.4)
     assert spent < 0.15 * 120
-
-
-def test_time_in_turn_alternates():
-    """Calls go round, so that drift hits all alike."""
-    calls = []
-    timings = time_interleaved({n: lambda n=n: calls.append(n) for n in "ab"}, budget_s=0)
-
-    assert calls[-6:] == list("ababab")
-    assert [len(seconds) for seconds in timings.values()] == [3, 3]
-    assert min(timings["a"]) > 0
-
-
-def test_time_in_turn_ends_for_all():
-    """However much time a process has left: another one's is over, in warming up and after."""
-    for ends, rounds in ((1, 1 + 3), (3, 3 + 3), (5, 3 + 5)):
-        asked, calls = [], []
-
-        def agreed(over: bool, asked=asked, ends=ends) -> bool:
-            assert not over
-            asked.append(over)
-            return len(asked) >= ends
-
-        timings = time_interleaved({"a": partial(calls.append, "a")}, 1e9, agreed)
-        assert len(calls) == rounds, ends
-        assert len(timings["a"]) == rounds - min(ends, 3)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -14,7 +14,7 @@ from elman.checks import check_flag, check_number, check_size, check_text
 from elman.errors import InputError, VerifyError
 from elman.frontend.cell import Cell
 from elman.measuring.plain_loop import Pairing
-from elman.measuring.timing import Quartiles, quartiles, ratios, time_side_by_side
+from elman.measuring.timing import Quartiles, quartiles, ratios, time_interleaved
 from elman.nn.modules.recurrent import Recurrent
 from elman.nn.records import choices
 from elman.plan.build import program
@@ -185,8 +185,8 @@ def _check(cell: Any, steps: Any, batch: Any, dtype: Any) -> None:
 def _time(pairing: Pairing, seconds: float) -> tuple[dict[str, list[float]], float]:
     """Time both in alternating rounds; also the share of the time without a core."""
     waiting = Waiting()
-    times = time_side_by_side({ELMAN: pairing.fused, LOOP: pairing.loop}, seconds, ROUNDS)
-    return {name: samples.steady for name, samples in times.items()}, waiting.share()
+    times = time_interleaved({ELMAN: pairing.fused, LOOP: pairing.loop}, seconds, ROUNDS)
+    return times, waiting.share()
 
 
 def _products(pairing: Pairing, dtype: str) -> int:

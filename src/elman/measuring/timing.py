@@ -14,13 +14,8 @@ from elman.tuning.contest import without_collection
 SAMPLE_S = 1e-2  # one sample lasts at least about so long: shorter calls are repeated within it
 MOST_ROUNDS = 400
 WARM_UP = 3
-LONG_S = 1.0  # a call that takes longer warms up by one
-SETTLE_S = (
-    60e-3  # threads that wait for work spin before they sleep: libgomp 11 ms, ONNX Runtime 50
-)
 
 Run = Callable[[], object]
-Sampler = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -33,20 +28,6 @@ class Quartiles:
     samples: int
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Seconds per call of one callable.
-
-    Attributes:
-        steady: of calls in a row, one sample per round: the k-th samples of all belong together.
-        first: of single calls, each right after another callable's: it finds cold caches and
-            sleeping threads, as between the other operators of a training step.
-    """
-
-    steady: list[float]
-    first: list[float]
-
-
 def quartiles(samples: Sequence[float]) -> Quartiles:
     """The quartiles of at least one sample."""
     if len(samples) == 1:
@@ -55,50 +36,48 @@ def quartiles(samples: Sequence[float]) -> Quartiles:
     return Quartiles(median, q1, q3, len(samples))
 
 
-def time_side_by_side(
+def time_interleaved(
     runs: Mapping[str, Run],
     seconds: float,
     rounds: int,
-    far: Mapping[str, Sampler] = {},  # never changed
-) -> dict[str, Samples]:
+    most: int = MOST_ROUNDS,
+    single: bool = False,
+    agreed: Callable[[bool], bool] = lambda over: over,
+) -> dict[str, list[float]]:
     """Time each callable once per round; every second round runs in the opposite order.
-
-    A sample of several calls begins with one that is timed by itself, as a first call. The last of
-    a round begins the next one: that call follows its own and is not a first call.
 
     Args:
         runs: what to time; each must wait for its device.
-        seconds: no new round begins after so long (s).
+        seconds: no new round begins after so long (s), nor a warm-up after half of it.
         rounds: at least so many, whatever they take.
-        far: those that are timed in processes of their own, by a function that gives the seconds
-            per call over so many calls. If there are any, threads get time to fall asleep between
-            two samples.
+        most: at most so many.
+        single: whether a sample is one call, however short.
+        agreed: whether time is over in any of the processes that run this together, given whether
+            it is in this one: what they run may wait for the others.
 
     Returns:
-        Samples by name; those that are timed in processes of their own have no first calls.
+        Seconds per call by name, one sample per round: the k-th samples of all belong together.
     """
-    calls = {name: _calls_per_sample(run) for name, run in runs.items()}
-    samples = {name: Samples([], []) for name in runs}
-    order = list(runs.items())
-    before = order[-1][0]  # the callable that ran last
+    began, fastest = time.perf_counter(), dict.fromkeys(runs, math.inf)
+    for number in range(WARM_UP):
+        if number and agreed(time.perf_counter() - began > seconds / 2):
+            break
+        for name, run in runs.items():
+            fastest[name] = min(fastest[name], sample(run, 1))
+    least_s = 0.0 if single else SAMPLE_S
+    calls = {name: max(1, math.ceil(least_s / max(s, 1e-9))) for name, s in fastest.items()}
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    order = [*runs]
     gc.collect()
     with without_collection():
         end = time.perf_counter() + seconds
-        for number in range(MOST_ROUNDS):
-            if number >= rounds and time.perf_counter() >= end:
+        for number in range(most):
+            if number >= rounds and agreed(time.perf_counter() >= end):
                 break
-            for name, run in order:
-                if far:
-                    time.sleep(SETTLE_S)
-                if name in far:
-                    samples[name].steady.append(far[name](calls[name]))
-                else:
-                    first = _sample(run, 1)
-                    if before != name:
-                        samples[name].first.append(first)
-                    several = calls[name] > 1
-                    samples[name].steady.append(_sample(run, calls[name]) if several else first)
-                before = name
+            for name in order:
+                if calls[name] > 1:
+                    runs[name]()  # finds cold what another one left
+                samples[name].append(sample(runs[name], calls[name]))
             order.reverse()
     return samples
 
@@ -113,17 +92,8 @@ def ratios(samples: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Q
     }
 
 
-def _calls_per_sample(run: Run) -> int:
-    """Warm up, and find how many calls make a sample that the clock can resolve."""
-    fastest = math.inf
-    for _ in range(WARM_UP):
-        fastest = min(fastest, _sample(run, 1))
-        if fastest > LONG_S:
-            break
-    return max(1, math.ceil(SAMPLE_S / max(fastest, 1e-9)))
-
-
-def _sample(run: Run, calls: int) -> float:
+def sample(run: Run, calls: int) -> float:
+    """Seconds of a call, over so many in a row."""
     start = time.perf_counter()
     for _ in range(calls):
         run()

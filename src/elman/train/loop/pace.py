@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from lightning_fabric import Fabric
 
 import elman.nn
+from elman.measuring.timing import time_interleaved
 from elman.train.loop.config import Config
 from elman.train.loop.layers import refuse_twin
 from elman.train.loop.stepper import Stepper, make_stepper
@@ -26,42 +26,8 @@ VALIDATIONS = 6  # at most
 INFERENCE_GAIN = 3  # predicting takes about a third of the time of training
 CHECKPOINTS = 4
 LOG_ROWS = 400
+ROUNDS = 3, 50  # of timed steps: at least, at most
 LEAST_STEPS = 20
-WARM_UP = 3
-
-
-def time_interleaved(
-    runs: dict[str, Callable[[], object]],
-    budget_s: float,
-    agreed: Callable[[bool], bool] = lambda over: over,
-) -> dict[str, list[float]]:
-    """Time callables interleaved, so that drift of the machine hits all of them alike.
-
-    Args:
-        runs: each waits for its device before it returns.
-        budget_s: rounds go on until this time is over (s); at least 3, at most 50.
-        agreed: whether it is over in any of the processes that run this together, given whether it
-            is in this one: what they run may wait for the others.
-
-    Returns:
-        The durations of each one's calls (s).
-    """
-    began = time.perf_counter()
-    for count in range(WARM_UP):
-        if count and agreed(time.perf_counter() - began > budget_s / 2):
-            break
-        for run in runs.values():
-            run()
-    durations: dict[str, list[float]] = {name: [] for name in runs}
-    end = time.perf_counter() + budget_s
-    for count in range(50):
-        if count >= 3 and agreed(time.perf_counter() > end):
-            break
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            durations[name].append(time.perf_counter() - start)
-    return durations
 
 
 def next_step(stepper: Stepper, data: Data, rows: slice, lr: float) -> Callable[[], object]:
@@ -130,7 +96,8 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
         name: next_step(twin, data, slice(0, config.batch), 0.0) for name, twin in twins.items()
     }
     waiting = Waiting()
-    timings = time_interleaved(runs, budget_s=min(10.0, BUDGET_SHARE * 60 * config.minutes))
+    budget_s = min(10.0, BUDGET_SHARE * 60 * config.minutes)
+    timings = time_interleaved(runs, budget_s, *ROUNDS, single=True)
     share = waiting.share()
     speeds = {name: quartiles(config, seconds) for name, seconds in timings.items()}
     return {

@@ -18,6 +18,7 @@ from rich.console import Console
 import elman.nn
 from elman.errors import RunError
 from elman.extras import require
+from elman.measuring.timing import time_interleaved
 from elman.train.distributed.launch import (
     Attempt,
     check_agreement,
@@ -33,7 +34,7 @@ from elman.train.loop.display import Display
 from elman.train.loop.layers import check_cell, refuse_twin
 from elman.train.loop.loop import Loop, defer_signals
 from elman.train.loop.metrics import MetricsFile, Row
-from elman.train.loop.pace import compare, next_step, settle, time_interleaved
+from elman.train.loop.pace import ROUNDS, compare, next_step, settle
 from elman.train.loop.stepper import make_stepper
 from elman.train.loop.task import Baseline, Data
 from elman.train.run import snapshot
@@ -202,7 +203,13 @@ def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
         twin = make_stepper(fabric, task.build(config, data.spec), config, task.objective)
         step = next_step(twin, data, rows_of(fabric, config.batch), 0.0)
         budget_s = PACE_SHARE * 60 * config.minutes
-        timing = time_interleaved({"step": step}, budget_s, lambda over: vote(fabric, over)[0])
+        timing = time_interleaved(
+            {"step": step},
+            budget_s,
+            *ROUNDS,
+            single=True,
+            agreed=lambda over: vote(fabric, over)[0],
+        )
         step_s = fabric.broadcast(statistics.median(timing["step"]))
     return settle(config, step_s, torch.get_num_threads())
 
