@@ -147,8 +147,12 @@ def measure(
     size = hidden_size if input_size is None else input_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        net = Recurrent(cell, size, hidden_size, engine=engine, **dims)
-        pairing = Pairing(net.to(getattr(torch, dtype)).eval(), steps, batch, training)
+        net, plain = (
+            Recurrent(cell, size, hidden_size, engine=name, **dims).to(getattr(torch, dtype)).eval()
+            for name in (engine, "reference")
+        )
+        plain.load_state_dict(net.state_dict())
+        pairing = Pairing(net, plain, steps, batch, training)
     errors, compared = _check_agreement(pairing, dtype)
     times, share = _time(pairing, seconds)
     ran = next(iter(next(iter(choices(net).values())).values()))
@@ -206,8 +210,7 @@ def _check_agreement(pairing: Pairing, dtype: str) -> tuple[dict[str, float], in
     steps = len(pairing.dy[0])
     for compared in dict.fromkeys((steps, min(SHORT, steps))):
         part = pairing.first(compared)
-        expected, rounded = part.double(), part.results(part.loop)
-        actual = part.results(part.fused)
+        expected, rounded, actual = part.double(), part.loop(), part.fused()
         reason = disagreement(actual, expected, dtype, compared, [rounded])
         if reason is None:
             return {name: _error(actual[name], value) for name, value in expected.items()}, compared
