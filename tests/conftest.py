@@ -223,6 +223,15 @@ def translations_read_once():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _graphs_verified():
+    """The compiler's graphs keep their invariants, whatever a test compiles."""
+    from graph_verify import always_verified
+
+    with always_verified():
+        yield
+
+
 @pytest.fixture
 def golden(request):
     """Compare a text with ``tests/golden/<name>.txt``: ``golden("plan_gru", str(plan))``."""

@@ -13,8 +13,7 @@ from elman.ir.build import Builder
 from elman.ir.graph import Graph, Node
 from elman.ir.pair import Pair
 from elman.ir.stand_ins import without_stand_ins
-from elman.ir.verify import verified, verified_pair
-from elman.passes import PASSES
+from elman.passes import rewritten
 from elman.passes.canonical import canonical
 from elman.passes.draws import SAMPLED, draws, expected
 from elman.passes.merge import MERGED_STEPS, merge_steps, step_input
@@ -40,8 +39,8 @@ def once_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> tuple[Node, ...]:
 def _split_of(cell: Cell, rules: tuple[Rule, ...]) -> Split:
     graph = cell.graph
     for rule in rules:
-        graph = verified(rule.rewrite(graph))
-    graph = verified(share(expected(graph)))
+        graph = rule.rewrite(graph)
+    graph = share(expected(graph))
     if not cell.holds:
         return Split((), graph)
     return split_static(graph, [entry.name for entry in cell.static])
@@ -65,11 +64,9 @@ def _pair_of(cell: Cell, rules: tuple[Rule, ...]) -> Pair:
 
 def build_pair(graph: Graph) -> Pair:
     """The canonical step of a graph and its adjoint."""
-    graph = verified(graph)
-    for rewrite in PASSES:
-        graph = verified(rewrite(graph))
     builder = Builder()
-    return verified_pair(without_stand_ins(adjoint(canonical(graph, builder), builder), builder))
+    step = canonical(rewritten(graph), builder)
+    return without_stand_ins(adjoint(step, builder), builder)
 
 
 def job(cell: Cell, spec: Spec, rules: tuple[Rule, ...] = ()) -> Job:

@@ -9,7 +9,7 @@ import pytest
 from elman import cells, compiler
 from elman.errors import VerifyError
 from elman.ir.graph import Graph, Node, Rate, node, walk, with_args
-from elman.ir.verify import verified, verified_pair, verify_node
+from graph_verify import verified, verified_pair, verify_node
 
 H, P = (("H",),), (("P",),)
 x = node("input", (), ("x",), H)
@@ -63,6 +63,13 @@ def test_broken_graphs():
     with pytest.raises(VerifyError, match="the next h has another shape"):
         verified(Graph((x,), (h, p), (), (p, p), (p,)))
     assert verified(Graph((x,), (h,), (alien,), (root,), (root,)))
+
+
+def test_the_compiler_is_watched():
+    """In tests it hands on no graph that is broken."""
+    alien = node("weight", (), ("V",), H)
+    with pytest.raises(VerifyError, match="an undeclared leaf"):
+        compiler.build_pair(Graph((x,), (h,), (), (alien,), (alien,)))
 
 
 def test_broken_pairs():

@@ -14,12 +14,12 @@ from elman.ir.graph import Node, walk
 from elman.ir.ops import ACCUMULATED
 from elman.ir.printer import show_graph
 from elman.ir.types import is_matrix, shape_size
-from elman.ir.verify import verified
 from elman.nn.options.base import RULES
 from elman.ops import columns, exp, maximum, mean, outer, rows, sigmoid, softmax, tanh
 from elman.ops import sum as total
 from elman.passes import merge
 from elman.passes.merge import merge_steps
+from graph_verify import verified
 from products import every
 
 DIMS = {"K": 3, "V": 4}

@@ -23,7 +23,6 @@ from elman.frontend.cell import Cell
 from elman.ir.graph import Graph, Node, node
 from elman.ir.pair import Pair, Sum, loop_invariant
 from elman.ir.types import shape_size
-from elman.ir.verify import verified_pair
 from elman.plan.spec import Spec
 from elman.tuning.kernels import first_engine, kernel_of
 from elman.tuning.request import Rule
@@ -191,7 +190,7 @@ class PerSampleKernel(Kernel):
         )
         declared = [node("input", (), (name,), shape) for name, shape in pairs]
         wider = replace(graph, inputs=(*graph.inputs, *declared))
-        return Job(f"{self.job.name}_rows", wider, verified_pair(wider_pair), spec)
+        return Job(f"{self.job.name}_rows", wider, wider_pair, spec)
 
     def _wider(self, call: Call) -> Call:
         """The call of the kernel inside."""

@@ -1,12 +1,21 @@
-"""The invariants of graphs as code: run after tracing and after every rewrite."""
+"""The invariants of graphs as code: tests run them after tracing and after every rewrite."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+from elman import compiler, passes
+from elman.engines.base import Job
 from elman.errors import VerifyError
 from elman.ir.graph import Graph, Node, Rate, node, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import Pair
 from elman.ir.types import is_matrix, matrix_axes
+from elman.nn.autograd.derived import PerSampleKernel
 
 
 def _check(holds: bool, value: Node, problem: str) -> None:
@@ -98,3 +107,30 @@ def verified_pair(pair: Pair) -> Pair:
     ):
         _check(d is None or d.shape == leaf.shape, leaf, "a cotangent of another shape")
     return pair
+
+
+@contextmanager
+def always_verified() -> Iterator[None]:
+    """Check each graph and each pair that the compiler makes."""
+
+    def checked(function: Callable[..., Any], check: Callable[[Any], Any]) -> Callable[..., Any]:
+        return wraps(function)(lambda *arguments: check(function(*arguments)))
+
+    def sound(job: Job) -> Job:
+        verified_pair(job.pair)
+        return job
+
+    rewrites = tuple(checked(rewrite, verified) for rewrite in passes.PASSES)
+    with (
+        mock.patch.object(passes, "PASSES", rewrites),
+        mock.patch.multiple(
+            compiler,
+            share=checked(compiler.share, verified),
+            merge_steps=checked(compiler.merge_steps, lambda graph: graph and verified(graph)),
+            without_stand_ins=checked(compiler.without_stand_ins, verified_pair),
+        ),
+        mock.patch.object(
+            PerSampleKernel, "_factor_job", checked(PerSampleKernel._factor_job, sound)
+        ),
+    ):
+        yield
