@@ -100,12 +100,12 @@ REFUSING = {  # what the compiler does -> (its script, all that is said)
     "crashes": ("kill -11 $$", "broke down at a generated kernel: ended by SIGSEGV"),
     "has its gcc's cc1 killed": (
         "echo 'gcc: fatal error: Killed signal terminated program cc1' >&2; exit 1",
-        "broke down at a generated kernel: ended by SIGKILL, perhaps for want of memory:"
+        "refused a generated kernel: exit status 1, perhaps for want of memory:"
         " gcc: fatal error: Killed signal terminated program cc1",
     ),
     "has its clang killed": (
         "echo 'clang: error: unable to execute command: Killed' >&2; exit 254",
-        "broke down at a generated kernel: ended by SIGKILL, perhaps for want of memory:"
+        "refused a generated kernel: exit status 254, perhaps for want of memory:"
         " clang: error: unable to execute command: Killed",
     ),
     "hangs": ("exec sleep 600", "did not compile a kernel within 0.5 s"),
@@ -154,8 +154,6 @@ ASKED = {  # how a compiler is asked to stop -> the lines of its script
     "SIGTERM": "kill -TERM $$",
     "SIGHUP": "kill -HUP $$",
     "a shell around it": "exit 143",
-    "gcc": "echo 'gcc: fatal error: Terminated signal terminated program cc1' >&2; exit 1",
-    "clang": "echo 'clang: error: unable to execute command: Interrupt' >&2; exit 254",
 }
 
 

@@ -134,20 +134,6 @@ def _library(compiler: str, path: Path) -> bytes:
     return data
 
 
-def _compile_anew(work: _Work, text: str, units: Sequence[str]) -> tuple[bytes, dict[Path, bytes]]:
-    """:func:`_compile`, repeated without cached units if it fails with them: a broken compiler may
-    have made them."""
-    cached = [path for part in units if (path := work.cache_path(".o", part)).exists()]
-    try:
-        return _compile(work, text, units)
-    except BuildError:
-        if not cached or work.compiler in _hung:
-            raise
-    for path in cached:
-        path.unlink(missing_ok=True)
-    return _compile(work, text, units)
-
-
 def _call_compiler(work: _Work, calls: Sequence[Sequence[str]]) -> None:
     """Run compiler calls in parallel. Raises BuildError with the compiler's message."""
     compiler, name = work.compiler, work.compiler.version
@@ -227,7 +213,7 @@ def _compile_once(work: _Work, text: str, units: Sequence[str]) -> Path:
     with alone(path), _lock_parts(work, units):
         if stored(path) is not None:
             return path
-        data, objects = _compile_anew(work, text, units)
+        data, objects = _compile(work, text, units)
         for target, content in {**objects, path: data}.items():
             store(target, content)
     return path

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -24,10 +23,6 @@ _LOOK_S = 0.05  # between looks for signals
 _QUOTED = 200  # characters of it in one line of ours
 _REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP")  # ask to stop: nothing is wrong with what was compiled
 _SHELL = 128  # a shell's status for a command that a signal ended: this and the signal
-_DRIVERS = (  # how a driver tells that a signal ended the compiler behind it
-    re.compile(r"(?P<name>[A-Z][A-Za-z ]+) signal terminated program"),  # gcc
-    re.compile(r"unable to execute command: (?P<name>[A-Z][A-Za-z ]+)"),  # clang
-)
 
 
 @dataclass(frozen=True)
@@ -45,15 +40,10 @@ class Called:
 
     @property
     def signal(self) -> str:
-        """The signal that ended the compiler or one behind it, as ``SIGKILL``; empty if none."""
+        """The signal that ended it, or what a shell started, as ``SIGKILL``; empty if none."""
         numbers = {int(number): number.name for number in signal.Signals}
         if self.status < 0:
             return numbers.get(-self.status, f"signal {-self.status}")
-        by_words = {_in_words(number): name for number, name in numbers.items()}
-        for driver in _DRIVERS:
-            match = driver.search(self.err) if self.status else None
-            if match is not None and match["name"].strip() in by_words:
-                return by_words[match["name"].strip()]
         return numbers.get(self.status - _SHELL, "")
 
     @property
@@ -65,7 +55,8 @@ class Called:
     def why(self) -> str:
         """One line: how it ended, and the first line of output that mentions an error."""
         how = f"ended by {self.signal}" if self.signal else f"exit status {self.status}"
-        how += ", perhaps for want of memory" if self.signal == "SIGKILL" else ""
+        killed = self.signal == "SIGKILL" or "Killed" in self.err  # gcc and clang tell of theirs
+        how += ", perhaps for want of memory" if killed else ""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         telling = [line for line in lines if "error" in line.lower()] or lines
         return f"{how}: {telling[0][:_QUOTED]}" if telling else how
@@ -75,10 +66,6 @@ def printable(text: str) -> str:
     """A text without control characters."""
     characters = (c if c.isprintable() or c in "\n\t" else "?" for c in text)
     return "".join(characters).replace("\ufffd", "?")
-
-
-def _in_words(number: int) -> str:
-    return (signal.strsignal(number) or "").partition(":")[0]  # macOS: "Killed: 9"
 
 
 def call(command: Sequence[str], limit_s: float) -> Called:
@@ -135,7 +122,7 @@ class _Processes:
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
-                    env=os.environ | {"LC_ALL": "C"},  # its words are read: see _DRIVERS
+                    env=os.environ | {"LC_ALL": "C"},  # its words are read: see Called
                     start_new_session=True,
                 )
                 self._running.add(process)
