@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from elman.measuring.timing import WARM_UP, Run, sample
 from elman.tuning.contest import without_collection
+from elman.tuning.timing import WARM_UP, Run, sample
 
 SAMPLE_S = 1e-2  # one sample lasts at least about so long: shorter calls are repeated within it
 MOST_ROUNDS = 400

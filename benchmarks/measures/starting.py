@@ -14,8 +14,8 @@ from benchmarks.cases import OURS, Case, Effort, Way
 from benchmarks.programs import Program, program, run_program
 from benchmarks.workloads.custom_cells import find_cell, spec_of
 from elman import compiler
-from elman.measuring.timing import quartiles
 from elman.tuning.choose import choose
+from elman.tuning.timing import quartiles
 
 LIMIT_S = 120.0  # of one fresh process
 _IMPORTS = """\

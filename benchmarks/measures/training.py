@@ -14,9 +14,9 @@ from benchmarks.peers.remote import enter
 from benchmarks.problem import Contestant, Problem, Results, draw_problem
 from benchmarks.timing import time_side_by_side
 from elman.errors import EngineError, VerifyError
-from elman.measuring.timing import quartiles, ratios
 from elman.tuning.agreement import disagreement
 from elman.tuning.machine import Waiting
+from elman.tuning.timing import quartiles, ratios
 
 
 @dataclass

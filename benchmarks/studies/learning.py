@@ -26,7 +26,6 @@ from benchmarks.peers.published import STEPS as PUBLISHED
 from benchmarks.rows import Row, curve, study
 from benchmarks.studies import CELLS, STEP_SIZE, STEP_SIZES, TARGET, WINDOW
 from elman.errors import EngineError, InputError, VerifyError
-from elman.measuring.timing import quartiles
 from elman.train.distributed.launch import launch, rows_of
 from elman.train.loop.config import Config
 from elman.train.loop.optimizer import learning_rate
@@ -35,6 +34,7 @@ from elman.train.loop.task import Data, Task
 from elman.train.tasks.registry import labels_of, task_of
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.text.config import TextConfig
+from elman.tuning.timing import quartiles
 
 SEEDS = (0, 1, 2)
 STEPS, WORD_STEPS = 300, 100

@@ -27,7 +27,7 @@ from benchmarks.table import (
 from benchmarks.worker import PEAK
 from benchmarks.workloads.fitting import FIT
 from elman.errors import InputError, RunError
-from elman.measuring.timing import Quartiles
+from elman.tuning.timing import Quartiles
 
 STEP = Case(
     *("gru 10,1,64", TRAIN, "gru", 10, 1, 64),

@@ -18,7 +18,7 @@ def clock(monkeypatch):
     made.perf_counter = lambda: made.now
     made.sleep = lambda seconds: setattr(made, "now", made.now + seconds)
     monkeypatch.setattr(timing, "time", made)
-    monkeypatch.setattr("elman.measuring.timing.time", made)
+    monkeypatch.setattr("elman.tuning.timing.time", made)
     return made
 
 

@@ -39,7 +39,7 @@ CELLS = [
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch):
     """One thread, so that other tests do not matter; a sample is a call."""
-    monkeypatch.setattr("elman.measuring.timing.SAMPLE_S", 0.0)
+    monkeypatch.setattr("elman.tuning.timing.SAMPLE_S", 0.0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

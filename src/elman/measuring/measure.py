@@ -14,7 +14,6 @@ from elman.checks import check_flag, check_number, check_size, check_text
 from elman.errors import InputError, VerifyError
 from elman.frontend.cell import Cell
 from elman.measuring.plain_loop import Pairing
-from elman.measuring.timing import Quartiles, quartiles, ratios, time_interleaved
 from elman.nn.modules.recurrent import Recurrent
 from elman.nn.records import choices
 from elman.plan.build import program
@@ -22,6 +21,7 @@ from elman.plan.cost import backward_work, forward_work
 from elman.plan.spec import PlanOptions, Spec
 from elman.tuning.agreement import disagreement
 from elman.tuning.machine import Waiting, describe_waiting
+from elman.tuning.timing import Quartiles, quartiles, ratios, time_interleaved
 
 ELMAN, LOOP = "elman", "loop"
 SHORT = 10  # steps over which formulas are compared that amplify rounding

@@ -12,12 +12,12 @@ import torch
 from lightning_fabric import Fabric
 
 import elman.nn
-from elman.measuring.timing import time_interleaved
 from elman.train.loop.config import Config
 from elman.train.loop.layers import refuse_twin
 from elman.train.loop.stepper import Stepper, make_stepper
 from elman.train.loop.task import Data, Task, predictions
 from elman.tuning.machine import Waiting
+from elman.tuning.timing import time_interleaved
 
 ASIDE_SHARE = 0.16  # of the whole time for reading, measuring, comparing, at most …
 ASIDE_S = 30.0  # … so many seconds

@@ -18,7 +18,6 @@ from rich.console import Console
 import elman.nn
 from elman.errors import RunError
 from elman.extras import require
-from elman.measuring.timing import time_interleaved
 from elman.train.distributed.launch import (
     Attempt,
     check_agreement,
@@ -55,6 +54,7 @@ from elman.train.run.record import read_record
 from elman.train.run.stored import DamageError, decode
 from elman.train.tasks.registry import labels_of, task_of
 from elman.tuning.machine import cores, processor
+from elman.tuning.timing import time_interleaved
 from elman.version import __version__
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from elman.measuring import timing
-from elman.measuring.timing import Quartiles, quartiles, ratios, time_interleaved
+from elman.tuning import timing
+from elman.tuning.timing import Quartiles, quartiles, ratios, time_interleaved
 
 
 @pytest.fixture
