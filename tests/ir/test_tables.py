@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any
 
 import pytest
 
 from elman import compiler, ops
 from elman.autodiff.rules import VJP
-from elman.engines.c.ops import SPELL
+from elman.engines.c.ops import GROUPED, REDUCE, SPELL
 from elman.engines.triton.ops import SPELL as TRITON
 from elman.frontend.cell import Cell, cell
 from elman.ir.build import Builder
 from elman.ir.evaluate import MEANING
 from elman.ir.graph import Node, walk
-from elman.ir.ops import COMPARISONS, OPS, STAND_INS, STEPS, TRANSCENDENTAL
+from elman.ir.ops import COMPARISONS, OPS, REDUCTIONS, STAND_INS, STEPS, TRANSCENDENTAL
 from elman.passes.canonical import canonical
 
 LEAVES = {op.name for op in OPS.values() if op.kind == "leaf"}
@@ -41,6 +42,13 @@ def test_every_canonical_op_is_spelled():
     pointwise = {op.name for op in OPS.values() if op.kind == "pointwise"}
     assert SPELL.keys() == TRITON.keys() == pointwise - WRITTEN - {"lin"}
     assert OPS.keys() - LEAVES - WRITTEN - _MOVED - SPELL.keys() == STRUCTURAL
+
+
+def test_every_reduction_is_spelled():
+    """Of all units and of groups, in C and in Triton."""
+    library = files("elman.engines.triton").joinpath("library.py").read_text()
+    assert REDUCE.keys() == GROUPED.keys() == set(REDUCTIONS)
+    assert [name for name in REDUCTIONS if f"def group_{name}(" not in library] == []
 
 
 def test_spellings_take_as_many_operands_as_ops_do():

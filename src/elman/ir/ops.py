@@ -115,6 +115,8 @@ _TABLE = (
 
 OPS: dict[str, Op] = {op.name: op for op in _TABLE}
 POINTWISE = {op.name: op for op in _TABLE if op.kind == "pointwise"}
+# over all units of their arguments, or over groups of them
+REDUCTIONS = tuple(op.name for op in _TABLE if op.kind == "reduce" and op.arity is None)
 SUMS = ("lin", "add", "sub", "neg")  # of which the canonical form leaves ``lin``
 
 

@@ -23,9 +23,17 @@ SPELL: dict[str, str] = {
     "uniform": "v_uniform({0}, {1}, u, {stream}u)",
 }
 
-
+# over all units of some arrays: {of} are these and their number, {n} all their units, {mean} the
+# mean of them
+REDUCE: dict[str, str] = {
+    "sum": "sum_of({of})",
+    "mean": "sum_of({of}) / {n}",
+    "var": "square_of({of}, {mean}) / {n}",
+    "amax": "max_of({of})",
+    "argmax": "place_of({of})",
+}
 # over groups of units; the names of functions in groups.h
-_GROUPED = {
+GROUPED = {
     "sum": "sums_of",
     "mean": "means_of",
     "var": "squares_of",
@@ -65,20 +73,14 @@ def spell_reduce(op: str, arrays: list[tuple[str, int]], mean: str = "") -> str:
     """A reduction over the units of some arrays, all that they have together: a scalar.
 
     Args:
-        op: ``sum``, ``mean``, ``var``, ``amax`` or ``argmax``.
+        op: one of ``REDUCTIONS``.
         arrays: C text of an address, and units.
         mean: C text of the arrays' mean where it is at hand already, for ``var``.
     """
     units = ", ".join(f"{{{address}, {count}}}" for address, count in arrays)
-    arguments = f"(Units[]){{{units}}}, {len(arrays)}"
-    if op in ("amax", "argmax"):
-        return f"{'max_of' if op == 'amax' else 'place_of'}({arguments})"
-    total = number(float(sum(count for _, count in arrays)))
-    if op == "sum":
-        return f"sum_of({arguments})"
-    if op == "mean":
-        return f"sum_of({arguments}) / {total}"
-    return f"square_of({arguments}, {mean or f'sum_of({arguments}) / {total}'}) / {total}"
+    of = f"(Units[]){{{units}}}, {len(arrays)}"
+    n = number(float(sum(count for _, count in arrays)))
+    return REDUCE[op].format(of=of, n=n, mean=mean or REDUCE["mean"].format(of=of, n=n))
 
 
 def spell_across(value: Across, address: str) -> str:
@@ -88,4 +90,4 @@ def spell_across(value: Across, address: str) -> str:
     arguments = f"{address}, u, {value.groups}, {value.width}"
     if value.name == "one_hot":
         return f"one_hot_of({arguments}, {value.shift})"
-    return f"{_GROUPED.get(value.name, 'spread_of')}({arguments})"
+    return f"{'spread_of' if value.name == 'spread' else GROUPED[value.name]}({arguments})"

@@ -264,6 +264,7 @@ class Printer(ABC):
         total = " + ".join(f"tl.sum({only(*of)}, 0)" for of in wide)
         if value.name == "sum":
             return f"({total})[None, :]"
+        assert value.name in ("mean", "var"), value.name
         share = number(1.0 / sum(sizes))
         mean = f"(({total}) * {share})[None, :]"
         if value.name == "mean":

@@ -176,6 +176,7 @@ class Writer:
         wide = [entry for entry in entries for _ in range(width)]
         if node.op == "spread":
             return wide
+        assert node.op == "one_hot", node.op
         before = dim_size(node.data, self.sizes)
         return [
             self._named(
@@ -235,6 +236,7 @@ class Writer:
             return self._named(largest([operand(entry, wide=True) for entry in entries]), entries)
         if node.op == "argmax":
             return self._first(entries)
+        assert node.op in ("sum", "mean", "var"), node.op
         share = 1.0 if node.op == "sum" else 1.0 / len(entries)
         total = self._sum([(share, entry) for entry in entries])
         if node.op != "var":
