@@ -38,6 +38,8 @@ from elman.lowered.types import (
 
 Form = Literal["rows", "columns", "matrix"]  # of a block: [units, 1], [1, units], [rows, columns]
 VECTORS: tuple[Axis, Axis] = ("rows", "columns")
+# reductions of matrices, and what reads other units of one, that are printed here
+OF_MATRICES = ("sum", "mean", "fold", "swapaxes")
 AGAIN = "again"  # names what is of a step that is computed again
 _INDEX = {"rows": ":, None", "columns": "None, :"}
 _AT_HAND = (Space.LOCAL, Space.SUMMED, Space.REPLAYED)
@@ -337,7 +339,7 @@ class MatrixBlocks(Loop):
         return super().name(value)
 
     def _reduced(self, value: Reduce) -> str:
-        if value.name in ("sum", "mean"):
+        if value.name in OF_MATRICES:
             sums = [f"tl.sum({self._all_of(column)})" for column in value.columns]
             total = f"{' + '.join(sums)} + tl.zeros([1, 1], tl.float32)"
             share = number(1.0 / sum(column.units for column in value.columns))

@@ -9,16 +9,18 @@ from weakref import WeakKeyDictionary
 
 from elman.engines.triton import limits
 from elman.engines.triton.layout import TritonLayout, padded, power_of_2
-from elman.engines.triton.matrix_blocks import VECTORS
+from elman.engines.triton.matrix_blocks import OF_MATRICES, VECTORS
 from elman.engines.triton.matrix_loop import MatrixLoop
 from elman.engines.triton.schedule import TritonSchedule
+from elman.ir.ops import OPS
 from elman.ir.types import axes_of, is_matrix
 from elman.lowered.types import Axis
 from elman.plan.build import output_is_state
 from elman.plan.program import Program, Sweep
 
 Fact = TypeVar("Fact")
-_REFUSED = ("roll", "cumsum", "uniform", "amax", "argmax", "var")  # of matrices
+_OVER_UNITS = {op.name for op in OPS.values() if op.kind in ("reduce", "scan")}
+_REFUSED = {"uniform"} | _OVER_UNITS.difference(OF_MATRICES)
 
 
 def _cached(of: Callable[[Program], Fact]) -> Callable[[Program], Fact]:
