@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from elman.engines.stand_ins import ClipGradient, Surrogate
-from elman.ir.ops import POINTWISE
+from elman.ir.ops import POINTWISE, REDUCTIONS
 
 
 class Arrays:
@@ -61,24 +61,9 @@ class Arrays:
         return tuple(tensor.expand(*lead, tensor.shape[-1]) for tensor in tensors)
 
     @staticmethod
-    def sum(v: Tensor) -> Tensor:
-        """Over the last axis."""
-        return v.sum(-1)
-
-    @staticmethod
-    def mean(v: Tensor) -> Tensor:
-        """Over the last axis."""
-        return v.mean(-1)
-
-    @staticmethod
     def var(v: Tensor) -> Tensor:
         """Over the last axis, divided by n; torch warns of no samples."""
         return v.var(-1, correction=0) if v.numel() else v.sum(-1)
-
-    @staticmethod
-    def amax(v: Tensor) -> Tensor:
-        """The largest of the last axis."""
-        return v.amax(-1)
 
     @staticmethod
     def argmax(v: Tensor) -> Tensor:
@@ -117,6 +102,14 @@ class Arrays:
     softplus = staticmethod(functional.softplus)
 
 
+def _over_last_axis(name: str) -> Callable[[Tensor], Tensor]:
+    function = getattr(torch, name)
+    return lambda v: function(v, -1)
+
+
+for _name in REDUCTIONS:
+    if not hasattr(Arrays, _name):
+        setattr(Arrays, _name, staticmethod(_over_last_axis(_name)))
 for _name in ("swapaxes", "broadcast_to", *POINTWISE):  # torch's functions of these names
     if not hasattr(Arrays, _name) and hasattr(torch, _name):
         setattr(Arrays, _name, staticmethod(getattr(torch, _name)))
