@@ -21,7 +21,7 @@ BEFORE, STEP, AFTER = 0, 1, 2
 
 _BEFORE_OPS = re.compile(r"\b(sigmoid|minimum|maximum)\b")
 _SIGNS = {"mul": "×", "div": "÷", "lin": "+"}
-_REDUCED = {
+_REDUCED = {  # what flows back through a reduction; of others it says their name
     "sum": "broadcast",
     "fold": "to every row",
     "mean": "÷ n",
@@ -175,7 +175,7 @@ class _Collector:
             if inside:
                 mark.back, mark.reads = _bare(factor) or "1", red
         if reduced:
-            mark.back = _REDUCED[value.op]
+            mark.back = _REDUCED.get(value.op, "")
             mark.reads = bool(self._activations(part for part in rows if part is not None))
         self._backward(mark, value)
         self.canvas.marks[key] = mark
