@@ -26,11 +26,6 @@ INLINE V one_hot_of(const T *p, long u, long groups, long width, long before) {
         }                                                                                              \
         return x;                                                                                      \
     }
-GROUPED(sums_of, sum_of(&own, 1))
-GROUPED(means_of, sum_of(&own, 1) / (T)width)
-GROUPED(squares_of, square_of(&own, 1, sum_of(&own, 1) / (T)width) / (T)width)
-GROUPED(maxima_of, max_of(&own, 1))
-GROUPED(places_of, place_of(&own, 1))
 /* sums of the first of n units to each of those from u on, and of each of them to the last of all */
 INLINE V sums_to(const T *p, long u, long n) {
     const Units before = {p, u};

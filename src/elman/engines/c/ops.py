@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elman.ir.ops import spell_calls
+from elman.ir.ops import REDUCTIONS, spell_calls
 from elman.lowered.types import Across
 
 SPELL: dict[str, str] = {
@@ -23,22 +23,12 @@ SPELL: dict[str, str] = {
     "uniform": "v_uniform({0}, {1}, u, {stream}u)",
 }
 
-# over all units of some arrays: {of} are these and their number, {n} all their units, {mean} the
-# mean of them
+# over all units of some arrays, by functions of reductions.h: {of} are the arrays and their number,
+# {n} all their units, {mean} the mean of them
 REDUCE: dict[str, str] = {
-    "sum": "sum_of({of})",
+    **{name: f"{name}_of({{of}})" for name in REDUCTIONS},
     "mean": "sum_of({of}) / {n}",
     "var": "square_of({of}, {mean}) / {n}",
-    "amax": "max_of({of})",
-    "argmax": "place_of({of})",
-}
-# over groups of units; the names of functions in groups.h
-GROUPED = {
-    "sum": "sums_of",
-    "mean": "means_of",
-    "var": "squares_of",
-    "amax": "maxima_of",
-    "argmax": "places_of",
 }
 
 
@@ -79,8 +69,17 @@ def spell_reduce(op: str, arrays: list[tuple[str, int]], mean: str = "") -> str:
     """
     units = ", ".join(f"{{{address}, {count}}}" for address, count in arrays)
     of = f"(Units[]){{{units}}}, {len(arrays)}"
-    n = number(float(sum(count for _, count in arrays)))
+    return _reduction(op, of, number(float(sum(count for _, count in arrays))), mean)
+
+
+def _reduction(op: str, of: str, n: str, mean: str = "") -> str:
     return REDUCE[op].format(of=of, n=n, mean=mean or REDUCE["mean"].format(of=of, n=n))
+
+
+def grouped_reductions() -> str:
+    """A function for each reduction of groups of units, by a macro of groups.h."""
+    texts = {op: _reduction(op, "&own, 1", "(T)width") for op in REDUCTIONS}
+    return "".join(f"GROUPED({op}_of_groups, {text})\n" for op, text in texts.items())
 
 
 def spell_across(value: Across, address: str) -> str:
@@ -88,6 +87,7 @@ def spell_across(value: Across, address: str) -> str:
     if value.name == "cumsum":
         return f"sums_{'from' if value.reverse else 'to'}({address}, u, {value.width})"
     arguments = f"{address}, u, {value.groups}, {value.width}"
-    if value.name == "one_hot":
-        return f"one_hot_of({arguments}, {value.shift})"
-    return f"{'spread_of' if value.name == 'spread' else GROUPED[value.name]}({arguments})"
+    if value.name in REDUCE:
+        return f"{value.name}_of_groups({arguments})"
+    shift = f", {value.shift}" if value.name == "one_hot" else ""
+    return f"{value.name}_of({arguments}{shift})"

@@ -26,7 +26,7 @@ SHARED T square_of(const Units *arrays, long count, T mean) {
     }
     return total_of(even + odd) + rest;
 }
-SHARED T max_of(const Units *arrays, long count) {
+SHARED T amax_of(const Units *arrays, long count) {
     T best = -(T)INFINITY;
     for (long i = 0; i < count; i++) {
         const T *p = arrays[i].p;
@@ -35,7 +35,7 @@ SHARED T max_of(const Units *arrays, long count) {
     return best;
 }
 /* the number of the first that is largest, counted over all arrays; NaN is the largest */
-SHARED T place_of(const Units *arrays, long count) {
+SHARED T argmax_of(const Units *arrays, long count) {
     T best = 0;
     long place = 0, at = 0;
     for (long i = 0; i < count; i++) {

@@ -75,12 +75,7 @@ SHARED V v_erf(V x);
 SHARED V v_atan(V x);
 SHARED V v_pow(V x, V y);
 SHARED V v_remainder(V x, V y);
-/* reductions over the units of some arrays */
-typedef struct { const T *p; long n; } Units;
-SHARED T sum_of(const Units *arrays, long count);
-SHARED T square_of(const Units *arrays, long count, T mean);
-SHARED T max_of(const Units *arrays, long count);
-SHARED T place_of(const Units *arrays, long count);
+typedef struct { const T *p; long n; } Units; /* reductions are over those of some arrays */
 
 /* products with weights as they lie, for calls of so few rows that packing would cost more than it gains */
 SHARED void dots(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc);

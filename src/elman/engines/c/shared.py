@@ -3,12 +3,14 @@ are compiled once and linked into each."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
 from elman.engines.c.gathering import picked_halves, picked_rows
 from elman.engines.c.isa import Isa
+from elman.engines.c.ops import grouped_reductions
 from elman.engines.c.tiles import (
     WIDEST,
     alternating,
@@ -41,10 +43,21 @@ def _vectors(isa: Isa, dtype: str) -> str:
     return "\n".join([*lines, file("vectors.h")])
 
 
+def _reductions() -> str:
+    """Declarations of what reductions.h defines."""
+    heads = re.findall(r"^(SHARED T .*) {$", file("reductions.h"), re.MULTILINE)
+    return "\n".join(f"{declared};" for declared in heads)
+
+
+def groups() -> str:
+    """Vectors of what reads other units than their own."""
+    return file("groups.h") + grouped_reductions()
+
+
 @cache
 def head(isa: Isa, dtype: str) -> str:
     """Head of a text that is linked with :func:`runtime`: vectors, workers, functions."""
-    texts = [_vectors(isa, dtype), *map(file, ("runtime.h", "functions.h", "groups.h"))]
+    texts = [_vectors(isa, dtype), file("runtime.h"), _reductions(), file("functions.h"), groups()]
     return "\n".join([*texts, file("pairs.h")] if isa.pairs else texts)
 
 

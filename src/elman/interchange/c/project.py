@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.engines.c.shared import file
+from elman.engines.c.shared import file, groups
 from elman.escaping import c_comment, c_names
 from elman.interchange.c.step import MOST_LANES, LayerText, tile_matrix
 from elman.ir.types import shape_size
@@ -31,7 +31,7 @@ _CAPITALS = ("H", "Y")  # suffixes that the header defines: NAME_H, NAME_Y
 
 def shared_texts() -> list[str]:
     """C texts that all projects share."""
-    engine = [file(f"{name}.h") for name in ("functions", "reductions", "groups")]
+    engine = [file("functions.h"), file("reductions.h"), groups()]
     return [read_text_file("portable.h"), read_text_file("mathematics.h"), *engine]
 
 
@@ -243,7 +243,7 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             file("functions.h"),
             read_text_file("mathematics.h"),
             file("reductions.h"),
-            file("groups.h"),
+            groups(),
             *([file("matrices.h"), read_text_file("multiply.h")] if matrices else []),
             *(self._layer(index, layer) for index, layer in enumerate(self.layers)),
             f"long {name}_bytes(void) {{ return (long)sizeof({name}_state); }}",
