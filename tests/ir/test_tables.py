@@ -12,6 +12,7 @@ from elman import compiler, ops
 from elman.autodiff.rules import VJP
 from elman.engines.c.ops import REDUCE, SPELL
 from elman.engines.c.shared import file
+from elman.engines.triton.ops import FOLDS
 from elman.engines.triton.ops import SPELL as TRITON
 from elman.frontend.cell import Cell, cell
 from elman.ir.build import Builder
@@ -47,12 +48,13 @@ def test_every_canonical_op_is_spelled():
 
 
 def test_every_reduction_is_spelled():
-    """By functions in C and in Triton."""
+    """By functions in C; in Triton as a fold or made of folds, and by a function of groups."""
     library = files("elman.engines.triton").joinpath("library.py").read_text()
     assert REDUCE.keys() == set(REDUCTIONS)
     functions = {text.partition("(")[0] for text in REDUCE.values()}
     heads = re.findall(r"^SHARED T (\w+)\(const Units ", file("reductions.h"), re.MULTILINE)
     assert set(heads) == functions
+    assert FOLDS.keys() | {"mean", "var", "argmax"} == set(REDUCTIONS)
     assert [name for name in REDUCTIONS if f"def group_{name}(" not in library] == []
 
 

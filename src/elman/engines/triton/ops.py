@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
 
 from elman.ir.ops import spell_calls
 
@@ -39,6 +41,30 @@ SPELL: dict[str, str] = {
 }
 
 
+class Fold(NamedTuple):
+    """A reduction that joins two values at a time.
+
+    Attributes:
+        call: the function that folds a block along an axis.
+        neutral: the number that changes nothing, for padding.
+        joined: text of two values as one.
+    """
+
+    call: str
+    neutral: float
+    joined: str
+
+    def join(self, values: Sequence[str]) -> str:
+        """Text of some values as one."""
+        return reduce(self.joined.format, values)
+
+
+FOLDS = {  # mean, var and argmax are made of these
+    "sum": Fold("tl.sum", 0.0, "{0} + {1}"),
+    "amax": Fold("lib.amax", -math.inf, SPELL["maximum"]),  # NaN where there is one
+}
+
+
 def spell(op: str, args: Sequence[str], unit: str = "", stream: int = 0) -> str:
     """An elementwise op; ``unit``: the units [units, 1] of its block."""
     return SPELL[op].format(*args, unit=unit, stream=stream)
@@ -69,11 +95,3 @@ def spell_sum(coefs: Sequence[float], bias: float, terms: Sequence[str]) -> str:
     if bias and text:
         text = f"{text} + {number(bias)}"
     return text or block(bias)
-
-
-def largest(blocks: Sequence[str]) -> str:
-    """The largest of some blocks, unit by unit; NaN where there is one."""
-    result, *others = blocks
-    for other in others:
-        result = spell("maximum", [result, other])
-    return result

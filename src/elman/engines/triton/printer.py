@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Sequence
 
 from elman.engines.triton.layout import TritonLayout, padded, power_of_2
-from elman.engines.triton.ops import block, largest, number, spell, spell_sum
+from elman.engines.triton.ops import FOLDS, block, number, spell, spell_sum
 from elman.lowered.types import (
     Acc,
     Access,
@@ -258,15 +258,11 @@ class Printer(ABC):
         sizes = [column.units for column in value.columns]
         if value.name == "argmax":
             return self._first([units for units, _ in wide], sizes)
-        if value.name == "amax":
-            maxima = [f"lib.amax({only(*of, '-inf')}, 0)" for of in wide]
-            return f"({largest(maxima)})[None, :]"
-        total = " + ".join(f"tl.sum({only(*of)}, 0)" for of in wide)
-        if value.name == "sum":
-            return f"({total})[None, :]"
+        if value.name in FOLDS:
+            return f"({_folded(value.name, wide)})[None, :]"
         assert value.name in ("mean", "var"), value.name
         share = number(1.0 / sum(sizes))
-        mean = f"(({total}) * {share})[None, :]"
+        mean = f"(({_folded('sum', wide)}) * {share})[None, :]"
         if value.name == "mean":
             return mean
         middle = self.define(mean) if value.mean is None else self.name(value.mean)
@@ -282,7 +278,7 @@ class Printer(ABC):
             f"{_grouped('argmax', units, 1, size)} + {sum(sizes[:k])}.0"
             for k, (units, size) in enumerate(columns)
         ]
-        place, top = places[-1], largest(best)
+        place, top = places[-1], FOLDS["amax"].join(best)
         for largest_unit, earlier in zip(best[-2::-1], places[-2::-1], strict=True):
             is_first = f"({largest_unit} == {top}) | ({largest_unit} != {largest_unit})"
             place = f"tl.where({is_first}, {earlier}, {place})"
@@ -300,18 +296,21 @@ def overlap(one: Access, other: Access) -> bool:
     return same_rows and second.offset < first.offset + first.units
 
 
+def _folded(op: str, wide: Sequence[tuple[str, str]]) -> str:
+    """A fold of some blocks, each with its mask, along their units: [samples]."""
+    call, neutral, _ = FOLDS[op]
+    return FOLDS[op].join([f"{call}({only(*of, neutral)}, 0)" for of in wide])
+
+
 def _grouped(op: str, units: str, groups: int, width: int) -> str:
     """A reduction within groups of so many units."""
     padding = padded(width) if groups == 1 else power_of_2(width)
     return f"lib.group_{op}({units}, {groups}, {padding}, {width})"
 
 
-def only(units: str, mask: str, padding: str = "0.0") -> str:
+def only(units: str, mask: str, padding: float = 0.0) -> str:
     """A block with its padding replaced."""
-    if not mask:
-        return units
-    padding = padding if padding == "0.0" else f'float("{padding}")'
-    return f"tl.where({mask}, {units}, {padding})"
+    return f"tl.where({mask}, {units}, {number(padding)})" if mask else units
 
 
 def with_heads(arrays: Collection[str], axis: int) -> tuple[list[str], list[str]]:

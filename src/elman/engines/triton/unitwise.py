@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from elman.engines.triton.ops import block, largest, number, spell, spell_sum
+from elman.engines.triton.ops import FOLDS, block, number, spell, spell_sum
 from elman.ir.graph import Node, Rate, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import loop_invariant
@@ -232,11 +232,11 @@ class Writer:
         return self._named(spell(node.op, [operand(arg, wide=True) for arg in args]), args)
 
     def _reduced(self, node: Node, entries: list[Entry]) -> Entry:
-        if node.op == "amax":
-            return self._named(largest([operand(entry, wide=True) for entry in entries]), entries)
         if node.op == "argmax":
             return self._first(entries)
-        assert node.op in ("sum", "mean", "var"), node.op
+        if node.op not in ("sum", "mean", "var"):
+            joined = FOLDS[node.op].join([operand(entry, wide=True) for entry in entries])
+            return self._named(joined, entries)
         share = 1.0 if node.op == "sum" else 1.0 / len(entries)
         total = self._sum([(share, entry) for entry in entries])
         if node.op != "var":
