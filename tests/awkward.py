@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from elman import ops
 from elman.frontend.cell import Cell, cell
+from functions_of_one import AUTHORS, torchs
 from helpers import Case, Sizes, random_case
 
 F64 = torch.float64
@@ -45,15 +46,8 @@ def formula(text: str) -> Formula:
 
 
 SINGLE: dict[str, tuple[Formula, Formula]] = {  # in the cell's language, and in torch's
-    **{
-        name: (getattr(ops, name), getattr(torch, name))
-        for name in ("tanh", "sigmoid", "relu", "exp", "log", "sqrt", "abs", "sin", "cos", "erf")
-        + ("atan", "asinh", "expm1", "floor", "round")
-    },
-    **{
-        name: (getattr(ops, name), getattr(functional, name))
-        for name in ("silu", "softplus", "leaky_relu")
-    },
+    **{name: (getattr(ops, name), torchs(name)) for name in AUTHORS},
+    **{name: (getattr(ops, name), getattr(functional, name)) for name in ("silu", "leaky_relu")},
     "gelu": (ops.gelu, functional.gelu),
     "leaky_relu, slope": (
         lambda v: ops.leaky_relu(v, 0.2),

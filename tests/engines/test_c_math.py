@@ -21,6 +21,7 @@ from elman.ir.draws import BITS, SCALE, drawn, stream
 from elman.ir.ops import STAND_INS
 from elman.plan.build import program
 from elman.plan.spec import Spec
+from functions_of_one import FUNCTIONS, torchs
 
 pytestmark = pytest.mark.usefixtures("as_users")  # what is rounded
 
@@ -208,17 +209,13 @@ def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.remainder(a, b)
 
 
-NAMED = "tanh sigmoid relu exp log sqrt abs sign sin cos erf atan asinh expm1 floor round pow mul"
-NAMED += " div minimum maximum lt le gt ge eq ne"
-TORCH = {name: getattr(torch, name) for name in NAMED.split()} | {  # op -> torch's own
-    "softplus": torch.nn.functional.softplus,
+OF_TWO = "pow mul div minimum maximum lt le gt ge eq ne"
+TORCH = {name: torchs(name) for name in (*FUNCTIONS, *OF_TWO.split())} | {  # op -> torch's own
     "remainder": lambda a, b: torch.from_numpy(_remainder(a.numpy(), b.numpy())),
     "stop": torch.clone,
 }
-ROUNDED = ("tanh", "sigmoid", "exp", "log", "sqrt", "sin", "cos", "erf", "softplus")
-ROUNDED += ("atan", "asinh", "expm1", "pow")
-ZEROS = ("tanh", "sqrt", "abs", "sin", "erf", "stop", "mul", "div")  # the sign of 0 is torch's too
-ZEROS += ("atan", "asinh", "expm1", "floor", "round")
+ROUNDED = {"pow"} | {name for name, of in FUNCTIONS.items() if of.rounded}
+ZEROS = {"stop", "mul", "div"} | {name for name, of in FUNCTIONS.items() if of.keeps_zero}
 
 
 def agree(name: str, got: np.ndarray, want: torch.Tensor) -> None:

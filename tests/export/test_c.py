@@ -21,6 +21,7 @@ from elman.errors import InputError, RunError
 from elman.export import to_c
 from elman.interchange.c.step import tile_matrix
 from elman.interchange.weights.state_dict import load_weights, read_state_dict
+from functions_of_one import FUNCTIONS, torchs
 from helpers import forced
 from kernels import cell_from
 from library_sizes import DIMS
@@ -271,11 +272,9 @@ def test_residual_is_of_the_first_output(tmp_path):
 def test_mathematics(tmp_path):
     """Functions of a C library, over their whole range, with special values."""
     text = tmp_path / "all.c"
-    names = ("exp", "tanh", "sigmoid", "log", "sqrt", "sin", "cos", "erf")
-    names += ("softplus", "abs", "sign")
     to_c(elman.RNN(2, 2), tmp_path)
     code = (tmp_path / "model.c").read_text()
-    for name in names:
+    for name in FUNCTIONS:
         code += f"void all_{name}(const float *x, float *y, long n) {{\n"
         code += (
             f"    for (long u = 0; u < n; u += LANES) stn(y, u, n, v_{name}(ldn(x, u, n)));\n}}\n"
@@ -286,12 +285,12 @@ def test_mathematics(tmp_path):
     x = torch.cat([torch.tensor(special), grid, grid / 90, 10 ** (grid / 3), grid * 50])
     for lanes in (1, 8):
         own = library(tmp_path, "all", lanes, f"-I{tmp_path}")
-        for name in names:
+        for name in FUNCTIONS:
             given = x[(x.abs() < 8000) | ~x.isfinite()] if name in ("sin", "cos") else x
             y = torch.zeros_like(given)
             at = [ctypes.c_void_p(v.data_ptr()) for v in (given, y)]
             getattr(own, f"all_{name}")(*at, ctypes.c_long(len(y)))
-            want = {"softplus": torch.nn.functional.softplus}.get(name) or getattr(torch, name)
+            want = torchs(name)
             tight = {"sin": 2e-6, "cos": 2e-6, "erf": 3e-7}.get(name, 1e-37)
             torch.testing.assert_close(
                 y, want(given.double()).float(), rtol=3e-6, atol=tight, equal_nan=True

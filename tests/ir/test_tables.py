@@ -20,6 +20,7 @@ from elman.ir.evaluate import MEANING
 from elman.ir.graph import Node, walk
 from elman.ir.ops import COMPARISONS, OPS, REDUCTIONS, STAND_INS, STEPS, TRANSCENDENTAL
 from elman.passes.canonical import canonical
+from functions_of_one import FUNCTIONS
 
 LEAVES = {op.name for op in OPS.values() if op.kind == "leaf"}
 WRITTEN = {"add", "sub", "neg"}  # only before the canonical form: a sum with coefficients after it
@@ -56,6 +57,12 @@ def test_every_reduction_is_spelled():
     assert set(heads) == functions
     assert FOLDS.keys() | {"mean", "var", "argmax"} == set(REDUCTIONS)
     assert [name for name in REDUCTIONS if f"def group_{name}(" not in library] == []
+
+
+def test_every_function_of_one_value_is_tested():
+    """By the tests that read the table of functions."""
+    single = {op.name for op in OPS.values() if op.kind == "pointwise" and op.arity == 1}
+    assert FUNCTIONS.keys() == single - {"neg", "stop"}
 
 
 def test_spellings_take_as_many_operands_as_ops_do():
