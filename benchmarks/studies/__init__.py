@@ -11,7 +11,7 @@ from benchmarks.cases import Case, Effort, Way
 CELLS = ("gru_before", "gru")  # the reset gate before and after the recurrent product
 TARGET = 3.0  # bits per character: above a trigram's, far below the alphabet's
 WINDOW, STEP_SIZE = 512.0, 1 / 16  # samples that momentum remembers; learning rate per sample
-STEP_SIZES = (STEP_SIZE, 1 / 8, 1 / 4)  # of which the best is chosen, behind a warm-up
+STEP_SIZES = (1 / 32, STEP_SIZE, 1 / 8)  # of which the best is chosen, behind a warm-up
 
 
 @dataclass(frozen=True)

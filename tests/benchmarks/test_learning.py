@@ -155,7 +155,7 @@ def test_samples_to_a_loss(monkeypatch):
     assert result["each"] == [32, None, 40]
     assert result["samples"] == 40
     assert "32, none, 40 (of 72 at most)" in result["told"]
-    assert result["warm"] == {"0.0625": [16] * 3, "0.125": [16] * 3, "0.25": [16] * 3}
+    assert result["warm"] == {"0.03125": [16] * 3, "0.0625": [16] * 3, "0.125": [16] * 3}
 
 
 def test_deeper_stacks_have_to_learn_as_well_as_one_layer():
