@@ -38,7 +38,10 @@ def record(file: Path) -> None:
         setattr(owner, name, noting)
 
     def c(_: Any, made: Any, job: Any, program: Any, blocks: Any = None, timed: bool = False):
-        write(f"c {made.isa.name} {key_of(job)} {blocks} {timed=}", made.emitter.text())
+        write(
+            f"c {made.isa.name} {key_of(job)} {blocks and blocks.name} {timed=}",
+            made.emitter.text(),
+        )
 
     def compiled(_: Any, text: str, isa: Any, units: Any = ()) -> None:
         for part in (text, *units):

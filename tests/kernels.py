@@ -15,7 +15,7 @@ from elman.frontend.cell import Cell
 from elman.ir.types import names_in
 from elman.plan.build import program
 from elman.plan.prices import Prices
-from elman.plan.schedule import SPLITS, Blocks, Bound
+from elman.plan.schedule import SPLITS, USUAL_BLOCKS, Blocks, Bound
 from helpers import GRADIENT, VALUE, Case, Sizes, need, random_case, run
 from random_cells import Drawn
 from specs import spec_of
@@ -24,7 +24,7 @@ _kernels: dict[object, CKernel] = {}
 
 
 def c_kernel(
-    case: Case, *, prices: Prices = PRICES, blocks: Blocks | None = None, **options: Any
+    case: Case, *, prices: Prices = PRICES, blocks: Blocks = USUAL_BLOCKS, **options: Any
 ) -> CKernel:
     """The kernel of engine c for a case, made once; ``options`` override fields of Spec."""
     wants = frozenset((*case.inputs, *case.weights))

@@ -10,7 +10,8 @@ import torch
 
 from calls import call
 from elman import cells
-from helpers import AWKWARD, Case, assert_all_same, oracle, random_case
+from elman.engines.c.engine import ENGINE
+from helpers import AWKWARD, Case, assert_all_same, job_of, need_engine, oracle, random_case
 from kernels import c_kernel, scheduled
 from unseen import UNSEEN
 
@@ -43,6 +44,19 @@ def agree(monkeypatch, kernel, case: Case):
         with monkeypatch.context() as patch:
             scheduled(patch, kernel, *schedule)
             assert_all_same(call(kernel, case), want, case.dtype, case.T)
+
+
+@pytest.mark.parametrize("name", ["units/384/rows-3/k-4", "batch/batched_rows-2"])
+def test_blocks_that_a_schedule_names(name):
+    """They are compiled into a text of their own, that all its schedules share."""
+    need_engine("c")
+    case = middle(cells.gru)
+    job = job_of(case)
+    kernel, usual = ENGINE.compile(job, name), ENGINE.compile(job, name.partition("/")[0])
+    assert kernel.describe()["schedule"] == name
+    assert {each.fingerprint() for each in kernel.stressed()} == {kernel.fingerprint()}
+    assert kernel.fingerprint() == ENGINE.compile(job, name).fingerprint() != usual.fingerprint()
+    assert_all_same(call(kernel, case), oracle(case), F64, case.T)
 
 
 @pytest.mark.parametrize(

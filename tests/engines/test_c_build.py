@@ -277,7 +277,7 @@ def test_leftovers_of_killed_processes(empty_cache, counted):
 def kernel_by(cc: str, monkeypatch, case) -> CKernel:
     monkeypatch.setenv("ELMAN_CC", cc)
     job = job_of(case)
-    return CKernel(job, program(job.pair, job.spec, PRICES), "")
+    return CKernel(job, program(job.pair, job.spec, PRICES))
 
 
 OTHERS = {
@@ -308,7 +308,7 @@ def test_plain_vectors(dtype, monkeypatch):
     case = random_case(three_states, UNSEEN[three_states], 1, dtype)
     monkeypatch.setenv("ELMAN_ISA", "scalar")
     job = job_of(case)
-    kernel = CKernel(job, program(job.pair, job.spec, PRICES), "")
+    kernel = CKernel(job, program(job.pair, job.spec, PRICES))
     assert kernel.describe()["isa"] == "scalar"
     assert_all_same(call(kernel, case), oracle(case), dtype, case.T)
 
@@ -321,7 +321,7 @@ def test_instruction_sets_that_there_are_not(monkeypatch):
         detect()
     monkeypatch.setenv("ELMAN_ISA", "neon" if detect_machine() == "x86" else "avx2")
     with pytest.raises(EngineError, match=r"but this machine has .*scalar"):
-        CKernel(job, program(job.pair, job.spec, PRICES), "")
+        CKernel(job, program(job.pair, job.spec, PRICES))
 
 
 def detect_machine() -> str:

@@ -17,7 +17,7 @@ from elman.engines.c.kernel import CKernel
 from elman.engines.call import Call
 from elman.frontend.cell import Cell
 from elman.ops import tanh
-from elman.plan.schedule import Schedule
+from elman.plan.schedule import Division
 from elman.plan.spec import Spec
 from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_close, need_engine, random_case
@@ -97,7 +97,7 @@ def test_read_where_it_lies():
 def test_prepared_workspaces_fit_their_workers(monkeypatch):
     """A call that may use more threads than the one that it was prepared for has more memory."""
     case = random_case(cells.gru, Sizes(T=4, B=3, I=5, H=40), 1, torch.float32)
-    kernel = c_kernel(case).scheduled(Schedule("units"), 3)
+    kernel = c_kernel(case).scheduled(Division("units"), 3)
     states = tuple(state[None] for state in case.states.values())
     call = Call(tuple(case.inputs.values()), states, tuple(case.weights.values()), None, True)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from elman import cell, cells, compiler
 from elman.engines.c.engine import PRICES
+from elman.errors import EngineError
 from elman.ir.graph import Node, Rate, node
 from elman.ops import tanh
 from elman.plan.build import program
@@ -18,7 +19,7 @@ from elman.plan.frontier import INFINITE, frontier
 from elman.plan.partition import below, partition
 from elman.plan.prices import Prices
 from elman.plan.program import Phase, Program
-from elman.plan.schedule import CHUNK_ROWS, Schedule
+from elman.plan.schedule import CHUNK_ROWS, Division, Schedule
 from elman.plan.segments import full_reads
 from elman.plan.slots import Life, Slot, assign
 from elman.plan.spec import Spec
@@ -166,16 +167,26 @@ def test_only_wanted_gradients_are_planned():
 
 
 def test_chunks_of_small_cells_stay_in_a_core():
-    """Few rows between batched products where they fit a cache and gradients are small; a name
+    """Few rows between batched products where they fit a cache and gradients are small; a division
     says otherwise."""
     few, many = (
         usual_rows(planned(cells.gru, dims=(("H", size), ("I", size)))) for size in (64, 512)
     )
     assert few < many == CHUNK_ROWS
     assert usual_rows(planned(cells.gru, dims=(("H", 64), ("I", 64)), training=False)) == many
-    assert Schedule.parse("one").bind(1000, 8, 1, few).chunk == few // 8
-    assert Schedule.parse("one/384").bind(1000, 8, 1, few).chunk == 48
-    assert [Schedule.parse(name).name for name in ("units", "one/384")] == ["units", "one/384"]
+    assert Division("one").bind(1000, 8, 1, few).chunk == few // 8
+    assert Division("one", 384).bind(1000, 8, 1, few).chunk == 48
+
+
+@pytest.mark.parametrize(
+    "name", ["units", "one/384", "4-steps/batch", "one/k-128", "2-steps/units/7/rows-3/k-128"]
+)
+def test_names_of_schedules(name):
+    """Of divisions, merged steps and blocks; they are stored, and stay."""
+    assert Schedule.parse(name).name == name
+    for wrong in (f"{name}/0", f"{name}/k-0", f"{name}/cows-3", f"{name}/k-", f"x{name}"):
+        with pytest.raises(EngineError, match="units/k-128"):
+            Schedule.parse(wrong)
 
 
 PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])

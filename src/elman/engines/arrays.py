@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -102,14 +103,9 @@ class Arrays:
     softplus = staticmethod(functional.softplus)
 
 
-def _over_last_axis(name: str) -> Callable[[Tensor], Tensor]:
-    function = getattr(torch, name)
-    return lambda v: function(v, -1)
-
-
-for _name in REDUCTIONS:
+for _name in REDUCTIONS:  # of the last axis
     if not hasattr(Arrays, _name):
-        setattr(Arrays, _name, staticmethod(_over_last_axis(_name)))
+        setattr(Arrays, _name, staticmethod(partial(getattr(torch, _name), dim=-1)))
 for _name in ("swapaxes", "broadcast_to", *POINTWISE):  # torch's functions of these names
     if not hasattr(Arrays, _name) and hasattr(torch, _name):
         setattr(Arrays, _name, staticmethod(getattr(torch, _name)))

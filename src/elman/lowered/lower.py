@@ -12,7 +12,7 @@ from elman.lowered.layout import InvariantMemory, Layout, reads
 from elman.lowered.phases import PhaseLowering
 from elman.lowered.types import Access, Direction, Matrix, Phase, RowSum, Space
 from elman.plan.program import Buffer, Program, Sweep, Where
-from elman.plan.schedule import Blocks
+from elman.plan.schedule import USUAL_BLOCKS, Blocks
 from elman.plan.two_valued import worth_looking
 
 
@@ -37,9 +37,8 @@ class Lowered:
         return (self.forward,) if self.backward is None else (self.forward, self.backward)
 
 
-def lower(program: Program, lanes: int, blocks: Blocks | None = None) -> Lowered:
+def lower(program: Program, lanes: int, blocks: Blocks = USUAL_BLOCKS) -> Lowered:
     """Lower both directions of a program to vectors of ``lanes`` elements."""
-    blocks = blocks or Blocks()
     layout = Layout(program, lanes, blocks.conflicting_row)
     memory = InvariantMemory(layout)
     forward = DirectionLowering("forward", program.forward, layout, memory, blocks).direction()

@@ -9,7 +9,7 @@ from elman.ir.types import gate_block_size
 from elman.plan.cost import item_bytes, phase_nodes
 from elman.plan.prices import width
 from elman.plan.program import Program
-from elman.plan.schedule import CHUNK_ROWS, SPLITS, Schedule
+from elman.plan.schedule import CHUNK_ROWS, SPLITS, Division
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ def load_of(program: Program) -> Load:
     return Load(weights * item_bytes(program.spec) // halves, elements, barriers)
 
 
-def step_seconds(load: Load, schedule: Schedule, B: int, workers: int, core: Core = CORE) -> float:
-    """Time of one step of the loop under a schedule (s)."""
-    bound = schedule.bind(1, B, workers)
+def step_seconds(load: Load, division: Division, B: int, workers: int, core: Core = CORE) -> float:
+    """Time of one step of the loop, divided thus (s)."""
+    bound = division.bind(1, B, workers)
     split = SPLITS[bound.split]
     rows = -(-B // workers) if split == "batch" else B
     shared = workers if split == "units" else 1
@@ -108,12 +108,12 @@ def usual_rows(program: Program) -> int:
     return _FEW_ROWS if fits and 2 * summed <= _FEW_ROWS * row else CHUNK_ROWS
 
 
-def ranked(program: Program, B: int, workers: int) -> tuple[Schedule, ...]:
-    """Schedules that are worth benchmarking at a batch size, best forecast first."""
+def ranked(program: Program, B: int, workers: int) -> tuple[Division, ...]:
+    """Divisions that are worth benchmarking at a batch size, best forecast first."""
     if workers == 1:
-        return (Schedule("one"),)
+        return (Division("one"),)
     load = load_of(program)
-    able = [Schedule(split) for split in SPLITS if split != "batch" or workers <= B]
-    cost = {schedule: step_seconds(load, schedule, B, workers) for schedule in able}
+    able = [Division(split) for split in SPLITS if split != "batch" or workers <= B]
+    cost = {division: step_seconds(load, division, B, workers) for division in able}
     best = min(cost.values())
-    return tuple(s for s in sorted(able, key=cost.__getitem__) if cost[s] <= _PRUNE_RATIO * best)
+    return tuple(d for d in sorted(able, key=cost.__getitem__) if cost[d] <= _PRUNE_RATIO * best)

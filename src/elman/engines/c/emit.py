@@ -17,16 +17,16 @@ from elman.ir.types import GateBlock
 from elman.lowered.lower import lower
 from elman.lowered.types import Multiply
 from elman.plan.program import Program
-from elman.plan.schedule import Blocks
+from elman.plan.schedule import USUAL_BLOCKS, Blocks
 
 
 class Emitter:
     """Spells one program for one instruction set; with a clock in it if it is to be ``timed``."""
 
     def __init__(
-        self, program: Program, isa: Isa, blocks: Blocks | None = None, *, timed: bool = False
+        self, program: Program, isa: Isa, blocks: Blocks = USUAL_BLOCKS, *, timed: bool = False
     ) -> None:
-        self.program, self.isa, blocks = program, isa, blocks or Blocks()
+        self.program, self.isa = program, isa
         self.clock = Clock(timed)
         self.lowered = lower(program, isa.lanes(program.spec.dtype), blocks)
         self.layout = layout = self.lowered.layout

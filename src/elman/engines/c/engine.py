@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -25,7 +24,7 @@ from elman.plan.build import program
 from elman.plan.forecast import ranked
 from elman.plan.prices import Prices
 from elman.plan.program import Program
-from elman.plan.schedule import Schedule
+from elman.plan.schedule import USUAL_BLOCKS, Blocks, Schedule
 from elman.plan.spec import OPTIMIZATIONS, USUAL, PlanOptions
 
 PRICES = Prices()
@@ -43,7 +42,7 @@ class CEngine(Engine):
 
     def __init__(self) -> None:
         self._programs: WeakKeyDictionary[Job, Program] = WeakKeyDictionary()
-        self._kernels: WeakKeyDictionary[Job, CKernel] = WeakKeyDictionary()
+        self._kernels: WeakKeyDictionary[Job, dict[Blocks, CKernel]] = WeakKeyDictionary()
 
     def supports(self, job: Job) -> str | None:
         """A CPU, float32 or float64, and a C compiler."""
@@ -86,7 +85,7 @@ class CEngine(Engine):
         kept."""
         plain = ranked(self._program(job), batch, _threads(job))
         group = job.several.spec.steps if job.several is not None else steps + 1
-        best = [replace(plain[0], steps=group)] if group <= steps else []
+        best = [Schedule(plain[0], steps=group)] if group <= steps else []
         return tuple(schedule.name for schedule in (*best, *plain))
 
     def together(
@@ -112,26 +111,29 @@ class CEngine(Engine):
         return prepare(kernel, c_kernels, call) if len(c_kernels) == len(members) else kernel
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
-        """Plan, spell, compile (or find in the cache), load; once for all schedules of a job."""
+        """Plan, spell, compile (or find in the cache), load; once for all schedules of a job that
+        have the same blocks."""
         self.check(job)
-        chosen = Schedule.parse(schedule) if schedule else None
-        kernel = self._kernel(job).scheduled(None if chosen is None else replace(chosen, steps=1))
-        if chosen is None or chosen.steps == 1:
+        chosen = Schedule.parse(schedule) if schedule else Schedule()
+        kernel = self._kernel(job, chosen.blocks).scheduled(chosen.division)
+        if chosen.steps == 1:
             return kernel
         several = job.several
         if several is None or several.spec.steps != chosen.steps:
             raise EngineError(f"steps of {job.name} cannot be merged: schedule {schedule!r}")
-        return MergedSteps(kernel, self._kernel(several).scheduled(kernel.fixed), chosen.steps)
+        grouped = self._kernel(several, chosen.blocks).scheduled(chosen.division)
+        return MergedSteps(kernel, grouped, chosen.steps)
 
     def timed(self, job: Job, schedule: str = "") -> Kernel:
-        kernel = CKernel(job, self._program(job), timed=True)
-        return kernel.scheduled(Schedule.parse(schedule) if schedule else None)
+        chosen = Schedule.parse(schedule) if schedule else Schedule()
+        kernel = CKernel(job, self._program(job), chosen.blocks, timed=True)
+        return kernel.scheduled(chosen.division)
 
-    def _kernel(self, job: Job) -> CKernel:
-        kernel = self._kernels.get(job)
-        if kernel is None:
-            kernel = self._kernels[job] = CKernel(job, self._program(job))
-        return kernel
+    def _kernel(self, job: Job, blocks: Blocks = USUAL_BLOCKS) -> CKernel:
+        kernels = self._kernels.setdefault(job, {})
+        if blocks not in kernels:
+            kernels[blocks] = CKernel(job, self._program(job), blocks)
+        return kernels[blocks]
 
     def _program(self, job: Job) -> Program:
         planned = self._programs.get(job)

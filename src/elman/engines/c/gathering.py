@@ -17,18 +17,17 @@ def gathered_operands(product: Product, units: int, blocks: Blocks) -> list[Acce
     """Operands of a product into so many units that are scanned for ones."""
     if units * len(product.accs) < blocks.gathered_columns:
         return []
-    least, most = blocks.gathered_inner
     return [
         access
         for access, spikes in zip(product.operands, product.spikes, strict=True)
-        if spikes and least <= access.units <= most
+        if spikes and blocks.gathered_inner <= access.units <= blocks.gathered_most
     ]
 
 
 def gathered_sum(right: Access, spikes: bool, lefts: Iterable[Access], blocks: Blocks) -> bool:
     """Whether a right operand is scanned for ones in sums over rows with these left operands."""
     large = min(a.units for a in lefts) >= blocks.gathered_columns
-    return spikes and large and right.units >= blocks.gathered_inner[0]
+    return spikes and large and right.units >= blocks.gathered_inner
 
 
 @dataclass(frozen=True)

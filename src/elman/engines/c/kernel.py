@@ -34,9 +34,9 @@ from elman.engines.precision import BF16
 from elman.errors import EngineError
 from elman.plan.forecast import load_of, ranked, step_seconds, usual_rows
 from elman.plan.program import Program
-from elman.plan.schedule import SPLITS, Blocks, Bound, Schedule
+from elman.plan.schedule import SPLITS, USUAL_BLOCKS, Blocks, Bound, Division, Schedule
 
-_ALONE = Schedule("one")
+_ALONE = Division("one")
 _WORTH_S = 5e-6  # (s) a shorter call is done before other threads have begun
 _CHUNK, _WORKERS, _SHARES = 2, 3, 5  # indices in the head of the context
 _FEW_ROWS = 4  # of T·B: packing weights costs about as much as so many products with them
@@ -71,17 +71,17 @@ class CKernel(Kernel):
     packs = True
 
     def __init__(
-        self, job: Job, planned: Program, blocks: Blocks | None = None, *, timed: bool = False
+        self, job: Job, planned: Program, blocks: Blocks = USUAL_BLOCKS, *, timed: bool = False
     ) -> None:
-        self.program, self.spec = planned, job.spec
-        self.fixed: Schedule | None = None
+        self.program, self.spec, self._blocks = planned, job.spec, blocks
+        self.fixed: Division | None = None
         self._load, self._rows = load_of(planned), usual_rows(planned)
         self.isa = detect().without(job.spec.options.without)
         if job.spec.precision == BF16:
             self.isa = self.isa.with_pairs()
         self._alone = "threads" in job.spec.options.without
         self.emitter = Emitter(planned, self.isa, blocks, timed=timed)
-        self._steps = (blocks or Blocks()).replayed_steps(self._matrix_bytes())
+        self._steps = blocks.replayed_steps(self._matrix_bytes())
         text, linked = self.emitter.text(), self.emitter.linked_texts()
         self.digest = hashlib.sha256("".join((text, *linked)).encode()).hexdigest()[:16]
         library, self._fingerprint = built(text, self.isa, linked)
@@ -119,7 +119,7 @@ class CKernel(Kernel):
 
     def describe(self) -> dict[str, Any]:
         """Engine, digest of the C text (which is the plan's), instruction set, schedule."""
-        schedule = self.fixed.name if self.fixed else ""
+        schedule = Schedule(self.fixed, self._blocks).name
         return {"engine": "c", "plan": self.digest, "isa": self.isa.name, "schedule": schedule}
 
     def phases(self) -> Mapping[str, float]:
@@ -134,15 +134,15 @@ class CKernel(Kernel):
         or, if it has none, under each."""
         splits = SPLITS if self.fixed is None else (self.fixed.split,)
         team = max(2, threads())
-        return tuple(self.scheduled(Schedule(split, 1), team) for split in splits)
+        return tuple(self.scheduled(Division(split, 1), team) for split in splits)
 
-    def scheduled(self, schedule: Schedule | None, team: int = 0) -> CKernel:
-        """The same compiled program, its memory shared, under another schedule (None: forecast).
+    def scheduled(self, division: Division | None, team: int = 0) -> CKernel:
+        """The same compiled program, its memory shared, its calls divided thus (None: forecast).
 
         ``team``: workers at most (0: as many as there are).
         """
         kernel = copy(self)
-        kernel.fixed, kernel._team, kernel._plans = schedule, int(self._alone) or team, {}
+        kernel.fixed, kernel._team, kernel._plans = division, int(self._alone) or team, {}
         return kernel
 
     def workers(self) -> int:
@@ -159,8 +159,8 @@ class CKernel(Kernel):
         quiet = min(self._team, threads()) if self._team else threads()
         if not self._team and step_seconds(self._load, _ALONE, B, 1) * T <= _WORTH_S:
             quiet = 1
-        schedule = self.fixed or ranked(self.program, B, quiet)[0]
-        return schedule.bind(T, B, quiet, self._rows, self._steps)
+        division = self.fixed or ranked(self.program, B, quiet)[0]
+        return division.bind(T, B, quiet, self._rows, self._steps)
 
     def tape_bytes(self, T: int, B: int) -> int:
         """What the forward keeps for the backward: slots and state sequences (bytes)."""

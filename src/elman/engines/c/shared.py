@@ -43,12 +43,6 @@ def _vectors(isa: Isa, dtype: str) -> str:
     return "\n".join([*lines, file("vectors.h")])
 
 
-def _reductions() -> str:
-    """Declarations of what reductions.h defines."""
-    heads = re.findall(r"^(SHARED T .*) {$", file("reductions.h"), re.MULTILINE)
-    return "\n".join(f"{declared};" for declared in heads)
-
-
 def groups() -> str:
     """Vectors of what reads other units than their own."""
     return file("groups.h") + grouped_reductions()
@@ -57,7 +51,9 @@ def groups() -> str:
 @cache
 def head(isa: Isa, dtype: str) -> str:
     """Head of a text that is linked with :func:`runtime`: vectors, workers, functions."""
-    texts = [_vectors(isa, dtype), file("runtime.h"), _reductions(), file("functions.h"), groups()]
+    reductions = re.findall(r"^(SHARED T .*) {$", file("reductions.h"), re.MULTILINE)
+    declared = [f"{reduction};" for reduction in reductions]
+    texts = [_vectors(isa, dtype), file("runtime.h"), *declared, file("functions.h"), groups()]
     return "\n".join([*texts, file("pairs.h")] if isa.pairs else texts)
 
 

@@ -82,14 +82,14 @@ def side_by_side(
         load = load_of(kernel.program)
         best = ranked(kernel.program, batch, threads)[0]
         alone += step_seconds(load, best, batch, threads)
-        schedule_of_team = ranked(kernel.program, batch, teams.size)[0]
-        shared += step_seconds(load, schedule_of_team, batch, teams.size)
-        schedule = (
-            schedule_of_team
+        division_of_team = ranked(kernel.program, batch, teams.size)[0]
+        shared += step_seconds(load, division_of_team, batch, teams.size)
+        division = (
+            division_of_team
             if arrangement.directions
-            else replace(schedule_of_team, min_chunks=_MIN_CHUNKS)
+            else replace(division_of_team, min_chunks=_MIN_CHUNKS)
         )
-        members.append(kernel.scheduled(schedule, teams.size))
+        members.append(kernel.scheduled(division, teams.size))
     delay = 1.0 if arrangement.directions else 1.0 + (teams.count - 1) / _MIN_CHUNKS
     combined = CTogether(members, arrangement, teams.size * teams.count)
     return combined, shared * delay / teams.count / alone
