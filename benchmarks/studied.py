@@ -30,7 +30,7 @@ LATENCY, BANDWIDTH = 5e-6, 7e9  # of a message (s); of an interconnect (bytes/s)
 VARIANTS = {
     "strided {}": "the same, in four groups of units that read their state of 1, 2, 4 and 8 steps "
     "before",
-    "both ways {}": "the same, half of the units from the end",
+    "bidirectional {}": "the same, half of the units from the end",
 }
 PERMUTED = {"permuted": "handwritten digits, a pixel a step in one fixed random order, 784 steps"}
 EPOCHS = (1, 2, 3, 4, 5, 7, 9, 11, 13)  # of 13, that the page shows

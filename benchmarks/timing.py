@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from elman.tuning.contest import without_collection
-from elman.tuning.timing import WARM_UP, Run, sample
+from elman.tuning.timing import MOST_ROUNDS, SAMPLE_S, WARM_UP, Run, sample
 
-SAMPLE_S = 1e-2  # one sample lasts at least about so long: shorter calls are repeated within it
-MOST_ROUNDS = 400
 LONG_S = 1.0  # a call that takes longer warms up by one
 SETTLE_S = (
     60e-3  # threads that wait for work spin before they sleep: libgomp 11 ms, ONNX Runtime 50
@@ -57,7 +55,7 @@ def time_side_by_side(
     Returns:
         Samples by name; those that are timed in processes of their own have no first calls.
     """
-    calls = {name: _calls_persample(run) for name, run in runs.items()}
+    calls = {name: _calls_per_sample(run) for name, run in runs.items()}
     samples = {name: Samples([], []) for name in runs}
     order = list(runs.items())
     before = order[-1][0]  # the callable that ran last
@@ -83,7 +81,7 @@ def time_side_by_side(
     return samples
 
 
-def _calls_persample(run: Run) -> int:
+def _calls_per_sample(run: Run) -> int:
     """Warm up, and find how many calls make a sample that the clock can resolve."""
     fastest = math.inf
     for _ in range(WARM_UP):

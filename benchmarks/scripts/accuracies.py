@@ -29,9 +29,9 @@ COMMANDS = {
     "digits": SPEECH,
     "strided worms": "series {}/ucr-worms --patch 5 --epochs 150 --noise 0.1 --lr 5e-3 --strides 4",
     "strided digits": f"{SPEECH} --strides 4",
-    "both ways worms": "series {}/ucr-worms --patch 5 --epochs 150 --noise 0.1 --lr 5e-3"
+    "bidirectional worms": "series {}/ucr-worms --patch 5 --epochs 150 --noise 0.1 --lr 5e-3"
     " --bidirectional",
-    "both ways digits": f"{SPEECH} --bidirectional",
+    "bidirectional digits": f"{SPEECH} --bidirectional",
     "permuted": "images {}/mnist --permute --hidden 128 --batch 50 --lr 2e-3 --steps 800",
 }
 

@@ -128,7 +128,7 @@ def followed(rows: Rows):
     fails="samples of a minibatch are summed before any of them moves the weights: a step as long "
     "as those of many small minibatches is no longer downhill, early or late",
 )
-def warmed(rows: Rows):
+def warm_up(rows: Rows):
     by_step = {}
     for size in map("{:g}".format, STEP_SIZES):
         with suppress(UnmeasuredError):

@@ -213,7 +213,8 @@ def then(algebra: Any, first: tuple[Tensor, Tensor] | None, A: Tensor, b: Tensor
 
 @constant
 def shards_time() -> bool:
-    """Whether a call is inside :func:`over_time`; torch's compiler asks no context variable."""
+    """Whether :func:`over_time` surrounds a call; under torch's compiler, a constant: it cannot
+    trace a context variable."""
     return CURRENT.get() is not None
 
 

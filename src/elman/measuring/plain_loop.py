@@ -86,7 +86,7 @@ class Pairing:
 
 
 def _plain(values: list[Tensor]) -> Any:
-    """How a module takes its arguments: one as it is; None for none."""
+    """Arguments as a module takes them: a tuple of several, one as it is, None for none."""
     return tuple(values) if len(values) > 1 else next(iter(values), None)
 
 

@@ -81,7 +81,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Division:
-    """How a call is divided, whatever T and B are: over workers, and into chunks of time.
+    """The division of a call over workers and into chunks of time, for any T and B.
 
     Attributes:
         split: ``one`` worker runs the time loop; a share of the ``batch`` each; of the ``units``
