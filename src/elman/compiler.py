@@ -86,12 +86,13 @@ def _job(cell: Cell, spec: Spec, rules: tuple[Rule, ...]) -> Job:
 
 
 def multi_step_job(name: str, graph: Graph, spec: Spec, steps: int = MERGED_STEPS) -> Job | None:
-    """The job of several steps as one; None if they cannot be merged, or if there are weights,
-    whose products need rows of many samples and steps."""
-    several = None if graph.weights else merge_steps(graph, steps)
+    """The job of several steps as one; None if they cannot be merged."""
+    several = merge_steps(graph, steps)
     if several is None:
         return None
-    wants = frozenset(step_input(wanted, step) for wanted in spec.wants for step in range(steps))
+    of_inputs = spec.wants - {leaf.name for leaf in graph.weights}
+    of_steps = {step_input(wanted, step) for wanted in of_inputs for step in range(steps)}
+    wants = spec.wants - of_inputs | of_steps
     several_spec = replace(spec, wants=wants, steps=steps)
     return Job(f"{name}_{steps}_steps", several, build_pair(several), several_spec)
 

@@ -436,10 +436,18 @@ def test_sums_are_stored_where_nothing_is_read_any_more():
     assert_all_same(call(kernel, case), oracle(case), F64, case.T)
 
 
+@cell(input="x[I]", state="S[K, V], h[V]", output="y[V]", weights="P[K, I], R[V, V], c[K]")
+def recalling(x, S, h, P, R, c):
+    """A recurrent layer that reads and writes a memory: a product with weights in each step."""
+    k = tanh(P @ x)
+    h = tanh(R @ h + S.T @ k)
+    return h, rows(sigmoid(c)) * S + outer(k, h), h
+
+
 MERGED = [cell for cell in cells.MATRIX if merge_steps(graph_of(cell), 4) is not None]
 
 
-@pytest.mark.parametrize("chosen", [delta, *every(2, MERGED)])
+@pytest.mark.parametrize("chosen", [delta, projected, recalling, *every(2, MERGED)])
 def test_merged_steps(chosen):
     """Groups of four steps and what is left behind them: forward, a backward whose tape is kept,
     and another; fewer steps than a group has."""

@@ -24,7 +24,8 @@ from elman.tuning.machine import verifying_facts
 from elman.tuning.rounding import has_ties, near_ties, unsteady
 from elman.tuning.trial import Trial, flops, make_trial
 
-_STEPS, _BATCH = 5, 17  # of the comparison: more rows than a tile of any engine has
+_STEPS, _BATCH = 5, 17  # of the comparison: more rows than a tile of any engine has; of steps
+# that can be merged there are two groups and one more
 _FLOPS = 2e8  # of a comparison: of larger steps there are fewer, and fewer samples
 _LARGE = 3e7  # of one step of one sample: compared once, as it is, in its own dtype
 _SEEDS = 4  # trials drawn until one has samples that stay away from thresholds
@@ -77,7 +78,8 @@ def _find_error(job: Job, kernel: Kernel, seed: int = 0) -> str | None:
     """Find the first disagreement of a kernel with the oracle, or an error it raises, on the random
     numbers of a seed."""
     oracle, work = kernel_of(job, "reference"), flops(job)
-    steps = max(2, min(_STEPS, int(_FLOPS / work)))
+    most = _STEPS if job.several is None else 2 * job.several.spec.steps + 1
+    steps = max(2, min(most, int(_FLOPS / work)))
     batch = max(1, min(_BATCH, int(_FLOPS / (steps * work))))
     sizes, ways = [(steps, batch, True), (1, 1, False)], (kernel, *kernel.stressed())
     if work > _LARGE:

@@ -257,10 +257,13 @@ class DirectionPrinter:
         """A batched phase over the rows of the chunk, split by rows or, if they are few, by units.
 
         All segments of some rows come before those of the next, whose scratch is where theirs was.
+        Rows of merged steps lie apart from group to group.
         """
         segments = self.direction.phases[index].segments
         if not segments or self.direction.sample_by_sample:
             return []
+        if self.layout.steps > 1:
+            return self._batched_by_group(index)
         calls = self._calls(
             index, "b, e, by_rows ? zero : lo, by_rows ? full : hi", sync="!by_rows", done="b - b0"
         )
@@ -283,6 +286,20 @@ class DirectionPrinter:
             "        }",
             "    }",
             "}",
+            "barrier(w);",
+        ]
+
+    def _batched_by_group(self, index: int) -> list[str]:
+        """A batched phase of merged steps: group by group, each split by rows."""
+        return [
+            "for (long s = w->id; s < c->shares; s += w->workers)",
+            "    for (long t = t0; t < t0 + n; t++) {",
+            "        const int lead = 1;",
+            "        const long rows = size_at(c, t);",
+            "        const long b = share(rows, s, c->shares), e = share(rows, s + 1, c->shares);",
+            "        if (b >= e) continue;",
+            *("        " + call for call in self._calls(index, "b, e, zero, full", sync="0")),
+            "    }",
             "barrier(w);",
         ]
 

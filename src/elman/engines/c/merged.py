@@ -59,7 +59,8 @@ class MergedSteps(WrappedKernel):
             d_last = rest.states
         d_groups = Cotangents(None if d is None else d[:whole], d_last)
         groups = self._several.backward(self._grouped(call, whole), first, d_groups, keep)
-        return groups._replace(inputs=self._d_inputs(call, groups.inputs, whole, rest))
+        inputs = self._d_inputs(call, groups.inputs, whole, rest)
+        return groups._replace(inputs=inputs, weights=_sums(groups.weights, rest))
 
     def discard(self, saved: Sequence[Tensor]) -> None:
         first, _, rest = self._split_saved(saved)
@@ -128,3 +129,11 @@ class MergedSteps(WrappedKernel):
                 d = d if d_rest is None else torch.cat((d, d_rest))
             gradients.append(d)
         return tuple(gradients)
+
+
+def _sums(groups: Sequence[Tensor | None], rest: Gradients | None) -> tuple[Tensor | None, ...]:
+    """The weights' gradients of all steps: those of the groups and of the steps that are left."""
+    if rest is None:
+        return tuple(groups)
+    pairs = zip(groups, rest.weights, strict=True)
+    return tuple(None if d is None or d_rest is None else d + d_rest for d, d_rest in pairs)
