@@ -20,7 +20,9 @@ from elman import errors, ops
 
 GROUPS = {
     "Layers": ("RNN", "GRU", "LSTM", "Recurrent", "Stream", "LinearCrossEntropyLoss", "layers"),
-    "Models that you have": ("accelerate", "restore", "nn", "weights", "safe_globals"),
+    "Models that you have": (
+        *("accelerate", "restore", "functional", "nn", "weights", "safe_globals"),
+    ),
     "Cells": ("cell", "bound_cell", "cells", "ops"),
     "Engines and plans": ("PlanOptions", "using", "tune", "release"),
     "Inspection": ("explain", "draw", "measure"),

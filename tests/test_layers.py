@@ -64,6 +64,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     # derivatives of any order end in torch ops
     "nn": f"{MIDDLE} engines.reference compiler explaining drawing",
     "layers": "errors checks frontend cells cell_files nn torch",  # published ones, around cells
+    "functional": "errors frontend ops cells nn torch",  # with the calls of another library
     "interchange": "",
     "interchange.weights": "errors checks extras files frontend ops cells nn torch numpy",
     "weights": "interchange.weights",
@@ -74,7 +75,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "export": "interchange.c interchange.onnx",
     "measuring": f"{MIDDLE} compiler nn",
     "__init__": f"{MIDDLE} compiler explaining drawing nn weights train measuring export"
-    " layers engines.deer",
+    " layers engines.deer functional",
     "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export measuring"
     " interchange.weights layers"
     " __init__ *",

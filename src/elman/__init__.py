@@ -30,7 +30,7 @@ from elman.plan.spec import PlanOptions
 from elman.version import __version__
 
 if _TYPE_CHECKING:
-    from elman import export, layers
+    from elman import export, functional, layers
     from elman.measuring.measure import measure
     from elman.train.run.loading import load
 
@@ -46,7 +46,7 @@ _LAZY = {  # functions of rooms that need more than torch
 
 def __getattr__(name: str) -> _Any:
     """Rooms that a training run does not need are imported when they are asked for."""
-    if name in ("export", "layers"):
+    if name in ("export", "functional", "layers"):
         return _import_module(f"elman.{name}")
     if name in _LAZY:
         return getattr(_import_module(_LAZY[name]), name)
@@ -69,6 +69,7 @@ __all__ = [
     "deer",
     "errors",
     "export",
+    "functional",
     "layers",
     "linear_scan",
     "load",

@@ -1,0 +1,283 @@
+"""Linear attention and delta rules as functions, with the calls of flash-linear-attention.
+
+Queries, keys and values are [B, T, heads, ·], and a function returns the outputs [B, T, heads, V]
+and the last states [N, heads, K, V]. So they stand in for ``fla.ops`` in a published model, and for
+the loops over steps and chunks that such a model runs on a CPU:
+
+    >>> q, k, v = (torch.randn(2, 7, 4, 16) for _ in range(3))
+    >>> out, S = elman.functional.gla(q, k, v, -torch.rand(2, 7, 4, 16), output_final_state=True)
+    >>> out.shape, S.shape
+    (torch.Size([2, 7, 4, 16]), torch.Size([2, 4, 16, 16]))
+
+Half precision is computed in float32, as there; all gradients are those of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from elman import cells
+from elman.errors import InputError, ShapeError
+from elman.frontend.cell import Cell, cell
+from elman.nn import Recurrent
+from elman.ops import exp, sqrt, sum
+
+__all__ = ["delta_rule", "gated_delta_rule", "gla", "kda"]
+_REFUSED = (  # options of other implementations that change a result
+    "A_log", "allow_neg_eigval", "cp_context", "dt_bias", "g_gamma", "head_first", "lower_bound",
+    "safe_gate", "state_v_first", "use_beta_sigmoid_in_kernel", "use_gate_in_kernel",
+)  # fmt: skip
+
+
+def _unit(x: Any) -> Any:
+    return x / sqrt(sum(x * x) + 1e-6)
+
+
+def _scaled(q: Any, k: Any, scale: float, norm: bool) -> tuple[Any, Any]:
+    """Queries and keys as the cells take them."""
+    return (scale * _unit(q), _unit(k)) if norm else (scale * q, k)
+
+
+@cell(input="q[K], k[K], v[V], b", state="S[K, V]", output="y[V]")
+def scaled_delta_net(
+    q: Any, k: Any, v: Any, b: Any, S: Any, *, scale: float = 1.0, norm: bool = False
+) -> Any:
+    return cells.delta_net(*_scaled(q, k, scale, norm), v, b, S)
+
+
+@cell(input="q[K], k[K], v[V], g, b", state="S[K, V]", output="y[V]")
+def scaled_gated_delta_net(
+    q: Any, k: Any, v: Any, g: Any, b: Any, S: Any, *, scale: float = 1.0, norm: bool = False
+) -> Any:
+    return cells.gated_delta_net(*_scaled(q, k, scale, norm), v, exp(g), b, S)
+
+
+@cell(input="q[K], k[K], v[V], g[K], b", state="S[K, V]", output="y[V]")
+def scaled_kda(
+    q: Any, k: Any, v: Any, g: Any, b: Any, S: Any, *, scale: float = 1.0, norm: bool = False
+) -> Any:
+    return cells.kda(*_scaled(q, k, scale, norm), v, exp(g), b, S)
+
+
+@cell(input="q[K], k[K], v[V], g[K]", state="S[K, V]", output="y[V]")
+def scaled_gla(
+    q: Any, k: Any, v: Any, g: Any, S: Any, *, scale: float = 1.0, norm: bool = False
+) -> Any:
+    return cells.gla(*_scaled(q, k, scale, norm), v, exp(g), S)
+
+
+def delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The delta rule (Yang et al. 2024, DeltaNet, arXiv:2406.06484): :data:`elman.cells.delta_net`.
+
+    Args:
+        q, k [B, T, heads, K]: queries, and keys of norm 1.
+        v [B, T, heads, V]: values. A multiple of the heads of q and k is allowed: each of
+            these then serves several consecutive heads.
+        beta [B, T, heads]: writing strengths.
+        scale: of the queries; 1 / sqrt(K) if None.
+        initial_state [N, heads, K, V]: zeros if None.
+        output_final_state: whether the last states are returned.
+        use_qk_l2norm_in_kernel: whether queries and keys are divided by their norms first.
+        cu_seqlens [N + 1]: where sequences begin and end that lie behind one another, if B = 1;
+            else N = B.
+        options: of other implementations, as ``chunk_size``; those that would change a result are
+            refused.
+
+    Returns:
+        out [B, T, heads, V], and the last states [N, heads, K, V] or None.
+
+    Raises:
+        ShapeError: shapes do not belong together.
+        InputError: an option is refused.
+    """
+    common = scale, initial_state, output_final_state, cu_seqlens, options
+    return _run(scaled_delta_net, (q, k, v, beta), use_qk_l2norm_in_kernel, *common)
+
+
+def gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The gated delta rule (Yang, Kautz & Hatamizadeh 2024, arXiv:2412.06464, eq. 10):
+    :data:`elman.cells.gated_delta_net`.
+
+    Args:
+        q, k, v, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
+            cu_seqlens, options: as of :func:`delta_rule`.
+        g [B, T, heads]: logarithms of the decays.
+
+    Returns:
+        As :func:`delta_rule`.
+
+    Raises:
+        ShapeError, InputError: as of :func:`delta_rule`.
+    """
+    common = scale, initial_state, output_final_state, cu_seqlens, options
+    return _run(scaled_gated_delta_net, (q, k, v, g, beta), use_qk_l2norm_in_kernel, *common)
+
+
+def kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Kimi delta attention (Kimi Team 2025, arXiv:2510.26692, eq. 1): :data:`elman.cells.kda`.
+
+    Args:
+        q, k, v, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
+            cu_seqlens, options: as of :func:`delta_rule`.
+        g [B, T, heads, K]: logarithms of the decays.
+
+    Returns:
+        As :func:`delta_rule`.
+
+    Raises:
+        ShapeError, InputError: as of :func:`delta_rule`.
+    """
+    common = scale, initial_state, output_final_state, cu_seqlens, options
+    return _run(scaled_kda, (q, k, v, g, beta), use_qk_l2norm_in_kernel, *common)
+
+
+def gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Gated linear attention (Yang et al. 2024, arXiv:2312.06635, eq. 3): :data:`elman.cells.gla`.
+
+    Args:
+        q, k, v, scale, initial_state, output_final_state, cu_seqlens, options: as of
+            :func:`delta_rule`.
+        g [B, T, heads, K]: logarithms of the decays.
+
+    Returns:
+        As :func:`delta_rule`.
+
+    Raises:
+        ShapeError, InputError: as of :func:`delta_rule`.
+    """
+    common = scale, initial_state, output_final_state, cu_seqlens, options
+    return _run(scaled_gla, (q, k, v, g), False, *common)
+
+
+def _float(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+@lru_cache(maxsize=64)
+def _layer(cell: Cell, scale: float, norm: bool, keys: int, values: int) -> Recurrent:
+    """The layer of a cell, without parameters; shared, since it keeps what was chosen for it."""
+    return Recurrent(cell.with_options(scale=scale, norm=norm), keys, values)
+
+
+def _run(
+    cell: Cell,
+    given: Sequence[Tensor],
+    norm: bool,
+    scale: float | None,
+    state: Tensor | None,
+    output_final_state: bool,
+    cu_seqlens: Tensor | None,
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    """Run a cell whose inputs are a query, a key, a value and gates."""
+    refused = [key for key in _REFUSED if not (options.get(key) is None or options[key] is False)]
+    if refused:
+        raise InputError(f"{cell.name}: {', '.join(refused)} cannot be set")
+    inputs = _check(cell, given)
+    q, _, v, *_ = given
+    heads, keys, values = v.shape[2], q.shape[-1], v.shape[-1]
+    inputs = [_repeat(x, heads) for x in inputs]
+    lengths = None
+    if cu_seqlens is not None:
+        lengths = _lengths(cu_seqlens, inputs[0])
+        inputs = [pad_sequence([*x[0].split(lengths)], batch_first=True) for x in inputs]
+    count = len(inputs[0])
+    if state is not None:
+        if state.shape != (count, heads, keys, values):
+            shape = [count, heads, keys, values]
+            raise ShapeError(f"initial_state must be {shape}, got {list(state.shape)}")
+        state = state.to(inputs[0].dtype).flatten(0, 1)[None]
+    steps = None if lengths is None else torch.tensor(lengths).repeat_interleave(heads)
+    samples = tuple(x.transpose(0, 1).flatten(1, 2) for x in inputs)
+    scale = keys**-0.5 if scale is None else scale
+    out, last = _layer(cell, scale, norm, keys, values)(samples, state, lengths=steps)
+    out = out.unflatten(1, (count, heads)).transpose(0, 1)
+    if lengths is not None:
+        out = torch.cat([x[:n] for x, n in zip(out, lengths, strict=True)])[None]
+    last = last[0].unflatten(0, (count, heads)) if output_final_state else None
+    return out.to(v.dtype), last
+
+
+def _check(cell: Cell, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The inputs in float32 at least. Raises ShapeError: they do not belong together."""
+    q, _, v, *_ = inputs
+    names = [entry.name for entry in cell.inputs]
+    shapes = {name: list(x.shape) for name, x in zip(names, inputs, strict=True)}
+    sizes = {"K": q.shape[-1:], "V": v.shape[-1:]}
+    for entry, x in zip(cell.inputs, inputs, strict=True):
+        inner = sizes[str(entry.shape[0][0])] if entry.shape else ()
+        fits = x.dim() == 3 + len(inner) and x.shape[:2] == q.shape[:2]
+        fits = fits and x.shape[3:] == inner and v.shape[2] % x.shape[2] == 0
+        if not fits:
+            hint = "q, k [B, T, heads, K], v [B, T, heads, V], gates [B, T, heads, ..]"
+            raise ShapeError(f"{cell.name} takes {hint}; got {shapes}")
+    return [_float(x) for x in inputs]
+
+
+def _repeat(x: Tensor, heads: int) -> Tensor:
+    return x if x.shape[2] == heads else x.repeat_interleave(heads // x.shape[2], 2)
+
+
+def _lengths(cu_seqlens: Tensor, x: Tensor) -> list[int]:
+    """Lengths of the sequences. Raises ShapeError: these do not lie in x [1, T, ..]."""
+    ends = cu_seqlens.tolist()
+    lengths = [end - start for start, end in pairwise(ends)]
+    if len(x) != 1 or ends[:1] != [0] or ends[-1] != x.shape[1] or min(lengths, default=0) < 1:
+        raise ShapeError(
+            "cu_seqlens must rise from 0 to T, of inputs [1, T, ..]; "
+            f"got {ends} and {list(x.shape)}"
+        )
+    return lengths
