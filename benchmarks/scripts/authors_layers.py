@@ -28,7 +28,8 @@ from benchmarks.peers.authors import Pair, draw
 from benchmarks.rows import Row, append_row
 
 PARTS = (17, 1, 13)  # steps of each call of a stream
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}  # of relative errors
+# Of relative errors. The terms of some gradients all but cancel: of input gates, and of decays.
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 
 
 class Case(NamedTuple):
