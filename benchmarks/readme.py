@@ -251,6 +251,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "bf16 of users": partial(studied.bf16, "users"),
     "bf16 without instruction": partial(studied.bf16, "portable"),
     "language cells": studied.language_cells,
+    "layers of authors": studied.authors_layers,
     "gpu": studied.gpu,
     "recognisers": studied.recognisers,
     "fields": studied.fields,

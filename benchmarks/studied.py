@@ -226,6 +226,21 @@ def language_cells() -> str:
     return "\n".join(lines)
 
 
+def authors_layers() -> str:
+    """A table of layers compared with their authors' implementations: largest relative errors."""
+    errors = ("outputs", "gradients", "state")
+    lines = [
+        f"| layer | compared with | parameters | dtype | {' | '.join(errors)} |",
+        "|---|---|---:|---|---:|---:|---:|",
+    ]
+    for row in script_rows("authors_layers").values():
+        place = f"`{row['layer']}` | {row['other']}; {row['package']} {row['version']}"
+        size = f"{row['names']} | {row['dtype']}"
+        found = " | ".join(f"{row[key]:.1e}" for key in errors)
+        lines.append(f"| {place} | {size} | {found} |")
+    return "\n".join(lines)
+
+
 def bf16(kind: Literal["cases", "others", "users", "portable"]) -> str:
     """A table of products of bfloat16: how many times as fast a training step is as in float32, and
     as torch's layers.
