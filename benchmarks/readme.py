@@ -252,6 +252,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "bf16 without instruction": partial(studied.bf16, "portable"),
     "language cells": studied.language_cells,
     "layers of authors": studied.authors_layers,
+    "rules of transformers": studied.transformers_rules,
     "gpu": studied.gpu,
     "recognisers": studied.recognisers,
     "fields": studied.fields,

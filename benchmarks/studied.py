@@ -241,6 +241,19 @@ def authors_layers() -> str:
     return "\n".join(lines)
 
 
+def transformers_rules() -> str:
+    """A table of functions beside those of transformers: times, and how many times as long."""
+    lines = [
+        "| 16 heads of 128 by 128 | torch's operations | elman | faster |",
+        "|---|---:|---:|---:|",
+    ]
+    for case, row in script_rows("transformers_rules").items():
+        torch_s, elman_s = row["seconds"]["torch"], row["seconds"]["elman"]
+        times = f"{torch_s * 1e3:.3g} ms | {elman_s * 1e3:.3g} ms"
+        lines.append(f"| {case} | {times} | {torch_s / elman_s:.1f}x |")
+    return "\n".join(lines)
+
+
 def bf16(kind: Literal["cases", "others", "users", "portable"]) -> str:
     """A table of products of bfloat16: how many times as fast a training step is as in float32, and
     as torch's layers.

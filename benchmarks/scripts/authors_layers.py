@@ -28,8 +28,9 @@ from benchmarks.peers.authors import Pair, draw
 from benchmarks.rows import Row, append_row
 
 PARTS = (17, 1, 13)  # steps of each call of a stream
-# Of relative errors. The terms of some gradients all but cancel: of input gates, and of decays.
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+# Of relative errors. The terms of some gradients all but cancel: of input gates, and of decays. In
+# float64 there is xLSTM alone, whose code adds 1e-6 to a divisor.
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
 
 
 class Case(NamedTuple):
