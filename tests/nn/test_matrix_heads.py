@@ -96,7 +96,7 @@ LIBRARY = [c for c in cells.MATRIX if not c.weights]
     cell=st.sampled_from([*LIBRARY, mixed]),
     steps=st.sampled_from([1, 4]),
     batch=st.sampled_from([1, 2]),
-    heads=st.sampled_from([1, 3]),
+    heads=st.sampled_from([2, 3]),
     rows=st.sampled_from([1, 4]),
     columns=st.sampled_from([1, 7]),
     joined=st.booleans(),
@@ -113,7 +113,6 @@ def test_heads_are_samples(cell, steps, batch, heads, rows, columns, joined, bat
     leaves = [*x, *static, *state]
     want = call(plain, as_samples(x, 1), as_samples(static, 0), as_samples(state, 1))
     want_grads = all_gradients(want, leaves)
-    joined = joined and heads > 1
     args = [v.flatten(2) if joined and len(s) == 2 else v
             for v, s in zip(x, net.runtime.input_sizes)]  # fmt: skip
     args = [v.transpose(0, 1) if batch_first else v for v in args]
@@ -184,21 +183,20 @@ def test_lengths_packed_rows_resets_and_masks():
         assert all(map(torch.equal, after, last))
 
 
-@pytest.mark.parametrize("heads", [1, N])
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_steps_streams_and_single_sequences(heads, batch_first):
+def test_steps_streams_and_single_sequences(batch_first):
     """They go on where the last call ended, in the form of their first input; a stream begins anew
     for some samples."""
-    net = module_of(cells.mamba2, heads, batch_first=batch_first)
+    net = module_of(cells.mamba2, N, batch_first=batch_first)
     (x, (A,), _), axis = drawn(net), 1 if batch_first else 0
 
     def laid_out(value):
         return value.transpose(0, 1) if batch_first else value
 
     whole = [laid_out(value) for value in x]
-    static = A[0] if heads > 1 else A
+    static = A[0]
     want, last = net(tuple(whole), static=static)
-    for joined in (False, True) if heads > 1 else (False,):
+    for joined in (False, True):
         state = None
         for t in range(T):
             row = tuple(v[t].flatten(1) if joined else v[t] for v in x)
@@ -212,14 +210,12 @@ def test_steps_streams_and_single_sequences(heads, batch_first):
     stream.reset([1])
     assert torch.equal(stream.state[:, 0], last[:, 0])
     assert not stream.state[:, 1].any()
-    if heads == 1:  # [T, 1, K] is a batch of one sample
-        return
     one = tuple(v[:, 1] for v in x)
     for single in (one, tuple(v.flatten(1) for v in one)):
         out, end = net(single, static=A[0])
         row, _ = net.step(tuple(v[0] for v in single), static=A[0])
         assert torch.equal(end, last[:, 1])
-        assert torch.equal(out.reshape(T, heads, -1), want.select(1 - axis, 1))
+        assert torch.equal(out.reshape(T, N, -1), want.select(1 - axis, 1))
         assert torch.equal(row, out[0])
         assert torch.equal(
             net(single, end, static=A[0])[1], net(tuple(whole), last, static=A[0])[1][:, 1]

@@ -1,4 +1,4 @@
-"""What published layers have in common: heads, short convolutions, norms."""
+"""What published layers have in common: heads as samples, short convolutions, norms."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from elman.checks import check_size
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.nn import Recurrent
-from elman.nn.call.layout import unwrap_single
 
 State = tuple[Tensor, ...]
 
 
 class Layer(nn.Module):
-    """A layer around a cell with several heads.
+    """A layer around a cell with several heads, which are samples of the cell.
 
     Args:
         hidden_size: of input and output.
         heads: states of each sample.
         cell: of matrix states.
-        rows, columns: sizes of one head's first input, and of the last axis of its first state.
+        rows, columns: sizes of the cell's first input, and of the last axis of its first state.
         pasts: numbers of steps and channels of what is kept of earlier inputs.
         engine: as of ``Recurrent``.
 
@@ -48,12 +47,11 @@ class Layer(nn.Module):
         super().__init__()
         check_sizes(hidden_size=hidden_size)
         self.hidden_size, self.heads, self._pasts = hidden_size, heads, (*pasts,)
-        self.cell = Recurrent(cell, heads * rows, heads * columns, heads=heads, engine=engine)
+        self.cell = Recurrent(cell, rows, columns, engine=engine)
 
     def state_shapes(self, batch: int) -> list[list[int]]:
         """Shapes of the tensors of a state: pasts, then what the cell's states are."""
-        one = [1] * (self.heads == 1)
-        inside = [[1, batch, *one, *size] for size in self.cell.runtime.state_sizes]
+        inside = [[1, batch, self.heads, *size] for size in self.cell.runtime.state_sizes]
         return [*([steps, batch, channels] for steps, channels in self._pasts), *inside]
 
     def _split_state(self, x: Tensor, state: State | None) -> tuple[list[Any], State | None]:
@@ -83,10 +81,12 @@ class Layer(nn.Module):
         Returns:
             out [T, B, heads, ·], and the states after the last step.
         """
+        B, heads = inputs[0].shape[1:3]
         dtype = torch.promote_types(inputs[0].dtype, torch.float32)
-        row = tuple(x.to(dtype) for x in inputs)
-        begin = None if state is None else unwrap_single([part.to(dtype) for part in state])
-        more = {} if static is None else {"static": static.to(dtype)}
+        folded = tuple(x.flatten(1, 2).to(dtype) for x in inputs)
+        begin = None if state is None else tuple(part.flatten(1, 2).to(dtype) for part in state)
+        more = {} if static is None else {"static": static.repeat(B).to(dtype)}
+        alone = begin[0] if begin is not None and len(begin) == 1 else begin
         half = {
             name: weight.to(dtype)
             for name, weight in self.cell.named_parameters()
@@ -94,10 +94,11 @@ class Layer(nn.Module):
         }
         with torch.autocast(inputs[0].device.type, enabled=False):
             if half:
-                out, last = functional_call(self.cell, half, (row, begin), more)
+                out, last = functional_call(self.cell, half, (folded, alone), more)
             else:
-                out, last = self.cell(row, begin, **more)
-        return out, last if isinstance(last, tuple) else (last,)
+                out, last = self.cell(folded, alone, **more)
+        ends = last if isinstance(last, tuple) else (last,)
+        return out.unflatten(1, (B, heads)), tuple(end.unflatten(1, (B, heads)) for end in ends)
 
 
 class CellLayer(Layer):
@@ -131,9 +132,8 @@ class CellLayer(Layer):
             ShapeError: x or the state has another form.
         """
         _, inside = self._split_state(x, state)
-        begin = None if inside is None else tuple(part.squeeze(2) for part in inside)
-        y, last = self._run_cell((x,), begin)
-        return y.to(x.dtype), tuple(part.unsqueeze(2) for part in last)
+        y, last = self._run_cell((x.unsqueeze(2),), inside)
+        return y.squeeze(2).to(x.dtype), last
 
 
 class RMSNorm(nn.RMSNorm):

@@ -44,7 +44,7 @@ class Heads(NamedTuple):
     """Heads that are samples: what has B samples of N heads outside has B · N samples inside.
 
     Attributes:
-        count: N; the heads of one head are the samples themselves, with or without an axis.
+        count: N; with one there is no axis.
         cell: names of the cells, for messages.
         inputs, static, states: names and sizes of one head.
         axis: of the batch in states.
@@ -92,15 +92,14 @@ class Heads(NamedTuple):
         Raises:
             ShapeError, InputError: a shape is another one, or lengths are not so.
         """
-        form = self._form(x, module.batch_first)
+        form = self._form(x, module.batch_first) if self.count > 1 else None
         if form is not None:
             pairs = zip(parts_of(x), self.inputs, strict=True)
             row = [self._enter_input(value, *named, form) for value, named in pairs]
             x = tuple(row) if isinstance(x, (tuple, list)) and x is not form.first else row[0]
             if "static" in options:
                 options["static"] = self._enter_static(options["static"], form)
-            if self.count > 1:
-                self._enter_options(options, form, module)
+            self._enter_options(options, form, module)
             state = self._enter_states(state, form)
         if self.matrices is not None:
             x, state = self.matrices.flatten(x, state, options)
@@ -137,8 +136,6 @@ class Heads(NamedTuple):
     def _tails(self, sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Sizes of one sample's value: with an axis of heads; side by side, if it is a vector."""
         apart = (self.count, *sizes)
-        if self.count == 1:
-            return [apart, sizes]
         return [apart, (self.count * sizes[0],)] if len(sizes) == 1 else [apart]
 
     def _form(self, x: Any, batch_first: bool) -> Form | None:
@@ -150,8 +147,6 @@ class Heads(NamedTuple):
             return None
         name, sizes = self.inputs[0]
         found = self.axes_before(rows[0].shape, (1,) if packed[0] else (2, 1))
-        if self.count == 1 and (found is None or found[1]):
-            return None
         if found is None:
             axes = ["rows"] if packed[0] else ["B", "T"] if batch_first else ["T", "B"]
             self._check("input", name, rows[0], [(*axes, *tail) for tail in self._tails(sizes)])

@@ -250,7 +250,7 @@ class SequenceModule(ModuleOptions):
     def _rank_of_row(self, x: Any) -> int:
         """Dims of a batch of the first input at one step, given inputs x of one step."""
         heads, first = self.runtime.heads, next(iter(parts_of(x)), None)
-        if heads is not None and isinstance(first, Tensor):
+        if heads is not None and heads.count > 1 and isinstance(first, Tensor):
             found = heads.axes_before(first.shape, (1, 0))
             if found is not None:
                 return first.dim() + 1 - found[0]

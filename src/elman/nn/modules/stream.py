@@ -104,9 +104,7 @@ class Stream:
         elif self.state is not None:
             signature = self.module.runtime.signature
             states = signature.form.arrays(self.state)
-            runtime = self.module.runtime
-            surplus = states[0].dim() - 2 - len(runtime.state_sizes[0])  # an axis of one head
-            if surplus not in (0, 1) or (surplus and (runtime.heads is None or runtime.head_axis)):
+            if states[0].dim() != 2 + len(self.module.runtime.state_sizes[0]):
                 raise InputError("an unbatched stream has no samples: reset() begins it anew")
             index, starts = _sample_index(samples, states[0]), [torch.zeros_like(v) for v in states]
             if self._start is not None:
