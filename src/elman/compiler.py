@@ -77,6 +77,7 @@ def job(cell: Cell, spec: Spec, rules: tuple[Rule, ...] = ()) -> Job:
 @lru_cache(maxsize=1024)
 def _job(cell: Cell, spec: Spec, rules: tuple[Rule, ...]) -> Job:
     single = None
+    cell = cell.sample
     if cell.whole is not None and not cell.static and _has_like_heads(cell.whole):
         single = job(cell.whole, spec, rules)
     heads = 1 if single is None else cell.heads

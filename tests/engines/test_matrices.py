@@ -13,7 +13,7 @@ from calls import backward, call, forward, given_of
 from elman import cell, cells
 from elman.compiler import graph_of
 from elman.engines.c.engine import ENGINE, PRICES
-from elman.errors import EngineError, InputError, ShapeError, TraceError
+from elman.errors import EngineError, ShapeError, TraceError
 from elman.lowered.lower import lower
 from elman.ops import (
     amax,
@@ -524,9 +524,7 @@ def test_formulas_that_are_refused(formula, message):
 
 
 def test_what_is_refused():
-    """Heads, and engines of vectors alone, say so."""
-    with pytest.raises(InputError, match="its heads are samples of their own"):
-        elman.Recurrent(delta, 4, 4, heads=2)
+    """Engines of vectors alone say so."""
     net, inputs, _ = module_of(delta, 2, 3, F64)
     with elman.using(engine="deer"), pytest.raises(EngineError, match="matrix per sample"):
         net(tuple(drawn(inputs, 3, 1, seed=7)))

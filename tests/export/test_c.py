@@ -76,7 +76,9 @@ def expected(module, inputs):
     with torch.no_grad(), forced("reference"):
         out = module.eval()(given if len(given) > 1 else given[0], **more)[0]
     outputs = out if isinstance(out, tuple) else (out,)
-    return torch.cat([value.reshape(len(value), -1) for value in outputs], -1)
+    heads = math.prod(module.runtime.head_axis)
+    rows = [value.reshape(len(value), heads, -1) for value in outputs]
+    return torch.cat(rows, -1).flatten(1)
 
 
 def check(module, folder, lanes=0, T=5, atol=1e-5):
@@ -92,6 +94,26 @@ def test_every_cell(cell, tmp_path):
     torch.manual_seed(0)
     sizes = {"input_size": 6, "hidden_size": 6} | DIMS.get(cell.name, {})
     check(elman.Recurrent(cell, **sizes), tmp_path)
+
+
+@elman.cell(input="x[V]", static="g[V]", state="S[V, V]", output="y[V], s, Y[V, V]")
+def several(x, g, S):
+    """Several outputs of each head, of all kinds."""
+    S = 0.5 * S + ops.outer(ops.tanh(x), g)
+    return S @ x, ops.sum(x), S, S
+
+
+@needs_compiler
+def test_heads_of_matrices(tmp_path):
+    """A state for each head, in several layers; outputs of a head lie side by side."""
+    sizes = {"heads": 3, "residual": True}
+    check(elman.Recurrent(cells.delta_net, 15, 15, 2, **sizes), tmp_path / "layers")
+    net = elman.Recurrent(several, 15, 15, heads=3)
+    check(net, tmp_path / "outputs")
+    header = (tmp_path / "outputs/model.h").read_text()
+    assert "x [15], g [15] -> y [93]: y [5], s [1], Y [25] of each head */" in header
+    for name in ("layers", "outputs"):
+        subprocess.run(["make", "-C", str(tmp_path / name), "check"], check=True, timeout=100)
 
 
 @needs_compiler

@@ -102,6 +102,17 @@ def test_every_cell(one, runtime, tmp_path):
     check(runtime, elman.Recurrent(one, **sizes), tmp_path, T=steps, states=True)
 
 
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"batch_first": True}])
+def test_heads_of_matrices(options, runtime, tmp_path):
+    """They have an axis of their own in all inputs, states and outputs."""
+    net = elman.Recurrent(cells.mamba2, 6, 9, heads=3, **options)
+    made = check(runtime, net, tmp_path, states=True, lengths=[2, 5, 4])
+    lead = ("B", "T") if options.get("batch_first") else ("T", "B")
+    assert made.inputs["x"] == (*lead, 3, 2)
+    assert made.inputs["A"] == ("B", 3)
+    assert made.outputs["S_n"] == (len(net.runners), "B", 3, 2, 3)
+
+
 @pytest.mark.parametrize("one", every(12, [*UNSEEN]))
 def test_cells_that_nobody_thought_of(one, runtime, tmp_path):
     """Scalars, masks, delays, groups, products of products, outputs that are no states."""

@@ -146,6 +146,7 @@ def explain(
         check_choice("device", device, ("cpu", "cuda"))
         check_flag("training", training)
         sizes = subject.bind(hidden_size if input_size is None else input_size, hidden_size, **dims)
+        batch, subject = batch * subject.batch_heads, subject.sample
         wants = subject.differentiated if training else frozenset[str]()
         plan = check_plan(plan)
         if plan.checkpoint == "auto":

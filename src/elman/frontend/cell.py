@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Never
 
 from elman.checks import check_list, check_mapping, check_size, check_text, shown
-from elman.errors import InputError, PickleError, ShapeError, TraceError, diagnostic
+from elman.errors import PickleError, ShapeError, TraceError, diagnostic
 from elman.frontend.changes import Change, Data, change_of
 from elman.frontend.copies import Copies, Signature, copies, whole_entry
 from elman.frontend.dims import Cuts, UncutError, check_groups
@@ -23,6 +23,7 @@ from elman.frontend.heads import (
     Tracing,
     check_divides,
     check_parts,
+    check_shares_nothing,
     division,
     sizes_per_head,
     tracing,
@@ -172,21 +173,23 @@ class Cell:
         block-diagonal: it is stored as [rows, columns / heads]. Inputs and weights without a
         divided dim are shared by all heads; a scalar state, or an output without a divided dim, is
         one for each head, side by side, if it depends on what is a head's own. A cell that computes
-        each unit from its own past alone stays as it is.
+        each unit from its own past alone stays as it is. Of a cell with a matrix per sample, a head
+        is a sample, and all named dims are divided.
 
         Raises:
             ShapeError: a dim that is a number cannot be divided, an output is divided in part, or
                 one head has too few units for the formula.
-            InputError: heads is not a positive number, or the cell has a matrix per sample.
+            InputError: heads is not a positive number, or the cell has a matrix per sample and
+                weights.
         """
         check_size("heads", heads, 1, MOST_HEADS)
         base = self.whole or self
-        if heads > 1 and base.graph.has_matrices:
-            raise InputError(
-                f"{base.name} has a matrix per sample: its heads are samples of their own",
-                "net(q.flatten(1, 2), …) of q [T, B, heads, K]; each has a state of its own",
-            )
-        if heads == 1 or base.division.elementwise:
+        if heads == 1:
+            return base
+        if base.graph.has_matrices:
+            check_shares_nothing(base.name, base.weights)
+            return replace(base, heads=heads, whole=base)
+        if base.division.elementwise:
             return base
         share = Share(base._traced[1], heads, base.division)
         check_divides(base.name, heads, share.how)
@@ -219,6 +222,16 @@ class Cell:
         return bool(self.static) or any(v.op == "per_sample" for v in self.graph.walk())
 
     @property
+    def batch_heads(self) -> int:
+        """Number of heads that are samples of the batch; 1 if heads are units."""
+        return self.heads if self.copies is None else 1
+
+    @property
+    def sample(self) -> Cell:
+        """What is computed for each sample of the batch."""
+        return self if self.copies is not None or self.whole is None else self.whole
+
+    @property
     def output_names(self) -> list[str]:
         """Names of the outputs, if there are several."""
         return [entry.name for entry in self.outputs] if len(self.outputs) > 1 else []
@@ -237,11 +250,13 @@ class Cell:
         """
         for name, size in {"input_size": input_size, "hidden_size": hidden_size, **dims}.items():
             check_size(name, size, 0)
+        if self.batch_heads > 1:
+            sizes = {"input_size": input_size, "hidden_size": hidden_size, **dims}
+            scalar = not any(entry.shape for entry in self.inputs[:1])  # its size says nothing
+            divided = sizes.keys() - ({"input_size"} if scalar else ())
+            return self.sample.bind(**sizes_per_head(sizes, self.heads, divided))
         if self.whole is not None:
-            if hidden_size % self.heads:
-                raise ShapeError(
-                    f"hidden_size={hidden_size} cannot be divided among {self.heads} heads"
-                )
+            sizes_per_head({"hidden_size": hidden_size}, self.heads, {"hidden_size"})
             first = self.whole.inputs[:1]
             if self.inputs[:1] != first and input_size % self.heads:
                 raise ShapeError(
@@ -249,7 +264,7 @@ class Cell:
                     f"{self.name} divides {first[0].name}: its units are those of a state, or "
                     "are multiplied by a matrix that multiplies a state"
                 )
-            dims = sizes_per_head(dims, self.heads, self.whole.division)
+            dims = sizes_per_head(dims, self.heads, self.whole.division.dims)
         states = () if self.idle else self.states
         sized, further = states or self.outputs, (*self.static, *self.weights)
         bound = bind_dims(self.inputs, sized, further, input_size, hidden_size, dims)

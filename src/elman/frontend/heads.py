@@ -6,13 +6,13 @@ heads, all others are shared.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import NamedTuple
 
-from elman.errors import ShapeError
+from elman.errors import InputError, ShapeError
 from elman.frontend.dims import Cuts, cut
 from elman.frontend.signature import Declared
 from elman.ir.graph import Graph, Node, Rate, walk
@@ -174,6 +174,17 @@ def check_parts(name: str, entry: Declared, division: Division) -> None:
         )
 
 
+def check_shares_nothing(name: str, weights: Sequence[Declared]) -> None:
+    """Raise InputError if heads that are samples of a cell would have weights in common."""
+    if weights:
+        names = ", ".join(map(str, weights))
+        raise InputError(
+            f"{name} has a matrix per sample: heads would be samples, all with the same {names}",
+            f'static="{names}" in the cell, as cells.m2rnn has W, and a value for each head: '
+            "net(x, static=…) of [heads, …]",
+        )
+
+
 Pieces = list[tuple[Dim, bool]]  # of a dim: one head's part, and whether each head has another one
 
 
@@ -201,11 +212,15 @@ def _gate_blocks(dim_pieces: Pieces, heads: int) -> Iterator[GateBlock]:
         yield from piece * heads if divided else piece
 
 
-def sizes_per_head(dims: dict[str, int], heads: int, division: Division) -> dict[str, int]:
-    """Sizes of one head's part of the dims given. Raises ShapeError where there is none."""
-    sizes = dict(dims)
-    for name in division.dims & dims.keys():
-        sizes[str(name)], rest = divmod(dims[str(name)], heads)
-        if rest:
-            raise ShapeError(f"{name}={dims[str(name)]} cannot be divided among {heads} heads")
-    return sizes
+def sizes_per_head(
+    sizes: dict[str, int], heads: int, divided: Collection[GateBlock]
+) -> dict[str, int]:
+    """Sizes of one head's part, by name; of names that are not divided the whole. Raises ShapeError
+    where there is none."""
+    parts = dict(sizes)
+    for name in sizes:
+        if name in divided:
+            parts[name], rest = divmod(sizes[name], heads)
+            if rest:
+                raise ShapeError(f"{name}={sizes[name]} cannot be divided among {heads} heads")
+    return parts

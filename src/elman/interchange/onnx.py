@@ -150,11 +150,11 @@ class _Traced(nn.Module):
         self.counts = len(signature.inputs), len(signature.static)
         if lengths:
             self.inputs["lengths"] = torch.full((_SAMPLES,), _STEPS, device="cpu"), {0: batch}
-        learned = net._initial() or [None] * len(signature.states)
+        zeros = [torch.zeros(self._lead, 1, *shape, **kind) for shape in runtime.state_sizes]
+        learned = net._initial_beside(zeros) or [0] * len(zeros)
         self.states: dict[str, Tensor] = {}
-        for (name, _), shape, value in zip(signature.states, runtime.state_sizes, learned):
-            start = torch.zeros(self._lead, 1, *shape, **kind)
-            start += 0 if value is None else value.detach().view_as(start)
+        for (name, _), start, value in zip(signature.states, zeros, learned):
+            start += value
             self.states[f"{name}_0"] = start
             self.inputs[f"{name}_0"] = start, {}
         outputs = len(runtime.stack.runners[-1].cell.graph.outputs)

@@ -171,7 +171,7 @@ def measure(
         engine=ran["engine"],
         schedule=ran["schedule"] or "",
         waited=share,
-        flop=steps * batch * _products(pairing, dtype),
+        flop=steps * batch * net.cell.batch_heads * _products(pairing, dtype),
     )
 
 

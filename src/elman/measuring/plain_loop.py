@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import copy, deepcopy
 from typing import Any
 
@@ -32,13 +33,14 @@ class Pairing:
         self.dims = dict(runner.dims)
         dtype = next(iter(net.state_dict().values()), torch.empty(0)).dtype
 
-        def draw(entries: Any, *lead: int) -> list[Tensor]:
-            sizes = [shape_size(entry.shape, self.dims) for entry in entries]
+        def draw(sizes: Iterable[tuple[int, ...]], *lead: int) -> list[Tensor]:
             return [torch.randn(*lead, *size).to(dtype) for size in sizes]
 
-        self.inputs = draw(self.cell.inputs, steps, batch)
-        self.static = draw(self.cell.static, batch)
-        self.dy = draw(self.cell.graph.outputs, steps, batch)
+        runtime = net.runtime
+        outputs = [shape_size(value.shape, self.dims) for value in runner.cell.graph.outputs]
+        self.inputs = draw(runtime.input_sizes, steps, batch)
+        self.static = draw(runtime.static_sizes, batch)
+        self.dy = draw(outputs, steps, batch, *runtime.head_axis)
 
     def fused(self) -> Named:
         """Run elman's kernel, forward and backward; all results by name."""
@@ -79,7 +81,8 @@ class Pairing:
             return results
         leaves = zip(names, [*inputs, *weights], strict=True)
         wanted = {f"gradient of {name}": leaf for name, leaf in leaves if leaf.requires_grad}
-        dy = [d.to(output.dtype) for d, output in zip(self.dy, outputs, strict=True)]
+        pairs = zip(self.dy, outputs, strict=True)  # outputs may be matrices
+        dy = [d.to(output.dtype).view_as(output) for d, output in pairs]
         options: Any = {"allow_unused": True, "materialize_grads": True}
         gradients = torch.autograd.grad(outputs, [*wanted.values()], dy, **options)
         return results | dict(zip(wanted, gradients, strict=True))
@@ -94,4 +97,4 @@ def _side_by_side(outputs: list[Tensor]) -> Tensor:
     """Several outputs [T, B, n] or [T, B] as one; one as it is."""
     if len(outputs) == 1:
         return outputs[0].detach()
-    return torch.cat([v if v.dim() > 2 else v.unsqueeze(-1) for v in outputs], -1).detach()
+    return torch.cat([v.reshape(*v.shape[:2], -1) for v in outputs], -1).detach()

@@ -101,6 +101,8 @@ def layers_of(
         )
     engine, call_options = requested_engine(module.engine), select_options(options)
     elsewhere = _elsewhere(module, x, engine, call_options)
+    if module.runtime.heads is not None:
+        x, state, _ = module.runtime.heads.enter(module, x, state, call_options)
     plan, arguments = plan_call(module, x, state, call_options, engine)
     settings, call = plan.settings, plan.enter(module, arguments, no_keys)
     if elsewhere:

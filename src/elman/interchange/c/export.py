@@ -101,9 +101,9 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         folder,
         name,
         project.inputs,
-        project.outputs[-1],
+        project.output,
         sum(len(values) for values in project.arrays().values()),
-        sum(size for fields in project.members() for _, size in fields),
+        project.heads * sum(size for fields in project.members() for _, size in fields),
     )
 
 

@@ -25,7 +25,7 @@ volatile while asm bool catch class compl const_cast constexpr delete explicit e
 mutable namespace new not operator or private protected public template this throw true try typeid
 typename using virtual wchar_t and xor typeof
 """  # of C and of C++, which reads the header too
-_RESERVED = {"state", "y", "steps", "row", "T", *_KEYWORDS.split()}  # names that the functions use
+_RESERVED = {"state", "all", "y", "steps", "row", "T", *_KEYWORDS.split()}  # of the functions
 _CAPITALS = ("H", "Y")  # suffixes that the header defines: NAME_H, NAME_Y
 
 
@@ -76,7 +76,10 @@ class Project:
         entries = (*signature.inputs, *signature.static)
         macros = set(re.findall(r"#\s*define\s+(\w+)", "".join(shared_texts())))
         self.names = c_names([entry for entry, _ in entries], _RESERVED | macros, _CAPITALS)
-        widths = [math.prod(sizes) for _, sizes in entries]
+        self.heads = math.prod(module.runtime.head_axis)  # samples of each other, one state each
+        self.of = "all" if self.heads > 1 else "state"  # name of an argument
+        self.unit = f"{name}_head" if self.heads > 1 else f"{name}_state"
+        widths = [self.heads * math.prod(sizes) for _, sizes in entries]
         self.inputs = dict(zip(self.names, widths, strict=True))
         self.takes = signature.takes
         self.learned: list[tuple[Tensor, ...]] = []  # [n] of each state of each layer, or none
@@ -87,7 +90,9 @@ class Project:
         values = layers[-1].job.graph.outputs
         widths = [math.prod(shape_size(v.shape, layers[-1].job.spec.sizes)) for v in values]
         parts = [f"{c_comment(output)} [{width}]" for output, width in zip(outputs, widths)]
-        self.y = f"y [{self.outputs[-1]}]" + bool(parts) * f": {', '.join(parts)}"
+        self.output = self.heads * self.outputs[-1]
+        each = ": " + ", ".join(parts) + " of each head" * (self.heads > 1)
+        self.y = f"y [{self.output}]" + bool(parts) * each
 
     def arrays(self) -> dict[str, Tensor]:
         """The constant arrays, by name."""
@@ -149,6 +154,7 @@ class Project:
             members.append(f"    /* {about}, those that change twice */")
             members += [f"    float {member}[{size}];" for member, size in layer_members]
         shapes = ", ".join(f"{n} [{size}]" for n, size in self.inputs.items())
+        heads = f"typedef struct {{\n    {self.unit} head[{self.heads}];\n}} {name}_state;\n"
         return f"""/* {name}, written by elman: C99, float32, no library, no allocation. */
 #ifndef {upper}_H
 #define {upper}_H
@@ -158,14 +164,14 @@ extern "C" {{
 
 /* numbers of a step's inputs and of its output */
 {chr(10).join(sizes)}
-#define {upper}_Y {self.outputs[-1]}
+#define {upper}_Y {self.output}
 
 /* all memory that a sequence needs; one for each sequence that runs at the same time */
 typedef struct {{
 {chr(10).join(members)}
     int turn; /* which half of each state is the current one */
-}} {name}_state;
-
+}} {self.unit};
+{heads * (self.heads > 1)}
 /* bytes of a {name}_state, for callers that do not read this header */
 long {name}_bytes(void);
 /* begin a sequence: all states {"as learned" if self.learned else "zero"} */
@@ -206,8 +212,15 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             width, last = self.outputs[index], "h0" if 0 in layer.layout.held else "n0"
             lines.append(f"for (long u = 0; u < {width}; u++) y[u] = {last}[u];")
         body = "\n".join("    " + line for line in lines)
-        head = f"static void {layer.name}({self.name}_state *state, {inputs}, T *y) {{"
+        head = f"static void {layer.name}({self.unit} *state, {inputs}, T *y) {{"
         return f"/* {c_comment(layer.job.name)} */\n{head}\n{body}\n}}\n"
+
+    def _each_head(self, lines: Sequence[str]) -> list[str]:
+        """Lines for the state of each head."""
+        if self.heads > 1:
+            states = f"{self.unit} *state = all->head; state < all->head + {self.heads}; state++"
+            lines = [f"for ({states}) {{", *(f"    {line}" for line in lines), "}"]
+        return [f"    {line}" for line in lines]
 
     def _code(self) -> str:
         name = self.name
@@ -219,7 +232,7 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             arguments = [below, *(self.names[k] for k in self.takes[index][1:])]
             steps.append(f"{layer.name}(state, {', '.join(arguments)}, {out});")
             if self.residual and index:  # of first outputs, which have one size in all layers
-                width = self.module.output_size
+                width = self.module.output_size // self.heads
                 steps.append(f"for (long u = 0; u < {width}; u++) {out}[u] += {below}[u];")
             below = out
         initialisation = [
@@ -231,6 +244,8 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
         row_pointers = ", ".join(
             n if n in self.static else f"{n} + row * {size}" for n, size in self.inputs.items()
         )
+        rows = [*self.inputs.items(), ("y", self.output)] if self.heads > 1 else []
+        moves = [f"{row} += {size // self.heads};" for row, size in rows]
         matrices = any(layer.job.graph.has_matrices for layer in self.layers)
         parts = [
             f"/* {name}: written by elman. See {name}.h. */",
@@ -247,15 +262,15 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             *([file("matrices.h"), read_text_file("multiply.h")] if matrices else []),
             *(self._layer(index, layer) for index, layer in enumerate(self.layers)),
             f"long {name}_bytes(void) {{ return (long)sizeof({name}_state); }}",
-            f"void {name}_init({name}_state *state) {{",
-            *("    " + line for line in [*initialisation, "state->turn = 0;"]),
+            f"void {name}_init({name}_state *{self.of}) {{",
+            *self._each_head([*initialisation, "state->turn = 0;"]),
             "}",
-            f"void {name}_step({name}_state *state, {self._parameters()}, float *y) {{",
-            *("    " + line for line in [*steps, "state->turn = !state->turn;"]),
+            f"void {name}_step({name}_state *{self.of}, {self._parameters()}, float *y) {{",
+            *self._each_head([*steps, "state->turn = !state->turn;", *moves]),
             "}",
             f"void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps) {{",
             f"    for (long row = 0; row < steps; row++) {name}_step(state, {row_pointers},"
-            f" y + row * {self.outputs[-1]});",
+            f" y + row * {self.output});",
             "}",
             "",
         ]
@@ -334,8 +349,8 @@ def _expected_results(
             x = tuple(steps) if len(steps) > 1 else steps[0]
             out = net(x, **(options if fixed else {}))[0]
         outputs = out if isinstance(out, tuple) else (out,)
-        rows = [value.reshape(_STEPS, -1) for value in outputs]
-        results.append(torch.cat(rows, 1).double())
+        rows = [value.reshape(_STEPS, math.prod(runtime.head_axis), -1) for value in outputs]
+        results.append(torch.cat(rows, 2).flatten(1).double())
     return inputs, results[0], results[1]
 
 

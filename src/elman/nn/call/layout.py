@@ -250,11 +250,12 @@ class MatrixShapes(NamedTuple):
         """
         (first, sizes), (last, last_sizes) = cells[0], cells[-1]
         outputs = last.outputs or last.states[:1]
+        further = _named_axes(*[(cell.inputs[1:], sizes) for cell, sizes in cells])
         shapes = MatrixShapes(
-            _named_axes(first.inputs, sizes),
-            _named_axes(first.static, sizes),
-            _named_axes(first.states, sizes) if alike else (),
-            () if bidirectional else _named_axes(outputs, last_sizes),
+            (*_named_axes((first.inputs[:1], sizes)), *further),
+            _named_axes(*[(cell.static, sizes) for cell, sizes in cells]),
+            _named_axes((first.states, sizes)) if alike else (),
+            () if bidirectional else _named_axes((outputs, last_sizes)),
         )
         return shapes if any(axes for group in shapes for _, axes in group) else None
 
@@ -276,11 +277,13 @@ class MatrixShapes(NamedTuple):
         return _map_axes(_wide, output, self.outputs), *wide, _map_axes(_wide, last, self.states)
 
 
-def _named_axes(entries: Sequence[Declared], sizes: Mapping[str, int]) -> tuple[NamedAxes, ...]:
-    return tuple(
-        (entry.name, axes_of(entry.shape[0][0], sizes) if entry.shape else None)
-        for entry in entries
-    )
+def _named_axes(*layers: tuple[Sequence[Declared], Mapping[str, int]]) -> tuple[NamedAxes, ...]:
+    """Entries of all layers, those of one name once."""
+    named: dict[str, tuple[int, int] | None] = {}
+    for entries, sizes in layers:
+        for entry in entries:
+            named[entry.name] = axes_of(entry.shape[0][0], sizes) if entry.shape else None
+    return tuple(named.items())
 
 
 def _map_axes(change: Any, values: Any, entries: tuple[NamedAxes, ...]) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from elman.engines.packed import Packed
-from elman.nn.call.layout import Layout, MatrixShapes, NamedAxes
+from elman.nn.call.layout import Layout
 from elman.nn.call.packing import Rows
 from elman.nn.call.signature import Signature
 from elman.nn.options.base import StepValues
@@ -17,6 +17,7 @@ from elman.plan.spec import USUAL, PlanOptions
 
 if TYPE_CHECKING:
     from elman.nn.call.cache import CallCache
+    from elman.nn.call.heads import Heads
     from elman.nn.execute.layer import Runner
     from elman.nn.execute.stack import Stack
 
@@ -40,7 +41,8 @@ class Runtime(NamedTuple):
         draws: how often cells draw random numbers: per ``step``, per ``sequence``.
         has_initial: whether default initial states are learned or declared (``init=``), not zeros.
         options: of all layers, when this was made.
-        matrices: shapes of matrices per sample; None without any.
+        heads: which axes of the caller's tensors are samples or matrices inside; None of cells
+            without a matrix per sample.
     """
 
     runners: dict[str, Runner]
@@ -54,44 +56,31 @@ class Runtime(NamedTuple):
     draws: tuple[str, ...] = ()
     has_initial: bool = False
     options: PlanOptions = USUAL
-    matrices: MatrixShapes | None = None
+    heads: Heads | None = None
 
     @property
-    def dims_of_input(self) -> int:
-        """Dims of the first input of one sample: 0 for a scalar, 2 for a matrix."""
-        matrix = self.matrices is not None and self.matrices.inputs[0][1] is not None
-        return 2 if matrix else len(self.signature.inputs[0][1])
-
-    @property
-    def dims_of_state(self) -> int:
-        """Dims of the first state of one sample."""
-        matrix = self.matrices is not None and any(axes for _, axes in self.matrices.states[:1])
-        return 2 if matrix else len(self.signature.states[0][1])
+    def head_axis(self) -> tuple[int, ...]:
+        """Size of the axis of heads that are samples, if there are several."""
+        return () if self.heads is None else self.heads.sizes
 
     @property
     def input_sizes(self) -> list[tuple[int, ...]]:
-        """Size of each input of one sample, as a caller gives it."""
-        return _outer_sizes(self.signature.inputs, self.matrices and self.matrices.inputs)
+        """Size of each input of one sample, as a caller gives it; with an axis of heads."""
+        return self._outer_sizes("inputs")
 
     @property
     def static_sizes(self) -> list[tuple[int, ...]]:
         """Size of each static input of one sample."""
-        return _outer_sizes(self.signature.static, self.matrices and self.matrices.static)
+        return self._outer_sizes("static")
 
     @property
     def state_sizes(self) -> list[tuple[int, ...]]:
         """Size of each state of one sample, as a caller gives and gets it."""
-        return _outer_sizes(self.signature.states, self.matrices and self.matrices.states)
+        return self._outer_sizes("states")
 
-
-def _outer_sizes(
-    entries: Sequence[tuple[str, tuple[int, ...]]], matrices: Sequence[NamedAxes] | None
-) -> list[tuple[int, ...]]:
-    """Sizes of values of one sample where a matrix has two axes."""
-    sizes = [tuple(size) for _, size in entries]
-    if not matrices:
-        return sizes
-    return [axes or size for size, (_, axes) in zip(sizes, matrices, strict=True)]
+    def _outer_sizes(self, kind: str) -> list[tuple[int, ...]]:
+        named = getattr(self.signature if self.heads is None else self.heads, kind)
+        return [(*self.head_axis, *size) for _, size in named]
 
 
 @dataclass

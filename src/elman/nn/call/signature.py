@@ -16,6 +16,8 @@ from elman.ir.types import shape_size
 from elman.nn.call.dense import TRAINED, as_tensor, check_dense
 from elman.nn.call.layout import Layout, Named, StateForm, as_number
 
+ONE_SEQUENCE = "lengths= is for a batch of sequences: this input is a single one"
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -127,7 +129,7 @@ class Signature:
         (name, sizes), first = self.inputs[0], tensors[0]
         batched = packed or first.dim() == 2 + len(sizes)
         if lengths and first.dim() < 2 + len(sizes):
-            raise ShapeError("lengths= is for a batch of sequences: this input is a single one")
+            raise ShapeError(ONE_SEQUENCE)
         layout = Layout(batched, batch_first and batched and not packed, packed)
         steps, batch = 1, 1
         if packed:

@@ -206,6 +206,26 @@ class Stack:
         return group.calls(plain, steps, rules, compute), rules
 
 
+def heads_in_batch(formulas: Sequence[Formula]) -> int:
+    """Number of heads that are samples of the batch; 1 if heads are units.
+
+    Args:
+        formulas: of each layer.
+
+    Raises:
+        InputError: layers differ in that.
+    """
+    counts = {cell.batch_heads: cell.name for cell, *_ in formulas}
+    if len(counts) > 1:
+        units, samples = (counts.pop(1), *counts.values())
+        raise InputError(
+            f"heads of {samples}, which has a matrix per sample, are samples, and those of {units} "
+            "are units",
+            "a module for each, one after the other",
+        )
+    return next(iter(counts))
+
+
 Shared = dict[tuple[str, str], tuple[int, tuple[int, ...]]]  # kind, name -> first layer, its sizes
 _APART = "modules of one layer each, one after the other, may differ in their sizes"
 
@@ -249,8 +269,9 @@ def runners_of(
             raise ShapeError(subject, _APART, input=read) from None
         _check_shared(cell, layer, bound, sizes)
         for end in ("", "_reverse")[: 1 + bidirectional]:
-            runners[f"l{layer}{end}"] = Runner(cell, bound, options)
+            runners[f"l{layer}{end}"] = Runner(cell.sample, bound, options)
         width = dim_size(output[0], bound) * (1 + bidirectional) if output else 1
+        width *= cell.batch_heads
         if residual and layer and width != size:
             raise ShapeError(
                 f"{cell.name}, layer {layer}: residual adds its input [{size}] to its output "

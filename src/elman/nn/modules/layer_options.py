@@ -30,7 +30,10 @@ class Options(TypedDict, total=False):
             head's units. A matrix that multiplies a head's own values is block-diagonal, stored as
             [rows, columns / heads]. Inputs with a divided dim, ``x[H]``, are divided; inputs and
             weights without one, ``x[I]`` or a scalar, are shared. A scalar state or output that
-            depends on a head's own values is one per head, [B, heads].
+            depends on a head's own values is one per head, [B, heads]. Of a cell with a matrix per
+            sample and no weights, heads are samples: all sizes are divided, inputs and outputs are
+            [T, B, heads, ·], or joined [T, B, heads · n], states [.., B, heads, K, V], and static
+            inputs [heads, ..] or [B, heads, ..].
         plan: how cells are compiled, and what the forward saves for the backward.
         precision: of products in float32 on a CPU: ``"bf16"`` rounds their operands to bfloat16,
             if the processor multiplies such numbers; sums, states, gradients and all else stay

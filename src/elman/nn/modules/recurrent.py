@@ -70,10 +70,14 @@ class Recurrent(SequenceModule):
     the order ``l0``, ``l0_reverse``, ``l1`` …, with a tensor [B, H] for each layer and direction,
     or a tuple if the cell has several states.
 
+    With ``heads=N`` of a cell with a matrix per sample, sizes are totals of all heads, x and out
+    are [T, B, N, ·], or joined [T, B, N · n] if the first input is, and states [.., B, N, K, V].
+
     Raises:
-        ShapeError: sizes do not fit the cell, or differ between layers that ``residual`` adds.
+        ShapeError: sizes do not fit the cell, cannot be divided among heads, or differ between
+            layers that ``residual`` adds.
         InputError: an option does not exist, a constant is missing, or a list does not have one
-            entry per layer.
+            entry per layer; heads of a cell with a matrix per sample would share its weights.
 
     Example:
         >>> net = elman.Recurrent(elman.cells.mgu, 8, 16, num_layers=2)
@@ -84,6 +88,11 @@ class Recurrent(SequenceModule):
         >>> x = torch.randn(5, 2, 8).masked_fill(~known.unsqueeze(-1), torch.nan)
         >>> net(x, mask=known)[0].isfinite().all()
         tensor(True)
+        >>> net = elman.Recurrent(elman.cells.delta_net, 3 * 4, 3 * 8, heads=3)
+        >>> q, k, v, b = (torch.randn(5, 2, 3, *size) for size in ([4], [4], [8], []))
+        >>> out, S = net((q, k, v, b))
+        >>> out.shape, S.shape
+        (torch.Size([5, 2, 3, 8]), torch.Size([1, 2, 3, 4, 8]))
         >>> net = elman.Recurrent([elman.cells.gru, elman.cells.lstm], 8, [16, 4])
         >>> out, (h, (k, c)) = net(torch.randn(10, 2, 8))
         >>> out.shape, h.shape, c.shape
@@ -222,14 +231,14 @@ class Recurrent(SequenceModule):
             EngineError: the named engine cannot run this cell; the text says why.
         """
         call_options = select_options(options) if options else {}
-        shapes = self.runtime.matrices
-        if shapes is None:
+        heads = self.runtime.heads
+        if heads is None:
             return self._forward(x, state, call_options)
-        x, state = shapes.flatten(x, state, call_options)
-        return shapes.restore(self._forward(x, state, call_options))
+        x, state, form = heads.enter(self, x, state, call_options)
+        return heads.leave(self._forward(x, state, call_options), form)
 
     def _forward(self, x: Any, state: Any, call_options: dict[str, Any]) -> tuple[Any, ...]:
-        """:meth:`forward` with matrices per sample as rows."""
+        """:meth:`forward` with heads as samples, and matrices per sample as rows."""
         plans = self.runtime.plans
         kind = plans.kind_of(self, x, state, call_options)
         if kind is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, pairwise
+from math import prod
 from typing import Any, Unpack
 
 import torch
@@ -17,13 +18,14 @@ from elman.frontend.cell import Cell
 from elman.ir.types import dim_size
 from elman.nn.call.cache import CallCache, Kind
 from elman.nn.call.dense import row_of
+from elman.nn.call.heads import Heads
 from elman.nn.call.layout import MatrixShapes, unwrap_single
 from elman.nn.call.plan import Arguments, CallPlan
 from elman.nn.call.runtime import RUNTIME, Runtime
-from elman.nn.call.signature import Signature
+from elman.nn.call.signature import Signature, parts_of
 from elman.nn.compile.names import key_of
 from elman.nn.execute.layer import Runner
-from elman.nn.execute.stack import Stack, runners_of
+from elman.nn.execute.stack import Stack, heads_in_batch, runners_of
 from elman.nn.modules.layer_config import Formula
 from elman.nn.modules.layer_options import ModuleOptions
 from elman.nn.options.base import check_sample_values
@@ -81,12 +83,25 @@ class SequenceModule(ModuleOptions):
             draws_of([cell.graph for cell in cells]),
             has_initial,
             options,
-            MatrixShapes.of(
-                [(r.cell, dict(r.dims)) for r in runners.values()],
-                alike=signature.form.alike,
-                bidirectional=two,
-            ),
+            self._make_heads(runners, signature),
         )
+
+    def _make_heads(self, runners: Mapping[str, Runner], signature: Signature) -> Heads | None:
+        """Axes that are samples or matrices inside. Raises InputError: an option does not go with
+        heads that are samples."""
+        count = heads_in_batch(self._formulas())
+        if count > 1 and self.learn_initial:
+            raise InputError(
+                f"learn_initial=True: heads of {signature.cell} are samples, and all would begin "
+                "with the same state",
+                "a parameter S [layers, 1, heads, ·, ·] of yours: net(x, S.expand(-1, B, -1, …))",
+            )
+        if not any(runner.cell.graph.has_matrices for runner in runners.values()):
+            return None
+        layers = [(runner.cell, dict(runner.dims)) for runner in runners.values()]
+        two = bool(self.bidirectional)
+        shapes = MatrixShapes.of(layers, alike=signature.form.alike, bidirectional=two)
+        return Heads.of(count, signature, shapes)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
@@ -130,8 +145,8 @@ class SequenceModule(ModuleOptions):
         directions."""
         runner = self.runtime.stack.runners[-1]
         shape = runner.cell.graph.output.shape
-        directions = 2 if self.bidirectional else 1
-        return dim_size(shape[0], dict(runner.dims)) * directions if shape else 1
+        samples = heads_in_batch(self._formulas()) * (2 if self.bidirectional else 1)
+        return dim_size(shape[0], dict(runner.dims)) * samples if shape else 1
 
     def step(self, x: Any, state: Any = None, **options: Unpack[CallOptions]) -> Any:
         """Run one step of a stream.
@@ -163,7 +178,7 @@ class SequenceModule(ModuleOptions):
             raise InputError(
                 "step: a bidirectional module needs the whole sequence, from its end as well"
             )
-        several, rank = isinstance(x, (tuple, list)), self._rank - 1
+        several, rank = isinstance(x, (tuple, list)), self._rank_of_row(x)
         values = row_of(x, rank)
         dims = values[0].dim()
         axis = 1 if self.batch_first and dims == rank else 0
@@ -173,6 +188,7 @@ class SequenceModule(ModuleOptions):
             option = STEP_OPTIONS.get(name)
             if option is not None:
                 sizes = option.sizes(self.runtime, self.training)
+                sizes = (*self.runtime.head_axis, *sizes) if sizes else ()
                 check_sample_values(name, value, values[0].shape[: dims - rank + 1], sizes)
                 call_options[name] = value.unsqueeze(axis)
             elif name != "static":
@@ -199,6 +215,7 @@ class SequenceModule(ModuleOptions):
             [T, B, layers·directions, n], or [B, T, ..] with ``batch_first``, of int32, where the
             module's weights are: n = 2 halves of a key, 24 bits each, from which all numbers of a
             step follow; 4, the second key last, where cells draw both per step and per sequence.
+            Heads that are samples have an axis of their own: [T, B, heads, layers·directions, n].
             A key per sequence stands at all steps alike, so it is indexed as the others, and a step
             uses the one it is given. A direction that runs from the end takes them from the
             beginning in its own order: the first is of its first step. They are drawn in ``eval()``
@@ -223,15 +240,21 @@ class SequenceModule(ModuleOptions):
         check_size("batch", 1 if batch is None else batch)
         like = next((value for weights in self._weights() for value in weights), None)
         device, lead = None if like is None else like.device, len(runtime.runners)
-        keys = draws_to_keep(runtime.draws, lead, steps, batch or 1, device)
+        heads = runtime.head_axis
+        keys = draws_to_keep(runtime.draws, lead, steps, (batch or 1) * prod(heads), device)
+        keys = keys.unflatten(1, (batch or 1, *heads)) if heads else keys
         if batch is None:
             return keys.squeeze(1)
         return keys.transpose(0, 1).contiguous() if self.batch_first else keys
 
-    @property
-    def _rank(self) -> int:
-        """Dims of a batch of the first input."""
-        return 2 + self.runtime.dims_of_input
+    def _rank_of_row(self, x: Any) -> int:
+        """Dims of a batch of the first input at one step, given inputs x of one step."""
+        heads, first = self.runtime.heads, next(iter(parts_of(x)), None)
+        if heads is not None and heads.count > 1 and isinstance(first, Tensor):
+            found = heads.axes_before(first.shape, (1, 0))
+            if found is not None:
+                return first.dim() + 1 - found[0]
+        return 1 + len(self.runtime.input_sizes[0])
 
     def _weights(self) -> list[list[Tensor]]:
         """The present weights of each layer and direction: parameters, or parametrizations in their
@@ -277,6 +300,14 @@ class SequenceModule(ModuleOptions):
         if not runtime.has_initial:
             return []
         return [getattr(self, f"initial_{name}") for name, _ in runtime.signature.states]
+
+    def _initial_beside(self, states: Sequence[Tensor]) -> list[Tensor]:
+        """:meth:`_initial`, with the axes of states as a caller has them: [lead, 1, .., *sizes]."""
+        sizes = [size for _, size in (self.runtime.heads or self.runtime.signature).states]
+        return [
+            value.detach().reshape(len(value), *[1] * (state.dim() - 1 - len(size)), *size)
+            for value, state, size in zip(self._initial(), states, sizes)
+        ]
 
     def _run(self, plan: CallPlan, arguments: Arguments, kind: Kind | None) -> tuple[Any, ...]:
         """Run a call, and keep its plan for further calls of a kind. Results as of ``forward``.

@@ -104,17 +104,13 @@ class Stream:
         elif self.state is not None:
             signature = self.module.runtime.signature
             states = signature.form.arrays(self.state)
-            if states[0].dim() != 2 + self.module.runtime.dims_of_state:
+            if states[0].dim() != 2 + len(self.module.runtime.state_sizes[0]):
                 raise InputError("an unbatched stream has no samples: reset() begins it anew")
             index, starts = _sample_index(samples, states[0]), [torch.zeros_like(v) for v in states]
             if self._start is not None:
                 starts = signature.form.arrays(self._start)
-            elif initial := self.module._initial():
-                pairs = zip(initial, states, strict=True)
-                starts = [
-                    value.detach().reshape(len(state), 1, *state.shape[2:]).expand_as(state)
-                    for value, state in pairs
-                ]
+            elif initial := self.module._initial_beside(states):
+                starts = [value.expand_as(state) for value, state in zip(initial, states)]
             states = [state.clone() for state in states]
             for state, start in zip(states, starts, strict=True):
                 state[:, index] = start[:, index]

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 RULES: dict[str, Rule] = {}  # by the name that records have
 _DRAWS = torch.int32, torch.int64, torch.float32, torch.float64  # that hold a half of a key
-_AXES = "layers·directions, n"  # of draws, behind those of x
 SomeRule = TypeVar("SomeRule", bound=Rule)
 
 
@@ -176,7 +175,7 @@ def check_step_values(name: str, values: Any, x: Any, layout: Layout, sizes: Seq
         if not torch.equal(values.batch_sizes, x.batch_sizes):
             raise ShapeError(f"{name} is packed with other lengths than x")
         if sizes and values.data.shape[1:] != tuple(sizes):
-            message = f"packed {name} must be [N, {_AXES}] = "
+            message = f"packed {name} must be [N, {_axes(sizes)}] = "
             message += f"{[len(values.data), *sizes]}, got {[*values.data.shape]}"
             raise ShapeError(message)
         _check_place(name, values.data, x.data, sizes)
@@ -185,7 +184,7 @@ def check_step_values(name: str, values: Any, x: Any, layout: Layout, sizes: Seq
     shape = [*x.shape[: 1 + layout.batched]]
     if [*values.shape] != [*shape, *sizes]:
         names = "T" if not layout.batched else "B, T" if layout.batch_first else "T, B"
-        names += f", {_AXES}" if sizes else ""
+        names += f", {_axes(sizes)}" if sizes else ""
         message = f"{name} must be [{names}] = {[*shape, *sizes]}, got {[*values.shape]}"
         raise ShapeError(message, _hint(name, values, shape, sizes))
     _check_place(name, values, x, sizes)
@@ -207,9 +206,14 @@ def check_sample_values(
     """
     _check_tensor(name, values, "sample", sizes)
     if [*values.shape] != [*shape, *sizes]:
-        shape_text = f"[{'B, ' * len(shape)}{_AXES}]" if sizes else "one flag per sample"
+        shape_text = f"[{'B, ' * len(shape)}{_axes(sizes)}]" if sizes else "one flag per sample"
         message = f"{name} must be {[*shape, *sizes]}, {shape_text}, got {[*values.shape]}"
         raise ShapeError(message, _hint(name, values, shape, sizes))
+
+
+def _axes(sizes: Sequence[int]) -> str:
+    """Names of the axes of draws behind those of x."""
+    return "heads, " * (len(sizes) > 2) + "layers·directions, n"
 
 
 def _check_tensor(name: str, values: Any, per: str, sizes: Sequence[int]) -> None:
