@@ -401,3 +401,10 @@ def test_calls_that_are_refused():
     packed = pack_padded_sequence(q, [5, 3]), pack_padded_sequence(k, [5, 4])
     with pytest.raises(ShapeError, match="differ in their lengths"):
         net((*packed, packed[0]._replace(data=packed[0].data.new_zeros(8, N, V))), static=g)
+
+
+def test_an_axis_of_heads_without_heads():
+    """The error names the option."""
+    net = elman.Recurrent(cells.gla, K, V)
+    with pytest.raises(ShapeError, match="heads=3, with sizes of all heads"):
+        net(tuple(torch.randn(T, B, 3, size) for size in (K, K, V, K)))

@@ -232,9 +232,13 @@ class Signature:
         first = name == self.inputs[0][0] and not batched
         shapes = [full, ["T"]] if first else [full if batched else ["T"]]
         texts = [f"[{', '.join(map(str, [*shape, *sizes]))}]" for shape in shapes]
+        hint, heads = "", value.shape[2] if value.dim() == 3 + len(sizes) else 0
+        if heads and value.shape[3:] == sizes:
+            hint = f"heads={heads}, with sizes of all heads, for an axis of {heads} heads"
         raise ShapeError(
             f"input {name} of {self.cell} must be {', or unbatched '.join(texts)}, "
-            f"got {[*value.shape]}"
+            f"got {[*value.shape]}",
+            hint,
         )
 
     def _check_fixed(
