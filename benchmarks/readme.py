@@ -27,7 +27,8 @@ PICTURES = ROOT / "docs" / "pictures"
 PAGES = (
     *("README.md", "benchmarks/results/README.md", "docs/projects.md", "docs/when_it_helps.md"),
     *("docs/language_models.md", "docs/long_sequences.md", "docs/classification.md"),
-    *("docs/matrix_states.md", "docs/troubleshooting.md", "docs/index.md", "docs/precision.md"),
+    *("docs/matrix_states.md", "docs/coming_from.md", "docs/troubleshooting.md"),
+    *("docs/index.md", "docs/precision.md"),
     *("docs/gpus.md", "docs/how_it_works.md", "docs/workers.md"),
 )
 LAYERS = ("loop", "torch", OURS, "elman-c")  # of suite ecornn
@@ -253,6 +254,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "language cells": studied.language_cells,
     "layers of authors": studied.authors_layers,
     "rules of transformers": studied.transformers_rules,
+    "models of transformers": studied.transformers_models,
     "gpu": studied.gpu,
     "recognisers": studied.recognisers,
     "fields": studied.fields,

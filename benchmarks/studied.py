@@ -244,13 +244,25 @@ def authors_layers() -> str:
 def transformers_rules() -> str:
     """A table of functions beside those of transformers: times, and how many times as long."""
     lines = [
-        "| 16 heads of 128 by 128 | torch's operations | elman | faster |",
+        "| a layer | torch's operations | elman | faster |",
         "|---|---:|---:|---:|",
     ]
     for case, row in script_rows("transformers_rules").items():
         torch_s, elman_s = row["seconds"]["torch"], row["seconds"]["elman"]
-        times = f"{torch_s * 1e3:.3g} ms | {elman_s * 1e3:.3g} ms"
+        times = f"{duration(torch_s)} | {duration(elman_s)}"
         lines.append(f"| {case} | {times} | {torch_s / elman_s:.1f}x |")
+    return "\n".join(lines)
+
+
+def transformers_models() -> str:
+    """A table of models of transformers whose functions were replaced: relative errors."""
+    lines = [
+        "| model type | logits | gradient | tokens generated |",
+        "|---|---:|---:|---|",
+    ]
+    for case, row in script_rows("transformers_models").items():
+        same = "the same" if row["same text"] else "others"
+        lines.append(f"| `{case}` | {row['logits']:.1e} | {row['gradient']:.1e} | {same} |")
     return "\n".join(lines)
 
 

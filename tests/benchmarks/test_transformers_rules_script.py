@@ -21,10 +21,12 @@ def tiny(monkeypatch):
     cases = {
         "token": transformers_rules.Case("gated_delta_rule", 1, 1),
         "training": transformers_rules.Case("kda", 2, 3, True),
+        "mamba2": transformers_rules.Case("mamba2_scan", 1, 3, True),
+        "mamba": transformers_rules.Case("selective_scan", 1, 2),
     }
     monkeypatch.setattr(transformers_rules, "CASES", cases)
-    monkeypatch.setattr(transformers_rules, "HEADS", 2)
-    monkeypatch.setattr(transformers_rules, "SIZE", 4)
+    sizes = dict.fromkeys(transformers_rules.MODELS, (2, 4, 4))
+    monkeypatch.setattr(transformers_rules, "SIZES", sizes)
     monkeypatch.setattr(transformers_rules.metadata, "version", lambda name: "0")
     for function, (folder, *names) in transformers_rules.MODELS.items():
         module = ModuleType(folder)
@@ -37,24 +39,23 @@ def test_to_the_end(tiny, capsys, tmp_path, monkeypatch):
     """A line and a row of each case, and the table of the page."""
     out = tmp_path / "transformers_rules.jsonl"
     transformers_rules.main(["--seconds", "0", "--out", str(out)])
-    assert [line.split('"')[3] for line in capsys.readouterr().out.splitlines()] == [
-        "token",
-        "training",
-    ]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split('"')[3] for line in lines] == ["token", "training", "mamba2", "mamba"]
     rows = read_rows(out)
     assert all(row["error"] == 0.0 for row in rows.values())
     monkeypatch.setattr(studied, "script_rows", lambda name: rows)
-    assert studied.transformers_rules().count("ms") == 4
+    assert studied.transformers_rules().count(" ms ") == 8
 
 
 def test_results_that_differ_are_not_timed(tiny, monkeypatch):
     """The largest error is named."""
-    monkeypatch.setattr(transformers_rules.functional, "kda", lambda *a, **k: wrong(*a, **k))
-    right = functional.gla
+    right = functional.kda
 
-    def wrong(q, k, v, g, beta, **options):
-        return right(q, k, v, g, output_final_state=True)
+    def wrong(*given, **options):
+        out, last = right(*given, **options)
+        return 1.01 * out, last
 
+    monkeypatch.setattr(transformers_rules.functional, "kda", wrong)
     with pytest.raises(AssertionError, match="differs by"):
         transformers_rules.compare(transformers_rules.CASES["training"], 0.0)
 

@@ -1,21 +1,8 @@
-"""Linear attention and delta rules as functions, with the calls of flash-linear-attention.
-
-Queries, keys and values are [B, T, heads, ·], and a function returns the outputs [B, T, heads, V]
-and the last states [N, heads, K, V]. So they stand in for ``fla.ops`` in a published model, and for
-the loops over steps and chunks that such a model runs on a CPU:
-
-    >>> q, k, v = (torch.randn(2, 7, 4, 16) for _ in range(3))
-    >>> out, S = elman.functional.gla(q, k, v, -torch.rand(2, 7, 4, 16), output_final_state=True)
-    >>> out.shape, S.shape
-    (torch.Size([2, 7, 4, 16]), torch.Size([2, 4, 16, 16]))
-
-Half precision is computed in float32, as there; all gradients are those of the steps.
-"""
+"""Delta rules and gated linear attention, with the calls of flash-linear-attention."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -26,10 +13,9 @@ from torch.nn.utils.rnn import pad_sequence
 from elman import cells
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell, cell
-from elman.nn import Recurrent
+from elman.functional.running import repeat, run, single
 from elman.ops import exp, sqrt, sum
 
-__all__ = ["delta_rule", "gated_delta_rule", "gla", "kda"]
 _REFUSED = (  # options of other implementations that change a result
     "A_log", "allow_neg_eigval", "cp_context", "dt_bias", "g_gamma", "head_first", "lower_bound",
     "safe_gate", "state_v_first", "use_beta_sigmoid_in_kernel", "use_gate_in_kernel",
@@ -201,17 +187,6 @@ def gla(
     return _run(scaled_gla, (q, k, v, g), False, *common)
 
 
-def _float(x: Tensor) -> Tensor:
-    """In float32 at least."""
-    return x if x.dtype == torch.float64 else x.float()
-
-
-@lru_cache(maxsize=64)
-def _layer(cell: Cell, scale: float, norm: bool, keys: int, values: int) -> Recurrent:
-    """The layer of a cell, without parameters; shared, since it keeps what was chosen for it."""
-    return Recurrent(cell.with_options(scale=scale, norm=norm), keys, values)
-
-
 def _run(
     cell: Cell,
     given: Sequence[Tensor],
@@ -229,26 +204,19 @@ def _run(
     inputs = _check(cell, given)
     q, _, v, *_ = given
     heads, keys, values = v.shape[2], q.shape[-1], v.shape[-1]
-    inputs = [_repeat(x, heads) for x in inputs]
+    inputs = [repeat(x, heads) for x in inputs]
     lengths = None
     if cu_seqlens is not None:
         lengths = _lengths(cu_seqlens, inputs[0])
         inputs = [pad_sequence([*x[0].split(lengths)], batch_first=True) for x in inputs]
-    count = len(inputs[0])
-    if state is not None:
-        if state.shape != (count, heads, keys, values):
-            shape = [count, heads, keys, values]
-            raise ShapeError(f"initial_state must be {shape}, got {list(state.shape)}")
-        state = state.to(inputs[0].dtype).flatten(0, 1)[None]
-    steps = None if lengths is None else torch.tensor(lengths).repeat_interleave(heads)
-    samples = tuple(x.transpose(0, 1).flatten(1, 2) for x in inputs)
-    scale = keys**-0.5 if scale is None else scale
-    out, last = _layer(cell, scale, norm, keys, values)(samples, state, lengths=steps)
-    out = out.unflatten(1, (count, heads)).transpose(0, 1)
+    shape = [len(inputs[0]), heads, keys, values]
+    if state is not None and [*state.shape] != shape:
+        raise ShapeError(f"initial_state must be {shape}, got {[*state.shape]}")
+    options = {"scale": keys**-0.5 if scale is None else scale, "norm": norm}
+    out, last = run(cell, options, (keys, values), inputs, state=state, lengths=lengths)
     if lengths is not None:
         out = torch.cat([x[:n] for x, n in zip(out, lengths, strict=True)])[None]
-    last = last[0].unflatten(0, (count, heads)) if output_final_state else None
-    return out.to(v.dtype), last
+    return out.to(v.dtype), last if output_final_state else None
 
 
 def _check(cell: Cell, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -264,11 +232,7 @@ def _check(cell: Cell, inputs: Sequence[Tensor]) -> list[Tensor]:
         if not fits:
             hint = "q, k [B, T, heads, K], v [B, T, heads, V], gates [B, T, heads, ..]"
             raise ShapeError(f"{cell.name} takes {hint}; got {shapes}")
-    return [_float(x) for x in inputs]
-
-
-def _repeat(x: Tensor, heads: int) -> Tensor:
-    return x if x.shape[2] == heads else x.repeat_interleave(heads // x.shape[2], 2)
+    return [single(x) for x in inputs]
 
 
 def _lengths(cu_seqlens: Tensor, x: Tensor) -> list[int]:
