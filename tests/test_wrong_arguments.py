@@ -117,8 +117,8 @@ FORMULAS = {  # what stands in a formula -> what the error says
     "tanh(h, x)": r"tanh\(\) takes 1 positional argument(.|\n)*hint  tanh\(v\)",
     "dropout(h)": r"dropout\(\) missing 1 (.|\n)*hint  dropout\(v, p, per='step'\)",
     "concat(sum(h), h)": r"is not a vector(.|\n)*spread\(s, v\) is a scalar s as a vector",
-    "v @ h.T": r"only a weight matrix has a transpose(.|\n)*spread\(v, A\) \* \(P @ k\)",
-    "torch.outer(v, h)": r"cannot take a traced value(.|\n)*spread\(v, A\) \* \(P @ k\)",
+    "v @ h.T": r"only a matrix has a transpose(.|\n)*outer\(k, v\)",
+    "torch.outer(v, h)": r"cannot take a traced value(.|\n)*outer\(k, v\) from elman.ops",
     "spike(v, v)": "spike knows no surrogate a Tracer",
 }
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from elman import cells
+from elman.cli._options import resolve_sizes
+
 
 def test_a_cell_beside_its_loop(elman, monkeypatch, tmp_path):
     """Sizes by option or by name; the measurement's own text, and no file."""
@@ -44,3 +47,10 @@ def test_wrong_calls(elman, words, status, said):
     code, _, err = elman("bench", *words)
     assert code == status
     assert said in " ".join(err.replace("│", " ").split())
+
+
+def test_sizes_of_matrices_by_name():
+    """Rows and columns of a state are those of the dims."""
+    assert resolve_sizes(cells.gated_delta_net, 128, None, ["K=3,V=5"]) == (3, 5, {"K": 3, "V": 5})
+    assert resolve_sizes(cells.gated_delta_net, 128, 7, ["V=5"]) == (7, 5, {"V": 5})
+    assert resolve_sizes(cells.gated_delta_net, 6, None, None) == (6, 6, {})

@@ -176,7 +176,7 @@ MISTAKES = {  # error -> (what the message says first, its hint) -> formulas
         ("cannot split ", "split takes a vector such as W @ x"): ["split(mean(h), 2)[0] * h"],
         ("split takes a number of parts or their dims, not None", "split("): ["split(h, None)"],
         ("cannot softmax ", "softmax takes a vector such as W @ x"): ["h * softmax(mean(h))"],
-        ("only a weight matrix has a transpose", "sum(v * k)"): ["h.T"],
+        ("only a matrix has a transpose", "outer(k, v)"): ["h.T"],
     },
     ShapeError: {
         ("cannot add [3H] and [H]", "split the wide operand"): ["cells.gru(x, h, W, R, b, h)"],

@@ -101,7 +101,7 @@ BAD = {  # name -> (strings, what the message says, the hint)
     "three dims of a sample": (
         {"state": "S[C, Y, X]"},
         "state S[C, Y, X] has 3 dims, at most 2 here",
-        "a cell knows neither batch nor time: one sample, one step; a map of channels",
+        "a cell knows neither batch nor time: one sample, one step; heads are an option",
     ),
     "an axis of several parts": (
         {"state": "S[2H, H]"},

@@ -98,6 +98,7 @@ def test_usual_scale_and_sequences_behind_one_another(name: str) -> None:
     every, function = drawn(name, (1, 9, 2, 3, 4)), getattr(functional, name)
     ends = torch.tensor([0, 4, 5, 9])
     out, last = function(**every, output_final_state=True, cu_seqlens=ends)
+    assert torch.equal(function(**every, cu_seqlens=ends.tolist())[0], out)
     parts = [
         loop(name, {key: x[:, a:b] for key, x in every.items()}, None, 3**-0.5, False)
         for a, b in zip(ends.tolist(), ends.tolist()[1:], strict=False)
@@ -127,7 +128,8 @@ def test_half_precision_is_computed_in_float32() -> None:
         ({"g": torch.ones(2, 5, 2, 3)}, ShapeError, "takes q, k"),
         ({"initial_state": torch.ones(2, 2, 4, 3)}, ShapeError, r"initial_state must be \[2, 2, 3"),
         ({"cu_seqlens": torch.tensor([0, 5])}, ShapeError, r"rise from 0 to T, of inputs \[1, T"),
-        ({"use_gate_in_kernel": True, "g_gamma": torch.ones(2)}, InputError, "g_gamma, use_gate"),
+        ({"use_gate_in_kernel": True}, InputError, "no option use_gate_in_kernel=True"),
+        ({"intial_state": torch.ones(2)}, InputError, "no option intial_state"),
     ],
 )
 def test_what_is_refused(changes, error, message) -> None:

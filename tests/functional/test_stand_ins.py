@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from elman.functional import gated_delta_rule, install, mamba2_scan, uninstall
+from elman.errors import InputError
+from elman.functional import gla, install, uninstall
 from elman.functional.stand_ins import STAND_INS
 
 
@@ -43,8 +44,8 @@ def test_functions_are_replaced_and_put_back(package):
     """In the module and in the layer; twice is once."""
     module, model = package
     assert install(install(model)) is model
-    assert module.mamba2_chunk_scan is mamba2_scan
-    assert model[0].rule is gated_delta_rule
+    assert module.mamba2_chunk_scan is STAND_INS["mamba2_chunk_scan"]
+    assert model[0].rule is STAND_INS["torch_chunk_gated_delta_rule"]
     assert (module.other, model[0].act) == (len, torch.relu)
     assert uninstall(model) is model
     assert module.mamba2_chunk_scan is mamba2_chunk_scan
@@ -63,6 +64,12 @@ def test_modules_of_others_stay(package, monkeypatch):
     assert module.mamba2_chunk_scan is mamba2_chunk_scan
 
 
-def test_each_has_another_name():
-    """A function of elman's is not taken for one of theirs."""
-    assert not {function.__name__ for function in STAND_INS.values()} & STAND_INS.keys()
+def test_options_of_models_are_dropped():
+    """What a model passes along is not for the function; misspelled ones of a user are refused."""
+    q, k, v = (torch.ones(1, 2, 1, 3) for _ in range(3))
+    gates = {"g": -torch.ones(1, 2, 1), "beta": torch.ones(1, 2, 1)}
+    rule = STAND_INS["torch_chunk_gated_delta_rule"]
+    out, last = rule(q, k, v, **gates, use_cache=True, output_final_state=True)
+    assert (out.shape, last.shape) == (v.shape, (1, 1, 3, 3))
+    with pytest.raises(InputError, match="there is no option use_cache=True"):
+        gla(q, k, v, -k, use_cache=True)

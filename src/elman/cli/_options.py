@@ -107,9 +107,11 @@ def resolve_sizes(
 
     def of(entries: Iterable[Any], otherwise: int) -> int:
         first = next(iter(entries), None)
-        if first is None or not first.shape or not names_in(first.shape[:1]) <= dims.keys():
+        if first is None or not first.shape:
             return otherwise
-        return dim_size(first.shape[0], dims)
+        dim = first.shape[0]
+        dim = dim[0][1:] if isinstance(dim[0], tuple) else dim  # columns of a matrix per sample
+        return dim_size(dim, dims) if names_in((dim,)) <= dims.keys() else otherwise
 
     height = of(cell.states or cell.outputs, hidden)
     return of(cell.inputs, height if inputs is None else inputs), height, dims

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
-from elman.frontend.lines import OUTER
-
 _PERMUTED = 'a matrix of zeros and ones: constants="P[H, H]", P @ v'
 _CUT = (
     "a step knows no batch: split(v, 2) cuts units, concat(a, b) joins them, groups= reduces parts"
@@ -40,7 +38,8 @@ _SPELLED = {  # the name in torch or numpy -> what to write instead
     "min": "-amax(-v) of all units, or minimum(a, b) of two values",
     "norm": "sqrt(sum(v * v))",
     "normal": _DRAWN,
-    "outer": OUTER,
+    "outer": "outer(k, v) from elman.ops, a matrix of each sample",
+    "einsum": "outer(k, v), S @ q and S.T @ k, or W @ v of weights",
     "one_hot": "hardmax(v), which is 1 at the largest unit, else 0",
     "rand_like": "uniform(v)",
     "randn_like": "noise(v)",

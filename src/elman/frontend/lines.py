@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from elman.errors import ShapeError, TraceError, diagnostic
 from elman.ir.graph import Node
-from elman.ir.types import show_shape
+from elman.ir.types import is_matrix, show_shape
 
 _HERE = __name__.rpartition(".")[0]
 _FOREIGN = ("torch", "numpy")
@@ -137,14 +137,12 @@ def mismatch(verb: str, left: Node, right: Node, hint: str = "") -> ShapeError:
     )
 
 
-OUTER = (  # all products of a unit of one vector with a unit of another
-    "all pairs of units are a vector [N], N = H * H: spread(v, A) * (P @ k), A being such a "
-    'vector, and P a constant, constants="P[N, H]", P=torch.eye(H).repeat(H, 1)'
-)
-
-
 def elementwise_hint(left: Node, right: Node) -> str:
     """For operands of an elementwise op that do not broadcast."""
+    if is_matrix(left) != is_matrix(right):
+        return "a vector meets a matrix of each sample as rows(a) * S or columns(b) * S"
+    if is_matrix(left):
+        return "the axes of S.T are in the other order; outer(k, v) is [K, V]"
     if len(left.shape) != len(right.shape):
         return (
             "what follows inputs or states is a vector, never a matrix: W @ v, or, of all pairs of "

@@ -15,9 +15,10 @@ _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
 
 _SAMPLE = "a cell knows neither batch nor time: one sample, one step"
 _MAPS = (
-    'a map of channels and pixels is one vector, "h[N]" with N = C * Y * X; what depends on x '
-    "alone is convolved before, by a layer of torch.nn over all steps, and what depends on h is a "
-    "product with weights times a constant mask, (mask * R) @ h"
+    "heads are an option of the module, heads=N; a map of channels and pixels is one vector, "
+    '"h[N]" with N = C * Y * X; what depends on x alone is convolved before, by a layer of '
+    "torch.nn over all steps, and what depends on h is a product with weights times a constant "
+    "mask, (mask * R) @ h"
 )
 _TOO_MANY = {  # kind -> what to write instead of a further dim
     "weights": "declare a matrix for each slice: W0[H, I], W1[H, I]",

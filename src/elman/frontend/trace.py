@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 from elman.frontend.dims import check_cut
 from elman.frontend.foreign_names import BUILTINS_OF_TWO, BUILTINS_OVER_UNITS, hint_for
 from elman.frontend.lines import (
-    OUTER,
     called,
     describe,
     elementwise_hint,
@@ -475,8 +474,8 @@ def transpose(value: Any) -> Tracer:
     if is_matrix(matrix):
         return Transposed(matrix)
     if len(matrix.shape) != 2:
-        message = f"only a weight matrix has a transpose, not {describe(matrix)}"
-        product = f"sum(v * k) is the product of two vectors; {OUTER}"
+        message = f"only a matrix has a transpose, not {describe(matrix)}"
+        product = "outer(k, v) is the matrix of all products, sum(k * v) the product of two vectors"
         refuse(message, product if matrix.shape else "W.T @ v, of a weight matrix W")
     return Tracer(node("transpose", (matrix,), (), matrix.shape[::-1], where_called()))
 

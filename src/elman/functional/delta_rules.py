@@ -11,15 +11,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from elman import cells
-from elman.errors import InputError, ShapeError
+from elman.errors import ShapeError
 from elman.frontend.cell import Cell, cell
-from elman.functional.running import repeat, run, single
+from elman.functional.running import check_options, repeat, run, single
 from elman.ops import exp, sqrt, sum
-
-_REFUSED = (  # options of other implementations that change a result
-    "A_log", "allow_neg_eigval", "cp_context", "dt_bias", "g_gamma", "head_first", "lower_bound",
-    "safe_gate", "state_v_first", "use_beta_sigmoid_in_kernel", "use_gate_in_kernel",
-)  # fmt: skip
 
 
 def _unit(x: Any) -> Any:
@@ -84,15 +79,14 @@ def delta_rule(
         use_qk_l2norm_in_kernel: whether queries and keys are divided by their norms first.
         cu_seqlens [N + 1]: where sequences begin and end that lie behind one another, if B = 1;
             else N = B.
-        options: of other implementations, as ``chunk_size``; those that would change a result are
-            refused.
+        options: of other implementations that change no result, as ``chunk_size``.
 
     Returns:
         out [B, T, heads, V], and the last states [N, heads, K, V] or None.
 
     Raises:
         ShapeError: shapes do not belong together.
-        InputError: an option is refused.
+        InputError: an option is unknown, or not available.
     """
     common = scale, initial_state, output_final_state, cu_seqlens, options
     return _run(scaled_delta_net, (q, k, v, beta), use_qk_l2norm_in_kernel, *common)
@@ -198,9 +192,7 @@ def _run(
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     """Run a cell whose inputs are a query, a key, a value and gates."""
-    refused = [key for key in _REFUSED if not (options.get(key) is None or options[key] is False)]
-    if refused:
-        raise InputError(f"{cell.name}: {', '.join(refused)} cannot be set")
+    check_options(cell.name, options)
     inputs = _check(cell, given)
     q, _, v, *_ = given
     heads, keys, values = v.shape[2], q.shape[-1], v.shape[-1]
@@ -237,7 +229,7 @@ def _check(cell: Cell, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 def _lengths(cu_seqlens: Tensor, x: Tensor) -> list[int]:
     """Lengths of the sequences. Raises ShapeError: these do not lie in x [1, T, ..]."""
-    ends = cu_seqlens.tolist()
+    ends = torch.as_tensor(cu_seqlens).tolist()
     lengths = [end - start for start, end in pairwise(ends)]
     if len(x) != 1 or ends[:1] != [0] or ends[-1] != x.shape[1] or min(lengths, default=0) < 1:
         raise ShapeError(

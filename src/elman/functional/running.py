@@ -9,8 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elman.errors import InputError
 from elman.frontend.cell import Cell
 from elman.nn import Recurrent
+
+WITHOUT_EFFECT = (  # options of other implementations that change no result
+    *("chunk_indices", "chunk_size", "cu_seqlens_cpu", "disable_recompute", "mode", "use_graph"),
+    *("use_associative_scan", "use_mambapy"),
+)
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise InputError if an option is set that could change a result."""
+    for key, value in options.items():
+        if key not in WITHOUT_EFFECT and value is not None and value is not False:
+            raise InputError(f"{name}: there is no option {key}={value!r:.40}")
 
 
 @lru_cache(maxsize=64)

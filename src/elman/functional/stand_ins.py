@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any, TypeVar
 
 from torch import nn
@@ -11,13 +13,26 @@ from torch import nn
 from elman.functional.delta_rules import gated_delta_rule, kda
 from elman.functional.state_spaces import mamba2_scan, selective_scan
 
+
+def _stand_in(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that drops what a model passes along for others, as ``use_cache``."""
+    names = inspect.signature(function).parameters
+
+    @wraps(function)
+    def call(*given: Any, **options: Any) -> Any:
+        return function(*given, **{key: options[key] for key in options if key in names})
+
+    return call
+
+
+_RULE, _KDA = _stand_in(gated_delta_rule), _stand_in(kda)
 STAND_INS: dict[str, Callable[..., Any]] = {  # by the name of what they replace
-    "torch_chunk_gated_delta_rule": gated_delta_rule,
-    "torch_recurrent_gated_delta_rule": gated_delta_rule,
-    "chunk_kimi_delta_attention": kda,
-    "recurrent_kimi_delta_attention": kda,
-    "mamba2_chunk_scan": mamba2_scan,
-    "mamba_selective_scan": selective_scan,
+    "torch_chunk_gated_delta_rule": _RULE,
+    "torch_recurrent_gated_delta_rule": _RULE,
+    "chunk_kimi_delta_attention": _KDA,
+    "recurrent_kimi_delta_attention": _KDA,
+    "mamba2_chunk_scan": _stand_in(mamba2_scan),
+    "mamba_selective_scan": _stand_in(selective_scan),
 }
 _KEPT = "_elman_kept"
 
@@ -45,7 +60,7 @@ def install(model: Model) -> Model:
     for names in _places(model):
         for key, value in [*names.items()]:
             function = STAND_INS.get(getattr(value, "__name__", ""))
-            if function is not None and value is not function:
+            if function is not None and value not in STAND_INS.values():
                 names.setdefault(_KEPT, {})[key] = value
                 names[key] = function
     return model

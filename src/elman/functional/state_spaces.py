@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 from elman import cells
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import cell
-from elman.functional.running import repeat, run, single
+from elman.functional.running import check_options, repeat, run, single
 from elman.ops import clip, log, softplus
 
 _CHANNELS = 64  # of Mamba in one sample at most, so that samples are enough for all cores
@@ -60,6 +60,7 @@ def mamba2_scan(
     dt_softplus: bool = False,
     dt_limit: tuple[float, float] = _NO_LIMIT,
     return_final_states: bool = False,
+    cu_seqlens: Tensor | None = None,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The recurrence of Mamba-2 (Dao & Gu 2024, arXiv:2405.21060): :data:`elman.cells.mamba2`, with
@@ -70,24 +71,25 @@ def mamba2_scan(
         dt [B, T, heads]: step sizes, before bias, softplus and limits.
         A [heads]: rates, negative.
         B, C [B, T, groups, N]: of as many heads each.
-        chunk_size, options: of other implementations, without effect.
+        chunk_size, options: of other implementations, which change no result.
         D [heads]: factors of the skip D x; none if None.
         z [B, T, heads, P]: the outputs are multiplied by silu(z).
         dt_bias [heads]: added to step sizes.
         initial_states [B, heads, P, N]: zeros if None.
-        seq_idx: not available.
         dt_softplus: whether step sizes go through softplus.
         dt_limit: of step sizes then.
         return_final_states: whether the last states are returned.
+        seq_idx, cu_seqlens: not available.
 
     Returns:
         out [B, T, heads, P]; a pair with the last states [B, heads, P, N] if asked for.
 
     Raises:
         ShapeError: shapes do not belong together.
-        InputError: ``seq_idx`` is given.
+        InputError: sequences lie behind one another, or an option is unknown.
     """
-    if seq_idx is not None or options.get("cu_seqlens") is not None:
+    check_options("mamba2_scan", options)
+    if seq_idx is not None or cu_seqlens is not None:
         raise InputError("mamba2_scan: sequences behind one another are not available", "pad them")
     lead, heads, P, N = x.shape[:2], A.shape[0], x.shape[-1], B.shape[-1]
     groups = B.shape[2] if B.dim() == 4 else 0
@@ -133,14 +135,16 @@ def selective_scan(
         z [B, channels, T]: the outputs are multiplied by silu(z).
         delta_softplus: whether step sizes go through softplus.
         return_last_state: whether the last state is returned.
-        options: of other implementations, without effect.
+        options: of other implementations that change no result.
 
     Returns:
         out [B, channels, T]; a pair with the last state [B, channels, N] if asked for.
 
     Raises:
         ShapeError: shapes do not belong together.
+        InputError: an option is unknown.
     """
+    check_options("selective_scan", options)
     channels, N, steps = u.shape[1], A.shape[-1], u.shape[-1]
     shape, each = (len(u), N, steps), (channels,)
     _check(

@@ -235,6 +235,7 @@ class Signature:
         hint, heads = "", value.shape[2] if value.dim() == 3 + len(sizes) else 0
         if heads and value.shape[3:] == sizes:
             hint = f"heads={heads}, with sizes of all heads, for an axis of {heads} heads"
+            hint = "without an axis of one head: .squeeze(2)" if heads == 1 else hint
         raise ShapeError(
             f"input {name} of {self.cell} must be {', or unbatched '.join(texts)}, "
             f"got {[*value.shape]}",
