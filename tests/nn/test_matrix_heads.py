@@ -408,3 +408,20 @@ def test_an_axis_of_heads_without_heads():
     net = elman.Recurrent(cells.gla, K, V)
     with pytest.raises(ShapeError, match="heads=3, with sizes of all heads"):
         net(tuple(torch.randn(T, B, 3, size) for size in (K, K, V, K)))
+
+
+def test_constants_are_those_of_each_head():
+    """Sizes of one head; weights would be shared, too, and are refused."""
+
+    @elman.cell(input="q[K], v[V]", state="S[K, V]", output="y[V]", constants="A[K, K]")
+    def rotated(q, v, S, A):
+        S = A @ S + outer(q, v)
+        return S.T @ q, S
+
+    A = torch.randn(K, K, dtype=F64)
+    net, plain = (elman.Recurrent(rotated, n * K, n * V, heads=n, A=A).double() for n in (N, 1))
+    q, v = torch.randn(T, B, N, K, dtype=F64), torch.randn(T, B, N, V, dtype=F64)
+    out, last = net((q, v))
+    want, ends = plain((q.flatten(1, 2), v.flatten(1, 2)))
+    assert torch.equal(out.flatten(1, 2), want)
+    assert torch.equal(last.flatten(1, 2), ends)

@@ -187,7 +187,8 @@ class Cell:
         if heads == 1:
             return base
         if base.graph.has_matrices:
-            check_shares_nothing(base.name, base.weights)
+            trained = [entry for entry in base.weights if entry.name not in base.constants]
+            check_shares_nothing(base.name, trained)
             return replace(base, heads=heads, whole=base)
         if base.division.elementwise:
             return base

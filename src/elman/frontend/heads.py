@@ -175,7 +175,7 @@ def check_parts(name: str, entry: Declared, division: Division) -> None:
 
 
 def check_shares_nothing(name: str, weights: Sequence[Declared]) -> None:
-    """Raise InputError if heads that are samples of a cell would have weights in common."""
+    """Raise InputError if heads that are samples of a cell would have trained weights in common."""
     if weights:
         names = ", ".join(map(str, weights))
         raise InputError(
