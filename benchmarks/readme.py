@@ -207,6 +207,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "gains of resets": lambda: span(bar.speedup for bar in PROJECTS.bars if "resets" in bar.label),
     "gains of cells": library,
     "gains of packed": packed,
+    "gains of transformers": lambda: span(studied.gains_of_transformers()),
     "gains of projects": lambda: span(bar.speedup for bar in PROJECTS.bars),
     "projects": projects,
     "large lstm": lambda: times(Bar("", "cpu", "lstm 10,1000,1000").speedup),

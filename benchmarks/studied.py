@@ -254,6 +254,13 @@ def transformers_rules() -> str:
     return "\n".join(lines)
 
 
+def gains_of_transformers() -> list[float]:
+    """How many times as fast functions of sequences are as those of transformers, in training."""
+    rows = script_rows("transformers_rules").values()
+    times = [row["seconds"] for row in rows if row["training"]]
+    return [seconds["torch"] / seconds["elman"] for seconds in times]
+
+
 def transformers_models() -> str:
     """A table of models of transformers whose functions were replaced: relative errors."""
     lines = [
