@@ -69,7 +69,8 @@ def delta_rule(
     """The delta rule (Yang et al. 2024, DeltaNet, arXiv:2406.06484): :data:`elman.cells.delta_net`.
 
     Args:
-        q, k [B, T, heads, K]: queries, and keys of norm 1.
+        q [B, T, heads, K]: queries.
+        k [B, T, heads, K]: keys of norm 1.
         v [B, T, heads, V]: values. A multiple of the heads of q and k is allowed: each of
             these then serves several consecutive heads.
         beta [B, T, heads]: writing strengths.
@@ -109,8 +110,8 @@ def gated_delta_rule(
     :data:`elman.cells.gated_delta_net`.
 
     Args:
-        q, k, v, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
-            cu_seqlens, options: as of :func:`delta_rule`.
+        q, k, v, beta, scale, initial_state, output_final_state: as of :func:`delta_rule`.
+        use_qk_l2norm_in_kernel, cu_seqlens, options: as of :func:`delta_rule`.
         g [B, T, heads]: logarithms of the decays.
 
     Returns:
@@ -139,8 +140,8 @@ def kda(
     """Kimi delta attention (Kimi Team 2025, arXiv:2510.26692, eq. 1): :data:`elman.cells.kda`.
 
     Args:
-        q, k, v, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
-            cu_seqlens, options: as of :func:`delta_rule`.
+        q, k, v, beta, scale, initial_state, output_final_state: as of :func:`delta_rule`.
+        use_qk_l2norm_in_kernel, cu_seqlens, options: as of :func:`delta_rule`.
         g [B, T, heads, K]: logarithms of the decays.
 
     Returns:
@@ -167,8 +168,8 @@ def gla(
     """Gated linear attention (Yang et al. 2024, arXiv:2312.06635, eq. 3): :data:`elman.cells.gla`.
 
     Args:
-        q, k, v, scale, initial_state, output_final_state, cu_seqlens, options: as of
-            :func:`delta_rule`.
+        q, k, v, scale, initial_state, output_final_state: as of :func:`delta_rule`.
+        cu_seqlens, options: as of :func:`delta_rule`.
         g [B, T, heads, K]: logarithms of the decays.
 
     Returns:

@@ -70,7 +70,8 @@ def mamba2_scan(
         x [B, T, heads, P]: inputs.
         dt [B, T, heads]: step sizes, before bias, softplus and limits.
         A [heads]: rates, negative.
-        B, C [B, T, groups, N]: of as many heads each.
+        B [B, T, groups, N]: what inputs write, the same for the heads of a group.
+        C [B, T, groups, N]: what is read.
         chunk_size, options: of other implementations, which change no result.
         D [heads]: factors of the skip D x; none if None.
         z [B, T, heads, P]: the outputs are multiplied by silu(z).
@@ -128,10 +129,13 @@ def selective_scan(
     the call of ``selective_scan_fn``.
 
     Args:
-        u, delta [B, channels, T]: inputs and step sizes.
+        u [B, channels, T]: inputs.
+        delta [B, channels, T]: step sizes, before bias and softplus.
         A [channels, N]: rates, negative.
-        B, C [B, N, T]: the same for all channels.
-        D, delta_bias [channels]: factors of the skip D u, and what is added to step sizes.
+        B [B, N, T]: what inputs write, the same for all channels.
+        C [B, N, T]: what is read.
+        D [channels]: factors of the skip D u; none if None.
+        delta_bias [channels]: added to step sizes.
         z [B, channels, T]: the outputs are multiplied by silu(z).
         delta_softplus: whether step sizes go through softplus.
         return_last_state: whether the last state is returned.
