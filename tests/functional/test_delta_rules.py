@@ -121,11 +121,15 @@ def test_half_precision_is_computed_in_float32() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"q": torch.ones(2, 5, 3)}, ShapeError, r"takes q, k \[B, T, heads, K\].*got .*2, 5, 3\]"),
-        ({"k": torch.ones(2, 5, 2, 4)}, ShapeError, "takes q, k"),
-        ({"v": torch.ones(2, 5, 3, 4)}, ShapeError, "takes q, k"),
-        ({"beta": torch.ones(2, 4, 2)}, ShapeError, "takes q, k"),
-        ({"g": torch.ones(2, 5, 2, 3)}, ShapeError, "takes q, k"),
+        (
+            {"q": torch.ones(2, 5, 3)},
+            ShapeError,
+            r"expected q, k \[B, T, heads, K\].*got .*2, 5, 3\]",
+        ),
+        ({"k": torch.ones(2, 5, 2, 4)}, ShapeError, "expected q, k"),
+        ({"v": torch.ones(2, 5, 3, 4)}, ShapeError, "expected q, k"),
+        ({"beta": torch.ones(2, 4, 2)}, ShapeError, "expected q, k"),
+        ({"g": torch.ones(2, 5, 2, 3)}, ShapeError, "expected q, k"),
         ({"initial_state": torch.ones(2, 2, 4, 3)}, ShapeError, r"initial_state must be \[2, 2, 3"),
         ({"cu_seqlens": torch.tensor([0, 5])}, ShapeError, r"rise from 0 to T, of inputs \[1, T"),
         ({"use_gate_in_kernel": True}, InputError, "no option use_gate_in_kernel=True"),

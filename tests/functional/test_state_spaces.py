@@ -157,3 +157,15 @@ def test_half_precision_is_computed_in_float32() -> None:
     B = torch.ones(2, 3, 5).bfloat16()
     out, last = selective_scan(u, u, A, B, B, return_last_state=True)
     assert (out.dtype, last.dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_rates_of_any_sign() -> None:
+    """A state may stay as it is, or grow."""
+    u, delta, B, C = normal(1, 2, 3), normal(1, 2, 3, seed=1), normal(1, 2, 3), normal(1, 2, 3)
+    A = torch.tensor([[0.0, 0.5], [-0.5, 0.0]], dtype=F64, requires_grad=True)
+    out = selective_scan(u, delta, A, B, C)
+    S, rows = u.new_zeros(1, 2, 2), []
+    for t in range(3):
+        S = (delta[..., t, None] * A).exp() * S + (delta * u)[..., t, None] * B[:, None, :, t]
+        rows.append((S * C[:, None, :, t]).sum(-1))
+    assert_alike((out,), (torch.stack(rows, -1),), [u, delta, A, B])

@@ -11,6 +11,12 @@ def _count_up(A_log: Any) -> None:
     A_log.copy_((A_log.new_ones(A_log.shape).cumsum(-1)).log())
 
 
+def scan_step(x: Any, dt: Any, B: Any, C: Any, S: Any, rate: Any) -> tuple[Any, Any]:
+    """One step of states that decay at positive rates [D, N]."""
+    S = exp(-rows(dt) * rate) * S + outer(dt * x, B)
+    return S @ C, S
+
+
 @cell(
     input="x[D], dt[D], B[N], C[N]",
     state="S[D, N]",
@@ -22,5 +28,4 @@ def _count_up(A_log: Any) -> None:
 )
 def mamba(x, dt, B, C, S, A_log):
     """``dt`` is positive; A is -exp(A_log). The skip D x of the published layer is added behind."""
-    S = exp(-rows(dt) * exp(A_log)) * S + outer(dt * x, B)
-    return S @ C, S
+    return scan_step(x, dt, B, C, S, exp(A_log))

@@ -229,7 +229,7 @@ class Cell:
 
     @property
     def sample(self) -> Cell:
-        """What is computed for each sample of the batch."""
+        """The cell of one sample of the batch: of one head, where heads are samples."""
         return self if self.copies is not None or self.whole is None else self.whole
 
     @property

@@ -63,7 +63,7 @@ def delta_rule(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Tensor | Sequence[int] | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The delta rule (Yang et al. 2024, DeltaNet, arXiv:2406.06484): :data:`elman.cells.delta_net`.
@@ -103,7 +103,7 @@ def gated_delta_rule(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Tensor | Sequence[int] | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The gated delta rule (Yang, Kautz & Hatamizadeh 2024, arXiv:2412.06464, eq. 10):
@@ -134,7 +134,7 @@ def kda(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Tensor | Sequence[int] | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Kimi delta attention (Kimi Team 2025, arXiv:2510.26692, eq. 1): :data:`elman.cells.kda`.
@@ -162,7 +162,7 @@ def gla(
     scale: float | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Tensor | Sequence[int] | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Gated linear attention (Yang et al. 2024, arXiv:2312.06635, eq. 3): :data:`elman.cells.gla`.
@@ -189,11 +189,11 @@ def _run(
     scale: float | None,
     state: Tensor | None,
     output_final_state: bool,
-    cu_seqlens: Tensor | None,
+    cu_seqlens: Tensor | Sequence[int] | None,
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     """Run a cell whose inputs are a query, a key, a value and gates."""
-    check_options(cell.name, options)
+    check_options(options)
     inputs = _check(cell, given)
     q, _, v, *_ = given
     heads, keys, values = v.shape[2], q.shape[-1], v.shape[-1]
@@ -224,11 +224,11 @@ def _check(cell: Cell, inputs: Sequence[Tensor]) -> list[Tensor]:
         fits = fits and x.shape[3:] == inner and v.shape[2] % x.shape[2] == 0
         if not fits:
             hint = "q, k [B, T, heads, K], v [B, T, heads, V], gates [B, T, heads, ..]"
-            raise ShapeError(f"{cell.name} takes {hint}; got {shapes}")
+            raise ShapeError(f"expected {hint}; got {shapes}")
     return [single(x) for x in inputs]
 
 
-def _lengths(cu_seqlens: Tensor, x: Tensor) -> list[int]:
+def _lengths(cu_seqlens: Tensor | Sequence[int], x: Tensor) -> list[int]:
     """Lengths of the sequences. Raises ShapeError: these do not lie in x [1, T, ..]."""
     ends = torch.as_tensor(cu_seqlens).tolist()
     lengths = [end - start for start, end in pairwise(ends)]

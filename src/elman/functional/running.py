@@ -19,11 +19,11 @@ WITHOUT_EFFECT = (  # options of other implementations that change no result
 )
 
 
-def check_options(name: str, options: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, Any]) -> None:
     """Raise InputError if an option is set that could change a result."""
     for key, value in options.items():
         if key not in WITHOUT_EFFECT and value is not None and value is not False:
-            raise InputError(f"{name}: there is no option {key}={value!r:.40}")
+            raise InputError(f"there is no option {key}={value!r:.40}")
 
 
 @lru_cache(maxsize=64)

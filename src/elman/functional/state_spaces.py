@@ -9,18 +9,18 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman import cells
+from elman.cells.mamba import scan_step
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import cell
 from elman.functional.running import check_options, repeat, run, single
-from elman.ops import clip, log, softplus
+from elman.ops import clip, softplus
 
 _CHANNELS = 64  # of Mamba in one sample at most, so that samples are enough for all cores
 _NO_LIMIT = (0.0, math.inf)
 
 
-def _step_size(dt: Any, bias: Any, positive: bool, low: float, high: float) -> Any:
-    dt = softplus(dt + bias) if positive else dt + bias
-    return dt if (low, high) == _NO_LIMIT and positive else clip(dt, low, high)
+def _step_size(dt: Any, bias: Any, positive: bool) -> Any:
+    return softplus(dt + bias) if positive else dt + bias
 
 
 @cell(input="x[P], dt, B[N], C[N]", static="A, D, bias", state="S[P, N]", output="y[P]")
@@ -29,7 +29,10 @@ def biased_mamba2(
     *, positive: bool = False, low: float = 0.0, high: float = math.inf,
 ) -> Any:  # fmt: skip
     """Mamba-2 with the skip D x, and step sizes behind a bias, softplus and limits."""
-    y, S = cells.mamba2(x, _step_size(dt, bias, positive, low, high), B, C, A, S)
+    dt = _step_size(dt, bias, positive)
+    if not positive or (low, high) != _NO_LIMIT:
+        dt = clip(dt, low, high)
+    y, S = cells.mamba2(x, dt, B, C, A, S)
     return y + D * x, S
 
 
@@ -40,8 +43,7 @@ def biased_mamba(
     x: Any, dt: Any, B: Any, C: Any, A: Any, D: Any, bias: Any, S: Any, *, positive: bool = False
 ) -> Any:
     """Mamba with the skip D x, and step sizes behind a bias and softplus."""
-    dt = softplus(dt + bias) if positive else dt + bias
-    y, S = cells.mamba(x, dt, B, C, S, log(-A))
+    y, S = scan_step(x, _step_size(dt, bias, positive), B, C, S, -A)
     return y + D * x, S
 
 
@@ -89,7 +91,7 @@ def mamba2_scan(
         ShapeError: shapes do not belong together.
         InputError: sequences lie behind one another, or an option is unknown.
     """
-    check_options("mamba2_scan", options)
+    check_options(options)
     if seq_idx is not None or cu_seqlens is not None:
         raise InputError("mamba2_scan: sequences behind one another are not available", "pad them")
     lead, heads, P, N = x.shape[:2], A.shape[0], x.shape[-1], B.shape[-1]
@@ -131,7 +133,7 @@ def selective_scan(
     Args:
         u [B, channels, T]: inputs.
         delta [B, channels, T]: step sizes, before bias and softplus.
-        A [channels, N]: rates, negative.
+        A [channels, N]: rates, negative where states decay.
         B [B, N, T]: what inputs write, the same for all channels.
         C [B, N, T]: what is read.
         D [channels]: factors of the skip D u; none if None.
@@ -148,7 +150,7 @@ def selective_scan(
         ShapeError: shapes do not belong together.
         InputError: an option is unknown.
     """
-    check_options("selective_scan", options)
+    check_options(options)
     channels, N, steps = u.shape[1], A.shape[-1], u.shape[-1]
     shape, each = (len(u), N, steps), (channels,)
     _check(

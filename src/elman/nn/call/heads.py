@@ -119,8 +119,8 @@ class Heads(NamedTuple):
         return *outputs, last
 
     def axes_before(self, shape: Sequence[int], counts: Sequence[int]) -> tuple[int, bool] | None:
-        """How many axes the first input has before those of one sample, and whether its heads lie
-        side by side; None if it has another shape.
+        """The number of axes of the first input before those of one sample, and whether its heads
+        lie side by side; None if it has another shape.
 
         Args:
             shape: of the input.
@@ -146,16 +146,16 @@ class Heads(NamedTuple):
         if len(values) != len(self.inputs) or not _are_dense(rows) or len({*packed}) > 1:
             return None
         name, sizes = self.inputs[0]
-        found = self.axes_before(rows[0].shape, (1,) if packed[0] else (2, 1))
-        if found is None:
+        place = self.axes_before(rows[0].shape, (1,) if packed[0] else (2, 1))
+        if place is None:
             axes = ["rows"] if packed[0] else ["B", "T"] if batch_first else ["T", "B"]
             self._check("input", name, rows[0], [(*axes, *tail) for tail in self._tails(sizes)])
             return None
-        batched = packed[0] or found[0] == 2
+        batched = packed[0] or place[0] == 2
         layout = Layout(batched, batch_first and batched and not packed[0], packed[0])
         first = values[0]
         batch = int(first.batch_sizes[0]) if packed[0] else layout.time_major(first).shape[1]
-        return Form(layout, batch_first, batch, found[1], first)
+        return Form(layout, batch_first, batch, place[1], first)
 
     def _check(self, kind: str, name: str, value: Tensor, shapes: Sequence[Sequence[Any]]) -> None:
         """Raise ShapeError if a value has none of some shapes."""

@@ -251,9 +251,9 @@ class SequenceModule(ModuleOptions):
         """Dims of a batch of the first input at one step, given inputs x of one step."""
         heads, first = self.runtime.heads, next(iter(parts_of(x)), None)
         if heads is not None and heads.count > 1 and isinstance(first, Tensor):
-            found = heads.axes_before(first.shape, (1, 0))
-            if found is not None:
-                return first.dim() + 1 - found[0]
+            place = heads.axes_before(first.shape, (1, 0))
+            if place is not None:
+                return first.dim() + 1 - place[0]
         return 1 + len(self.runtime.input_sizes[0])
 
     def _weights(self) -> list[list[Tensor]]:
