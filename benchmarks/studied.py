@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from statistics import mean, median
+from typing import Any, Literal
 
 from benchmarks.cases import OURS
 from benchmarks.pictures import RESULTS, rows_of
@@ -213,17 +215,37 @@ def stream() -> str:
     return f"{elman} ({loop} in the loop)"
 
 
-def language_cells() -> str:
-    """A table of layers in language models of about as many parameters."""
+def language_cells(text: str = "python") -> str:
+    """A table of layers in language models of about as many parameters: means over seeds."""
+    runs: dict[str, list[Mapping[str, Any]]] = {}
+    for row in script_rows("language_cells").values():
+        if row["data"] == text:
+            runs.setdefault(row["cell"], []).append(row)
+    level = next(iter(runs.values()))[0]["level"]
+    unit = {"char": "bits per character", "word": "perplexity"}[level]
+    parts = {"valid": f"{unit}, validation", "test": f"{unit}, test"}
+    keys = [key for key in parts if key in next(iter(runs.values()))[0]["results"]]
+    names = "".join(f" | {parts[key]}" for key in keys)
     lines = [
-        "| layer | units | parameters | validation, bits per character | tokens per second |",
-        "|---|---:|---:|---:|---:|",
+        f"| layer | units | parameters{names} | tokens per second |",
+        f"|---|---:|---:{'|---:' * len(keys)}|---:|",
     ]
-    for case, row in script_rows("language_cells").items():
-        found = row["results"]
-        size = f"{found['units']} | {found['parameters'] / 1e6:.2f} million"
-        lines.append(f"| `{case}` | {size} | {found['valid']:.3f} | {found['tokens_s']:,.0f} |")
+    for cell, rows in runs.items():
+        first = rows[0]["results"]
+        places = [f"`{cell}`", str(first["units"]), f"{first['parameters'] / 1e6:.2f} million"]
+        places += [_spread([row["results"][key] for row in rows], level) for key in keys]
+        speed = median(row["results"]["tokens_s"] for row in rows)
+        lines.append(f"| {' | '.join(places)} | {speed:,.0f} |")
     return "\n".join(lines)
+
+
+def _spread(values: Sequence[float], level: str) -> str:
+    """A mean, and half the distance of the outermost values where there are several."""
+    digits = 1 if level == "word" else 3
+    text = f"{mean(values):.{digits}f}"
+    if len(values) == 1:
+        return text
+    return f"{text} ± {(max(values) - min(values)) / 2:.{digits}f}"
 
 
 def authors_layers() -> str:

@@ -1,13 +1,13 @@
 """Language models of two layers: LSTM, GRU and layers with matrix states, of as many parameters.
 
     python -m benchmarks.scripts.language_cells [--data DIR|FILE] [--level char|word]
-        [--steps 1000] [--parameters 850000] [--cells lstm,gru,...] [--out FILE.jsonl]
+        [--steps 1000] [--parameters 850000] [--cells lstm,gru,...] [--seed 0] [--out FILE.jsonl]
 
 The number of units is the one whose model comes nearest to the parameters asked for, of layers with
 heads a multiple of 64 (so they differ: 0.73 to 0.91 million of 0.85, MLSTM 0.89). All models
 see the same batches and learning rates, and train in turns of some steps on as many threads. A row
 of each: bits per character (or perplexity) of the validation and the test text, tokens per second
-of a whole training step (median), units, parameters.
+of a whole training step (median), units, parameters. Each validation is printed when it is done.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bptt", type=int, default=128)
     parser.add_argument("--chunk", type=int, default=100, help="steps before the next one's turn")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0, help="of weights and dropout")
     parser.add_argument("--cells", default=",".join(CELLS))
     parser.add_argument("--out", type=Path, help="rows, a line each")
     options = parser.parse_args(arguments)
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     words = {"data": options.data, "level": options.level, "layers": options.layers}
     words |= {"batch": options.batch, "bptt": options.bptt, "steps": options.steps}
-    words |= {"accelerator": "cpu"}
+    words |= {"accelerator": "cpu", "seed": options.seed}
     data = prepare(TextConfig.of(words))
     cells = options.cells.split(",")
     sizes = {cell: sized(words, cell, options.parameters, data) for cell in cells}
@@ -100,18 +101,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     step, every = 0, max(options.chunk, math.ceil(options.steps / 10))
     while step < options.steps:
         step = min(step + options.chunk, options.steps)
-        for run in running.values():
+        for cell, run in running.items():
             while len(run.losses) < step:
                 run.step()
             if step % every < options.chunk and step < options.steps:
                 run.validate()
+                print(f"{cell}: {run.scores[-1][1]:.4f} after {step} steps", flush=True)
+    text = Path(options.data).name if options.data else "python"
     about = {"steps": options.steps, "layers": options.layers, "level": options.level}
-    about |= {"data": Path(options.data).name if options.data else "python", **code(), **facts()}
+    about |= {"data": text, "seed": options.seed, **code(), **facts()}
     for cell, run in running.items():
-        row = {"case": cell, **about, "results": result(run, *sizes[cell], data)}
+        case = {"case": f"{text} {cell} {options.seed}", "cell": cell}
+        row = {**case, **about, "results": result(run, *sizes[cell], data)}
         if options.out:
             append_row(options.out, row)
-        print(json.dumps({"case": cell, **row["results"]}), flush=True)
+        print(json.dumps({**case, **row["results"]}), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,27 @@ def test_two_cells(tmp_path):
     text, out = tmp_path / "text.txt", tmp_path / "rows.jsonl"
     text.write_text("a rose is a rose is a rose. " * 400)
     cells = ["--cells", "gru,gated_delta_net", "--parameters", "60000", "--layers", "1"]
-    size = ["--steps", "4", "--chunk", "2", "--batch", "4", "--bptt", "8", "--threads", "1"]
+    size = [
+        "--steps",
+        "4",
+        "--chunk",
+        "2",
+        "--batch",
+        "4",
+        "--bptt",
+        "8",
+        "--threads",
+        "1",
+        "--seed",
+        "5",
+    ]
     language_cells.main(["--data", str(text), "--out", str(out), *cells, *size])
     rows = read_rows(out)
-    assert rows.keys() == {"gru", "gated_delta_net"}
+    assert rows.keys() == {"text.txt gru 5", "text.txt gated_delta_net 5"}
     for row in rows.values():
         results = row["results"]
         assert 0 < results["valid"] < math.log2(32)
         assert results["tokens_s"] > 0
         assert results["curve"][-1] == [4, results["valid"]]
-    assert abs(rows["gru"]["results"]["parameters"] / 60000 - 1) < 0.05
-    assert rows["gated_delta_net"]["results"]["units"] == 64
+    assert abs(rows["text.txt gru 5"]["results"]["parameters"] / 60000 - 1) < 0.05
+    assert rows["text.txt gated_delta_net 5"]["results"]["units"] == 64
