@@ -127,3 +127,39 @@ def test_rows_of_held_states_are_known_before_anything_is_spelled(cell, training
         assert named == gathers
     if cell in (gated, read_out) and training:
         assert any(before.values())
+
+
+def _functions(text, way):
+    """Bodies of the functions of one direction, by name."""
+    return dict(re.findall(rf"NOINLINE void ({way}_\w+)\((.*?)\n}}", text, re.DOTALL))
+
+
+@pytest.mark.parametrize("way", ["fwd", "bwd"])
+def test_rows_of_the_next_sample_are_asked_for_in_passes_over_matrices(way):
+    """Each input, output, gradient and taped vector once a step, lines of 16 numbers."""
+    bodies = _functions(text_of(cells.gated_delta_net, 64), way)
+    tables = [table for b in bodies.values() for table in re.findall(r"ahead\[\] = \{(.*?)\};", b)]
+    starts = re.findall(r"c->(\w+)(?:\[\d+\])? \+ (?:in|first)_row\(", " ".join(tables))
+    arrays = {"in", "out", "tape"} if way == "fwd" else {"in", "dy", "din", "tape"}
+    assert set(starts) == arrays
+    rows = re.findall(r"\(r \+ 1\) \* [^,]*", " ".join(tables))
+    assert len(rows) == len(starts)
+    for body in bodies.values():
+        asks = re.findall(r"PREFETCH\(ahead\[asked / 4\], asked % 4 \* 16, 0\)", body)
+        assert len(asks) == len(re.findall(r"ahead\[\] =", body))
+        assert "PREFETCH(tape" not in body
+    assert "ahead[]" not in text_of(cells.gru, 64)
+
+
+def test_vectors_of_few_rows_are_not_all_asked_for():
+    """A matrix of two rows: at most a line for each, and no division by nothing."""
+    text = text_of(cells.gated_delta_net, 2)
+    assert "ahead[]" not in text
+
+
+def test_samples_one_by_one_use_memory_of_their_worker():
+    """Scratch and rows of a chunk lie behind a worker's scalars: not a row for each sample."""
+    text = text_of(cells.gated_delta_net, 64)
+    assert "c->scratch + " not in text
+    assert "c->chunk_rows + " not in text
+    assert "c->scratch + " in text_of(cells.lstm_layernorm, 64)

@@ -110,8 +110,13 @@ class Layout(Columns):
                 used += 1
         row = -(-used // self.lanes) * self.lanes
         if row and self._conflicting_row and row % self._conflicting_row == 0:
-            row += _CACHE_LINE // (8 if self.program.spec.dtype == "float64" else 4)
+            row += self.line
         return offsets, row
+
+    @property
+    def line(self) -> int:
+        """Elements of a cache line."""
+        return _CACHE_LINE // (8 if self.program.spec.dtype == "float64" else 4)
 
 
 def _changes_in_place(program: Program, index: int) -> bool:

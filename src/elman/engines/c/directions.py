@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from elman.engines.c.ahead import Ahead, distant_columns, requests
 from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import gathered_operands
 from elman.engines.c.invariants import InvariantPrinter
@@ -12,7 +13,7 @@ from elman.engines.c.matrix_states import MatrixStates
 from elman.engines.c.printer import PhasePrinter, ProductStyle
 from elman.engines.c.products import Panels, pack_code, plan_panels, tiles_of
 from elman.engines.c.rounding import RoundedMemory
-from elman.engines.c.spelling import accesses, in_groups
+from elman.engines.c.spelling import accesses, in_groups, in_lines
 from elman.engines.c.sums import SumPrinter
 from elman.lowered.layout import Layout
 from elman.lowered.types import Direction, Phase, Product, Space
@@ -59,14 +60,32 @@ class DirectionPrinter:
         rows = blocks.rows if tiled else 1
         style = ProductStyle(self.panels, blocks, rows, dots, rounded=self.rounded.start)
         self.sums = SumPrinter(layout, direction.sums, isa, blocks, tiled=tiled)
-        self._phases = [
-            PhasePrinter(layout, phase, style, clock, f"{direction.name}, {where}")
-            for phase, where in zip(direction.phases, _WHERE, strict=True)
-        ]
+        local, ahead = self._local(), self._ahead()
+        phases: list[tuple[Phase, str]] = [*zip(direction.phases, _WHERE, strict=True)]
         if direction.replay is not None:
-            label = f"{direction.name}, steps again"
-            self._phases.append(PhasePrinter(layout, direction.replay, style, clock, label))
+            phases.append((direction.replay, "steps again"))
+        self._phases = [
+            PhasePrinter(layout, phase, style, clock, f"{direction.name}, {label}", local, ahead)
+            for phase, label in phases
+        ]
         self.summed = clock.mark("weight gradients") if name == "backward" else []
+
+    def _local(self) -> dict[Space, str]:
+        """Where a worker keeps the scratch of a step and the rows of a chunk, if it runs all phases
+        of one sample before those of the next: in its own near cache."""
+        if not self.direction.sample_by_sample:
+            return {}
+        scratch = in_lines(max(phase.scalars for phase in self.direction.all_phases))
+        chunk = scratch + in_lines(max(phase.scratch_row for phase in self.direction.all_phases))
+        return {Space.SCRATCH: str(scratch), Space.CHUNK: str(chunk)}
+
+    def _ahead(self) -> dict[int, Ahead]:
+        """What the parts over matrices ask for, of the steps in which they run."""
+        direction = self.direction
+        if not direction.sample_by_sample:
+            return {}
+        parts = [p for phase in direction.loops for s in phase.segments for p in s.parts if p.axes]
+        return requests(distant_columns(direction), parts, self.layout.line)
 
     def tiles(self) -> set[str]:
         """Names of the tiles that are called."""
@@ -92,15 +111,17 @@ class DirectionPrinter:
         packs = sum(p.elements * p.groups for p in panels)
         batched = max(before.scratch_row, after.scratch_row)
         scratch = max(phase.scratch_row for phase in direction.loops)
-        if direction.sample_by_sample:
-            scratch, batched = max(scratch, batched), 0
-        scalars = max(phase.scalars for phase in direction.all_phases)
+        chunk_rows = f"rows * {direction.chunk_row}"
+        scalars = f"rows * {max(phase.scalars for phase in direction.all_phases)}"
+        if local := self._local():
+            scratch = batched = 0
+            chunk_rows, scalars = "0", f"{local[Space.CHUNK]} + n * {direction.chunk_row}"
         regions = [
             ("vec", str(direction.vectors)),
             ("mat", str(direction.matrices)),
             ("pack", str(packs)),
             ("scratch", f"max2(2 * c->B * {scratch}, rows * {batched})"),
-            ("chunk_rows", f"rows * {direction.chunk_row}"),
+            ("chunk_rows", chunk_rows),
             *self._gathered_regions(),
             ("scalars", "c->workers * c->scalars_size"),
         ]
@@ -111,7 +132,7 @@ class DirectionPrinter:
             f"static void {self.name}_arena(C *c) {{",
             "    long n = c->chunk < c->T ? c->chunk : c->T, rows = n * c->B;",
             "    char *p = c->arena;",
-            f"    c->scalars_size = rows * {scalars} + 64 / sizeof(T);",  # of each worker
+            f"    c->scalars_size = {scalars} + 64 / sizeof(T);",  # of each worker
             *self.matrices.size(),
             *self.rounded.size(),
             *(f"    c->{name} = (T *)p; p += bytes_of({count});" for name, count in regions),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
+from elman.engines.c.ahead import LINES, Ahead
 from elman.engines.c.spelling import Spelling
 from elman.lowered.types import (
     Accumulate,
@@ -84,6 +86,28 @@ class MatrixSpelling(Spelling):
         target = f"a{number}{'[k]' if statement.axis == 'columns' else ''}"
         return " ".join(f"{target} += {text};" for text in texts)
 
+    ahead: Mapping[int, Ahead] = MappingProxyType({})  # by identity of a part
+    _ahead: Ahead | None = None  # of the part that is printed
+
+    def _table(self, ahead: Ahead) -> list[str]:
+        """C lines that declare where the lines of the next sample begin that are asked for."""
+        places = [
+            f"{self.base(access)[1]} + {self.index(access, '(r + 1)')} + {start}"
+            for access, start in ahead.places
+        ]
+        return [f"const T *const ahead[] = {{{', '.join(places)}}};", "long asked = 0;"]
+
+    def _ask(self) -> list[str]:
+        """C line that asks for a line of the next sample in some rows."""
+        ahead = self._ahead
+        if ahead is None:
+            return []
+        test = f"asked < {LINES * len(ahead.places)}"
+        if ahead.every > 1:
+            test = f"!(i & {ahead.every - 1}) && {test}"
+        place = f"ahead[asked / {LINES}], asked % {LINES} * {ahead.line}"
+        return [f"    if ({test}) {{ PREFETCH({place}, 0); asked++; }}"]
+
     def register(self, index: int) -> str:
         by_column = self.matrix_columns and self._changes[index] == {"columns"}
         return f"x{index}[k]" if by_column else f"x{index}"
@@ -144,9 +168,12 @@ class MatrixSpelling(Spelling):
         assert not part.products
         assert part.groups == 1
         products = [line for s in part.body if isinstance(s, Multiply) for line in self.multiply(s)]
+        self._ahead = self.ahead.get(id(part))
         lines = [*self._in_blocks(*part.axes, self.matrix_pass(part, part.axes[1])), *products]
         if not lines:
             return []
+        if self._ahead is not None:
+            lines = [*self._table(self._ahead), *lines]
         return ["for (long r = r0; r < r1; r++) {", *("    " + line for line in lines), "}"]
 
     def _in_blocks(self, rows: int, columns: int, lines: MatrixPass) -> list[str]:
@@ -179,6 +206,7 @@ class MatrixSpelling(Spelling):
             *in_vectors(size, self.column_values(lines)),
             f"for (long i = 0; i < {rows}; i++) {{",
             *(f"    V a{number} = {{0}};" for number, _ in by_row),
+            *self._ask(),
             *("    " + line for line in (*lines.in_row, *in_vectors(size, lines.in_vector))),
             *(f"    s{number}[i % VL] = a{number};" for number, _ in by_row),
             *([f"    if (i % VL == VL - 1 || i == {rows - 1}) {{"] if results else []),

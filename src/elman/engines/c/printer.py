@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from elman.engines.c.ahead import Ahead
 from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import Ones, gathered_operands
 from elman.engines.c.matrices import MatrixSpelling
@@ -23,6 +24,7 @@ from elman.lowered.types import (
     Product,
     Ref,
     Segment,
+    Space,
     Store,
 )
 from elman.plan.schedule import Blocks
@@ -77,12 +79,22 @@ class PhasePrinter(MatrixSpelling):
         products: of the direction.
         clock: marks how long products and pointwise code take.
         label: what the clock calls this phase.
+        local: see :class:`Spelling`.
+        ahead: by identity of a part, what it asks for.
     """
 
     def __init__(
-        self, layout: Layout, phase: Phase, products: ProductStyle, clock: Clock, label: str
+        self,
+        layout: Layout,
+        phase: Phase,
+        products: ProductStyle,
+        clock: Clock,
+        label: str,
+        local: Mapping[Space, str],
+        ahead: Mapping[int, Ahead],
     ) -> None:
-        super().__init__(layout)
+        super().__init__(layout, local)
+        self.ahead = ahead
         self.phase, self.style = phase, products
         multiplies = any(part.products for segment in phase.segments for part in segment.parts)
         self.multiplied = clock.mark(f"{label}: products") if multiplies else []

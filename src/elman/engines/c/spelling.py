@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from elman.engines.c.ops import (
     number,
@@ -88,10 +89,15 @@ def in_groups(groups: int, lines: list[str]) -> list[str]:
 MATRIX_ROWS = {Space.LOCAL: "2", Space.REPLAYED: "(c->chunk + 1)"}
 
 
+def in_lines(elements: int) -> int:
+    """Elements in whole cache lines, whatever type they have."""
+    return -(-elements // 16) * 16
+
+
 def pointers_size(layout: Layout) -> int:
     """Elements of a worker's pointers to matrices before and behind a step, in whole cache lines;
     they lie before its matrices."""
-    return -(-4 * len(layout.matrices) // 16) * 16
+    return in_lines(4 * len(layout.matrices))
 
 
 def matrix_pointer(layout: Layout, array: int, step: int) -> str:
@@ -111,10 +117,12 @@ class Spelling:
 
     Args:
         layout: of the program.
+        local: which memory each worker has for the sample it is at, behind its scalars: C text of
+            the distance.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    def __init__(self, layout: Layout, local: Mapping[Space, str] = MappingProxyType({})) -> None:
+        self.layout, self.local = layout, local
 
     def base(self, access: Access) -> tuple[str, str]:
         """Name and text of the pointer that a segment declares for an access."""
@@ -124,9 +132,13 @@ class Spelling:
         if space is Space.D_INPUT and self.layout.steps > 1:
             name, text = base_of(access)
             return name, f"{text} * {self.layout.steps}"
-        if access.region.space in (Space.LOCAL, Space.REPLAYED):
+        if space in (Space.LOCAL, Space.REPLAYED):
             return self._matrix_base(access)
-        return base_of(access)
+        name, text = base_of(access)
+        if space in self.local:
+            step = f" + (t - t0) * {access.region.row}" if space is Space.CHUNK else ""
+            text = f"sc + {self.local[space]}{step}"
+        return name, text
 
     def _matrix_base(self, access: Access) -> tuple[str, str]:
         """Name and text of the pointer to the matrix of the worker's sample before, or after, a
@@ -149,7 +161,9 @@ class Spelling:
     def index(self, access: Access, row: str) -> str:
         """C text of where a column begins in a row (elements behind the base)."""
         region = access.region
-        if region.space is Space.SCRATCH and region.batched:
+        if region.space in self.local:
+            row = f"({row} - r0)"
+        elif region.space is Space.SCRATCH and region.batched:
             row = f"({row} - done)"
         steps, place = self.layout.steps, ""
         if steps > 1 and region.space in (Space.OUTPUT, Space.D_OUTPUT):
@@ -300,7 +314,8 @@ class Spelling:
                 case Store():
                     lines.append(self.store(statement))
                 case Prefetch(access, write):
-                    lines.append(self.prefetch(access, write))
+                    if not self.local:
+                        lines.append(self.prefetch(access, write))
                 case Accumulate():
                     lines.append(self.accumulate(statement))
         return lines

@@ -1,0 +1,62 @@
+"""Rows of the sample that comes next, asked for while matrices of the sample at hand are computed.
+
+Directions that run sample by sample read a row of each input, of the tape and of gradients per
+step: rows of neighbouring steps lie far apart, so that no processor guesses the next one. Those of
+the next sample lie behind those of this one, and a chunk of them fits into a near cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from elman.engines.c.spelling import accesses
+from elman.lowered.types import Access, Direction, Part, Space
+
+_DISTANT = (Space.INPUT, Space.OUTPUT, Space.D_OUTPUT, Space.D_INPUT, Space.TAPE)
+LINES = 4  # (cache lines) that are asked for from one address on
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a part over a matrix asks for.
+
+    Attributes:
+        places: columns, and from which element on.
+        line: elements of a cache line.
+        every: rows of the matrix from one request to the next, a power of two.
+    """
+
+    places: tuple[tuple[Access, int], ...]
+    line: int
+    every: int
+
+
+def distant_columns(direction: Direction) -> list[Access]:
+    """The vectors in distant memory that the steps of a sample read or write. Matrices are left
+    out: their rows lie side by side."""
+    segments = [segment for phase in direction.all_phases for segment in phase.segments]
+    sizes = {part.axes[0] * part.axes[1] for part in direction.parts if part.axes}
+    return [
+        access
+        for access in dict.fromkeys(a for segment in segments for a in accesses(segment))
+        if access.region.space in _DISTANT and not access.scalar and access.units not in sizes
+    ]
+
+
+def requests(columns: Sequence[Access], parts: Sequence[Part], line: int) -> dict[int, Ahead]:
+    """By identity of a part over a matrix, what it asks for: the more the more rows it has, at
+    most one cache line (of so many elements) in each."""
+    span = LINES * line
+    places = [(access, start) for access in columns for start in range(0, access.units, span)]
+    rows = [part.axes[0] if part.axes else 0 for part in parts]
+    ahead: dict[int, Ahead] = {}
+    first = 0
+    for part, count, passed in zip(parts, rows, accumulate(rows)):
+        end = min(len(places) * passed // sum(rows), first + count // LINES)
+        if end > first:
+            every = 1 << (count // (LINES * (end - first))).bit_length() - 1
+            ahead[id(part)] = Ahead(tuple(places[first:end]), line, every)
+        first = end
+    return ahead
