@@ -163,3 +163,15 @@ def test_samples_one_by_one_use_memory_of_their_worker():
     assert "c->scratch + " not in text
     assert "c->chunk_rows + " not in text
     assert "c->scratch + " in text_of(cells.lstm_layernorm, 64)
+
+
+@declared(input="x[I], k[H]", state="h[H]", output="y[H]", weights="W[H, I], R[H, H]")
+def unchanged(x, k, h, W, R):
+    """A product of a state that nothing changes: its step has nothing to do in a forward."""
+    return R @ h + 0.0 * (W @ x), h
+
+
+def test_segments_of_no_statements_name_all_parameters():
+    """Else compilers warn of what is not used."""
+    bodies = re.findall(r"NOINLINE void \w+\((.*?)\n}", text_of(unchanged, 1), re.DOTALL)
+    assert all(body.count(name) > 1 for body in bodies for name in ("r0", "r1"))

@@ -113,6 +113,7 @@ class PhasePrinter(MatrixSpelling):
         lines = self._scalars(segment.scalars)
         for part in segment.parts:
             lines += self._part(part)
+        lines = lines or ["(void)r0; (void)r1;"]  # a state that stays as it is
         bases = dict(self.base(a) for a in accesses(segment) if a.region.space not in WITHOUT_BASE)
         declared = [f"T *const {base} = (T *)({text});" for base, text in bases.items()]
         inner = "\n".join("    " + line for line in (_UNUSED, _EFFECT, *declared, *lines))
