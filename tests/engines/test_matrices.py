@@ -13,7 +13,7 @@ from calls import backward, call, forward, given_of
 from elman import cell, cells
 from elman.compiler import graph_of
 from elman.engines.c.engine import ENGINE, PRICES
-from elman.errors import EngineError, ShapeError, TraceError
+from elman.errors import EngineError, InputError, ShapeError, TraceError
 from elman.lowered.lower import lower
 from elman.ops import (
     amax,
@@ -528,3 +528,22 @@ def test_what_is_refused():
     net, inputs, _ = module_of(delta, 2, 3, F64)
     with elman.using(engine="deer"), pytest.raises(EngineError, match="matrix per sample"):
         net(tuple(drawn(inputs, 3, 1, seed=7)))
+
+
+def test_shapes_of_matrices_in_errors():
+    """Rows and columns, as they were given, and not their product; W of m2rnn is a static input."""
+    net, delta = (elman.Recurrent(c, 2, 3) for c in (cells.m2rnn, cells.gated_delta_net))
+    q, v, a = torch.ones(5, 4, 2), torch.ones(5, 4, 3), torch.ones(5, 4)
+    message = r"state S .* must be \[1, 4, 2, 3\], got \[4, 2, 3\]: .*, batch, rows, columns"
+    with pytest.raises(ShapeError, match=message):
+        delta((q, q, v, a, a), torch.zeros(4, 2, 3))
+    with pytest.raises(ShapeError, match=r"input W .* must be \[4, 3, 3\], got \[1, 3, 3\]: batch"):
+        net((q, q, v, a), static=torch.ones(1, 3, 3))
+
+
+def test_integers_into_cells_without_weights_are_refused():
+    """No weight says of which type numbers are: all engines but the slowest have none of them."""
+    q = torch.ones(5, 4, 2, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"input q .* floating-point") as caught:
+        elman.Recurrent(cells.gated_delta_net, 2, 2)((q, q, q, q[..., 0], q[..., 0]))
+    assert "q.float()" in str(caught.value)

@@ -31,7 +31,7 @@ def everything(x, m, s, h, n, W, R, V, mask):
 
 CELLS = [
     (cells.mgu, {}, {"x", "Wf", "Rf", "bf", "Wn", "Rn", "bn"}),
-    (everything, {"S": 2}, {"x", "m", "W", "R", "V"}),
+    (everything, {"S": 2}, {"x", "m", "s", "W", "R", "V"}),
     (cells.zoneout_lstm_layernorm, {}, {"x", "W", "R", "b", "gx", "gh", "gc", "bc"}),
 ]
 
@@ -146,3 +146,11 @@ def test_wrong_calls(wrong, error, said):
     """Each with what was given."""
     with pytest.raises(error, match=said):
         small(**wrong)
+
+
+def test_cells_without_products_have_no_rate_of_them():
+    """A weightless cell: its time is no product's."""
+    measured = small(cells.gated_delta_net)
+    assert measured.flop == 0
+    assert "GFLOP/s" not in str(measured)
+    assert "GFLOP/s" in str(small())

@@ -44,7 +44,7 @@ class Measurement:
         compared: steps over which errors were taken.
         engine, schedule: of elman's kernel.
         waited: share of the time for which threads wanted a core and had none.
-        flop: of a call's products.
+        flop: of a call's products with weights.
     """
 
     cell: str
@@ -65,7 +65,7 @@ class Measurement:
 
     @property
     def gflops(self) -> float:
-        """GFLOP/s of the products."""
+        """GFLOP/s of the products with weights; 0 where a cell has none."""
         return self.flop / self.seconds[ELMAN].median / 1e9
 
     def __str__(self) -> str:
@@ -81,8 +81,9 @@ class Measurement:
             f"plain loop {self._time(LOOP)}",
             f"ratio      {self.ratio.median:.2f} times as fast "
             f"({self.ratio.q1:.2f} to {self.ratio.q3:.2f})",
-            f"products   {self.gflops:.1f} GFLOP/s",
         ]
+        if self.flop:
+            lines.append(f"products   {self.gflops:.1f} GFLOP/s")
         if text := describe_waiting(self.waited):
             lines.append(f"beware     {text}")
         return "\n".join(lines)

@@ -67,11 +67,15 @@ class Pairing:
         return short
 
     def _run(self, net: Recurrent) -> Named:
-        names = [entry.name for entry in (*self.cell.inputs, *self.cell.weights)]
+        cell = self.cell
+        names = [entry.name for entry in (*cell.inputs, *cell.static, *cell.weights)]
         weights = [getattr(net, f"{entry.name}_l0") for entry in self.cell.weights]
-        inputs = [value.detach().requires_grad_(self.training) for value in self.inputs]
+        inputs, static = (
+            [value.detach().requires_grad_(self.training) for value in values]
+            for values in (self.inputs, self.static)
+        )
         with torch.set_grad_enabled(self.training):
-            out, state = net(_plain(inputs), static=_plain(self.static))
+            out, state = net(_plain(inputs), static=_plain(static))
         outputs = [*out] if isinstance(out, tuple) else [out]
         ends = state if isinstance(state, tuple) else () if state is None else (state,)
         results = {"output": _side_by_side(outputs)}
@@ -79,7 +83,7 @@ class Pairing:
             results[f"last {entry.name}"] = end[0].detach()
         if not self.training:
             return results
-        leaves = zip(names, [*inputs, *weights], strict=True)
+        leaves = zip(names, [*inputs, *static, *weights], strict=True)
         wanted = {f"gradient of {name}": leaf for name, leaf in leaves if leaf.requires_grad}
         pairs = zip(self.dy, outputs, strict=True)  # outputs may be matrices
         dy = [d.to(output.dtype).view_as(output) for d, output in pairs]

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
-from elman.ir.types import shape_size
+from elman.ir.types import axes_of, shape_size
 from elman.nn.call.dense import TRAINED, as_tensor, check_dense
 from elman.nn.call.layout import Layout, Named, StateForm, as_number
 
@@ -30,6 +30,7 @@ class Signature:
         form: how states lie.
         takes: which of the inputs, and of the static ones after them, each layer and direction
             reads; the first stands for the output of the layer below too.
+        matrices: rows and columns of those that are matrices, whose sizes are K · V here.
     """
 
     cell: str
@@ -39,6 +40,7 @@ class Signature:
     lead: int
     form: StateForm
     takes: tuple[tuple[int, ...], ...]
+    matrices: Mapping[str, tuple[int, int]]
 
     @staticmethod
     def of(layers: Mapping[str, tuple[Cell, dict[str, int]]]) -> Signature:
@@ -69,7 +71,15 @@ class Signature:
             )  # fmt: skip
         names = "/".join(dict.fromkeys([cell.name for cell, _ in layers.values()]))
         lead = len(layers) if form.alike else 1
-        return Signature(names, (first, *further), static, states, lead, form, tuple(takes))
+        axes = {
+            entry.name: axes_of(entry.shape[0][0], dims)
+            for cell, dims in layers.values()
+            for entry in (*cell.inputs, *cell.static, *cell.states)
+            if entry.shape
+        }
+        matrices = {name: pair for name, pair in axes.items() if pair is not None}
+        named = (first, *further), static, states
+        return Signature(names, *named, lead, form, tuple(takes), matrices)
 
     def check(
         self,
@@ -127,6 +137,9 @@ class Signature:
         values = [part.data for part in parts_of(x)] if packed else x
         tensors = self._numbers(self._tensors(values, self.inputs, "input"), like)
         (name, sizes), first = self.inputs[0], tensors[0]
+        if like is None and not (first.is_floating_point() or first.is_complex()):
+            problem = f"{first.dtype}, and the formula computes with floating-point numbers"
+            raise InputError(f"input {name} of {self.cell} is {problem}", f"{name}.float()")
         batched = packed or first.dim() == 2 + len(sizes)
         if lengths and first.dim() < 2 + len(sizes):
             raise ShapeError(ONE_SEQUENCE)
@@ -221,9 +234,14 @@ class Signature:
         self, subject: str, value: Tensor, shape: Sequence[int], suffix: str = ""
     ) -> None:
         if value.shape != tuple(shape):
-            raise ShapeError(
-                f"{subject} of {self.cell} must be {[*shape]}, got {[*value.shape]}{suffix}"
-            )
+            needed, given = self._shown(subject, shape), self._shown(subject, value.shape)
+            raise ShapeError(f"{subject} of {self.cell} must be {needed}, got {given}{suffix}")
+
+    def _shown(self, subject: str, shape: Sequence[int]) -> list[int]:
+        """A shape as the caller knows it: rows and columns of a matrix, whose name ends the
+        subject, instead of their product."""
+        axes = self.matrices.get(subject.rpartition(" ")[2])
+        return [*shape[:-1], *axes] if axes and shape[-1] == axes[0] * axes[1] else [*shape]
 
     def _refuse_shape(
         self, name: str, sizes: tuple[int, ...], value: Tensor, batched: bool, batch_first: bool
@@ -231,14 +249,15 @@ class Signature:
         full = ["B", "T"] if batch_first else ["T", "B"]
         first = name == self.inputs[0][0] and not batched
         shapes = [full, ["T"]] if first else [full if batched else ["T"]]
-        texts = [f"[{', '.join(map(str, [*shape, *sizes]))}]" for shape in shapes]
+        units = self._shown(name, sizes) if sizes else []
+        texts = [f"[{', '.join(map(str, [*shape, *units]))}]" for shape in shapes]
         hint, heads = "", value.shape[2] if value.dim() == 3 + len(sizes) else 0
         if heads and value.shape[3:] == sizes:
             hint = f"heads={heads}, with sizes of all heads, for an axis of {heads} heads"
             hint = "without an axis of one head: .squeeze(2)" if heads == 1 else hint
         raise ShapeError(
             f"input {name} of {self.cell} must be {', or unbatched '.join(texts)}, "
-            f"got {[*value.shape]}",
+            f"got {self._shown(name, value.shape)}",
             hint,
         )
 
@@ -277,11 +296,12 @@ class Signature:
         for (name, sizes), value in zip(self.states, values, strict=True):
             expected = (*rank, *lead, *sizes)
             if value.shape != expected:
-                axes = f": layers · directions{', batch' * len(lead)}{', units' * bool(sizes)}"
+                units = ", rows, columns" if name in self.matrices else ", units"
+                axes = f": layers · directions{', batch' * len(lead)}{units * bool(sizes)}"
                 fewer = bool(rank) and value.dim() < len(expected)
+                needed, given = self._shown(name, expected), self._shown(name, value.shape)
                 raise ShapeError(
-                    f"state {name} of {self.cell} must be {[*expected]}, got {[*value.shape]}"
-                    f"{axes * bool(rank)}",
+                    f"state {name} of {self.cell} must be {needed}, got {given}{axes * bool(rank)}",
                     "lengths=…, reset=…, mask=… are given by name" if fewer else "",
                 )
             self._check("state", name, value, None, like)
