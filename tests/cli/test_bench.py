@@ -23,11 +23,11 @@ def test_a_cell_beside_its_loop(elman, monkeypatch, tmp_path):
     code, said, _ = elman("bench", "ealstm", "--dim=H=32,I=8", "--dim", "S=3", "--steps=7")
     assert (code, said) == (0, "12 times as fast\n")
     usual = {"steps": 100, "batch": 32, "dtype": "float32", "training": True, "engine": "auto"}
-    usual["seconds"] = 2.0
+    usual |= {"seconds": 2.0, "heads": 1}
     assert calls.pop() == ("ealstm", 8, 32, {**usual, "steps": 7, "H": 32, "I": 8, "S": 3})
-    words = ("--hidden=5", "--no-training", "--engine=c", "--threads=1", "--seconds=3")
+    words = ("--hidden=5", "--no-training", "--engine=c", "--threads=1", "--seconds=3", "--heads=5")
     assert elman("bench", "gru", *words)[0] == 0
-    changes = {"training": False, "engine": "c", "seconds": 3.0}
+    changes = {"training": False, "engine": "c", "seconds": 3.0, "heads": 5}
     assert calls == [1, ("gru", 5, 5, usual | changes)]
     assert not [*tmp_path.iterdir()]
 

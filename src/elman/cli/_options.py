@@ -35,6 +35,7 @@ Inputs = Annotated[
         help="Size of the cell's first input; the hidden size by default.", rich_help_panel=CELL
     ),
 ]
+Heads = Annotated[int, typer.Option(help="Heads of each layer.", min=1, rich_help_panel=CELL)]
 Dims = Annotated[
     list[str] | None,
     typer.Option(

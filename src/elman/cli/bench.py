@@ -16,6 +16,7 @@ from elman.cli._options import (
     Dims,
     DTypeOption,
     Engine,
+    Heads,
     Hidden,
     Inputs,
     Steps,
@@ -37,6 +38,7 @@ def bench(
     batch: Batch = 32,
     hidden: Hidden = 128,
     inputs: Inputs = None,
+    heads: Heads = 1,
     dim: Dims = None,
     dtype: DTypeOption = "float32",
     engine: Engine = "auto",
@@ -70,6 +72,7 @@ def bench(
         training=training,
         engine=engine,
         seconds=seconds,
+        heads=heads,
         **dims,
     )
     say(Console(), str(result))

@@ -16,6 +16,7 @@ from elman.cli._options import (
     RUN,
     CellOfRun,
     Dims,
+    Heads,
     Hidden,
     Inputs,
     Trust,
@@ -59,7 +60,7 @@ def export(
     hidden: Hidden = 128,
     inputs: Inputs = None,
     layers: Annotated[int, typer.Option(help="Number of layers.", rich_help_panel=CELL)] = 1,
-    heads: Annotated[int, typer.Option(help="Heads of each layer.", rich_help_panel=CELL)] = 1,
+    heads: Heads = 1,
     residual: Annotated[
         bool,
         typer.Option(
