@@ -142,7 +142,7 @@ def test_rows_of_the_next_sample_are_asked_for_in_passes_over_matrices(way):
     starts = re.findall(r"c->(\w+)(?:\[\d+\])? \+ (?:in|first)_row\(", " ".join(tables))
     arrays = {"in", "out", "tape"} if way == "fwd" else {"in", "dy", "din", "tape"}
     assert set(starts) == arrays
-    rows = re.findall(r"\(r \+ 1\) \* [^,]*", " ".join(tables))
+    rows = re.findall(r"\(uintptr_t\)\(\(r \+ 1\) \* ", " ".join(tables))
     assert len(rows) == len(starts)
     for body in bodies.values():
         asks = re.findall(r"PREFETCH\(ahead\[asked / 4\], asked % 4 \* 16, 0\)", body)

@@ -90,12 +90,14 @@ class MatrixSpelling(Spelling):
     _ahead: Ahead | None = None  # of the part that is printed
 
     def _table(self, ahead: Ahead) -> list[str]:
-        """C lines that declare where the lines of the next sample begin that are asked for."""
+        """C lines that declare where the lines of the next sample begin that are asked for: as
+        numbers, because behind the last sample there is no such element."""
         places = [
-            f"{self.base(access)[1]} + {self.index(access, '(r + 1)')} + {start}"
+            f"(uintptr_t)({self.base(access)[1]})"
+            f" + (uintptr_t)({self.index(access, '(r + 1)')} + {start}) * sizeof(T)"
             for access, start in ahead.places
         ]
-        return [f"const T *const ahead[] = {{{', '.join(places)}}};", "long asked = 0;"]
+        return [f"const uintptr_t ahead[] = {{{', '.join(places)}}};", "long asked = 0;"]
 
     def _ask(self) -> list[str]:
         """C line that asks for a line of the next sample in some rows."""
