@@ -223,19 +223,30 @@ def language_cells(text: str = "python") -> str:
             runs.setdefault(row["cell"], []).append(row)
     level = next(iter(runs.values()))[0]["level"]
     unit = {"char": "bits per character", "word": "perplexity"}[level]
-    parts = {"valid": f"{unit}, validation", "test": f"{unit}, test"}
-    keys = [key for key in parts if key in next(iter(runs.values()))[0]["results"]]
-    names = "".join(f" | {parts[key]}" for key in keys)
+    parts = {
+        "valid": f"{unit}, validation",
+        "test": f"{unit}, test",
+        "tokens_s": "tokens per second",
+    }
+    results = next(iter(runs.values()))[0]["results"]
+    keys = [key for key in parts if key in results and (key, level) != ("tokens_s", "word")]
     lines = [
-        f"| layer | units | parameters{names} | tokens per second |",
-        f"|---|---:|---:{'|---:' * len(keys)}|---:|",
+        f"| layer | units | parameters | {' | '.join(parts[key] for key in keys)} |",
+        f"|---|---:|---:{'|---:' * len(keys)}|",
     ]
     for cell, rows in runs.items():
         first = rows[0]["results"]
-        places = [f"`{cell}`", str(first["units"]), f"{first['parameters'] / 1e6:.2f} million"]
-        places += [_spread([row["results"][key] for row in rows], level) for key in keys]
-        speed = median(row["results"]["tokens_s"] for row in rows)
-        lines.append(f"| {' | '.join(places)} | {speed:,.0f} |")
+        name, _, blocks = cell.partition(":")
+        places = [
+            f"`{name}`{' in residual blocks' * bool(blocks)}",
+            str(first["units"]),
+            f"{first['parameters'] / 1e6:.2f} million",
+        ]
+        for key in keys:
+            values = [row["results"][key] for row in rows]
+            speed = key == "tokens_s"
+            places.append(f"{median(values):,.0f}" if speed else _spread(values, level))
+        lines.append(f"| {' | '.join(places)} |")
     return "\n".join(lines)
 
 
@@ -246,6 +257,23 @@ def _spread(values: Sequence[float], level: str) -> str:
     if len(values) == 1:
         return text
     return f"{text} ± {(max(values) - min(values)) / 2:.{digits}f}"
+
+
+def merged_steps() -> str:
+    """A table of single and merged steps of a cell with matrices, and what was chosen."""
+    lines = [
+        "| K = V | T | single steps | four merged | chosen | slower than the fastest |",
+        "|---:|---:|---:|---:|---|---:|",
+    ]
+    for row in script_rows("merged_steps").values():
+        merged, single = (
+            min(s for name, s in row["seconds"].items() if ("-steps/" in name) == several)
+            for several in (True, False)
+        )
+        chosen = "four merged" if "-steps/" in row["chosen"] else "single steps"
+        times = f"{row['size']} | {row['steps']} | {duration(single)} | {duration(merged)}"
+        lines.append(f"| {times} | {chosen} | {row['off']:.0%} |")
+    return "\n".join(lines)
 
 
 def authors_layers() -> str:

@@ -1,13 +1,15 @@
 """Language models of two layers: LSTM, GRU and layers with matrix states, of as many parameters.
 
     python -m benchmarks.scripts.language_cells [--data DIR|FILE] [--level char|word]
-        [--steps 1000] [--parameters 850000] [--cells lstm,gru,...] [--seed 0] [--out FILE.jsonl]
+        [--steps 1000] [--parameters 850000] [--cells lstm,gru,...] [--seed 0]
+        [--out FILE.jsonl]
 
 The number of units is the one whose model comes nearest to the parameters asked for, of layers with
 heads a multiple of 64 (so they differ: 0.73 to 0.91 million of 0.85, MLSTM 0.89). All models
 see the same batches and learning rates, and train in turns of some steps on as many threads. A row
 of each: bits per character (or perplexity) of the validation and the test text, tokens per second
 of a whole training step (median), units, parameters. Each validation is printed when it is done.
+Layers with matrix states run in residual blocks with a norm each; ``lstm:blocks`` does, too.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.data import TextData, prepare
 from elman.train.tasks.text.model import build_model
 
-CELLS = ("lstm", "gru", "gated_delta_net", "mlstm", "rwkv7", "mamba2")
+CELLS = (
+    *("lstm", "gru", "lstm:blocks", "gru:blocks"),
+    *("gated_delta_net", "mlstm", "rwkv7", "mamba2"),
+)
 _HEAD = 64  # units of a head of layers with matrix states, whose sizes are multiples of it
 _LARGEST = 1024
 
@@ -44,10 +49,12 @@ def parameters_of(config: TextConfig, data: TextData) -> int:
 
 def sized(words: dict[str, Any], cell: str, target: int, data: TextData) -> tuple[TextConfig, int]:
     """The configuration of a cell whose model has the number of parameters nearest to a target."""
+    name, _, blocks = cell.partition(":")
+    words = {**words, "cell": name, "norm": bool(blocks)}
     best: tuple[int, TextConfig, int] | None = None
     each = _HEAD if cell in LAYERS else 4
     for units in range(_HEAD, _LARGEST, each):
-        config = TextConfig.of({**words, "cell": cell, "hidden": units})
+        config = TextConfig.of({**words, "hidden": units})
         count = parameters_of(config, data)
         if best is None or abs(count - target) < best[0]:
             best = abs(count - target), config, count
@@ -111,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about = {"steps": options.steps, "layers": options.layers, "level": options.level}
     about |= {"data": text, "seed": options.seed, **code(), **facts()}
     for cell, run in running.items():
-        case = {"case": f"{text} {cell} {options.seed}", "cell": cell}
+        case = {"case": f"{text} {cell}, seed {options.seed}", "cell": cell}
         row = {**case, **about, "results": result(run, *sizes[cell], data)}
         if options.out:
             append_row(options.out, row)
