@@ -2,7 +2,8 @@
 
 Directions that run sample by sample read a row of each input, of the tape and of gradients per
 step: rows of neighbouring steps lie far apart, so that no processor guesses the next one. Those of
-the next sample lie behind those of this one, and a chunk of them fits into a near cache.
+the next sample lie behind those of this one, and a chunk of them fits into a near cache. Behind the
+last sample of a worker nothing is asked for: lines that another one writes would be taken from it.
 """
 
 from __future__ import annotations

@@ -60,12 +60,14 @@ class DirectionPrinter:
         rows = blocks.rows if tiled else 1
         style = ProductStyle(self.panels, blocks, rows, dots, rounded=self.rounded.start)
         self.sums = SumPrinter(layout, direction.sums, isa, blocks, tiled=tiled)
-        local, ahead = self._local(), self._ahead()
+        local, self._ahead = self._local(), self._requests()
         phases: list[tuple[Phase, str]] = [*zip(direction.phases, _WHERE, strict=True)]
         if direction.replay is not None:
             phases.append((direction.replay, "steps again"))
         self._phases = [
-            PhasePrinter(layout, phase, style, clock, f"{direction.name}, {label}", local, ahead)
+            PhasePrinter(
+                layout, phase, style, clock, f"{direction.name}, {label}", local, self._ahead
+            )
             for phase, label in phases
         ]
         self.summed = clock.mark("weight gradients") if name == "backward" else []
@@ -79,7 +81,7 @@ class DirectionPrinter:
         chunk = scratch + in_lines(max(phase.scratch_row for phase in self.direction.all_phases))
         return {Space.SCRATCH: str(scratch), Space.CHUNK: str(chunk)}
 
-    def _ahead(self) -> dict[int, Ahead]:
+    def _requests(self) -> dict[int, Ahead]:
         """What the parts over matrices ask for, of the steps in which they run."""
         direction = self.direction
         if not direction.sample_by_sample:
@@ -271,7 +273,8 @@ class DirectionPrinter:
             if segment.sync and sync != "0":
                 lines.append("barrier(w);" if sync == "1" else f"if ({sync}) barrier(w);")
             function = self._function(phase.name, number)
-            lines.append(f"{function}(c, t, t0, {rows}, sc, lead, {done});")
+            more = ", more" if self._ahead else ""
+            lines.append(f"{function}(c, t, t0, {rows}, sc, lead, {done}{more});")
         return lines
 
     def _batched(self, index: int) -> list[str]:

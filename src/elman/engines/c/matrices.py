@@ -97,7 +97,10 @@ class MatrixSpelling(Spelling):
             f" + (uintptr_t)({self.index(access, '(r + 1)')} + {start}) * sizeof(T)"
             for access, start in ahead.places
         ]
-        return [f"const uintptr_t ahead[] = {{{', '.join(places)}}};", "long asked = 0;"]
+        return [
+            f"const uintptr_t ahead[] = {{{', '.join(places)}}};",
+            f"long asked = more ? 0 : {LINES * len(places)};",
+        ]
 
     def _ask(self) -> list[str]:
         """C line that asks for a line of the next sample in some rows."""

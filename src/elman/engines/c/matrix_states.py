@@ -80,6 +80,7 @@ class MatrixStates:
             "if (c->split || !w->id) for (; s < shares; s += w->workers)",
             "    for (long b0 = cut(c, s, shares); b0 < cut(c, s + 1, shares); b0++) {",
             "        const long e = b0 + 1;",
+            "        UNUSED const int more = e < cut(c, s + 1, shares);",
             *("        " + line for line in lines),
             "    }",
         ]

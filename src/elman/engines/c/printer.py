@@ -116,8 +116,10 @@ class PhasePrinter(MatrixSpelling):
         lines = lines or ["(void)r0; (void)r1;"]  # a state that stays as it is
         bases = dict(self.base(a) for a in accesses(segment) if a.region.space not in WITHOUT_BASE)
         declared = [f"T *const {base} = (T *)({text});" for base, text in bases.items()]
-        inner = "\n".join("    " + line for line in (_UNUSED, _EFFECT, *declared, *lines))
-        return f"NOINLINE void {name}({PARAMETERS}) {{\n{inner}\n}}"
+        unused = f"{_UNUSED} (void)more;" if self.ahead else _UNUSED
+        inner = "\n".join("    " + line for line in (unused, _EFFECT, *declared, *lines))
+        more = ", int more" if self.ahead else ""
+        return f"NOINLINE void {name}({PARAMETERS}{more}) {{\n{inner}\n}}"
 
     def _scalars(self, stores: Sequence[Store]) -> list[str]:
         if not stores:

@@ -314,8 +314,7 @@ class Spelling:
                 case Store():
                     lines.append(self.store(statement))
                 case Prefetch(access, write):
-                    if not self.local:
-                        lines.append(self.prefetch(access, write))
+                    lines.append(self.prefetch(access, write))
                 case Accumulate():
                     lines.append(self.accumulate(statement))
         return lines
