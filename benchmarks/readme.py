@@ -253,6 +253,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "bf16 of users": partial(studied.bf16, "users"),
     "bf16 without instruction": partial(studied.bf16, "portable"),
     "language cells": studied.language_cells,
+    "language cells of words": partial(studied.language_cells, "ptb"),
+    "merged steps": studied.merged_steps,
     "layers of authors": studied.authors_layers,
     "rules of transformers": studied.transformers_rules,
     "models of transformers": studied.transformers_models,
