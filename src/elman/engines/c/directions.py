@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elman.engines.c.ahead import Ahead, distant_columns, requests
 from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import gathered_operands
 from elman.engines.c.invariants import InvariantPrinter
@@ -13,6 +12,7 @@ from elman.engines.c.matrix_states import MatrixStates
 from elman.engines.c.printer import PhasePrinter, ProductStyle
 from elman.engines.c.products import Panels, pack_code, plan_panels, tiles_of
 from elman.engines.c.rounding import RoundedMemory
+from elman.engines.c.row_prefetches import RowPrefetches, distant_columns, plan_prefetches
 from elman.engines.c.spelling import accesses, in_groups, in_lines
 from elman.engines.c.sums import SumPrinter
 from elman.lowered.layout import Layout
@@ -60,7 +60,7 @@ class DirectionPrinter:
         rows = blocks.rows if tiled else 1
         style = ProductStyle(self.panels, blocks, rows, dots, rounded=self.rounded.start)
         self.sums = SumPrinter(layout, direction.sums, isa, blocks, tiled=tiled)
-        local, self._ahead = self._local(), self._requests()
+        local, self._ahead = self._local(), self._plan_prefetches()
         phases: list[tuple[Phase, str]] = [*zip(direction.phases, _WHERE, strict=True)]
         if direction.replay is not None:
             phases.append((direction.replay, "steps again"))
@@ -73,21 +73,22 @@ class DirectionPrinter:
         self.summed = clock.mark("weight gradients") if name == "backward" else []
 
     def _local(self) -> dict[Space, str]:
-        """Where a worker keeps the scratch of a step and the rows of a chunk, if it runs all phases
-        of one sample before those of the next: in its own near cache."""
+        """Offsets in a worker's memory of a step's scratch and a chunk's rows, if it runs all
+        phases of one sample before those of the next: they stay in its near cache."""
         if not self.direction.sample_by_sample:
             return {}
         scratch = in_lines(max(phase.scalars for phase in self.direction.all_phases))
         chunk = scratch + in_lines(max(phase.scratch_row for phase in self.direction.all_phases))
         return {Space.SCRATCH: str(scratch), Space.CHUNK: str(chunk)}
 
-    def _requests(self) -> dict[int, Ahead]:
-        """What the parts over matrices ask for, of the steps in which they run."""
+    def _plan_prefetches(self) -> dict[int, RowPrefetches]:
+        """Prefetches of the parts over matrices, by identity of a part; none unless all phases run
+        sample by sample."""
         direction = self.direction
         if not direction.sample_by_sample:
             return {}
         parts = [p for phase in direction.loops for s in phase.segments for p in s.parts if p.axes]
-        return requests(distant_columns(direction), parts, self.layout.line)
+        return plan_prefetches(distant_columns(direction), parts, self.layout.line)
 
     def tiles(self) -> set[str]:
         """Names of the tiles that are called."""

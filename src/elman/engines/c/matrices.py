@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from elman.engines.c.ahead import LINES, Ahead
+from elman.engines.c.row_prefetches import LINES, RowPrefetches
 from elman.engines.c.spelling import Spelling
 from elman.lowered.types import (
     Accumulate,
@@ -86,11 +86,11 @@ class MatrixSpelling(Spelling):
         target = f"a{number}{'[k]' if statement.axis == 'columns' else ''}"
         return " ".join(f"{target} += {text};" for text in texts)
 
-    ahead: Mapping[int, Ahead] = MappingProxyType({})  # by identity of a part
-    _ahead: Ahead | None = None  # of the part that is printed
+    ahead: Mapping[int, RowPrefetches] = MappingProxyType({})  # by identity of a part
+    _ahead: RowPrefetches | None = None  # of the part that is printed
 
-    def _table(self, ahead: Ahead) -> list[str]:
-        """C lines that declare where the lines of the next sample begin that are asked for: as
+    def _table(self, ahead: RowPrefetches) -> list[str]:
+        """C lines that declare where the lines of the next sample begin that are prefetched: as
         numbers, because behind the last sample there is no such element."""
         places = [
             f"(uintptr_t)({self.base(access)[1]})"
@@ -103,7 +103,7 @@ class MatrixSpelling(Spelling):
         ]
 
     def _ask(self) -> list[str]:
-        """C line that asks for a line of the next sample in some rows."""
+        """C line that prefetches a line of the next sample in some rows."""
         ahead = self._ahead
         if ahead is None:
             return []

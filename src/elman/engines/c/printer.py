@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from elman.engines.c.ahead import Ahead
 from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import Ones, gathered_operands
 from elman.engines.c.matrices import MatrixSpelling
 from elman.engines.c.products import Panels, direct_code, product_code
 from elman.engines.c.rounding import RoundedOperands
+from elman.engines.c.row_prefetches import RowPrefetches
 from elman.engines.c.spelling import WITHOUT_BASE, accesses, in_groups
 from elman.lowered.layout import Layout
 from elman.lowered.types import (
@@ -80,7 +80,7 @@ class PhasePrinter(MatrixSpelling):
         clock: marks how long products and pointwise code take.
         label: what the clock calls this phase.
         local: see :class:`Spelling`.
-        ahead: by identity of a part, what it asks for.
+        ahead: by identity of a part, its prefetches.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class PhasePrinter(MatrixSpelling):
         clock: Clock,
         label: str,
         local: Mapping[Space, str],
-        ahead: Mapping[int, Ahead],
+        ahead: Mapping[int, RowPrefetches],
     ) -> None:
         super().__init__(layout, local)
         self.ahead = ahead

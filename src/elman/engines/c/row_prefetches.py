@@ -1,9 +1,9 @@
-"""Rows of the sample that comes next, asked for while matrices of the sample at hand are computed.
+"""Prefetches of the next sample's rows, during passes over matrices of the current sample.
 
 Directions that run sample by sample read a row of each input, of the tape and of gradients per
 step: rows of neighbouring steps lie far apart, so that no processor guesses the next one. Those of
 the next sample lie behind those of this one, and a chunk of them fits into a near cache. Behind the
-last sample of a worker nothing is asked for: lines that another one writes would be taken from it.
+last sample of a worker nothing is prefetched: lines that another one writes would be taken from it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from elman.engines.c.spelling import accesses
 from elman.lowered.types import Access, Direction, Part, Space
 
 _DISTANT = (Space.INPUT, Space.OUTPUT, Space.D_OUTPUT, Space.D_INPUT, Space.TAPE)
-LINES = 4  # (cache lines) that are asked for from one address on
+LINES = 4  # (cache lines) that are prefetched from one address on
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """What a part over a matrix asks for.
+class RowPrefetches:
+    """Cache lines that a part over a matrix prefetches.
 
     Attributes:
         places: columns, and from which element on.
         line: elements of a cache line.
-        every: rows of the matrix from one request to the next, a power of two.
+        every: rows of the matrix from one prefetch to the next, a power of two.
     """
 
     places: tuple[tuple[Access, int], ...]
@@ -46,18 +46,20 @@ def distant_columns(direction: Direction) -> list[Access]:
     ]
 
 
-def requests(columns: Sequence[Access], parts: Sequence[Part], line: int) -> dict[int, Ahead]:
-    """By identity of a part over a matrix, what it asks for: the more the more rows it has, at
+def plan_prefetches(
+    columns: Sequence[Access], parts: Sequence[Part], line: int
+) -> dict[int, RowPrefetches]:
+    """By identity of a part over a matrix, its prefetches: the more the more rows it has, at
     most one cache line (of so many elements) in each."""
     span = LINES * line
     places = [(access, start) for access in columns for start in range(0, access.units, span)]
     rows = [part.axes[0] if part.axes else 0 for part in parts]
-    ahead: dict[int, Ahead] = {}
+    ahead: dict[int, RowPrefetches] = {}
     first = 0
     for part, count, passed in zip(parts, rows, accumulate(rows)):
         end = min(len(places) * passed // sum(rows), first + count // LINES)
         if end > first:
             every = 1 << (count // (LINES * (end - first))).bit_length() - 1
-            ahead[id(part)] = Ahead(tuple(places[first:end]), line, every)
+            ahead[id(part)] = RowPrefetches(tuple(places[first:end]), line, every)
         first = end
     return ahead
