@@ -63,8 +63,9 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "drawing": f"{MIDDLE} compiler",
     # derivatives of any order end in torch ops
     "nn": f"{MIDDLE} engines.reference compiler explaining drawing",
-    "layers": "errors checks frontend cells cell_files nn torch",  # published ones, around cells
     "functional": "errors frontend ops cells nn torch",  # with the calls of another library
+    # published ones, around cells
+    "layers": "errors checks frontend ops cells cell_files nn functional torch",
     "interchange": "",
     "interchange.weights": "errors checks extras files frontend ops cells nn torch numpy",
     "weights": "interchange.weights",

@@ -219,6 +219,37 @@ def test_a_stream_gives_what_one_call_gives(name):
         torch.testing.assert_close(one, two)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("bias", [False, True])
+def test_short_convolutions(steps, bias, monkeypatch):
+    """By a cell, and by torch, which other devices and single steps take."""
+    torch.manual_seed(0)
+    module = layers.parts.ShortConvolution(6, steps, bias).double()
+    x = torch.randn(T, B, 6, dtype=F64, requires_grad=True)
+    past = torch.randn(steps - 1, B, 6, dtype=F64, requires_grad=True)
+    weights = {f"m.{name}": value for name, value in module.named_parameters()}
+    whole = torch.cat((past, x)).transpose(0, 1)
+    want = conv(whole, weights, "m").transpose(0, 1)[steps - 1 :]
+    leaves = [x, past, *weights.values()][: None if steps > 1 else 1]
+    wanted = torch.autograd.grad(want.square().sum(), leaves)
+    for looped in (True, False):
+        monkeypatch.setattr(layers.parts, "is_worth_a_loop", lambda _, looped=looped: looped)
+        out, later = module(x, past)
+        torch.testing.assert_close(out, want)
+        torch.testing.assert_close(later, torch.cat((past, x))[T:])
+        torch.testing.assert_close(torch.autograd.grad(out.square().sum(), leaves), wanted)
+
+
+def test_mixes_with_the_input_before_are_the_same_by_torch(monkeypatch):
+    """RWKV-7's, which other devices take."""
+    layer, x = made("RWKV7"), torch.randn(T, B, SIZE, dtype=F64)
+    want, last, _ = layer(x)
+    later = layer(x, last)[0]
+    monkeypatch.setattr(layers.rwkv7, "is_worth_a_loop", lambda _: False)
+    torch.testing.assert_close(layer(x)[0], want)
+    torch.testing.assert_close(layer(x, last)[0], later)
+
+
 def test_values_of_the_first_layer_are_mixed_in():
     """RWKV-7's later layers."""
     torch.manual_seed(1)

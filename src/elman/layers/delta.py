@@ -1,4 +1,7 @@
-"""Layers of the delta rule: DeltaNet and Gated DeltaNet."""
+"""Layers of the delta rule: DeltaNet and Gated DeltaNet.
+
+Their cells are those of :mod:`elman.functional.delta_rules`, alone or before norm and gate.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
-from elman.cells import delta_net, gated_delta_net
-from elman.frontend.cell import Cell
+from elman.frontend.cell import Cell, cell
+from elman.functional.delta_rules import scaled_delta_net, scaled_gated_delta_net
 from elman.layers.parts import (
     Layer,
     RMSNorm,
@@ -17,16 +20,35 @@ from elman.layers.parts import (
     State,
     check_sizes,
     draw_time_steps,
+    normalised,
     part_size,
     split_heads,
-    unit,
 )
+from elman.ops import silu
+
+
+@cell(input="q[K], k[K], v[V], b, z[V]", static="gain[V]", state="S[K, V]", output="y[V]")
+def normed_delta_net(
+    q: Any, k: Any, v: Any, b: Any, z: Any, gain: Any, S: Any,
+    *, scale: float = 1.0, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    y, S = scaled_delta_net(q, k, v, b, S, scale=scale, norm=True)
+    return normalised(y, gain, eps) * silu(z), S
+
+
+@cell(input="q[K], k[K], v[V], g, b, z[V]", static="gain[V]", state="S[K, V]", output="y[V]")
+def normed_gated_delta_net(
+    q: Any, k: Any, v: Any, g: Any, b: Any, z: Any, gain: Any, S: Any,
+    *, scale: float = 1.0, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    y, S = scaled_gated_delta_net(q, k, v, g, b, S, scale=scale, norm=True)
+    return normalised(y, gain, eps) * silu(z), S
 
 
 class _DeltaLayer(Layer):
     """Queries, keys and values by projections and short convolutions; a norm behind the cell."""
 
-    _cell: Cell
+    _cells: tuple[Cell, Cell]  # without a gate, and with norm and gate
 
     def __init__(
         self,
@@ -45,12 +67,16 @@ class _DeltaLayer(Layer):
         K = part_size("the keys' size", key_size, num_heads)
         V = part_size("the values' size", value_size, num_heads)
         pasts = [(conv_size - 1, num_heads * size) for size in (K, K, V)]
-        super().__init__(hidden_size, num_heads, self._cell, K, V, pasts, engine)
+        plain, gated = self._cells
+        options = {"eps": norm_eps} if use_gate else {"norm": True}
+        cell = (gated if use_gate else plain).with_options(scale=K**-0.5, **options)
+        super().__init__(hidden_size, num_heads, cell, K, V, pasts, engine)
         self.allow_neg_eigval = allow_neg_eigval
         for name, size in (("q", K), ("k", K), ("v", V)):
-            linear = nn.Linear(hidden_size, num_heads * size, bias=False)
-            self.add_module(f"{name}_proj", linear)
-            self.add_module(f"{name}_conv1d", ShortConvolution(num_heads * size, conv_size))
+            channels = num_heads * size
+            self.add_module(f"{name}_proj", nn.Linear(hidden_size, channels, bias=False))
+            convolution = ShortConvolution(channels, conv_size, engine=engine)
+            self.add_module(f"{name}_conv1d", convolution)
         self.b_proj = nn.Linear(hidden_size, num_heads, bias=False)
         self.g_proj = nn.Linear(hidden_size, num_heads * V, bias=False) if use_gate else None
         self.o_norm = RMSNorm(V, norm_eps)
@@ -73,18 +99,19 @@ class _DeltaLayer(Layer):
             ShapeError: x or the state has another form.
         """
         before, inside = self._split_state(x, state)
-        convolved, past = [], []
+        inputs, past = [], []
         for name, earlier in zip("qkv", before, strict=True):
             projected = self.get_submodule(f"{name}_proj")(x)
             value, later = self.get_submodule(f"{name}_conv1d")(projected, earlier)
-            convolved.append(split_heads(value, self.heads))
+            inputs.append(split_heads(value, self.heads))
             past.append(later)
-        q, k, v = convolved
-        q = unit(q) * q.shape[-1] ** -0.5
-        y, S = self._run_cell((q, unit(k), v, *self._gates(x)), inside)
-        y = self.o_norm(y)
-        if self.g_proj is not None:
-            y = y * F.silu(split_heads(self.g_proj(x), self.heads))
+        inputs += self._gates(x)
+        if self.g_proj is None:
+            y, S = self._run_cell(inputs, inside)
+            y = self.o_norm(y)
+        else:
+            inputs.append(split_heads(self.g_proj(x), self.heads))
+            y, S = self._run_cell(inputs, inside, [self.o_norm.weight.expand(self.heads, -1)])
         return self.o_proj(y.flatten(2)), (*past, *S)
 
 
@@ -115,7 +142,7 @@ class DeltaNet(_DeltaLayer):
         >>> later, state = layer(torch.randn(1, 3, 32), state)
     """
 
-    _cell = delta_net
+    _cells = (scaled_delta_net, normed_delta_net)
 
     def __init__(
         self,
@@ -155,7 +182,7 @@ class GatedDeltaNet(_DeltaLayer):
         (torch.Size([10, 3, 32]), torch.Size([1, 3, 2, 12, 24]))
     """
 
-    _cell = gated_delta_net
+    _cells = (scaled_gated_delta_net, normed_gated_delta_net)
 
     def __init__(
         self,
@@ -175,4 +202,4 @@ class GatedDeltaNet(_DeltaLayer):
 
     def _gates(self, x: Tensor) -> list[Tensor]:
         step = F.softplus(self.a_proj(x) + self.dt_bias)
-        return [torch.exp(-self.A_log.exp() * step), *super()._gates(x)]
+        return [-self.A_log.exp() * step, *super()._gates(x)]

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  # torch's own habit
+from typing import Any
 
-from elman.cells import gla
-from elman.layers.parts import Layer, RMSNorm, State, check_sizes, part_size, split_heads
+from torch import Tensor, nn
+
+from elman import cells
+from elman.frontend.cell import cell
+from elman.layers.parts import (
+    Layer,
+    RMSNorm,
+    State,
+    check_sizes,
+    normalised,
+    part_size,
+    split_heads,
+)
+from elman.ops import exp, silu, softplus
+
+
+@cell(input="q[K], k[K], v[V], a[K], z[V]", static="gain[V]", state="S[K, V]", output="y[V]")
+def normed_gla(
+    q: Any, k: Any, v: Any, a: Any, z: Any, gain: Any, S: Any,
+    *, scale: float = 1.0, normalizer: float = 16.0, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    """Decays are sigmoids of ``a`` to the power 1 / ``normalizer``; norm and gate follow."""
+    y, S = cells.gla(scale * q, k, v, exp(softplus(-a) / -normalizer), S)
+    return normalised(y, gain, eps) * silu(z), S
 
 
 class GatedLinearAttention(Layer):
@@ -51,9 +71,10 @@ class GatedLinearAttention(Layer):
         check_sizes(num_heads=num_heads, gate_low_rank_dim=gate_low_rank_dim)
         K = part_size("the keys' size", hidden_size * expand_k, num_heads)
         V = part_size("the values' size", hidden_size * expand_v, num_heads)
-        super().__init__(hidden_size, num_heads, gla, K, V, (), engine)
+        options = {"scale": K**-0.5, "normalizer": gate_logit_normalizer, "eps": norm_eps}
+        cell = normed_gla.with_options(**options)
+        super().__init__(hidden_size, num_heads, cell, K, V, (), engine)
         keys, values = num_heads * K, num_heads * V
-        self.gate_logit_normalizer = gate_logit_normalizer
         self.q_proj = nn.Linear(hidden_size, keys, bias=False)
         self.k_proj = nn.Linear(hidden_size, keys, bias=False)
         self.v_proj = nn.Linear(hidden_size, values, bias=False)
@@ -75,8 +96,8 @@ class GatedLinearAttention(Layer):
             ShapeError: x or the state has another form.
         """
         _, inside = self._split_state(x, state)
-        decay = torch.exp(F.logsigmoid(self.gk_proj(x)) / self.gate_logit_normalizer)
-        row = (self.q_proj(x), self.k_proj(x), self.v_proj(x), decay, self.g_proj(x))
-        q, k, v, a, g = (split_heads(value, self.heads) for value in row)
-        y, last = self._run_cell((q * q.shape[-1] ** -0.5, k, v, a), inside)
-        return self.o_proj((self.g_norm_swish_gate(y) * F.silu(g)).flatten(2)), last
+        projections = (self.q_proj, self.k_proj, self.v_proj, self.gk_proj, self.g_proj)
+        inputs = [split_heads(project(x), self.heads) for project in projections]
+        gain = self.g_norm_swish_gate.weight.expand(self.heads, -1)
+        y, last = self._run_cell(inputs, inside, [gain])
+        return self.o_proj(y.flatten(2)), last

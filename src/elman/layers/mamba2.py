@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
-from elman.cells import mamba2
+from elman.frontend.cell import cell
+from elman.functional.state_spaces import biased_mamba2
 from elman.layers.parts import (
     Layer,
     RMSNorm,
@@ -17,6 +19,14 @@ from elman.layers.parts import (
     part_size,
     split_heads,
 )
+from elman.ops import silu
+
+
+@cell(input="x[P], dt, B[N], C[N], z[P]", static="A, D, bias", state="S[P, N]", output="y[P]")
+def gated_mamba2(x: Any, dt: Any, B: Any, C: Any, z: Any, A: Any, D: Any, bias: Any, S: Any) -> Any:
+    """Step sizes behind a bias and softplus, the skip D x, and a gate."""
+    y, S = biased_mamba2(x, dt, B, C, A, D, bias, S, positive=True)
+    return y * silu(z), S
 
 
 class Mamba2(Layer):
@@ -61,10 +71,10 @@ class Mamba2(Layer):
         inner = expand * hidden_size
         heads = part_size("the inner size", inner, headdim, "units of a head")
         pasts = [(d_conv - 1, inner + 2 * d_state)]
-        super().__init__(hidden_size, heads, mamba2, headdim, d_state, pasts, engine)
+        super().__init__(hidden_size, heads, gated_mamba2, headdim, d_state, pasts, engine)
         self.inner, self.d_state = inner, d_state
         self.in_proj = nn.Linear(hidden_size, 2 * inner + 2 * d_state + heads, bias=False)
-        self.conv1d = ShortConvolution(inner + 2 * d_state, d_conv, bias=True)
+        self.conv1d = ShortConvolution(inner + 2 * d_state, d_conv, True, engine)
         self.dt_bias = nn.Parameter(draw_time_steps(heads))
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(heads))
@@ -87,8 +97,8 @@ class Mamba2(Layer):
         z, inputs, dt = self.in_proj(x).split([self.inner, mixed, self.heads], -1)
         inputs, past = self.conv1d(inputs, past)
         u, B, C = inputs.split([self.inner, self.d_state, self.d_state], -1)
-        u, dt = split_heads(u, self.heads), F.softplus(dt + self.dt_bias)
+        u, z = (split_heads(part, self.heads) for part in (u, z))
         B, C = (part.unsqueeze(2).expand(*u.shape[:3], self.d_state) for part in (B, C))
-        y, last = self._run_cell((u, dt, B, C), inside, -self.A_log.exp())
-        y = (y + self.D[:, None] * u).flatten(2)
-        return self.out_proj(self.norm(y * F.silu(z))), (past, *last)
+        static = (-self.A_log.exp(), self.D, self.dt_bias)
+        y, last = self._run_cell((u, dt, B, C, z), inside, static)
+        return self.out_proj(self.norm(y.flatten(2))), (past, *last)

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from elman.cells import mlstm
+from elman import cells
+from elman.frontend.cell import cell
 from elman.layers.parts import (
     Layer,
     State,
+    centred,
     check_sizes,
     head_norm,
-    normalise_heads,
     part_size,
     split_heads,
 )
+from elman.ops import sigmoid, tanh
+
+
+@cell(
+    input="q[K], k[K], v[V], i, f, o[V]",
+    static="gain[V]",
+    state="C[K, V], n[K], m",
+    output="y[V]",
+)
+def normed_mlstm(
+    q: Any, k: Any, v: Any, i: Any, f: Any, o: Any, gain: Any, C: Any, n: Any, m: Any,
+    *, cap: float = 15.0, eps: float = 1e-6,
+) -> Any:  # fmt: skip
+    """Gates are capped before; norm and output gate follow."""
+    i, f = (cap * tanh(gate / cap) for gate in (i, f))
+    y, C, n, m = cells.mlstm(q, k, v, i, f, C, n, m)
+    return centred(y, eps) * gain * sigmoid(o), C, n, m
 
 
 class MLSTM(Layer):
@@ -58,8 +78,8 @@ class MLSTM(Layer):
         check_sizes(num_heads=num_heads)
         K = part_size("the keys' size", hidden_size * qk_dim_factor, num_heads)
         V = part_size("the values' size", hidden_size * v_dim_factor, num_heads)
-        super().__init__(hidden_size, num_heads, mlstm, K, V, (), engine)
-        self.gate_soft_cap = gate_soft_cap
+        cell = normed_mlstm.with_options(cap=gate_soft_cap, eps=norm_eps)
+        super().__init__(hidden_size, num_heads, cell, K, V, (), engine)
         self.q = nn.Linear(hidden_size, num_heads * K, bias=False)
         self.k = nn.Linear(hidden_size, num_heads * K, bias=False)
         self.v = nn.Linear(hidden_size, num_heads * V, bias=False)
@@ -74,9 +94,6 @@ class MLSTM(Layer):
         with torch.no_grad():
             self.fgate_preact.bias.copy_(torch.linspace(3, 6, num_heads))
 
-    def _capped(self, gate: Tensor) -> Tensor:
-        return self.gate_soft_cap * torch.tanh(gate / self.gate_soft_cap)
-
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
 
@@ -88,8 +105,11 @@ class MLSTM(Layer):
             ShapeError: x or the state has another form.
         """
         _, inside = self._split_state(x, state)
-        q, k, v = (split_heads(project(x), self.heads) for project in (self.q, self.k, self.v))
-        i, f = self._capped(self.igate_preact(x)), self._capped(self.fgate_preact(x))
-        y, last = self._run_cell((q, k, v, i, f), inside)
-        y = torch.sigmoid(self.ogate_preact(x)) * normalise_heads(self.multihead_norm, y)
-        return self.out_proj(y), last
+        q, k, v, o = (
+            split_heads(project(x), self.heads)
+            for project in (self.q, self.k, self.v, self.ogate_preact)
+        )
+        gates = self.igate_preact(x), self.fgate_preact(x)
+        gain = self.multihead_norm.weight.view(self.heads, -1)
+        y, last = self._run_cell((q, k, v, *gates, o), inside, [gain])
+        return self.out_proj(y.flatten(2)), last

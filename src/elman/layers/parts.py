@@ -1,4 +1,8 @@
-"""What published layers have in common: heads as samples, short convolutions, norms."""
+"""What published layers have in common: heads as samples, short convolutions, norms.
+
+A layer is projections by torch and cells around them: what lies between the projections is written
+in the formula of the layer's cell, so that one kernel computes it.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,29 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.checks import check_size
 from elman.errors import InputError, ShapeError
-from elman.frontend.cell import Cell
+from elman.frontend.cell import Cell, cell
 from elman.nn import Recurrent
+from elman.ops import mean, shift, silu, sqrt, sum
 
 State = tuple[Tensor, ...]
+
+
+@cell(input="x[C]", static="w[C], past_w[M, C], bias[C]", state="past[M, C]", output="y[C]")
+def short_convolution(x: Any, w: Any, past_w: Any, bias: Any, past: Any) -> Any:
+    """A causal convolution over few steps, each channel by itself, and silu; ``past`` has the last
+    M inputs, the oldest first."""
+    return silu(w * x + sum(past_w * past, axis=0) + bias), shift(past, x)
+
+
+def normalised(y: Any, gain: Any, eps: float) -> Any:
+    """A vector of a formula divided by its root mean square, times gains."""
+    return y / sqrt(mean(y * y) + eps) * gain
+
+
+def centred(y: Any, eps: float) -> Any:
+    """A vector of a formula, with a mean of 0 and a variance of 1."""
+    y = y - mean(y)
+    return y / sqrt(mean(y * y) + eps)
 
 
 class Layer(nn.Module):
@@ -25,7 +48,7 @@ class Layer(nn.Module):
     Args:
         hidden_size: of input and output.
         heads: states of each sample.
-        cell: of matrix states.
+        cell: of matrix states, without weights: what a layer trains are static inputs of it.
         rows, columns: sizes of the cell's first input, and of the last axis of its first state.
         pasts: numbers of steps and channels of what is kept of earlier inputs.
         engine: as of ``Recurrent``.
@@ -69,36 +92,63 @@ class Layer(nn.Module):
         return list(state[:count]), state[count:]
 
     def _run_cell(
-        self, inputs: Sequence[Tensor], state: State | None, static: Tensor | None = None
+        self, inputs: Sequence[Tensor], state: State | None, static: Sequence[Tensor] = ()
     ) -> tuple[Tensor, State]:
         """Run all steps, in float32 at least: states of half precision lose what is small.
 
         Args:
             inputs [T, B, heads, ·], or [T, B, heads] of scalars: the cell's.
             state [1, B, heads, ..]: those of the cell; zeros if None.
-            static [heads]: the cell's static input, the same for every sample.
+            static [heads, ..]: the cell's static inputs, the same for every sample.
 
         Returns:
-            out [T, B, heads, ·], and the states after the last step.
+            out [T, B, heads, ·], of the dtype of the inputs and static inputs, and the states after
+            the last step.
         """
         B, heads = inputs[0].shape[1:3]
-        dtype = torch.promote_types(inputs[0].dtype, torch.float32)
-        folded = tuple(x.flatten(1, 2).to(dtype) for x in inputs)
-        begin = None if state is None else tuple(part.flatten(1, 2).to(dtype) for part in state)
-        more = {} if static is None else {"static": static.repeat(B).to(dtype)}
-        alone = begin[0] if begin is not None and len(begin) == 1 else begin
-        half = {
-            name: weight.to(dtype)
-            for name, weight in self.cell.named_parameters()
-            if weight.dtype.itemsize < dtype.itemsize <= torch.float32.itemsize
-        }
-        with torch.autocast(inputs[0].device.type, enabled=False):
-            if half:
-                out, last = functional_call(self.cell, half, (folded, alone), more)
-            else:
-                out, last = self.cell(folded, alone, **more)
-        ends = last if isinstance(last, tuple) else (last,)
-        return out.unflatten(1, (B, heads)), tuple(end.unflatten(1, (B, heads)) for end in ends)
+        folded = tuple(x.flatten(1, 2) for x in inputs)
+        begin = None if state is None else tuple(part.flatten(1, 2) for part in state)
+        fixed = tuple(value.expand(B, *value.shape).flatten(0, 1) for value in static)
+        out, last = run_in_single(self.cell, folded, begin, fixed)
+        return out.unflatten(1, (B, heads)), tuple(end.unflatten(1, (B, heads)) for end in last)
+
+
+def is_worth_a_loop(x: Tensor) -> bool:
+    """Whether work on [T, B, ·] that needs no recurrence is faster by a cell than by torch: on a
+    CPU, which computes all in one pass over several steps."""
+    return x.device.type == "cpu" and x.shape[0] > 1
+
+
+def run_in_single(
+    layer: Recurrent, inputs: Sequence[Tensor], state: State | None, static: Sequence[Tensor]
+) -> tuple[Tensor, State]:
+    """Run a cell in float32 at least, whatever the dtype of its inputs and weights is.
+
+    Returns:
+        out: in the common dtype of inputs and static inputs.
+        state: after the last step, in float32 at least.
+    """
+    given = inputs[0].dtype
+    for value in (*inputs, *static):
+        given = torch.promote_types(given, value.dtype)
+    dtype = torch.promote_types(given, torch.float32)
+    begin = state and tuple(part.to(dtype) for part in state)
+    more = {"static": tuple(value.to(dtype) for value in static)} if static else {}
+    half = {
+        name: weight.to(dtype)
+        for name, weight in layer.named_parameters()
+        if weight.dtype.itemsize < dtype.itemsize <= torch.float32.itemsize
+    }
+    arguments = (
+        tuple(x.to(dtype) for x in inputs),
+        begin[0] if begin is not None and len(begin) == 1 else begin,
+    )
+    with torch.autocast(inputs[0].device.type, enabled=False):
+        if half:
+            out, last = functional_call(layer, half, arguments, more)
+        else:
+            out, last = layer(*arguments, **more)
+    return out.to(given), last if isinstance(last, tuple) else (last,)
 
 
 class CellLayer(Layer):
@@ -154,10 +204,15 @@ class ShortConvolution(nn.Conv1d):
         channels: C.
         steps: how many it sees, the present one included.
         bias: whether it has one.
+        engine: as of ``Recurrent``.
     """
 
-    def __init__(self, channels: int, steps: int, bias: bool = False) -> None:
+    def __init__(self, channels: int, steps: int, bias: bool = False, engine: str = "auto") -> None:
         super().__init__(channels, channels, steps, groups=channels, bias=bias)
+        self.cell = None
+        if steps > 1:
+            sizes: dict[str, Any] = {"M": steps - 1, "engine": engine}
+            self.cell = Recurrent(short_convolution, channels, channels, **sizes)
 
     def forward(self, x: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Convolve x [T, B, C] after the steps before, past [steps - 1, B, C], zeros if None.
@@ -165,23 +220,24 @@ class ShortConvolution(nn.Conv1d):
         Returns:
             out [T, B, C], and the past of the next step.
         """
-        T, steps = x.shape[0], self.kernel_size[0]  # len() would fix T in an export
+        T, B, C = x.shape  # len() would fix T in an export
+        steps = self.kernel_size[0]
         if past is None:
-            past = x.new_zeros(steps - 1, *x.shape[1:])
-        window = torch.cat((past, x))
-        out = sum(window[k : k + T] * self.weight[:, 0, k] for k in range(steps))
-        assert isinstance(out, Tensor)
-        return F.silu(out if self.bias is None else out + self.bias), window[T:]
+            past = x.new_zeros(steps - 1, B, C)
+        weights = self.weight[:, 0].mT  # [steps, C]
+        if self.cell is None or not is_worth_a_loop(x):
+            window = torch.cat((past, x))
+            out = torch.stack([window[k : k + T] * weights[k] for k in range(steps)]).sum(0)
+            return F.silu(out if self.bias is None else out + self.bias), window[T:]
+        bias = weights.new_zeros(C) if self.bias is None else self.bias
+        static = [value.expand(B, *value.shape) for value in (weights[-1], weights[:-1], bias)]
+        out, last = run_in_single(self.cell, (x,), (past.transpose(0, 1)[None],), static)
+        return out, last[0][0].transpose(0, 1).to(x.dtype).contiguous()
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """Cut the last axis, [.., heads · n], into [.., heads, n]."""
     return x.unflatten(-1, (heads, -1))
-
-
-def unit(x: Tensor) -> Tensor:
-    """Vectors of norm 1 along the last axis."""
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 
 def head_norm(heads: int, channels: int, eps: float, bias: bool) -> nn.GroupNorm:
@@ -190,12 +246,6 @@ def head_norm(heads: int, channels: int, eps: float, bias: bool) -> nn.GroupNorm
     if not bias:
         norm.register_parameter("bias", None)
     return norm
-
-
-def normalise_heads(norm: nn.GroupNorm, x: Tensor) -> Tensor:
-    """Apply a :func:`head_norm` to x [T, B, heads, n]: [T, B, heads · n]."""
-    rows = x.flatten(0, 1).flatten(1).to(norm.weight.dtype)
-    return norm(rows).unflatten(0, x.shape[:2])
 
 
 def inverse_softplus(value: Tensor) -> Tensor:

@@ -4,26 +4,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
-from elman.cells import rwkv7
+from elman import cells
 from elman.errors import InputError
+from elman.frontend.cell import cell
 from elman.layers.parts import (
     Layer,
     State,
+    centred,
     check_sizes,
     head_norm,
-    normalise_heads,
+    is_worth_a_loop,
     part_size,
+    run_in_single,
     split_heads,
 )
+from elman.nn import Recurrent
+from elman.ops import concat, exp, maximum, sigmoid, sqrt, sum
 
 _SHIFTED = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}  # powers at the start
 _UNITS = "units of a head"
 _SLOWEST = math.exp(-0.5)  # the largest exponent of a decay
+
+
+@cell(input="x[C]", static="r[C], w[C], k[C], v[C], a[C], g[C]", state="last[C]", output="y[6C]")
+def shifted(x: Any, r: Any, w: Any, k: Any, v: Any, a: Any, g: Any, last: Any) -> Any:
+    """An input mixed with the one before, in six ways."""
+    change = last - x
+    return concat(*(x + change * share for share in (r, w, k, v, a, g))), x
+
+
+@cell(
+    input="r[K], w[K], k[K], v[V], a[K], g[V]",
+    static="removed[K], k_a[K], r_k[K], gain[V], bias[V]",
+    state="S[K, V]",
+    output="y[V]",
+)
+def normed_rwkv7(
+    r: Any, w: Any, k: Any, v: Any, a: Any, g: Any,
+    removed: Any, k_a: Any, r_k: Any, gain: Any, bias: Any, S: Any,
+    *, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    """The cell behind what its decays, rates and keys are made of, and before norm, the present
+    value's bonus and gate."""
+    a, kk = sigmoid(a), k * removed
+    kk = kk / maximum(sqrt(sum(kk * kk)), 1e-12)
+    k = k * (1 + (a - 1) * k_a)
+    y, S = cells.rwkv7(r, exp(-_SLOWEST * sigmoid(w)), k, v, kk, a, S)
+    return (centred(y, eps) * gain + bias + sum(r * k * r_k) * v) * g, S
 
 
 class RWKV7(Layer):
@@ -66,7 +99,9 @@ class RWKV7(Layer):
     ) -> None:
         check_sizes(head_size=head_size, layers=layers)
         C, heads = hidden_size, part_size("hidden_size", hidden_size, head_size, _UNITS)
-        super().__init__(C, heads, rwkv7, head_size, head_size, [(1, C)], engine)
+        cell = normed_rwkv7.with_options(eps=1e-5 * head_size)
+        super().__init__(C, heads, cell, head_size, head_size, [(1, C)], engine)
+        self.shift = Recurrent(shifted, C, C, engine=engine)
         self.first = layer == 0
         for name in _SHIFTED:
             self.register_parameter(f"x_{name}", nn.Parameter(torch.empty(1, 1, C)))
@@ -145,21 +180,29 @@ class RWKV7(Layer):
             ShapeError, InputError: x or the state has another form; values are missing.
         """
         (last,), inside = self._split_state(x, state)
-        change = torch.cat((torch.zeros_like(x[:1]) if last is None else last, x[:-1])) - x
-        xr, xw, xk, xv, xa, xg = (x + change * self.get_parameter(f"x_{name}") for name in _SHIFTED)
+        mixed = self._shift(x, last)
+        xr, xw, xk, xv, xa, xg = mixed.chunk(6, -1)
         r, k, v = self.receptance(xr), self.key(xk), F.linear(xv, self.value.weight)
-        w = torch.exp(-_SLOWEST * torch.sigmoid(self._low_rank("w", xw, torch.tanh)))
         if values is None or self.first:
             if not self.first:
                 raise InputError("values of the first layer are missing", "layer(x, values=values)")
             values = v
         else:
             v = v + (values - v) * torch.sigmoid(self._low_rank("v", xv))
-        a = torch.sigmoid(self._low_rank("a", xa))
-        removal = F.normalize(split_heads(k * self.k_k, self.heads), dim=-1)
-        k = k * (1 + (a - 1) * self.k_a)
-        r, w, k, v, a = (split_heads(part, self.heads) for part in (r, w, k, v, a))
-        y, S = self._run_cell((r, w, k, v, removal, a), inside)
-        bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
-        y = normalise_heads(self.ln_x, y) + bonus.flatten(2)
-        return self.output(y * self._low_rank("g", xg, torch.sigmoid)), (x[-1:], *S), values
+        w, a = self._low_rank("w", xw, torch.tanh), self._low_rank("a", xa)
+        g = self._low_rank("g", xg, torch.sigmoid)
+        inputs = [split_heads(part, self.heads) for part in (r, w, k, v, a, g)]
+        norm = self.ln_x
+        shared = (self.k_k, self.k_a, self.r_k, norm.weight, norm.bias)
+        y, S = self._run_cell(inputs, inside, [each.reshape(self.heads, -1) for each in shared])
+        return self.output(y.flatten(2)), (x[-1:], *S), values
+
+    def _shift(self, x: Tensor, last: Tensor | None) -> Tensor:
+        """Each input mixed with the one before in six ways, [T, B, 6 hidden_size]."""
+        shares = [self.get_parameter(f"x_{name}")[0, 0] for name in _SHIFTED]
+        if not is_worth_a_loop(x):
+            first = torch.zeros_like(x[:1]) if last is None else last
+            change = torch.cat((first, x[:-1])) - x
+            return torch.cat([x + change * share for share in shares], -1)
+        static = [share.expand(x.shape[1], -1) for share in shares]
+        return run_in_single(self.shift, (x,), None if last is None else (last,), static)[0]

@@ -39,6 +39,8 @@ class Core:
 CORE = Core()
 _PRUNE_RATIO = 1.6  # times the best forecast
 _FEW_ROWS = 192  # of a chunk: fewer would make products of few rows
+_FEWEST_ROWS = 64  # of a chunk: fewer cost more in barriers than memory takes
+_SHARED_BYTES = 8e6  # of the third cache, for the rows of a chunk
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,9 @@ def step_seconds(load: Load, division: Division, B: int, workers: int, core: Cor
 def usual_rows(program: Program) -> int:
     """Rows of T·B between two batched products.
 
-    Few where they stay in a core's second cache, unless that costs more than it saves: the sums for
-    the weights' gradients are read and written once per chunk.
+    Few where they stay in a core's second cache, else what stays in the third one, unless that
+    costs more than it saves: the sums for the weights' gradients are read and written once per
+    chunk.
     """
     if program.backward is None:
         return CHUNK_ROWS
@@ -104,8 +107,10 @@ def usual_rows(program: Program) -> int:
         for term in program.sums
         if term.right is not None
     )
-    fits = _FEW_ROWS * row * item_bytes(program.spec) <= CORE.levels[1][0]
-    return _FEW_ROWS if fits and 2 * summed <= _FEW_ROWS * row else CHUNK_ROWS
+    row_bytes = row * item_bytes(program.spec)
+    shared = max(_FEWEST_ROWS, min(CHUNK_ROWS, int(_SHARED_BYTES / max(row_bytes, 1))))
+    rows = _FEW_ROWS if _FEW_ROWS * row_bytes <= CORE.levels[1][0] else shared
+    return rows if 2 * summed <= rows * row else CHUNK_ROWS
 
 
 def ranked(program: Program, B: int, workers: int) -> tuple[Division, ...]:
