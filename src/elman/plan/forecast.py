@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elman.ir.ops import OPS
-from elman.ir.types import gate_block_size
+from elman.ir.types import gate_block_size, is_matrix
 from elman.plan.cost import item_bytes, phase_nodes
 from elman.plan.prices import width
 from elman.plan.program import Program
@@ -114,11 +114,17 @@ def usual_rows(program: Program) -> int:
 
 
 def ranked(program: Program, B: int, workers: int) -> tuple[Division, ...]:
-    """Divisions that are worth benchmarking at a batch size, best forecast first."""
+    """Divisions that are worth benchmarking at a batch size, best forecast first. Steps with
+    matrices per sample run sample by sample, so that units of them are not shared."""
     if workers == 1:
         return (Division("one"),)
-    load = load_of(program)
-    able = [Division(split) for split in SPLITS if split != "batch" or workers <= B]
+    load, step = load_of(program), program.pair.step
+    by_sample = any(is_matrix(leaf) for leaf in step.states if leaf not in step.held)
+    able = [
+        Division(split)
+        for split in SPLITS
+        if (split != "batch" or workers <= B) and not (split == "units" and by_sample)
+    ]
     cost = {division: step_seconds(load, division, B, workers) for division in able}
     best = min(cost.values())
     return tuple(d for d in sorted(able, key=cost.__getitem__) if cost[d] <= _PRUNE_RATIO * best)
