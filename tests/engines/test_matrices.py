@@ -507,13 +507,21 @@ def upright(x, W, g, s, S, h, n):
     return S @ s + h, S, 0.5 * h + total(S, axis=1), n
 
 
+@cell(input="k[K], v[V]", state="S[K, V]", output="y[V]")
+def counting(k, v, S):
+    """It divides by the number of its columns."""
+    S = 0.5 * S + outer(k, v / v.shape[0])
+    return S.T @ k, S
+
+
 def test_which_samples_can_be_cut():
     names = {cell.name: find_slices(pair_of(cell).step) for cell in (*SLICED, upright, recalling)}
     assert names["gated_delta_net"] == names["mlstm"] == names["upright"] == "V"
     assert names["mamba2"] == "P"
     assert names["recalling"] is None  # weights of that dim
-    for whole in ("m2rnn", "ltc", "lstmn", "ttt_linear"):
-        assert find_slices(pair_of(getattr(elman.cells, whole)).step) is None
+    wholes = [getattr(elman.cells, name) for name in ("m2rnn", "ltc", "lstmn", "ttt_linear")]
+    for whole in (*wholes, counting):
+        assert find_slices(pair_of(whole).step) is None
 
 
 @pytest.mark.parametrize("chosen", [upright, *every(2, SLICED)])

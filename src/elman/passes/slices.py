@@ -8,14 +8,15 @@ the sum of theirs.
 
 from __future__ import annotations
 
-from elman.ir.graph import Graph, Node
+from elman.ir.graph import Node, walk
+from elman.ir.pair import Step
 from elman.ir.types import is_matrix, matrix_axes, sample_axes
 
 # ops that know a unit's place among the others, or draw a number for each
 _OF_PLACES = ("count", "cumsum", "swapaxes", "one_hot", "uniform", "draw")
 
 
-def find_slices(step: Graph) -> str | None:
+def find_slices(step: Step) -> str | None:
     """The name of a dim of a matrix among the states along which no value of a canonical step
     depends on another one; None if there is none, or a step multiplies by weights. The only output
     has the dim."""
@@ -25,14 +26,14 @@ def find_slices(step: Graph) -> str | None:
     return next((d for d in names if isinstance(d, str) and _can_be_cut(step, d)), None)
 
 
-def _can_be_cut(step: Graph, dim: str) -> bool:
+def _can_be_cut(step: Step, dim: str) -> bool:
     names = [leaf.data[0] for leaf in (*step.inputs, *step.states) if dim in sample_axes(leaf)]
     return (
         not step.weights
         and len(step.outputs) == 1
         and len(set(names)) == len(names)  # an array is one gate block
         and dim in sample_axes(step.output)
-        and all(_keeps(value, dim) for value in step.walk())
+        and all(_keeps(value, dim) for value in walk(step.roots))  # numbers of units, too
     )
 
 
