@@ -118,6 +118,7 @@ MATRICES = Suite(
         _case("gated_delta_net 1024,32,64", 64, ratio=60.0),
         _case("gated_delta_net 4096,4,64", 64, ratio=60.0),
         _case("gated_delta_net 256,32,128", 128, ratio=60.0),
+        _case("gated_delta_net 256,6,512", 256, ratio=10.0),  # heads as its layer has them
         _case("gated_delta_net 256,4,64", 64, LOOP, OURS, CHUNKS, quick=True),
         _case("mlstm 1024,32,64", 64, ratio=10.0),
         _case("mlstm 256,4,512", 256, ratio=10.0),  # heads of xLSTM-7B

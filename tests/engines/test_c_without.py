@@ -18,6 +18,7 @@ from elman.engines.c.build import build
 from elman.engines.c.emit import Emitter
 from elman.engines.c.engine import ENGINE, PRICES
 from elman.engines.c.isa import AVX2, ISAS, detect
+from elman.ops import outer, tanh
 from elman.plan.build import program
 from elman.plan.spec import OPTIMIZATIONS
 from helpers import Sizes, assert_all_same, assert_close, need_engine, oracle, random_case
@@ -103,6 +104,32 @@ def test_the_compiler_finds_no_vectors_either(without):
 
     assert PACKED.search(code(()))
     assert not PACKED.search(code(without))
+
+
+@elman.cell(input="q[I], m", state="S[I, H]")
+def scaled(q, m, S):
+    return 0.5 * S + 0.5 * tanh(m * tanh(outer(q, q) @ S))
+
+
+def test_sums_of_matrices_follow_what_they_add_up():
+    """The gradient of ``m``, in a segment per operation."""
+    case = random_case(scaled, ODD, 1, torch.float64)
+    kernel = c_kernel(case, without=frozenset({"fusion"}))
+    assert_all_same(call(kernel, case), oracle(case), torch.float64, case.T)
+
+
+@elman.cell(input="x[I]", output="y[H]", weights="W[H, I]")
+def dense(x, W):
+    return W @ x
+
+
+@pytest.mark.parametrize("cell", [dense.recurrent, tanh_readout])
+def test_work_outside_of_the_loop_is_worth_several_workers(cell, monkeypatch):
+    """A layer without a loop has nothing else."""
+    monkeypatch.setattr("elman.engines.c.kernel.threads", lambda: 4)
+    kernel = c_kernel(random_case(cell, Sizes(50, 64, 32, 64), 1, F32))
+    assert kernel.schedule(50, 64).workers == 4
+    assert kernel.schedule(1, 1).workers == 1
 
 
 def test_one_worker_without_threads(monkeypatch):

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from elman.ir.ops import OPS
 from elman.ir.types import gate_block_size, is_matrix
-from elman.plan.cost import item_bytes, phase_nodes
+from elman.plan.cost import (
+    Work,
+    backward_work,
+    forward_work,
+    item_bytes,
+    node_work,
+    phase_nodes,
+)
 from elman.plan.prices import width
 from elman.plan.program import Program
 from elman.plan.schedule import CHUNK_ROWS, SPLITS, Division
@@ -51,11 +58,13 @@ class Load:
         weights: bytes of all matrices that a step multiplies by.
         elements: of pointwise work.
         barriers: segments that begin with one, where units are split over workers.
+        batched_s: of what is outside of the loop, by one worker (s).
     """
 
     weights: int
     elements: int
     barriers: int
+    batched_s: float
 
 
 def load_of(program: Program) -> Load:
@@ -72,7 +81,20 @@ def load_of(program: Program) -> Load:
             elif OPS[value.op].kind in ("pointwise", "spread", "scan"):
                 elements += width(value, sizes)
     halves = 2 if program.spec.precision == "bf16" else 1
-    return Load(weights * item_bytes(program.spec) // halves, elements, barriers)
+    item = item_bytes(program.spec)
+    whole = forward_work(program) + backward_work(program)
+    loop = sum(
+        (
+            node_work(value, program.spec)
+            for sweep in (program.forward, program.backward)
+            if sweep is not None
+            for value in phase_nodes(sweep.step)
+        ),
+        Work(0, 0),
+    )
+    batched_s = (whole.products - loop.products) / 2 * item / CORE.bytes_per_s
+    batched_s += (whole.pointwise - loop.pointwise) / CORE.elements_per_s
+    return Load(weights * item // halves, elements, barriers, batched_s)
 
 
 def step_seconds(load: Load, division: Division, B: int, workers: int, core: Core = CORE) -> float:

@@ -164,13 +164,14 @@ def _repeated(
 def _apart(order: list[Node], level: Mapping[Node, int]) -> dict[Node, int]:
     """One segment per operation (the plan without fusion).
 
-    Scalars, and products, of one segment remain together, before its other operations.
+    Scalars, and products, of one segment remain together, before its other operations; but a sum
+    of a matrix follows what it adds up.
     """
     segment_of: dict[Node, int] = {}
     count = 0
     for index in range(max(level.values(), default=-1) + 1):
         mine = [value for value in order if level[value] == index]
-        first = [value for value in mine if value.op == "matmul" or not value.shape]
+        first = [v for v in mine if v.op == "matmul" or not (v.shape or accumulates(v))]
         segment_of.update(dict.fromkeys(first, count))
         count += bool(first)
         for value in mine:

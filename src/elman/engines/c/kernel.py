@@ -157,7 +157,8 @@ class CKernel(Kernel):
         are free.
         """
         quiet = min(self._team, threads()) if self._team else threads()
-        if not self._team and step_seconds(self._load, _ALONE, B, 1) * T <= _WORTH_S:
+        step_s = step_seconds(self._load, _ALONE, B, 1) + B * self._load.batched_s
+        if not self._team and step_s * T <= _WORTH_S:
             quiet = 1
         division = self.fixed or ranked(self.program, B, quiet)[0]
         return division.bind(T, B, quiet, self._rows, self._steps)
