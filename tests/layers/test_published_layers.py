@@ -240,6 +240,24 @@ def test_short_convolutions(steps, bias, monkeypatch):
         torch.testing.assert_close(torch.autograd.grad(out.square().sum(), leaves), wanted)
 
 
+@pytest.mark.parametrize("shape", [(T, B, 6), (T, B, 2, 6)])
+def test_norms(shape, monkeypatch):
+    """By a cell, and by torch, which other devices and single steps take."""
+    module = layers.parts.RMSNorm(6, 1e-2).double()
+    with torch.no_grad():
+        module.weight.uniform_(0.5, 2)
+    x = torch.randn(shape, dtype=F64, requires_grad=True)
+    want = rms(x, module.weight, 1e-2)
+    leaves = [x, module.weight]
+    wanted = torch.autograd.grad(want.square().sum(), leaves)
+    for looped in (True, False):
+        monkeypatch.setattr(layers.parts, "is_worth_a_loop", lambda _, looped=looped: looped)
+        out = module(x)
+        torch.testing.assert_close(out, want)
+        torch.testing.assert_close(torch.autograd.grad(out.square().sum(), leaves), wanted)
+    assert [*module.state_dict()] == ["weight"]
+
+
 def test_mixes_with_the_input_before_are_the_same_by_torch(monkeypatch):
     """RWKV-7's, which other devices take."""
     layer, x = made("RWKV7"), torch.randn(T, B, SIZE, dtype=F64)

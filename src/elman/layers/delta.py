@@ -79,7 +79,7 @@ class _DeltaLayer(Layer):
             self.add_module(f"{name}_conv1d", convolution)
         self.b_proj = nn.Linear(hidden_size, num_heads, bias=False)
         self.g_proj = nn.Linear(hidden_size, num_heads * V, bias=False) if use_gate else None
-        self.o_norm = RMSNorm(V, norm_eps)
+        self.o_norm = RMSNorm(V, norm_eps, engine)
         self.o_proj = nn.Linear(num_heads * V, hidden_size, bias=False)
 
     def _gates(self, x: Tensor) -> list[Tensor]:

@@ -83,7 +83,7 @@ class GatedLinearAttention(Layer):
             nn.Linear(hidden_size, gate_low_rank_dim, bias=False),
             nn.Linear(gate_low_rank_dim, keys),
         )
-        self.g_norm_swish_gate = RMSNorm(V, norm_eps)
+        self.g_norm_swish_gate = RMSNorm(V, norm_eps, engine)
         self.o_proj = nn.Linear(values, hidden_size, bias=False)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:

@@ -78,7 +78,7 @@ class Mamba2(Layer):
         self.dt_bias = nn.Parameter(draw_time_steps(heads))
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(heads))
-        self.norm = RMSNorm(inner, norm_eps)
+        self.norm = RMSNorm(inner, norm_eps, engine)
         self.out_proj = nn.Linear(inner, hidden_size, bias=False)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:

@@ -36,6 +36,11 @@ def normalised(y: Any, gain: Any, eps: float) -> Any:
     return y / sqrt(mean(y * y) + eps) * gain
 
 
+@cell(input="x[H]", static="gain[H]", output="y[H]")
+def rms_norm(x: Any, gain: Any, *, eps: float = 1e-5) -> Any:
+    return normalised(x, gain, eps)
+
+
 def centred(y: Any, eps: float) -> Any:
     """A vector of a formula, with a mean of 0 and a variance of 1."""
     y = y - mean(y)
@@ -187,14 +192,26 @@ class CellLayer(Layer):
 
 
 class RMSNorm(nn.RMSNorm):
-    """Normalisation by the root mean square, in the dtype of the gains."""
+    """Normalisation by the root mean square, in the dtype of the gains.
 
-    def __init__(self, size: int, eps: float) -> None:
+    Args:
+        size: of the last axis.
+        eps: added to the mean square.
+        engine: as of ``Recurrent``.
+    """
+
+    def __init__(self, size: int, eps: float, engine: str = "auto") -> None:
         super().__init__(size, eps=eps)
+        self.cell = Recurrent(rms_norm.with_options(eps=eps), size, size, engine=engine)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last axis."""
-        return super().forward(x.to(self.weight.dtype))
+        """Normalise the last axis of x [T, B, .., size]."""
+        gain = self.weight
+        if not is_worth_a_loop(x):
+            return super().forward(x.to(gain.dtype))
+        rows = x.flatten(1, -2)
+        out, _ = run_in_single(self.cell, (rows,), None, (gain.expand(rows.shape[1], -1),))
+        return out.view(x.shape).to(gain.dtype)
 
 
 class ShortConvolution(nn.Conv1d):

@@ -72,9 +72,9 @@ def _constructor(cell: str | Cell) -> Callable[..., nn.Module]:
 class _Block(nn.Module):
     """A layer behind a norm."""
 
-    def __init__(self, size: int, layer: nn.Module) -> None:
+    def __init__(self, size: int, layer: nn.Module, engine: str) -> None:
         super().__init__()
-        self.norm, self.layer = RMSNorm(size, 1e-5), layer
+        self.norm, self.layer = RMSNorm(size, 1e-5, engine), layer
 
     def forward(self, x: Tensor, *rest: Any) -> Any:
         """What the layer returns for the normalised input."""
@@ -125,11 +125,11 @@ class Stack(nn.Module):
         same = input_size == hidden_size
         self.embed = nn.Identity() if same else nn.Linear(input_size, hidden_size, bias=False)
         self.blocks = nn.ModuleList(
-            _Block(hidden_size, construct(hidden_size, engine, layer=k, layers=num_layers))
+            _Block(hidden_size, construct(hidden_size, engine, layer=k, layers=num_layers), engine)
             for k in range(num_layers)
         )
         self.dropout = nn.Dropout(dropout)
-        self.norm = RMSNorm(hidden_size, 1e-5)
+        self.norm = RMSNorm(hidden_size, 1e-5, engine)
 
     def state_shapes(self, batch: int) -> list[list[int]]:
         """Shapes of the tensors of a state."""
