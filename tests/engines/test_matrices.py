@@ -31,6 +31,7 @@ from elman.ops import (
     shift,
     sigmoid,
     softmax,
+    split,
     tanh,
     var,
 )
@@ -463,9 +464,9 @@ def test_merged_steps(chosen):
         case.inputs.update({name: 0.5 * x for name, x in case.inputs.items()})  # no growth
         need("c", job_of(case))
         want = oracle(case)
-        for split in ("one", "batch"):
-            kernel = kernel_of(job_of(case), "c", f"4-steps/{split}")
-            assert kernel.describe()["schedule"] == f"4-steps/{split}"
+        for division in ("one", "batch"):
+            kernel = kernel_of(job_of(case), "c", f"4-steps/{division}")
+            assert kernel.describe()["schedule"] == f"4-steps/{division}"
             assert_all_same(call(kernel, case), want, F64, T)
             given = given_of(case)
             result = forward(kernel, given)
@@ -514,13 +515,21 @@ def counting(k, v, S):
     return S.T @ k, S
 
 
+@cell(input="x[K+V]", state="S[K, V]", output="y[V]")
+def side_by_side(x, S):
+    """Keys and values in one array."""
+    k, v = split(x, "K, V")
+    S = 0.5 * S + outer(k, v)
+    return S.T @ k, S
+
+
 def test_which_samples_can_be_cut():
     names = {cell.name: find_slices(pair_of(cell).step) for cell in (*SLICED, upright, recalling)}
     assert names["gated_delta_net"] == names["mlstm"] == names["upright"] == "V"
     assert names["mamba2"] == "P"
     assert names["recalling"] is None  # weights of that dim
     wholes = [getattr(elman.cells, name) for name in ("m2rnn", "ltc", "lstmn", "ttt_linear")]
-    for whole in (*wholes, counting):
+    for whole in (*wholes, counting, side_by_side):
         assert find_slices(pair_of(whole).step) is None
 
 
@@ -528,7 +537,7 @@ def test_which_samples_can_be_cut():
 def test_slices_of_samples(chosen):
     """As whole samples: forward, a backward whose tape is kept and another, initial and last
     states, gradients of inputs that all slices read."""
-    for T, B, count in ((5, 3, 2), (4, 1, 6), (9, 2, 3)):
+    for T, B, count in ((5, 3, 2), (4, 1, 6), (9, 2, 3), (4, 0, 2)):
         sizes = replace(matrix_sizes(chosen, T, 12), B=B)
         dim = find_slices(pair_of(chosen).step)
         more = tuple((name, 12 if name == dim else size) for name, size in sizes.more)
@@ -539,10 +548,10 @@ def test_slices_of_samples(chosen):
         job = job_of(case)
         need("c", job)
         want = oracle(case)
-        merged = ["4-steps/"] if job.several is not None and T >= 4 else []
-        for schedule in (
-            f"{steps}{split}" for steps in ("", *merged) for split in ("one", "batch")
-        ):
+        divisions = ["one", "batch"]
+        if job.several is not None and T >= 4:
+            divisions += [f"4-steps/{division}" for division in divisions]
+        for schedule in divisions:
             kernel = kernel_of(job, "c", f"{count}-slices/{schedule}")
             assert kernel.describe()["schedule"] == f"{count}-slices/{schedule}"
             assert_all_same(call(kernel, case), want, F64, T)
@@ -566,9 +575,9 @@ def test_slices_of_samples(chosen):
     T=st.sampled_from([1, 2, 4, 9, STEPS]),
     B=st.integers(1, 3),
     count=st.integers(2, 3),
-    split=st.sampled_from(["one", "batch", "units"]),
+    division=st.sampled_from(["one", "batch", "units"]),
 )
-def test_random_cells_in_slices(drawn, T, B, count, split):
+def test_random_cells_in_slices(drawn, T, B, count, division):
     """Cells nobody has written, whose columns do not depend on each other."""
     case = case_of(replace(drawn, H=count * drawn.H), T, B, F64)
     job = job_of(case)
@@ -576,7 +585,7 @@ def test_random_cells_in_slices(drawn, T, B, count, split):
     assume(job.slices == "V")  # not where S does not change
     want = oracle(case)
     for steps in ("", "4-steps/")[: 2 if job.several is not None and T >= 4 else 1]:
-        kernel = kernel_of(job, "c", f"{count}-slices/{steps}{split}")
+        kernel = kernel_of(job, "c", f"{count}-slices/{steps}{division}")
         assert_all_same(call(kernel, case), want, F64, T)
 
 

@@ -8,6 +8,8 @@ the sum of theirs.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from elman.ir.graph import Node, walk
 from elman.ir.pair import Step
 from elman.ir.types import is_matrix, matrix_axes, sample_axes
@@ -27,11 +29,13 @@ def find_slices(step: Step) -> str | None:
 
 
 def _can_be_cut(step: Step, dim: str) -> bool:
-    names = [leaf.data[0] for leaf in (*step.inputs, *step.states) if dim in sample_axes(leaf)]
+    leaves = (*step.inputs, *step.states)
+    gate_blocks = Counter(leaf.data[0] for leaf in leaves)  # of each array
+    cut = [leaf for leaf in leaves if dim in sample_axes(leaf)]
     return (
         not step.weights
         and len(step.outputs) == 1
-        and len(set(names)) == len(names)  # an array is one gate block
+        and all(gate_blocks[leaf.data[0]] == 1 for leaf in cut)
         and dim in sample_axes(step.output)
         and all(_keeps(value, dim) for value in walk(step.roots))  # numbers of units, too
     )

@@ -104,7 +104,8 @@ class MergedSteps(WrappedKernel):
 
     def _shaped(self, output: Tensor, steps: tuple[int, int]) -> Tensor:
         """The output of groups, which lies step by step, as that of steps."""
-        return output.view(steps if self._plain.results.scalar_output else (*steps, -1))
+        results = self._plain.results
+        return output.view(steps if results.scalar_output else (*steps, results.output_width))
 
     def _split_saved(
         self, saved: Sequence[Tensor]
