@@ -262,18 +262,23 @@ def _spread(values: Sequence[float], level: str) -> str:
 def merged_steps() -> str:
     """A table of single and merged steps of a cell with matrices, and what was chosen."""
     lines = [
-        "| K = V | T | single steps | four merged | chosen | slower than the fastest |",
-        "|---:|---:|---:|---:|---|---:|",
+        f"| K = V | T | {' | '.join(_STEPS.values())} | chosen | slower than the fastest |",
+        f"|---:|---:|{'---:|' * len(_STEPS)}---|---:|",
     ]
     for row in script_rows("merged_steps").values():
-        merged, single = (
-            min(s for name, s in row["seconds"].items() if ("-steps/" in name) == several)
-            for several in (True, False)
-        )
-        chosen = "four merged" if "-steps/" in row["chosen"] else "single steps"
-        times = f"{row['size']} | {row['steps']} | {duration(single)} | {duration(merged)}"
-        lines.append(f"| {times} | {chosen} | {row['off']:.0%} |")
+        times = {_kind_of_steps(name): duration(s) for name, s in row["seconds"].items()}
+        places = [str(row["size"]), str(row["steps"]), *(times.get(kind, "") for kind in _STEPS)]
+        places += [_STEPS[_kind_of_steps(row["chosen"])], f"{row['off']:.0%}"]
+        lines.append(f"| {' | '.join(places)} |")
     return "\n".join(lines)
+
+
+_STEPS = {"": "single steps", "steps": "four merged", "slices": "four merged, in slices"}
+
+
+def _kind_of_steps(schedule: str) -> str:
+    """Of ``_STEPS``."""
+    return next((kind for kind in ("slices", "steps") if f"-{kind}/" in schedule), "")
 
 
 def authors_layers() -> str:
