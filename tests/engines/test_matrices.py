@@ -589,8 +589,9 @@ def test_random_cells_in_slices(drawn, T, B, count, division):
         assert_all_same(call(kernel, case), want, F64, T)
 
 
-def test_slices_are_offered_and_refused():
+def test_slices_are_offered_and_refused(monkeypatch):
     """Where matrices are larger than a near cache, and can be cut."""
+    monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
     engine = ENGINE
     large = job_of(random_case(delta, Sizes(T=8, B=3, I=256, H=256), 0, F32))
     need("c", large)
