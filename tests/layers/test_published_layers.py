@@ -219,6 +219,22 @@ def test_a_stream_gives_what_one_call_gives(name):
         torch.testing.assert_close(one, two)
 
 
+@pytest.mark.parametrize("name", ["GatedDeltaNet", "MLSTM"])
+def test_norms_of_large_matrices_follow_the_cell(name, monkeypatch):
+    """Columns run by themselves there."""
+    whole, x = made(name), torch.randn(T, B, SIZE, dtype=F64)
+    monkeypatch.setattr(layers.parts, "MOST_ELEMENTS", 1)
+    cut = made(name)
+    assert cut.cell.cell.name != whole.cell.cell.name
+    assert [*cut.state_dict()] == [*whole.state_dict()]
+    grads = []
+    for layer in (whole, cut):
+        out = layer(x)[0]
+        leaves = [*layer.parameters()]
+        grads.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    torch.testing.assert_close(*grads)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("bias", [False, True])
 def test_short_convolutions(steps, bias, monkeypatch):

@@ -20,6 +20,7 @@ from elman.layers.parts import (
     State,
     check_sizes,
     draw_time_steps,
+    is_cut,
     normalised,
     part_size,
     split_heads,
@@ -68,8 +69,9 @@ class _DeltaLayer(Layer):
         V = part_size("the values' size", value_size, num_heads)
         pasts = [(conv_size - 1, num_heads * size) for size in (K, K, V)]
         plain, gated = self._cells
-        options = {"eps": norm_eps} if use_gate else {"norm": True}
-        cell = (gated if use_gate else plain).with_options(scale=K**-0.5, **options)
+        self._normed = use_gate and not is_cut(K, V)  # in the cell
+        options = {"eps": norm_eps} if self._normed else {"norm": True}
+        cell = (gated if self._normed else plain).with_options(scale=K**-0.5, **options)
         super().__init__(hidden_size, num_heads, cell, K, V, pasts, engine)
         self.allow_neg_eigval = allow_neg_eigval
         for name, size in (("q", K), ("k", K), ("v", V)):
@@ -106,12 +108,13 @@ class _DeltaLayer(Layer):
             inputs.append(split_heads(value, self.heads))
             past.append(later)
         inputs += self._gates(x)
-        if self.g_proj is None:
-            y, S = self._run_cell(inputs, inside)
-            y = self.o_norm(y)
+        gate = None if self.g_proj is None else split_heads(self.g_proj(x), self.heads)
+        if self._normed and gate is not None:
+            gain = self.o_norm.weight.expand(self.heads, -1)
+            y, S = self._run_cell([*inputs, gate], inside, [gain])
         else:
-            inputs.append(split_heads(self.g_proj(x), self.heads))
-            y, S = self._run_cell(inputs, inside, [self.o_norm.weight.expand(self.heads, -1)])
+            y, S = self._run_cell(inputs, inside)
+            y = self.o_norm(y) if gate is None else self.o_norm(y) * F.silu(gate)
         return self.o_proj(y.flatten(2)), (*past, *S)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman import cells
 from elman.frontend.cell import cell
@@ -15,10 +16,20 @@ from elman.layers.parts import (
     centred,
     check_sizes,
     head_norm,
+    is_cut,
     part_size,
     split_heads,
 )
 from elman.ops import sigmoid, tanh
+
+
+@cell(input="q[K], k[K], v[V], i, f", state="C[K, V], n[K], m", output="y[V]")
+def capped_mlstm(
+    q: Any, k: Any, v: Any, i: Any, f: Any, C: Any, n: Any, m: Any, *, cap: float = 15.0
+) -> Any:
+    """Gates are capped before."""
+    i, f = (cap * tanh(gate / cap) for gate in (i, f))
+    return cells.mlstm(q, k, v, i, f, C, n, m)
 
 
 @cell(
@@ -31,9 +42,8 @@ def normed_mlstm(
     q: Any, k: Any, v: Any, i: Any, f: Any, o: Any, gain: Any, C: Any, n: Any, m: Any,
     *, cap: float = 15.0, eps: float = 1e-6,
 ) -> Any:  # fmt: skip
-    """Gates are capped before; norm and output gate follow."""
-    i, f = (cap * tanh(gate / cap) for gate in (i, f))
-    y, C, n, m = cells.mlstm(q, k, v, i, f, C, n, m)
+    """Norm and output gate follow."""
+    y, C, n, m = capped_mlstm(q, k, v, i, f, C, n, m, cap=cap)
     return centred(y, eps) * gain * sigmoid(o), C, n, m
 
 
@@ -78,7 +88,11 @@ class MLSTM(Layer):
         check_sizes(num_heads=num_heads)
         K = part_size("the keys' size", hidden_size * qk_dim_factor, num_heads)
         V = part_size("the values' size", hidden_size * v_dim_factor, num_heads)
-        cell = normed_mlstm.with_options(cap=gate_soft_cap, eps=norm_eps)
+        self._normed = not is_cut(K, V)  # in the cell
+        if self._normed:
+            cell = normed_mlstm.with_options(cap=gate_soft_cap, eps=norm_eps)
+        else:
+            cell = capped_mlstm.with_options(cap=gate_soft_cap)
         super().__init__(hidden_size, num_heads, cell, K, V, (), engine)
         self.q = nn.Linear(hidden_size, num_heads * K, bias=False)
         self.k = nn.Linear(hidden_size, num_heads * K, bias=False)
@@ -111,5 +125,10 @@ class MLSTM(Layer):
         )
         gates = self.igate_preact(x), self.fgate_preact(x)
         gain = self.multihead_norm.weight.view(self.heads, -1)
-        y, last = self._run_cell((q, k, v, *gates, o), inside, [gain])
+        if self._normed:
+            y, last = self._run_cell((q, k, v, *gates, o), inside, [gain])
+        else:
+            y, last = self._run_cell((q, k, v, *gates), inside)
+            y = F.layer_norm(y, y.shape[-1:], eps=self.multihead_norm.eps)
+            y = (y * gain * torch.sigmoid(o)).to(o.dtype)
         return self.out_proj(y.flatten(2)), last

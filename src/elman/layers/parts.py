@@ -22,6 +22,7 @@ from elman.nn import Recurrent
 from elman.ops import mean, shift, silu, sqrt, sum
 
 State = tuple[Tensor, ...]
+MOST_ELEMENTS = 1 << 15  # of a matrix that is run as a whole (engines/c/slices)
 
 
 @cell(input="x[C]", static="w[C], past_w[M, C], bias[C]", state="past[M, C]", output="y[C]")
@@ -274,6 +275,12 @@ def draw_time_steps(count: int) -> Tensor:
     """The inverse softplus of time steps drawn from 0.001 to 0.1, evenly in their logarithm."""
     low, high = math.log(1e-3), math.log(1e-1)
     return inverse_softplus(torch.exp(torch.rand(count) * (high - low) + low))
+
+
+def is_cut(rows: int, columns: int) -> bool:
+    """Whether a matrix is so large that columns of it run by themselves, which a norm over them in
+    its cell would not allow."""
+    return rows * columns > MOST_ELEMENTS
 
 
 def part_size(name: str, size: float, parts: int, kind: str = "heads") -> int:
