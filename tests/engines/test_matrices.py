@@ -455,6 +455,23 @@ def recalling(x, S, h, P, R, c):
 MERGED = [cell for cell in cells.MATRIX if merge_steps(graph_of(cell), 4) is not None]
 
 
+def check_kernel(kernel, case, want):
+    """Results, under stress too; a backward whose tape is kept, and another; discarded tapes."""
+    assert_all_same(call(kernel, case), want, F64, case.T)
+    given = given_of(case)
+    result = forward(kernel, given)
+    d = (case.d_output, case.d_last.values())
+    first = backward(kernel, given, result.saved, *d, keep=True)
+    again = backward(kernel, given, result.saved, *d)
+    for one, other in zip(first, again, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)
+    kernel.discard(forward(kernel, given).saved)
+    for stressed in kernel.stressed():
+        assert_all_same(call(stressed, case), want, F64, case.T)
+
+
 @pytest.mark.parametrize("chosen", [delta, projected, recalling, *every(2, MERGED)])
 def test_merged_steps(chosen):
     """Groups of four steps and what is left behind them: forward, a backward whose tape is kept,
@@ -467,19 +484,7 @@ def test_merged_steps(chosen):
         for division in ("one", "batch"):
             kernel = kernel_of(job_of(case), "c", f"4-steps/{division}")
             assert kernel.describe()["schedule"] == f"4-steps/{division}"
-            assert_all_same(call(kernel, case), want, F64, T)
-            given = given_of(case)
-            result = forward(kernel, given)
-            d = (case.d_output, case.d_last.values())
-            first = backward(kernel, given, result.saved, *d, keep=True)
-            again = backward(kernel, given, result.saved, *d)
-            for one, other in zip(first, again, strict=True):
-                assert one is not None
-                assert other is not None
-                assert torch.equal(one, other)
-            kernel.discard(forward(kernel, given).saved)
-            for stressed in kernel.stressed():
-                assert_all_same(call(stressed, case), want, F64, T)
+            check_kernel(kernel, case, want)
 
 
 def test_merged_steps_are_offered_and_refused():
@@ -554,19 +559,7 @@ def test_slices_of_samples(chosen):
         for schedule in divisions:
             kernel = kernel_of(job, "c", f"{count}-slices/{schedule}")
             assert kernel.describe()["schedule"] == f"{count}-slices/{schedule}"
-            assert_all_same(call(kernel, case), want, F64, T)
-            given = given_of(case)
-            result = forward(kernel, given)
-            d = (case.d_output, case.d_last.values())
-            first = backward(kernel, given, result.saved, *d, keep=True)
-            again = backward(kernel, given, result.saved, *d)
-            for one, other in zip(first, again, strict=True):
-                assert one is not None
-                assert other is not None
-                assert torch.equal(one, other)
-            kernel.discard(forward(kernel, given).saved)
-            for stressed in kernel.stressed():
-                assert_all_same(call(stressed, case), want, F64, T)
+            check_kernel(kernel, case, want)
 
 
 @pytest.mark.slow

@@ -19,9 +19,9 @@ from elman.layers.parts import (
     ShortConvolution,
     State,
     check_sizes,
+    divide_by_rms,
     draw_time_steps,
-    is_cut,
-    normalised,
+    is_sliced,
     part_size,
     split_heads,
 )
@@ -29,21 +29,21 @@ from elman.ops import silu
 
 
 @cell(input="q[K], k[K], v[V], b, z[V]", static="gain[V]", state="S[K, V]", output="y[V]")
-def normed_delta_net(
+def delta_net_layer(
     q: Any, k: Any, v: Any, b: Any, z: Any, gain: Any, S: Any,
     *, scale: float = 1.0, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
     y, S = scaled_delta_net(q, k, v, b, S, scale=scale, norm=True)
-    return normalised(y, gain, eps) * silu(z), S
+    return divide_by_rms(y, gain, eps) * silu(z), S
 
 
 @cell(input="q[K], k[K], v[V], g, b, z[V]", static="gain[V]", state="S[K, V]", output="y[V]")
-def normed_gated_delta_net(
+def gated_delta_net_layer(
     q: Any, k: Any, v: Any, g: Any, b: Any, z: Any, gain: Any, S: Any,
     *, scale: float = 1.0, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
     y, S = scaled_gated_delta_net(q, k, v, g, b, S, scale=scale, norm=True)
-    return normalised(y, gain, eps) * silu(z), S
+    return divide_by_rms(y, gain, eps) * silu(z), S
 
 
 class _DeltaLayer(Layer):
@@ -69,7 +69,7 @@ class _DeltaLayer(Layer):
         V = part_size("the values' size", value_size, num_heads)
         pasts = [(conv_size - 1, num_heads * size) for size in (K, K, V)]
         plain, gated = self._cells
-        self._normed = use_gate and not is_cut(K, V)  # in the cell
+        self._normed = use_gate and not is_sliced(K, V)  # in the cell
         options = {"eps": norm_eps} if self._normed else {"norm": True}
         cell = (gated if self._normed else plain).with_options(scale=K**-0.5, **options)
         super().__init__(hidden_size, num_heads, cell, K, V, pasts, engine)
@@ -145,7 +145,7 @@ class DeltaNet(_DeltaLayer):
         >>> later, state = layer(torch.randn(1, 3, 32), state)
     """
 
-    _cells = (scaled_delta_net, normed_delta_net)
+    _cells = (scaled_delta_net, delta_net_layer)
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class GatedDeltaNet(_DeltaLayer):
         (torch.Size([10, 3, 32]), torch.Size([1, 3, 2, 12, 24]))
     """
 
-    _cells = (scaled_gated_delta_net, normed_gated_delta_net)
+    _cells = (scaled_gated_delta_net, gated_delta_net_layer)
 
     def __init__(
         self,

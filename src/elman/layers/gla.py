@@ -13,7 +13,7 @@ from elman.layers.parts import (
     RMSNorm,
     State,
     check_sizes,
-    normalised,
+    divide_by_rms,
     part_size,
     split_heads,
 )
@@ -21,13 +21,13 @@ from elman.ops import exp, silu, softplus
 
 
 @cell(input="q[K], k[K], v[V], a[K], z[V]", static="gain[V]", state="S[K, V]", output="y[V]")
-def normed_gla(
+def gla_layer(
     q: Any, k: Any, v: Any, a: Any, z: Any, gain: Any, S: Any,
     *, scale: float = 1.0, normalizer: float = 16.0, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
     """Decays are sigmoids of ``a`` to the power 1 / ``normalizer``; norm and gate follow."""
     y, S = cells.gla(scale * q, k, v, exp(softplus(-a) / -normalizer), S)
-    return normalised(y, gain, eps) * silu(z), S
+    return divide_by_rms(y, gain, eps) * silu(z), S
 
 
 class GatedLinearAttention(Layer):
@@ -72,7 +72,7 @@ class GatedLinearAttention(Layer):
         K = part_size("the keys' size", hidden_size * expand_k, num_heads)
         V = part_size("the values' size", hidden_size * expand_v, num_heads)
         options = {"scale": K**-0.5, "normalizer": gate_logit_normalizer, "eps": norm_eps}
-        cell = normed_gla.with_options(**options)
+        cell = gla_layer.with_options(**options)
         super().__init__(hidden_size, num_heads, cell, K, V, (), engine)
         keys, values = num_heads * K, num_heads * V
         self.q_proj = nn.Linear(hidden_size, keys, bias=False)

@@ -23,7 +23,7 @@ from elman.ops import silu
 
 
 @cell(input="x[P], dt, B[N], C[N], z[P]", static="A, D, bias", state="S[P, N]", output="y[P]")
-def gated_mamba2(x: Any, dt: Any, B: Any, C: Any, z: Any, A: Any, D: Any, bias: Any, S: Any) -> Any:
+def mamba2_layer(x: Any, dt: Any, B: Any, C: Any, z: Any, A: Any, D: Any, bias: Any, S: Any) -> Any:
     """Step sizes behind a bias and softplus, the skip D x, and a gate."""
     y, S = biased_mamba2(x, dt, B, C, A, D, bias, S, positive=True)
     return y * silu(z), S
@@ -71,7 +71,7 @@ class Mamba2(Layer):
         inner = expand * hidden_size
         heads = part_size("the inner size", inner, headdim, "units of a head")
         pasts = [(d_conv - 1, inner + 2 * d_state)]
-        super().__init__(hidden_size, heads, gated_mamba2, headdim, d_state, pasts, engine)
+        super().__init__(hidden_size, heads, mamba2_layer, headdim, d_state, pasts, engine)
         self.inner, self.d_state = inner, d_state
         self.in_proj = nn.Linear(hidden_size, 2 * inner + 2 * d_state + heads, bias=False)
         self.conv1d = ShortConvolution(inner + 2 * d_state, d_conv, True, engine)

@@ -13,12 +13,12 @@ from elman.frontend.cell import cell
 from elman.layers.parts import (
     Layer,
     State,
-    centred,
     check_sizes,
     head_norm,
-    is_cut,
+    is_sliced,
     part_size,
     split_heads,
+    standardise,
 )
 from elman.ops import sigmoid, tanh
 
@@ -38,13 +38,13 @@ def capped_mlstm(
     state="C[K, V], n[K], m",
     output="y[V]",
 )
-def normed_mlstm(
+def mlstm_layer(
     q: Any, k: Any, v: Any, i: Any, f: Any, o: Any, gain: Any, C: Any, n: Any, m: Any,
     *, cap: float = 15.0, eps: float = 1e-6,
 ) -> Any:  # fmt: skip
     """Norm and output gate follow."""
     y, C, n, m = capped_mlstm(q, k, v, i, f, C, n, m, cap=cap)
-    return centred(y, eps) * gain * sigmoid(o), C, n, m
+    return standardise(y, eps) * gain * sigmoid(o), C, n, m
 
 
 class MLSTM(Layer):
@@ -88,9 +88,9 @@ class MLSTM(Layer):
         check_sizes(num_heads=num_heads)
         K = part_size("the keys' size", hidden_size * qk_dim_factor, num_heads)
         V = part_size("the values' size", hidden_size * v_dim_factor, num_heads)
-        self._normed = not is_cut(K, V)  # in the cell
+        self._normed = not is_sliced(K, V)  # in the cell
         if self._normed:
-            cell = normed_mlstm.with_options(cap=gate_soft_cap, eps=norm_eps)
+            cell = mlstm_layer.with_options(cap=gate_soft_cap, eps=norm_eps)
         else:
             cell = capped_mlstm.with_options(cap=gate_soft_cap)
         super().__init__(hidden_size, num_heads, cell, K, V, (), engine)

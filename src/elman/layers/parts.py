@@ -1,4 +1,4 @@
-"""What published layers have in common: heads as samples, short convolutions, norms.
+"""Parts of published layers: heads as samples, short convolutions, norms.
 
 A layer is projections by torch and cells around them: what lies between the projections is written
 in the formula of the layer's cell, so that one kernel computes it.
@@ -32,17 +32,17 @@ def short_convolution(x: Any, w: Any, past_w: Any, bias: Any, past: Any) -> Any:
     return silu(w * x + sum(past_w * past, axis=0) + bias), shift(past, x)
 
 
-def normalised(y: Any, gain: Any, eps: float) -> Any:
+def divide_by_rms(y: Any, gain: Any, eps: float) -> Any:
     """A vector of a formula divided by its root mean square, times gains."""
     return y / sqrt(mean(y * y) + eps) * gain
 
 
 @cell(input="x[H]", static="gain[H]", output="y[H]")
 def rms_norm(x: Any, gain: Any, *, eps: float = 1e-5) -> Any:
-    return normalised(x, gain, eps)
+    return divide_by_rms(x, gain, eps)
 
 
-def centred(y: Any, eps: float) -> Any:
+def standardise(y: Any, eps: float) -> Any:
     """A vector of a formula, with a mean of 0 and a variance of 1."""
     y = y - mean(y)
     return y / sqrt(mean(y * y) + eps)
@@ -277,7 +277,7 @@ def draw_time_steps(count: int) -> Tensor:
     return inverse_softplus(torch.exp(torch.rand(count) * (high - low) + low))
 
 
-def is_cut(rows: int, columns: int) -> bool:
+def is_sliced(rows: int, columns: int) -> bool:
     """Whether a matrix is so large that columns of it run by themselves, which a norm over them in
     its cell would not allow."""
     return rows * columns > MOST_ELEMENTS

@@ -16,13 +16,13 @@ from elman.frontend.cell import cell
 from elman.layers.parts import (
     Layer,
     State,
-    centred,
     check_sizes,
     head_norm,
     is_worth_a_loop,
     part_size,
     run_in_single,
     split_heads,
+    standardise,
 )
 from elman.nn import Recurrent
 from elman.ops import concat, exp, maximum, sigmoid, sqrt, sum
@@ -33,7 +33,7 @@ _SLOWEST = math.exp(-0.5)  # the largest exponent of a decay
 
 
 @cell(input="x[C]", static="r[C], w[C], k[C], v[C], a[C], g[C]", state="last[C]", output="y[6C]")
-def shifted(x: Any, r: Any, w: Any, k: Any, v: Any, a: Any, g: Any, last: Any) -> Any:
+def token_shift(x: Any, r: Any, w: Any, k: Any, v: Any, a: Any, g: Any, last: Any) -> Any:
     """An input mixed with the one before, in six ways."""
     change = last - x
     return concat(*(x + change * share for share in (r, w, k, v, a, g))), x
@@ -45,7 +45,7 @@ def shifted(x: Any, r: Any, w: Any, k: Any, v: Any, a: Any, g: Any, last: Any) -
     state="S[K, V]",
     output="y[V]",
 )
-def normed_rwkv7(
+def rwkv7_layer(
     r: Any, w: Any, k: Any, v: Any, a: Any, g: Any,
     removed: Any, k_a: Any, r_k: Any, gain: Any, bias: Any, S: Any,
     *, eps: float = 1e-5,
@@ -56,7 +56,7 @@ def normed_rwkv7(
     kk = kk / maximum(sqrt(sum(kk * kk)), 1e-12)
     k = k * (1 + (a - 1) * k_a)
     y, S = cells.rwkv7(r, exp(-_SLOWEST * sigmoid(w)), k, v, kk, a, S)
-    return (centred(y, eps) * gain + bias + sum(r * k * r_k) * v) * g, S
+    return (standardise(y, eps) * gain + bias + sum(r * k * r_k) * v) * g, S
 
 
 class RWKV7(Layer):
@@ -99,9 +99,9 @@ class RWKV7(Layer):
     ) -> None:
         check_sizes(head_size=head_size, layers=layers)
         C, heads = hidden_size, part_size("hidden_size", hidden_size, head_size, _UNITS)
-        cell = normed_rwkv7.with_options(eps=1e-5 * head_size)
+        cell = rwkv7_layer.with_options(eps=1e-5 * head_size)
         super().__init__(C, heads, cell, head_size, head_size, [(1, C)], engine)
-        self.shift = Recurrent(shifted, C, C, engine=engine)
+        self.shift = Recurrent(token_shift, C, C, engine=engine)
         self.first = layer == 0
         for name in _SHIFTED:
             self.register_parameter(f"x_{name}", nn.Parameter(torch.empty(1, 1, C)))

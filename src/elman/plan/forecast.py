@@ -70,28 +70,20 @@ class Load:
 def load_of(program: Program) -> Load:
     """The load of a program's time loop."""
     weights = elements = barriers = 0
+    loop = Work(0, 0)
     sizes = program.spec.sizes
     for sweep in (program.forward, program.backward):
         if sweep is None:
             continue
         barriers += sum(segment.sync for segment in sweep.step.segments)
         for value in phase_nodes(sweep.step):
+            loop += node_work(value, program.spec)
             if value.op == "matmul":
                 weights += width(value.args[0], sizes)
             elif OPS[value.op].kind in ("pointwise", "spread", "scan"):
                 elements += width(value, sizes)
     halves = 2 if program.spec.precision == "bf16" else 1
-    item = item_bytes(program.spec)
-    whole = forward_work(program) + backward_work(program)
-    loop = sum(
-        (
-            node_work(value, program.spec)
-            for sweep in (program.forward, program.backward)
-            if sweep is not None
-            for value in phase_nodes(sweep.step)
-        ),
-        Work(0, 0),
-    )
+    item, whole = item_bytes(program.spec), forward_work(program) + backward_work(program)
     batched_s = (whole.products - loop.products) / 2 * item / CORE.bytes_per_s
     batched_s += (whole.pointwise - loop.pointwise) / CORE.elements_per_s
     return Load(weights * item // halves, elements, barriers, batched_s)

@@ -372,7 +372,7 @@ class DirectionPrinter:
         before, steps, after = (self._calls_of(phase, rows) for phase in self.direction.phases)
         if not self.direction.sample_by_sample:
             before = after = []
-        return self.matrices.loops(loop, again, steps, before, [*after], self._local())
+        return self.matrices.loops(loop, again, steps, before, after, self._local())
 
     def _summed(self) -> list[str]:
         """The sums for the weights' gradients over the rows of a chunk."""
