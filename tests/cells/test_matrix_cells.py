@@ -18,7 +18,7 @@ from products import every
 
 F64, F32 = torch.float64, torch.float32
 CHUNKS = 70  # steps of more than one chunk of the replay, which has 64 at most
-SIZES = [(5, 7, 6, 3), (5, 7, CHUNKS, 3)]  # of each cell; T is no number of a kernel's
+SIZES = [(5, 7, 6, 3), (8, 21, CHUNKS, 3)]  # of each cell; T is no number of a kernel's
 MORE_SIZES = [(1, 1, 1, 3), (16, 16, 5, 2), (3, 31, 4, 1)]  # one of every third cell, in turn
 ROWS, COLUMNS = ("K", "D", "P", "I"), ("V", "N", "H")  # what the dims of states are called
 SHARES = ("a", "b", "w", "f", "eta", "theta", "alpha", "decay", "dt")  # between 0 and 1

@@ -145,10 +145,19 @@ def test_rows_of_the_next_sample_are_asked_for_in_passes_over_matrices(way):
     rows = re.findall(r"\(uintptr_t\)\(\(r \+ 1\) \* ", " ".join(tables))
     assert len(rows) == len(starts)
     for body in bodies.values():
-        asks = re.findall(r"PREFETCH\(ahead\[asked / 4\], asked % 4 \* 16, 0\)", body)
-        assert len(asks) == len(re.findall(r"ahead\[\] =", body))
-        assert body.count("asked = more ? 0 : ") == len(asks)
+        passes = body.split("ahead[] =")[1:]
+        for each in passes:
+            loops = re.findall(r"at = ahead\[asked\+\+\]; (.*?) }", each)
+            assert loops
+            lines = " ".join(f"PREFETCH(at, {n * 16}, 0);" for n in range(4))
+            assert set(loops) == {lines}
+        assert body.count("asked = more ? 0 : ") == len(passes)
     assert "ahead[]" not in text_of(cells.gru, 64)
+
+
+@pytest.mark.parametrize(("rows", "several"), [(64, True), (6, False)])
+def test_four_rows_are_taken_at_once_where_they_divide_the_matrix(rows, several):
+    assert ("i0 += 4" in text_of(cells.gated_delta_net, rows)) == several
 
 
 def test_vectors_of_few_rows_are_not_all_asked_for():

@@ -205,7 +205,7 @@ CASES = {
     "synaptic": (synaptic, step_synaptic),
 }
 # one of the first three for each cell, in turn; the last for all; T is no number of a kernel's
-SIZES = [(1, 1, 1, 3), (16, 16, 5, 2), (3, 160, 4, 1), (5, 7, 6, 3), (5, 7, STEPS, 3)]
+SIZES = [(1, 1, 1, 3), (16, 16, 5, 2), (3, 160, 4, 1), (5, 7, 6, 3), (8, 21, STEPS, 3)]
 
 
 def module_of(chosen, K, V, dtype, **options):

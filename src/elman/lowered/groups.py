@@ -14,6 +14,7 @@ from typing import Any
 from elman.lowered.types import (
     Acc,
     Access,
+    Accumulate,
     Across,
     Let,
     Load,
@@ -51,7 +52,7 @@ def roll(part: Part, least: int) -> Part:
 
 def _roll(part: Part, places: Sequence[Sequence[int]]) -> Part | None:
     """The part as a loop over the statements at some places, if it can be one."""
-    copies = [_Copy(part, list(_component(part.body, each))) for each in places]
+    copies = [_Copy(part, list(take_statements(part.body, each))) for each in places]
     if len({(len(copy.accs), copy.length) for copy in copies}) > 1 or _shared(part, copies):
         return None
     for order in (copies, copies[::-1]):
@@ -127,7 +128,7 @@ def _components(body: Sequence[Statement]) -> list[list[int]]:
     return sorted(by_root.values())
 
 
-def _component(body: Sequence[Statement], places: Sequence[int]) -> Iterator[Statement]:
+def take_statements(body: Sequence[Statement], places: Sequence[int]) -> Iterator[Statement]:
     """Statements at some places, registers counted anew."""
     lets = [place for place, statement in enumerate(body) if isinstance(statement, Let)]
     index = {lets.index(place): n for n, place in enumerate(p for p in places if p in {*lets})}
@@ -141,7 +142,7 @@ def _component(body: Sequence[Statement], places: Sequence[int]) -> Iterator[Sta
 
     for place in places:
         statement = body[place]
-        if isinstance(statement, Let | Store):
+        if isinstance(statement, Let | Store | Accumulate):
             yield replace(statement, value=renamed(statement.value))
         else:
             yield statement

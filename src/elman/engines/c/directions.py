@@ -66,7 +66,14 @@ class DirectionPrinter:
             phases.append((direction.replay, "steps again"))
         self._phases = [
             PhasePrinter(
-                layout, phase, style, clock, f"{direction.name}, {label}", local, self._ahead
+                layout,
+                phase,
+                style,
+                clock,
+                f"{direction.name}, {label}",
+                isa.accumulators,
+                local,
+                self._ahead,
             )
             for phase, label in phases
         ]

@@ -10,4 +10,14 @@ INLINE V strided(const T *p, long step, long u, long n) {
     for (long i = 0; i < VL && u + i < n; i++) LANE(y, i) = p[(u + i) * step];
     return y;
 }
+/* four elements of a vector */
+typedef T Q __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+/* keep in a register what several operations read: gcc takes an operand in memory for free */
+#if defined(__x86_64__)
+#define KEEP(x) __asm__("" : "+v"(x))
+#elif defined(__aarch64__)
+#define KEEP(x) __asm__("" : "+w"(x))
+#else
+#define KEEP(x) (void)0
+#endif
 INLINE long lesser_of(long a, long b) { return a < b ? a : b; }

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
-from elman.engines.c.row_prefetches import LINES, RowPrefetches
 from elman.engines.c.spelling import Spelling
 from elman.lowered.types import (
     Accumulate,
@@ -28,8 +26,36 @@ from elman.lowered.types import (
 Sums = dict[Axis | None, list[tuple[int, Accumulate]]]  # by axis
 _NO_AXES: frozenset[Axis] = frozenset()
 _BOTH_AXES: frozenset[Axis] = frozenset(("rows", "columns"))
-_VECTORS = 8  # of a row, walked through together at most
-_SUMS = 16  # vectors of sums that stay in registers
+
+
+@dataclass(frozen=True)
+class Subscripts:
+    """C subscripts of registers, which there are for each vector ``k`` of columns or row ``q``.
+
+    Attributes:
+        sums: by the axis along which there are several sums.
+        values: by the axis along which a value changes.
+        kept: whether what is loaded is kept in a register.
+    """
+
+    sums: Mapping[Axis | None, str]
+    values: Mapping[Axis, str]
+    kept: bool = False
+
+
+def _sides(lanes: int, distance: int) -> tuple[list[int], list[int]]:
+    """Elements of two vectors, behind one another, whose sums halve what is left of both: such as
+    processors pick without a table."""
+    if distance == 1 and lanes >= 4:
+        low = [g + n + side for g in range(0, lanes, 4) for n in (0, 1) for side in (0, lanes)]
+        return low, [n + 2 for n in low]
+    if distance == 4 and lanes == 16:
+        return [*range(8), *range(16, 24)], [*range(8, 16), *range(24, 32)]
+    if distance == 8 and lanes == 16:
+        low = [first + n for first in (0, 8, 16, 24) for n in range(4)]
+        return low, [n + 4 for n in low]
+    low = [i if not i & distance else lanes + i - distance for i in range(lanes)]
+    return low, [n + distance for n in low]
 
 
 def row_totals(lanes: int) -> str:
@@ -37,8 +63,7 @@ def row_totals(lanes: int) -> str:
     lines = ["INLINE V totals_of(const V *x) {", *(f"    V r{i} = x[{i}];" for i in range(lanes))]
     distance = 1
     while distance < lanes:
-        low = ", ".join(str(i if not i & distance else lanes + i - distance) for i in range(lanes))
-        high = ", ".join(str(i + distance if not i & distance else lanes + i) for i in range(lanes))
+        low, high = (", ".join(map(str, side)) for side in _sides(lanes, distance))
         for i in range(0, lanes, 2 * distance):
             j = i + distance
             lines.append(f"    r{i} = SHUFFLE(r{i}, r{j}, {low}) + SHUFFLE(r{i}, r{j}, {high});")
@@ -53,14 +78,14 @@ class MatrixPass:
     Attributes:
         once: before all loops.
         by_column: names of arrays, an element per vector of columns, and C text of what they hold.
-        in_row: in each row, before its vectors.
+        by_row: names and C texts of what is computed in each row, before its vectors.
         in_vector: for each vector of a row.
         sums: the part's accumulations by axis, each with its number.
     """
 
     once: list[str] = field(default_factory=list)
     by_column: list[tuple[str, str]] = field(default_factory=list)
-    in_row: list[str] = field(default_factory=list)
+    by_row: list[tuple[str, str]] = field(default_factory=list)
     in_vector: list[str] = field(default_factory=list)
     sums: Sums = field(default_factory=dict)
 
@@ -73,6 +98,8 @@ class MatrixSpelling(Spelling):
     cannot know that no store changes it.
     """
 
+    subscripts = Subscripts({"columns": "[k]"}, {"columns": "[k]"})
+
     def accumulate(self, statement: Accumulate) -> str:
         """See :meth:`Spelling.accumulate`. The terms of a sum are added one by one: products among
         them cost one instruction then."""
@@ -83,39 +110,13 @@ class MatrixSpelling(Spelling):
         texts = map(self.value, terms)
         if self._tail and statement.axis != "columns":
             texts = (f"lanes_before({text}, {self.matrix_columns} - u)" for text in texts)
-        target = f"a{number}{'[k]' if statement.axis == 'columns' else ''}"
+        target = f"a{number}{self.subscripts.sums.get(statement.axis, '')}"
         return " ".join(f"{target} += {text};" for text in texts)
 
-    ahead: Mapping[int, RowPrefetches] = MappingProxyType({})  # by identity of a part
-    _ahead: RowPrefetches | None = None  # of the part that is printed
-
-    def _table(self, ahead: RowPrefetches) -> list[str]:
-        """C lines that declare where the lines of the next sample begin that are prefetched: as
-        numbers, because behind the last sample there is no such element."""
-        places = [
-            f"(uintptr_t)({self.base(access)[1]})"
-            f" + (uintptr_t)({self.index(access, '(r + 1)')} + {start}) * sizeof(T)"
-            for access, start in ahead.places
-        ]
-        return [
-            f"const uintptr_t ahead[] = {{{', '.join(places)}}};",
-            f"long asked = more ? 0 : {LINES * len(places)};",
-        ]
-
-    def _ask(self) -> list[str]:
-        """C line that prefetches a line of the next sample in some rows."""
-        ahead = self._ahead
-        if ahead is None:
-            return []
-        test = f"asked < {LINES * len(ahead.places)}"
-        if ahead.every > 1:
-            test = f"!(i & {ahead.every - 1}) && {test}"
-        place = f"ahead[asked / {LINES}], asked % {LINES} * {ahead.line}"
-        return [f"    if ({test}) {{ PREFETCH({place}, 0); asked++; }}"]
-
     def register(self, index: int) -> str:
-        by_column = self.matrix_columns and self._changes[index] == {"columns"}
-        return f"x{index}[k]" if by_column else f"x{index}"
+        axes = self._changes[index] if self.matrix_columns else _BOTH_AXES
+        subscripts = [self.subscripts.values.get(axis, "") for axis in axes if len(axes) == 1]
+        return "".join([f"x{index}", *subscripts])
 
     def _axes(self, value: Value) -> frozenset[Axis]:
         """The axes along which a value changes."""
@@ -151,9 +152,13 @@ class MatrixSpelling(Spelling):
                     text = self.value(value)
                     if axes == {"columns"}:
                         lines.by_column.append((name, text))
+                    elif axes == {"rows"}:
+                        lines.by_row.append((name, text))
                     else:
-                        target = lines.in_vector if len(axes) > 1 else lines.in_row
-                        (target if axes else lines.once).append(f"const V {name} = {text};")
+                        target = lines.in_vector if axes else lines.once
+                        target.append(f"const V {name} = {text};")
+                        if self.subscripts.kept and isinstance(value, Load) and axes:
+                            target[-1] = f"V {name} = {text}; KEEP({name});"
                 case Store():
                     lines.in_vector.append(self.store(statement))
                 case Accumulate():
@@ -167,85 +172,25 @@ class MatrixSpelling(Spelling):
         }
         return lines
 
-    def matrix_part(self, part: Part) -> list[str]:
-        """C lines of a part over a matrix."""
-        assert part.axes is not None
-        assert not part.products
-        assert part.groups == 1
-        products = [line for s in part.body if isinstance(s, Multiply) for line in self.multiply(s)]
-        self._ahead = self.ahead.get(id(part))
-        lines = [*self._in_blocks(*part.axes, self.matrix_pass(part, part.axes[1])), *products]
-        if not lines:
-            return []
-        if self._ahead is not None:
-            lines = [*self._table(self._ahead), *lines]
-        return ["for (long r = r0; r < r1; r++) {", *("    " + line for line in lines), "}"]
-
-    def _in_blocks(self, rows: int, columns: int, lines: MatrixPass) -> list[str]:
-        """C lines of a pass, block by block of columns, so that their sums stay in registers."""
-        if not lines.in_vector:
-            return []
-        vectors = -(-columns // self.layout.lanes)
-        most = min(_VECTORS, _SUMS // max(1, len(lines.sums["columns"])))
-        blocks = -(-vectors // max(1, most))
-        size, wider = divmod(vectors, blocks)
-        end = wider * (size + 1)
-        walked = [
-            *(self._block(rows, 0, end, size + 1, lines) if wider else ()),
-            *self._block(rows, end, vectors, size, lines),
-        ]
-        return [
-            *(f"V s{number}[VL] = {{0}};" for number, _ in lines.sums["rows"]),
-            *(f"V a{number} = {{0}};" for number, _ in lines.sums[None]),
-            *lines.once,
-            *walked,
-            *self.totals(lines.sums),
-        ]
-
-    def _block(self, rows: int, first: int, end: int, size: int, lines: MatrixPass) -> list[str]:
-        """C lines for vectors of columns from ``first`` to ``end``, so many at once, in all
-        rows."""
-        by_row, in_vectors = lines.sums["rows"], self.in_vectors
-        results = [line for n, s in by_row for line in self._row_results(n, s, rows)]
-        inner = [
-            *in_vectors(size, self.column_values(lines)),
-            f"for (long i = 0; i < {rows}; i++) {{",
-            *(f"    V a{number} = {{0}};" for number, _ in by_row),
-            *self._ask(),
-            *("    " + line for line in (*lines.in_row, *in_vectors(size, lines.in_vector))),
-            *(f"    s{number}[i % VL] = a{number};" for number, _ in by_row),
-            *([f"    if (i % VL == VL - 1 || i == {rows - 1}) {{"] if results else []),
-            *("        " + line for line in results),
-            *(["    }"] if results else []),
-            "}",
-            *in_vectors(size, self.column_results(lines.sums)),
-        ]
-        arrays = [f"V {name}[{size}];" for name in self.arrays(lines)]
-        head = f"for (long first = {first}; first < {end}; first += {size}) {{"
-        return [head, *("    " + line for line in (*arrays, *inner)), "}"]
-
     def arrays(self, lines: MatrixPass) -> list[str]:
         """Names of what has an element per vector of columns."""
-        sums = (f"a{number}" for number, _ in lines.sums["columns"])
+        sums = (f"a{number}" for number in self.sums_by_column(lines))
         return [*sums, *(name for name, _ in lines.by_column)]
+
+    def sums_by_column(self, lines: MatrixPass) -> list[int]:
+        """Numbers of the sums that have a register for each vector of columns."""
+        axes = self.subscripts.sums
+        return [n for axis, s in lines.sums.items() if axes.get(axis) == "[k]" for n, _ in s]
 
     def column_values(self, lines: MatrixPass) -> list[str]:
         """C lines that begin the sums of columns, and compute what is the same in all rows."""
-        zeros = (f"a{number}[k] = bc(0);" for number, _ in lines.sums["columns"])
+        zeros = (f"a{number}[k] = bc(0);" for number in self.sums_by_column(lines))
         return [*zeros, *(f"{name}[k] = {text};" for name, text in lines.by_column)]
 
-    def in_vectors(self, count: int, lines: Iterable[str]) -> list[str]:
-        """C lines for each vector ``k`` of columns of a block."""
-        inner = ["const long u = (first + k) * VL; (void)u;", *lines]
-        if len(inner) == 1:
-            return []
-        head = [f'_Pragma("GCC unroll {count}")', f"for (long k = 0; k < {count}; k++) {{"]
-        return [*head, *("    " + line for line in inner), "}"]
-
-    def totals(self, sums: Sums) -> list[str]:
-        """C lines that store sums of all elements."""
+    def totals(self, sums: Sums, name: str) -> list[str]:
+        """C lines that store sums of all elements, which are in vectors with a name."""
         return [
-            f"{self.element(access)} = total_of(a{number});"
+            f"{self.element(access)} = total_of({name}{number});"
             for number, statement in sums[None]
             for access in statement.accesses
         ]
@@ -266,22 +211,6 @@ class MatrixSpelling(Spelling):
                 for other in others
             ),
         ]
-
-    def _row_results(self, number: int, statement: Accumulate, rows: int) -> list[str]:
-        """C lines that add the sums of a vector of rows, up to row ``i``, to those of the blocks
-        before."""
-        lines = [f"V total = totals_of(s{number});"]
-        for access in statement.accesses:
-            limit = access.width or 0 if self.partial(access) else 0
-            first, place = "i / VL * VL", self.at(access)
-            before = f"ldn({place}, {first}, {limit})" if limit else f"ld({place} + {first})"
-            lines += [
-                f"if (first) total += {before};",
-                f"stn({place}, {first}, {limit}, total);"
-                if limit
-                else f"st({place} + {first}, total);",
-            ]
-        return ["{", *("    " + line for line in lines), "}"]
 
     def column_results(self, sums: Sums) -> list[str]:
         """C lines that store the sums of a vector of columns."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import Ones, gathered_operands
-from elman.engines.c.matrices import MatrixSpelling
+from elman.engines.c.matrix_loops import MatrixLoops
 from elman.engines.c.products import Panels, direct_code, product_code
 from elman.engines.c.rounding import RoundedOperands
 from elman.engines.c.row_prefetches import RowPrefetches
@@ -70,7 +70,7 @@ class ProductStyle:
     rounded: str = ""
 
 
-class PhasePrinter(MatrixSpelling):
+class PhasePrinter(MatrixLoops):
     """Prints the segments of one phase.
 
     Args:
@@ -78,6 +78,7 @@ class PhasePrinter(MatrixSpelling):
         products: of the direction.
         clock: marks how long products and pointwise code take.
         label: what the clock calls this phase.
+        accumulators: see :class:`MatrixLoops`.
         local: see :class:`Spelling`.
         ahead: by identity of a part, its prefetches.
     """
@@ -89,11 +90,12 @@ class PhasePrinter(MatrixSpelling):
         products: ProductStyle,
         clock: Clock,
         label: str,
+        accumulators: int,
         local: Local,
         ahead: Mapping[int, RowPrefetches],
     ) -> None:
         super().__init__(layout, local)
-        self.ahead = ahead
+        self.ahead, self.accumulators = ahead, accumulators
         self.phase, self.style = phase, products
         multiplies = any(part.products for segment in phase.segments for part in segment.parts)
         self.multiplied = clock.mark(f"{label}: products") if multiplies else []

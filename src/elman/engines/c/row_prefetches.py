@@ -27,7 +27,7 @@ class RowPrefetches:
     Attributes:
         places: columns, and from which element on.
         line: elements of a cache line.
-        every: rows of the matrix from one prefetch to the next, a power of two.
+        every: rows of the matrix from one place to the next, a power of two.
     """
 
     places: tuple[tuple[Access, int], ...]
@@ -52,7 +52,7 @@ def plan_prefetches(
     columns: Sequence[Access], parts: Sequence[Part], line: int
 ) -> dict[int, RowPrefetches]:
     """By identity of a part over a matrix, its prefetches: the more the more rows it has, at
-    most one cache line (of so many elements) in each."""
+    most one cache line (of so many elements) for each."""
     span = LINES * line
     places = [(access, start) for access in columns for start in range(0, access.units, span)]
     rows = [part.axes[0] if part.axes else 0 for part in parts]
@@ -61,7 +61,7 @@ def plan_prefetches(
     for part, count, passed in zip(parts, rows, accumulate(rows)):
         end = min(len(places) * passed // sum(rows), first + count // LINES)
         if end > first:
-            every = 1 << (count // (LINES * (end - first))).bit_length() - 1
+            every = LINES << (count // (LINES * (end - first))).bit_length() - 1
             ahead[id(part)] = RowPrefetches(tuple(places[first:end]), line, every)
         first = end
     return ahead

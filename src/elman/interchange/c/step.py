@@ -116,7 +116,8 @@ class StepPrinter(MatrixSpelling):
             *in_vectors(self.column_values(lines)),
             f"for (long i = 0; i < {rows}; i++) {{",
             *(f"    V a{number} = {{0}};" for number, _ in by_row),
-            *("    " + line for line in (*lines.in_row, *in_vectors(lines.in_vector))),
+            *(f"    const V {name} = {text};" for name, text in lines.by_row),
+            *("    " + line for line in in_vectors(lines.in_vector)),
             *(
                 f"    ({self.at(access)})[i] = total_of(a{number});"
                 for number, statement in by_row
@@ -124,7 +125,7 @@ class StepPrinter(MatrixSpelling):
             ),
             "}",
             *in_vectors(self.column_results(lines.sums)),
-            *self.totals(lines.sums),
+            *self.totals(lines.sums, "a"),
         ]
         products = [s for s in part.body if isinstance(s, Multiply)]
         multiplied = [line for s in products for line in self.multiply(s)]
