@@ -136,7 +136,7 @@ def sized_by(names: Iterable[str]) -> str:
 
 
 _warned: set[str] = set()
-_PACKAGES = ("elman", "torch")
+_PACKAGES = ("elman", "torch", "functools")  # between a warning and the user's line
 
 
 def warn_once(text: str, key: str = "") -> None:

@@ -375,3 +375,14 @@ def test_options_of_cells_of_the_library():
     told(caught.value, "forget must be sigmoid or exp", line_of("formula"), 'forget="sigmoid"')
     net = elman.Recurrent(cells.lif, 3, 4, reset_mechanism="zero")
     assert net.cell.options["reset_mechanism"] == "zero"
+
+
+def test_what_no_result_depends_on_is_warned_of_at_the_cell():
+    with pytest.warns(UserWarning, match="unfinished declares 'z', 'U', but no result") as told:
+
+        @cell(input="x[H], z[H]", state="h[H]", weights="R[H, H], U[H, H]")  # unread
+        def unfinished(x, z, h, R, U):
+            return tanh(x + R @ h)
+
+    assert [Path(warning.filename) for warning in told] == [HERE]
+    assert f"{HERE.name}:{told[0].lineno}: " in line_of("unread")

@@ -9,7 +9,7 @@ import textwrap
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from elman.errors import InputError, ShapeError, TraceError, diagnostic
+from elman.errors import InputError, ShapeError, TraceError, diagnostic, warn_once
 from elman.frontend.changes import read_by_products
 from elman.frontend.dims import Cuts, check_cut, check_names, cut_shape
 from elman.frontend.foreign_names import written_call
@@ -83,7 +83,18 @@ def traced(cell: Cell, cuts: Cuts) -> Graph:
     next_states = tuple(next_states)
     graph = Graph(inputs, states, weights, next_states, outputs or next_states[:1])
     check_names(graph)
+    _warn_of_unread(cell, graph)
     return graph
+
+
+def _warn_of_unread(cell: Cell, graph: Graph) -> None:
+    """Warn of inputs and weights that no result depends on: most likely a slip of the pen."""
+    read = {*graph.walk()}
+    unread = [repr(leaf.data[0]) for leaf in (*graph.inputs, *graph.weights) if leaf not in read]
+    if unread:
+        message = f"{cell.name} declares {', '.join(unread)}, but no result depends on "
+        message += "them" if len(unread) > 1 else "it"
+        warn_once(message, f"{cell.where}: {message}")
 
 
 def _refused(error: TypeError) -> TraceError | None:
