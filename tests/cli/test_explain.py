@@ -45,6 +45,20 @@ def test_explain_own_cell_and_one_stage(elman, own):
     assert "Engines" not in said
 
 
+def test_explain_heads(elman):
+    """Heads of a cell with a matrix per sample are samples; others are units."""
+    words = ("--hidden=16", "--batch=3", "--heads=2", "--no-measure")
+    code, said, _ = elman("explain", "gated_delta_net", *words)
+    assert code == 0
+    assert "T = 100, B = 6" in said
+    code, said, _ = elman("explain", "gru", *words, "--stage=program")
+    assert code == 0
+    assert "H=8 I=16" in said
+    code, _, told = elman("explain", "gru", "--hidden=16", "--heads=3", "--no-measure")
+    assert code != 0
+    assert "cannot be divided among 3 heads" in told
+
+
 def test_explain_without(elman):
     """What is left out is gone from the program; what there is to leave out is listed."""
     words = ("explain", "gru", "--hidden=16", "--no-measure", "--stage=program")

@@ -16,6 +16,7 @@ from elman.cli._options import (
     Dims,
     DTypeOption,
     Engine,
+    Heads,
     Hidden,
     Inputs,
     Steps,
@@ -42,6 +43,7 @@ def explain(
     inputs: Inputs = None,
     steps: Steps = 100,
     batch: Batch = 16,
+    heads: Heads = 1,
     dim: Dims = None,
     dtype: DTypeOption = "float32",
     device: DeviceOption = "cpu",
@@ -83,7 +85,7 @@ def explain(
     With --all the output has every stage, from the formula to the engine that runs it.
     """
     console = wide_console()
-    formula = find_cell(cell)
+    formula = find_cell(cell).with_heads(heads)
     input_size, hidden_size, dims = resolve_sizes(formula, hidden, inputs, dim)
     waiting = Waiting()
     explanation = explained(
