@@ -13,10 +13,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from unittest import mock
 
 import torch
@@ -27,11 +27,24 @@ from elman import layers
 
 Named = Mapping[str, Tensor]
 Call = Callable[[Tensor, Any], tuple[Tensor, Any]]
-T, B = 31, 2
-SIZE, HEADS = 32, 2
 SYMBOLS = 50
-K, V = 12, 24  # of a head of Gated DeltaNet
 SPREAD = 0.2  # standard deviation of what is added to a parameter's initial value
+
+
+class Sizes(NamedTuple):
+    """What a pair is made of: steps, samples, units, heads, and rows of a head of Gated DeltaNet,
+    which has twice as many columns."""
+
+    T: int = 31
+    B: int = 2
+    size: int = 32
+    heads: int = 2
+    rows: int = 12
+    chunk: int = 16
+
+
+SMALL = Sizes()
+SMALL_MAMBA = SMALL._replace(size=64, chunk=8)
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,7 @@ def interpreted_layers() -> Any:
 
 def fla(name: str, engine: str, **sizes: Any) -> Pair:
     """A layer of flash-linear-attention."""
-    layer = getattr(interpreted_layers(), name)(hidden_size=SIZE, layer_idx=0, **sizes).eval()
+    layer = getattr(interpreted_layers(), name)(hidden_size=SMALL.size, layer_idx=0, **sizes).eval()
     make = import_module("fla.models.utils").Cache
 
     def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -109,8 +122,8 @@ def fla(name: str, engine: str, **sizes: Any) -> Pair:
         S = S if name == "DeltaNet" else S.mT  # the others keep V x K
         return [*(past[..., 1:].permute(2, 0, 1) for past in pasts), S[None]]
 
-    ours = getattr(layers, name)(SIZE, engine=engine, **sizes)
-    return Pair(ours, dict(layer.named_parameters()), call, state, torch.randn(T, B, SIZE))
+    ours = getattr(layers, name)(SMALL.size, engine=engine, **sizes)
+    return Pair(ours, dict(layer.named_parameters()), call, state, torch.randn(*SMALL[:3]))
 
 
 def in_torch(model: str) -> Any:
@@ -142,12 +155,12 @@ def cached_states(layer: Any) -> tuple[Tensor, Tensor]:
     return layer.conv_states[0][..., -3:].permute(2, 0, 1), layer.recurrent_states[0][None]
 
 
-def qwen_names(named: Named) -> Named:
+def qwen_names(heads: int, K: int, V: int, named: Named) -> Named:
     """Parameters of Qwen3-Next's layer by the names of ours: one matrix has q, k, v and g of each
     head, another b and a, and one convolution is over all of q, k and v."""
-    rows = named["in_proj_qkvz.weight"].unflatten(0, (HEADS, -1)).split([K, K, V, V], 1)
-    gates = named["in_proj_ba.weight"].unflatten(0, (HEADS, -1)).split([1, 1], 1)
-    cut = named["conv1d.weight"].split([HEADS * K, HEADS * K, HEADS * V])
+    rows = named["in_proj_qkvz.weight"].unflatten(0, (heads, -1)).split([K, K, V, V], 1)
+    gates = named["in_proj_ba.weight"].unflatten(0, (heads, -1)).split([1, 1], 1)
+    cut = named["conv1d.weight"].split([heads * K, heads * K, heads * V])
     projections = zip("qkvgba", (*rows, *gates), strict=True)
     return {
         **{f"{name}_proj.weight": each.flatten(0, 1) for name, each in projections},
@@ -159,23 +172,31 @@ def qwen_names(named: Named) -> Named:
     }
 
 
-def qwen(engine: str) -> Pair:
+def qwen(engine: str, sizes: Sizes = SMALL) -> Pair:
     """The Gated DeltaNet of Qwen3-Next."""
     module = in_torch("qwen3_next")
-    heads = {"linear_num_key_heads": HEADS, "linear_num_value_heads": HEADS}
-    sizes = {"hidden_size": SIZE, "linear_key_head_dim": K, "linear_value_head_dim": V}
-    kinds = {"num_hidden_layers": 1, "layer_types": ["linear_attention"]}
-    config = module.Qwen3NextConfig(**heads, **sizes, **kinds)
+    size, heads, K, V = sizes.size, sizes.heads, sizes.rows, 2 * sizes.rows
+    config = module.Qwen3NextConfig(
+        linear_num_key_heads=heads,
+        linear_num_value_heads=heads,
+        hidden_size=size,
+        linear_key_head_dim=K,
+        linear_value_head_dim=V,
+        num_hidden_layers=1,
+        layer_types=["linear_attention"],
+    )
     layer = module.Qwen3NextGatedDeltaNet(config, 0).eval()
     eps = config.rms_norm_eps
-    ours = layers.GatedDeltaNet(SIZE, num_heads=HEADS, head_dim=K, norm_eps=eps, engine=engine)
+    ours = layers.GatedDeltaNet(size, num_heads=heads, head_dim=K, norm_eps=eps, engine=engine)
 
     def state(last: Any) -> list[Tensor]:
         past, S = cached_states(last.layers[0])
-        return [*past.split([HEADS * K, HEADS * K, HEADS * V], -1), S]
+        return [*past.split([heads * K, heads * K, heads * V], -1), S]
 
-    x, named = torch.randn(T, B, SIZE), dict(layer.named_parameters())
-    return Pair(ours, named, with_cache(layer, config), state, x, qwen_names)
+    x, named = torch.randn(*sizes[:3]), dict(layer.named_parameters())
+    return Pair(
+        *(ours, named, with_cache(layer, config), state, x), partial(qwen_names, heads, K, V)
+    )
 
 
 class StackModel(nn.Module):
@@ -210,32 +231,40 @@ def mamba2_names(named: Named) -> Named:
     }
 
 
-def mamba2(engine: str) -> Pair:
-    """A whole model of Mamba-2."""
-    size, module = 64, in_torch("mamba2")  # of a Stack with states of 64 and two heads
-    sizes = {"hidden_size": size, "state_size": 64, "head_dim": 64, "num_heads": 2, "n_groups": 1}
-    more = {"vocab_size": SYMBOLS, "tie_word_embeddings": False, "chunk_size": 8}
-    config = module.Mamba2Config(**sizes, **more, num_hidden_layers=2)
+def mamba2(engine: str, sizes: Sizes = SMALL_MAMBA) -> Pair:
+    """A whole model of Mamba-2, of a Stack: states of 64, heads of 64 channels."""
+    size, module = sizes.size, in_torch("mamba2")
+    config = module.Mamba2Config(
+        hidden_size=size,
+        state_size=64,
+        head_dim=64,
+        num_heads=2 * size // 64,
+        n_groups=1,
+        vocab_size=SYMBOLS,
+        tie_word_embeddings=False,
+        chunk_size=sizes.chunk,
+        num_hidden_layers=2,
+    )
     model = module.Mamba2ForCausalLM(config).eval()
 
     def state(last: Any) -> list[Tensor]:
         return [part for layer in last.layers for part in cached_states(layer)]
 
-    ours, symbols = StackModel("mamba2", size, engine), torch.randint(SYMBOLS, (T, B))
+    ours, symbols = StackModel("mamba2", size, engine), torch.randint(SYMBOLS, sizes[:2])
     named = dict(model.named_parameters())
     return Pair(ours, named, with_cache(model, config), state, symbols, mamba2_names)
 
 
-def xlstm(engine: str) -> Pair:
-    """The mLSTM layer of xLSTM's large models, in float64, with the kernels in torch."""
+def xlstm(engine: str, sizes: Sizes = SMALL, dtype: torch.dtype = torch.float64) -> Pair:
+    """The mLSTM layer of xLSTM's large models, with the kernels in torch."""
     module, names = import_module("xlstm.xlstm_large.model"), {"autocast_kernel_dtype": "float32"}
     names |= {"chunkwise_kernel": "chunkwise--native_autograd", "step_kernel": "native"}
     names |= {"sequence_kernel": "native_sequence__native", "mode": "inference"}
-    names |= {"inference_state_dtype": "float64"}
-    backend = module.mLSTMBackendConfig(**names, chunk_size=16)
+    names |= {"inference_state_dtype": str(dtype).removeprefix("torch.")}
+    backend = module.mLSTMBackendConfig(**names, chunk_size=sizes.chunk)
     options = {"mlstm_backend": backend, "norm_reduction_force_float32": False}
-    config = module.mLSTMLayerConfig(embedding_dim=SIZE, num_heads=HEADS, **options)
-    layer = module.mLSTMLayer(config).double().eval()
+    config = module.mLSTMLayerConfig(embedding_dim=sizes.size, num_heads=sizes.heads, **options)
+    layer = module.mLSTMLayer(config).to(dtype).eval()
 
     def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
         out, last = layer(x.transpose(0, 1), state)
@@ -246,8 +275,8 @@ def xlstm(engine: str) -> Pair:
         scale = C.shape[-2] ** -0.5  # the authors' code scales queries, ours keys
         return [scale * C[None], scale * n[None], m.squeeze(-1)[None]]
 
-    ours = layers.MLSTM(SIZE, num_heads=HEADS, engine=engine).double()
-    x = torch.randn(T, B, SIZE, dtype=torch.float64)
+    ours = layers.MLSTM(sizes.size, num_heads=sizes.heads, engine=engine).to(dtype)
+    x = torch.randn(*sizes[:3], dtype=dtype)
     return Pair(ours, dict(layer.named_parameters()), call, state, x)
 
 
@@ -354,4 +383,4 @@ def rwkv(engine: str) -> Pair:
             for name, value in named.items()
         }
 
-    return Pair(ours, weights, call, state, torch.randint(SYMBOLS, (T, B)), renamed)
+    return Pair(ours, weights, call, state, torch.randint(SYMBOLS, SMALL[:2]), renamed)
