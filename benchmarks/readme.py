@@ -256,6 +256,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "language cells of words": partial(studied.language_cells, "ptb"),
     "merged steps": studied.merged_steps,
     "layers of authors": studied.authors_layers,
+    "times of authors' layers": studied.times_of_authors_layers,
     "rules of transformers": studied.transformers_rules,
     "models of transformers": studied.transformers_models,
     "gpu": studied.gpu,

@@ -296,6 +296,17 @@ def authors_layers() -> str:
     return "\n".join(lines)
 
 
+def times_of_authors_layers() -> str:
+    """A table of training steps of those layers that are made of torch's operators, too."""
+    lines = ["| layer | compared with | theirs | elman | faster |", "|---|---|---:|---:|---:|"]
+    for row in script_rows("authors_layers").values():
+        if "seconds" in row:
+            theirs, ours = row["seconds"]["theirs"], row["seconds"]["elman"]
+            times = f"{duration(theirs)} | {duration(ours)} | {theirs / ours:.1f}x"
+            lines.append(f"| `{row['layer']}` | {row['other']} | {times} |")
+    return "\n".join(lines)
+
+
 def transformers_rules() -> str:
     """A table of functions beside those of transformers: times, and how many times as long."""
     lines = [

@@ -9,7 +9,7 @@ import torch
 from benchmarks import studied
 from benchmarks.peers import authors
 from benchmarks.peers.authors import Pair
-from benchmarks.rows import read_rows
+from benchmarks.rows import append_row, read_rows
 from benchmarks.scripts import authors_layers
 from benchmarks.scripts.authors_layers import Case
 from elman import layers
@@ -29,7 +29,7 @@ def stand_in(engine: str, factor: float = 1.0) -> Pair:
         weights,
         call,
         state=lambda last: last,
-        x=torch.randn(authors.T, authors.B, 8),
+        x=torch.randn(authors.SMALL.T, authors.SMALL.B, 8),
         renamed=lambda named: {k.removeprefix("model."): v for k, v in named.items()},
     )
 
@@ -38,7 +38,7 @@ def stand_in(engine: str, factor: float = 1.0) -> Pair:
 def tiny(monkeypatch):
     """Two layers and one without its package, of torch's version."""
     cases = {
-        "same": Case("GatedLinearAttention", "itself", ("torch",), stand_in),
+        "same": Case("GatedLinearAttention", "itself", ("torch",), stand_in, stand_in),
         "absent": Case("DeltaNet", "nothing", ("fla", "no_such_module"), stand_in),
         "other": Case("RWKV7", "1.01", ("torch",), lambda engine: stand_in(engine, 1.01)),
     }
@@ -63,12 +63,29 @@ def test_to_the_end(tiny, capsys, tmp_path, monkeypatch):
     assert rows["other"]["state"] < 1e-6
     monkeypatch.setattr(studied, "RESULTS", tmp_path)
     assert studied.authors_layers().splitlines()[2].startswith("| `GatedLinearAttention` | itself;")
-    authors_layers.main(["--engine", "reference", "--only", "same"])
+    authors_layers.main(["--engine", "reference", "--only", "same", "--seconds", "0.01"])
+    assert "theirs " in capsys.readouterr().out
+
+
+def test_times(monkeypatch, tmp_path):
+    """Of usual sizes where there are some; what differs is not timed."""
+    times = authors_layers.training_times(stand_in("reference"), 0.01)
+    assert [*times] == ["theirs", "elman"]
+    rows = tmp_path / "authors_layers.jsonl"
+    append_row(rows, {"case": "a", "layer": "A", "other": "`a`", "seconds": times})
+    append_row(rows, {"case": "b", "layer": "B", "other": "`b`"})
+    monkeypatch.setattr(studied, "RESULTS", tmp_path)
+    head, _, row = studied.times_of_authors_layers().splitlines()
+    assert head.count("|") == row.count("|")
+    assert row.startswith("| `A` | `a` |")
+    with pytest.raises(AssertionError, match="outputs differ by"):
+        authors_layers.training_times(stand_in("reference", 1.01), 0.01)
 
 
 def test_names_that_are_mapped():
     """Qwen3-Next's joined matrices and Mamba-2's model load into ours."""
-    H, K, V, size = authors.HEADS, authors.K, authors.V, authors.SIZE
+    size, H, K = authors.SMALL.size, authors.SMALL.heads, authors.SMALL.rows
+    V = 2 * K
     ours = layers.GatedDeltaNet(size, num_heads=H, head_dim=K)
     joined = {
         "in_proj_qkvz.weight": torch.randn(H * 2 * (K + V), size),
@@ -79,7 +96,7 @@ def test_names_that_are_mapped():
         "A_log": torch.zeros(H),
         "dt_bias": torch.zeros(H),
     }
-    ours.load_state_dict(authors.qwen_names(joined))
+    ours.load_state_dict(authors.qwen_names(H, K, V, joined))
     assert ours.b_proj.weight[:, 0].tolist() == [0, 2]  # of each head b, then a
     model = authors.StackModel("mamba2", 64, "reference")
     theirs = {
