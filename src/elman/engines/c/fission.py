@@ -53,28 +53,24 @@ def split_loop(part: Part, most: int) -> list[Part]:
     if len(groups) < 2:
         return [part]
     lets = [place for place, statement in enumerate(part.body) if isinstance(statement, Let)]
-    needed = [_needed(part.body, lets, group) for group in groups]
-    computed = [
-        index for indices in needed for index in indices if _computes(part.body[lets[index]])
-    ]
-    if len(computed) > len({*computed}):
+    dependencies = [_dependencies(part.body, lets, group) for group in groups]
+    operations = [n for each in dependencies for n in each if _is_operation(part.body[lets[n]])]
+    if len(operations) > len({*operations}):
         return [part]
     products = [n for n, statement in enumerate(part.body) if isinstance(statement, Multiply)]
     groups[-1] = [*groups[-1], *products]
-    return [
-        replace(
-            part,
-            body=tuple(take_statements(part.body, sorted([*(lets[n] for n in indices), *group]))),
-        )
-        for indices, group in zip(needed, groups, strict=True)
-    ]
+    loops = (
+        sorted([*(lets[n] for n in each), *group])
+        for each, group in zip(dependencies, groups, strict=True)
+    )
+    return [replace(part, body=tuple(take_statements(part.body, places))) for places in loops]
 
 
 def _is_row_sum(statement: Statement) -> bool:
     return isinstance(statement, Accumulate) and statement.axis == "rows"
 
 
-def _computes(statement: Statement) -> bool:
+def _is_operation(statement: Statement) -> bool:
     return isinstance(statement, Let) and isinstance(statement.value, Op | Affine)
 
 
@@ -86,14 +82,16 @@ def _refs(value: Value) -> Iterator[int]:
             yield from _refs(arg)
 
 
-def _needed(body: Sequence[Statement], lets: Sequence[int], places: Sequence[int]) -> set[int]:
+def _dependencies(
+    body: Sequence[Statement], lets: Sequence[int], places: Sequence[int]
+) -> set[int]:
     """Indices of the values that statements at some places are computed from."""
-    needed: set[int] = set()
-    open_places = list(places)
-    while open_places:
-        statement = body[open_places.pop()]
+    indices: set[int] = set()
+    pending = list(places)
+    while pending:
+        statement = body[pending.pop()]
         if isinstance(statement, Let | Store | Accumulate):
-            new = {*_refs(statement.value)} - needed
-            needed |= new
-            open_places += [lets[index] for index in new]
-    return needed
+            new = {*_refs(statement.value)} - indices
+            indices |= new
+            pending += [lets[index] for index in new]
+    return indices

@@ -35,12 +35,12 @@ class Subscripts:
     Attributes:
         sums: by the axis along which there are several sums.
         values: by the axis along which a value changes.
-        kept: whether what is loaded is kept in a register.
+        keeps: whether what is loaded stays in a register.
     """
 
     sums: Mapping[Axis | None, str]
     values: Mapping[Axis, str]
-    kept: bool = False
+    keeps: bool = False
 
 
 def _sides(lanes: int, distance: int) -> tuple[list[int], list[int]]:
@@ -157,7 +157,7 @@ class MatrixSpelling(Spelling):
                     else:
                         target = lines.in_vector if axes else lines.once
                         target.append(f"const V {name} = {text};")
-                        if self.subscripts.kept and isinstance(value, Load) and axes:
+                        if self.subscripts.keeps and isinstance(value, Load) and axes:
                             target[-1] = f"V {name} = {text}; KEEP({name});"
                 case Store():
                     lines.in_vector.append(self.store(statement))

@@ -11,7 +11,7 @@ from elman.engines.c.row_prefetches import LINES, RowPrefetches
 from elman.lowered.types import Access, Accumulate, Multiply, Part
 
 _BY_COLUMN = Subscripts({"columns": "[k]", None: "[k]"}, {"columns": "[k]"})
-_BY_ROW = Subscripts({"columns": "[k]", "rows": "[q]", None: "[q]"}, {"rows": "[q]"}, kept=True)
+_BY_ROW = Subscripts({"columns": "[k]", "rows": "[q]", None: "[q]"}, {"rows": "[q]"}, keeps=True)
 _VECTORS = 8  # of a row, walked through together at most
 _ROWS = 4  # walked through together where there are no sums of columns
 
