@@ -273,12 +273,12 @@ def merged_steps() -> str:
     return "\n".join(lines)
 
 
-_STEPS = {"": "single steps", "steps": "four merged", "slices": "four merged, in slices"}
+_STEPS = {"": "single steps", "steps": "four merged"}
 
 
 def _kind_of_steps(schedule: str) -> str:
     """Of ``_STEPS``."""
-    return next((kind for kind in ("slices", "steps") if f"-{kind}/" in schedule), "")
+    return "steps" if "-steps/" in schedule else ""
 
 
 def authors_layers() -> str:

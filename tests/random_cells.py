@@ -450,7 +450,7 @@ def reusing_cells(draw: st.DrawFn) -> Drawn:
 MADE = {  # dims of a value -> formulas of others: {a}, {b}: its rows and columns, {c}: any axis
     2: """{ac} @ {cb} | {ca}.T @ {cb} | {ac} @ {bc}.T | {ac} @ {w:c, b} | {w:a, c} @ {cb} | {ba}.T
 {ac} @ {w:b, c}.T | outer({a}, {b}) | {ab} + {ab} | {ab} * {ab} | rows({a}) * {ab} | {s} * {ab}
-columns({b}) - {ab} | {w:a, b} * {ab} | {ab} + columns({w:b}) | sigmoid({ab})
+columns({b}) - {ab} | {w:a, b} * {ab} | {ab} + columns({w:b}) | rows({w:a}) * {ab} | sigmoid({ab})
 softmax({ab}, axis=0) | softmax({ab}, axis=1) | where({ab} > 0.1234, {ab}, {ab}) | {ab} / (2 + {s})
 shift({ab}, {b}) | shift({ab}.T, {a}).T | {ab} - columns(amax({ab}, axis=0)) | exp(-abs({ab}))""",
     1: """{ab} @ {b} | {ba}.T @ {b} | sum({ab}, axis=1) | mean({ba}, axis=0) | amax({ab}, axis=1)
@@ -460,23 +460,10 @@ amax({ba}, axis=0) | var({ba}, axis=0) | {w:a, b} @ {b} | {a} * {a} | softmax({a
 }
 
 
-APART = {  # without weights, where no column depends on another one
-    "K, V": """outer({a}, {b}) | {ab} + {ab} | {ab} * {ab} | rows({a}) * {ab} | {s} * {ab}
-columns({b}) - {ab} | sigmoid({ab}) | softmax({ab}, axis=0) | shift({ab}, {b})
-where({ab} > 0.1234, {ab}, {ab}) | {ab} / (2 + {s}) | {ab} - columns(amax({ab}, axis=0))
-exp(-abs({ab}))""",
-    "V": """{Ka}.T @ {K} | sum({Ka}, axis=0) | mean({Ka}, axis=0) | var({Ka}, axis=0) | {a} * {a}
-amax({Ka}, axis=0) | sigmoid({a}) | {s} * {a}""",
-    "K": "{a} * {a} | softmax({a}) | sigmoid({a}) | {s} * {a}",
-    "": "mean({K}) | amax({K}) | sigmoid({s}) | sum({K} * {K})",
-}
-
-
 @st.composite
-def matrix_cells(draw: st.DrawFn, apart: bool = False) -> Drawn:
-    """A cell with matrices as states, weights and inputs; ``I`` is its rows K, ``H`` columns V,
-    which do not depend on each other if they are ``apart``."""
-    names = {"q": "K", "x": "V", "m": "", "A": "K, V" if apart else "V, K", "S": "K, V", "h": "V"}
+def matrix_cells(draw: st.DrawFn) -> Drawn:
+    """A cell with matrices as states, weights and inputs; ``I`` is its rows K, ``H`` columns V."""
+    names = {"q": "K", "x": "V", "m": "", "A": "V, K", "S": "K, V", "h": "V"}
     values = dict(names)
     weights: dict[str, str] = {}
     lines: list[str] = []
@@ -494,13 +481,11 @@ def matrix_cells(draw: st.DrawFn, apart: bool = False) -> Drawn:
 
     def make(dims: str, *, deepest: bool = False) -> str:
         axes = dict(zip("ab", dims.split(", "), strict=False)) if dims else {}
-        table = APART[dims] if apart else MADE[len(axes)]
-        choices = [text for row in table.split("\n") for text in row.split(" | ")]
+        choices = [text for row in MADE[len(axes)].split("\n") for text in row.split(" | ")]
         choices = ["outer({a}, {b})"] if deepest and len(axes) == 2 else choices
         text = draw(st.sampled_from(choices))
         for axis in "abc":
             axes.setdefault(axis, draw(st.sampled_from(["K", "V"])))
-        axes["K"] = "K"
 
         def filled(hole: re.Match[str]) -> str:
             kind, _, of = hole[1].partition(":")
@@ -514,10 +499,8 @@ def matrix_cells(draw: st.DrawFn, apart: bool = False) -> Drawn:
         return f"v{len(lines) - 1}"
 
     for _ in range(draw(st.integers(2, 7))):
-        more = [*APART] if apart else ["V, K", "K, K", "V, V", "K", "V", ""]
-        make(draw(st.sampled_from(["K, V", "K, V", *more])))
-    outputs = ["V", "K, V"] if apart else ["V", "K", "K, V"]
-    output, state = draw(st.sampled_from(outputs)), {"S": "K, V", "h": "V"}
+        make(draw(st.sampled_from(["K, V", "K, V", "V, K", "K, K", "V, V", "K", "V", ""])))
+    output, state = draw(st.sampled_from(["V", "K", "K, V"])), {"S": "K, V", "h": "V"}
     made = [f"0.5 * {name} + 0.5 * {pick(dims)}" for name, dims in state.items()]
     write = _Writer(draw, lines, weights=weights)
     inputs = {name: names[name] for name in ("q", "x", "m", "A")}

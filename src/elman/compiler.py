@@ -18,7 +18,6 @@ from elman.passes.canonical import canonical
 from elman.passes.draws import SAMPLED, draws, expected
 from elman.passes.merge import MERGED_STEPS, merge_steps, step_input
 from elman.passes.simplify import share
-from elman.passes.slices import find_slices
 from elman.passes.static import Split, split_static
 from elman.plan.spec import Spec
 from elman.tuning.request import Rule
@@ -84,8 +83,7 @@ def _job(cell: Cell, spec: Spec, rules: tuple[Rule, ...]) -> Job:
     heads = 1 if single is None else cell.heads
     name = "_".join((cell.name, *(rule.name for rule in rules)))
     graph, pair = graph_of(cell, rules), pair_of(cell, rules)
-    several = multi_step_job(name, graph, spec)
-    return Job(name, graph, pair, spec, heads, single, several, find_slices(pair.step))
+    return Job(name, graph, pair, spec, heads, single, multi_step_job(name, graph, spec))
 
 
 def multi_step_job(name: str, graph: Graph, spec: Spec, steps: int = MERGED_STEPS) -> Job | None:

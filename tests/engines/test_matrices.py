@@ -3,22 +3,17 @@ library are in ``cells/test_matrix_cells.py``."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils._pytree import tree_leaves
 
 import elman
 from calls import backward, call, forward, given_of
 from elman import cell, cells
-from elman.compiler import graph_of, pair_of
+from elman.compiler import graph_of
 from elman.engines.c.engine import ENGINE, PRICES
 from elman.errors import EngineError, InputError, ShapeError, TraceError
-from elman.ir.types import names_in
 from elman.lowered.lower import lower
 from elman.ops import (
     amax,
@@ -31,13 +26,11 @@ from elman.ops import (
     shift,
     sigmoid,
     softmax,
-    split,
     tanh,
     var,
 )
 from elman.ops import sum as total
 from elman.passes.merge import merge_steps
-from elman.passes.slices import find_slices
 from elman.plan.build import program
 from elman.plan.prices import Prices
 from elman.plan.schedule import Division
@@ -52,12 +45,11 @@ from helpers import (
     oracle,
     random_case,
 )
-from kernels import c_kernel, case_of
+from kernels import c_kernel
 from library_sizes import matrix_sizes
 from lowered_machine import lowered_of
 from lowered_verify import verify
 from products import every
-from random_cells import matrix_cells
 
 F32, F64 = torch.float32, torch.float64
 STEPS = 70  # of more than one chunk, which has 64 steps at most
@@ -501,103 +493,11 @@ def test_merged_steps_are_offered_and_refused():
         engine.compile(other, "4-steps/batch")
 
 
-SLICED = [cell for cell in cells.MATRIX if find_slices(pair_of(cell).step) is not None]
-
-
-@cell(input="x[I], W[K, V]", static="g[V], s[K]", state="S[V, K], h[V], n", output="y[V]")
-def upright(x, W, g, s, S, h, n):
-    """Slices of rows, beside an input that is a matrix with slices of columns; a vector, and a
-    number that all slices have."""
-    n = 0.5 * n + total(x)
-    S = rows(g) * S + 0.1 * n * outer(W.T @ s, s)
-    return S @ s + h, S, 0.5 * h + total(S, axis=1), n
-
-
-@cell(input="k[K], v[V]", state="S[K, V]", output="y[V]")
-def counting(k, v, S):
-    """It divides by the number of its columns."""
-    S = 0.5 * S + outer(k, v / v.shape[0])
-    return S.T @ k, S
-
-
-@cell(input="x[K+V]", state="S[K, V]", output="y[V]")
-def side_by_side(x, S):
-    """Keys and values in one array."""
-    k, v = split(x, "K, V")
-    S = 0.5 * S + outer(k, v)
-    return S.T @ k, S
-
-
-def test_which_samples_can_be_cut():
-    names = {cell.name: find_slices(pair_of(cell).step) for cell in (*SLICED, upright, recalling)}
-    assert names["gated_delta_net"] == names["mlstm"] == names["upright"] == "V"
-    assert names["mamba2"] == "P"
-    assert names["recalling"] is None  # weights of that dim
-    wholes = [getattr(elman.cells, name) for name in ("m2rnn", "ltc", "lstmn", "ttt_linear")]
-    for whole in (*wholes, counting, side_by_side):
-        assert find_slices(pair_of(whole).step) is None
-
-
-@pytest.mark.parametrize("chosen", [upright, *every(2, SLICED)])
-def test_slices_of_samples(chosen):
-    """As whole samples: forward, a backward whose tape is kept and another, initial and last
-    states, gradients of inputs that all slices read."""
-    for T, B, count in ((5, 3, 2), (4, 1, 6), (9, 2, 3), (4, 0, 2)):
-        sizes = replace(matrix_sizes(chosen, T, 12), B=B)
-        dim = find_slices(pair_of(chosen).step)
-        more = tuple((name, 12 if name == dim else size) for name, size in sizes.more)
-        first = names_in(chosen.inputs[0].shape)
-        sizes = replace(sizes, I=12 if dim in first else sizes.I, more=more)
-        case = random_case(chosen, sizes, T, F64)
-        case.inputs.update({name: 0.5 * x for name, x in case.inputs.items()})  # no growth
-        job = job_of(case)
-        need("c", job)
-        want = oracle(case)
-        divisions = ["one", "batch"]
-        if job.several is not None and T >= 4:
-            divisions += [f"4-steps/{division}" for division in divisions]
-        for schedule in divisions:
-            kernel = kernel_of(job, "c", f"{count}-slices/{schedule}")
-            assert kernel.describe()["schedule"] == f"{count}-slices/{schedule}"
-            check_kernel(kernel, case, want)
-
-
-@pytest.mark.slow
-@given(
-    drawn=matrix_cells(apart=True),
-    T=st.sampled_from([1, 2, 4, 9, STEPS]),
-    B=st.integers(1, 3),
-    count=st.integers(2, 3),
-    division=st.sampled_from(["one", "batch", "units"]),
-)
-def test_random_cells_in_slices(drawn, T, B, count, division):
-    """Cells nobody has written, whose columns do not depend on each other."""
-    case = case_of(replace(drawn, H=count * drawn.H), T, B, F64)
-    job = job_of(case)
-    need("c", job)
-    assume(job.slices == "V")  # not where S does not change
-    want = oracle(case)
-    for steps in ("", "4-steps/")[: 2 if job.several is not None and T >= 4 else 1]:
-        kernel = kernel_of(job, "c", f"{count}-slices/{steps}{division}")
-        assert_all_same(call(kernel, case), want, F64, T)
-
-
-def test_slices_are_offered_and_refused(monkeypatch):
-    """Where matrices are larger than a near cache, and can be cut."""
-    monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
-    engine = ENGINE
-    large = job_of(random_case(delta, Sizes(T=8, B=3, I=256, H=256), 0, F32))
-    need("c", large)
-    assert engine.schedules(large, 8, 3)[0].startswith("2-slices/4-steps/")
-    assert engine.schedules(large, 3, 3)[0] == "2-slices/batch"
-    small = job_of(random_case(delta, Sizes(T=8, B=3, I=128, H=256), 0, F32))
-    assert not any("slices" in name for name in engine.schedules(small, 8, 3))
-    with pytest.raises(EngineError, match="samples of delta cannot be cut: schedule '3-slices"):
-        engine.compile(small, "3-slices/one")
-    other = job_of(random_case(stabilised, Sizes(T=8, B=3, I=256, H=256), 0, F32))
-    if other.slices is None:
-        with pytest.raises(EngineError, match="samples of stabilised cannot be cut"):
-            engine.compile(other, "2-slices/batch")
+def test_merged_steps_of_no_samples():
+    case = random_case(delta, Sizes(T=4, B=0, I=5, H=7), 0, F64)
+    need("c", job_of(case))
+    kernel = kernel_of(job_of(case), "c", "4-steps/one")
+    check_kernel(kernel, case, oracle(case))
 
 
 def test_lowered_programs_are_verified():

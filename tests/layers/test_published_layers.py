@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
 import pytest
@@ -219,20 +220,19 @@ def test_a_stream_gives_what_one_call_gives(name):
         torch.testing.assert_close(one, two)
 
 
-@pytest.mark.parametrize("name", ["GatedDeltaNet", "MLSTM"])
-def test_norms_of_large_matrices_follow_the_cell(name, monkeypatch):
-    """Columns run by themselves there."""
-    whole, x = made(name), torch.randn(T, B, SIZE, dtype=F64)
-    monkeypatch.setattr(layers.parts, "MOST_ELEMENTS", 1)
-    cut = made(name)
-    assert cut.cell.cell.name != whole.cell.cell.name
-    assert [*cut.state_dict()] == [*whole.state_dict()]
+@pytest.mark.parametrize("name", ["GatedDeltaNet", "GatedLinearAttention", "MLSTM"])
+def test_norms_follow_the_cell_on_other_devices(name, monkeypatch):
+    """Programs of a GPU divide the columns of a matrix."""
+    layer, x = made(name), torch.randn(T, B, SIZE, dtype=F64)
     grads = []
-    for layer in (whole, cut):
+    for inside in (True, False):
+        module = importlib.import_module(type(layer).__module__)
+        monkeypatch.setattr(module, "takes_norms", lambda _, inside=inside: inside)
         out = layer(x)[0]
-        leaves = [*layer.parameters()]
-        grads.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+        grads.append([out, *torch.autograd.grad(out.square().sum(), [*layer.parameters()])])
     torch.testing.assert_close(*grads)
+    assert layer.cell.cell.static
+    assert not layer.plain.cell.static
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])

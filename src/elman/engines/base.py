@@ -36,7 +36,6 @@ class Job:
         heads: number of copies of ``single`` side by side; 1 without heads.
         single: the job of one head, with the sizes of its part.
         several: the job of several steps merged into one, where they can be.
-        slices: the dim by which the matrices of a sample can be cut into samples of their own.
     """
 
     name: str
@@ -46,7 +45,6 @@ class Job:
     heads: int = 1
     single: Job | None = None
     several: Job | None = None
-    slices: str | None = None
 
 
 class Kernel(ABC):

@@ -22,7 +22,6 @@ class Call(NamedTuple):
         packed: how sequences of several lengths lie; None where all have T steps.
         stacked: whether the states are those of a stack of layers, [layers, B, n]. Only kernels
             with a backward of their own are given such; of more than one layer only prepared ones.
-        samples: B, where some inputs have fewer rows (``Spec.whole``); 0: as many as the first.
     """
 
     inputs: tuple[Tensor, ...]
@@ -30,7 +29,6 @@ class Call(NamedTuple):
     weights: tuple[Tensor, ...]
     packed: Packed | None = None
     stacked: bool = False
-    samples: int = 0
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -52,7 +50,6 @@ class Call(NamedTuple):
         if self.packed is not None:
             return self.packed.steps, self.packed.batch, self.packed.rows
         steps, batch = self.inputs[0].shape[:2]
-        batch = self.samples or batch
         return steps, batch, steps * batch
 
 

@@ -113,13 +113,6 @@ def matrix_axes(value: _Shaped) -> tuple[Axis, Axis]:
     return block
 
 
-def sample_axes(value: _Shaped) -> tuple[GateBlock, ...]:
-    """The dims of a matrix per sample, or the gate blocks of a vector; none of a scalar."""
-    if is_matrix(value):
-        return matrix_axes(value)
-    return value.shape[0] if value.shape else ()
-
-
 def names_in(shape: Shape) -> set[str]:
     """The named dims that occur in a shape."""
     blocks = [gate_block for dim in shape for gate_block in dim]

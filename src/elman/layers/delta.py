@@ -21,9 +21,9 @@ from elman.layers.parts import (
     check_sizes,
     divide_by_rms,
     draw_time_steps,
-    is_sliced,
     part_size,
     split_heads,
+    takes_norms,
 )
 from elman.ops import silu
 
@@ -69,10 +69,10 @@ class _DeltaLayer(Layer):
         V = part_size("the values' size", value_size, num_heads)
         pasts = [(conv_size - 1, num_heads * size) for size in (K, K, V)]
         plain, gated = self._cells
-        self._normed = use_gate and not is_sliced(K, V)  # in the cell
-        options = {"eps": norm_eps} if self._normed else {"norm": True}
-        cell = (gated if self._normed else plain).with_options(scale=K**-0.5, **options)
-        super().__init__(hidden_size, num_heads, cell, K, V, pasts, engine)
+        plain = plain.with_options(scale=K**-0.5, norm=True)
+        gated = gated.with_options(scale=K**-0.5, eps=norm_eps)
+        cells = (gated, plain) if use_gate else (plain, None)
+        super().__init__(hidden_size, num_heads, cells[0], K, V, pasts, engine, cells[1])
         self.allow_neg_eigval = allow_neg_eigval
         for name, size in (("q", K), ("k", K), ("v", V)):
             channels = num_heads * size
@@ -109,11 +109,11 @@ class _DeltaLayer(Layer):
             past.append(later)
         inputs += self._gates(x)
         gate = None if self.g_proj is None else split_heads(self.g_proj(x), self.heads)
-        if self._normed and gate is not None:
+        if gate is not None and takes_norms(x):
             gain = self.o_norm.weight.expand(self.heads, -1)
             y, S = self._run_cell([*inputs, gate], inside, [gain])
         else:
-            y, S = self._run_cell(inputs, inside)
+            y, S = self._run_cell(inputs, inside, cell=self.plain)
             y = self.o_norm(y) if gate is None else self.o_norm(y) * F.silu(gate)
         return self.o_proj(y.flatten(2)), (*past, *S)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman import cells
 from elman.frontend.cell import cell
@@ -16,8 +17,17 @@ from elman.layers.parts import (
     divide_by_rms,
     part_size,
     split_heads,
+    takes_norms,
 )
 from elman.ops import exp, silu, softplus
+
+
+@cell(input="q[K], k[K], v[V], a[K]", state="S[K, V]", output="y[V]")
+def low_rank_gla(
+    q: Any, k: Any, v: Any, a: Any, S: Any, *, scale: float = 1.0, normalizer: float = 16.0
+) -> Any:
+    """Decays are sigmoids of ``a`` to the power 1 / ``normalizer``."""
+    return cells.gla(scale * q, k, v, exp(softplus(-a) / -normalizer), S)
 
 
 @cell(input="q[K], k[K], v[V], a[K], z[V]", static="gain[V]", state="S[K, V]", output="y[V]")
@@ -25,8 +35,8 @@ def gla_layer(
     q: Any, k: Any, v: Any, a: Any, z: Any, gain: Any, S: Any,
     *, scale: float = 1.0, normalizer: float = 16.0, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
-    """Decays are sigmoids of ``a`` to the power 1 / ``normalizer``; norm and gate follow."""
-    y, S = cells.gla(scale * q, k, v, exp(softplus(-a) / -normalizer), S)
+    """Norm and gate follow."""
+    y, S = low_rank_gla(q, k, v, a, S, scale=scale, normalizer=normalizer)
     return divide_by_rms(y, gain, eps) * silu(z), S
 
 
@@ -71,9 +81,10 @@ class GatedLinearAttention(Layer):
         check_sizes(num_heads=num_heads, gate_low_rank_dim=gate_low_rank_dim)
         K = part_size("the keys' size", hidden_size * expand_k, num_heads)
         V = part_size("the values' size", hidden_size * expand_v, num_heads)
-        options = {"scale": K**-0.5, "normalizer": gate_logit_normalizer, "eps": norm_eps}
-        cell = gla_layer.with_options(**options)
-        super().__init__(hidden_size, num_heads, cell, K, V, (), engine)
+        options = {"scale": K**-0.5, "normalizer": gate_logit_normalizer}
+        cell = gla_layer.with_options(**options, eps=norm_eps)
+        plain = low_rank_gla.with_options(**options)
+        super().__init__(hidden_size, num_heads, cell, K, V, (), engine, plain)
         keys, values = num_heads * K, num_heads * V
         self.q_proj = nn.Linear(hidden_size, keys, bias=False)
         self.k_proj = nn.Linear(hidden_size, keys, bias=False)
@@ -98,6 +109,11 @@ class GatedLinearAttention(Layer):
         _, inside = self._split_state(x, state)
         projections = (self.q_proj, self.k_proj, self.v_proj, self.gk_proj, self.g_proj)
         inputs = [split_heads(project(x), self.heads) for project in projections]
-        gain = self.g_norm_swish_gate.weight.expand(self.heads, -1)
-        y, last = self._run_cell(inputs, inside, [gain])
+        norm = self.g_norm_swish_gate
+        if takes_norms(x):
+            y, last = self._run_cell(inputs, inside, [norm.weight.expand(self.heads, -1)])
+        else:
+            *inputs, gate = inputs
+            y, last = self._run_cell(inputs, inside, cell=self.plain)
+            y = norm(y) * F.silu(gate)
         return self.o_proj(y.flatten(2)), last

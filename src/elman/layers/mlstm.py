@@ -15,10 +15,10 @@ from elman.layers.parts import (
     State,
     check_sizes,
     head_norm,
-    is_sliced,
     part_size,
     split_heads,
     standardise,
+    takes_norms,
 )
 from elman.ops import sigmoid, tanh
 
@@ -88,12 +88,9 @@ class MLSTM(Layer):
         check_sizes(num_heads=num_heads)
         K = part_size("the keys' size", hidden_size * qk_dim_factor, num_heads)
         V = part_size("the values' size", hidden_size * v_dim_factor, num_heads)
-        self._normed = not is_sliced(K, V)  # in the cell
-        if self._normed:
-            cell = mlstm_layer.with_options(cap=gate_soft_cap, eps=norm_eps)
-        else:
-            cell = capped_mlstm.with_options(cap=gate_soft_cap)
-        super().__init__(hidden_size, num_heads, cell, K, V, (), engine)
+        cell = mlstm_layer.with_options(cap=gate_soft_cap, eps=norm_eps)
+        plain = capped_mlstm.with_options(cap=gate_soft_cap)
+        super().__init__(hidden_size, num_heads, cell, K, V, (), engine, plain)
         self.q = nn.Linear(hidden_size, num_heads * K, bias=False)
         self.k = nn.Linear(hidden_size, num_heads * K, bias=False)
         self.v = nn.Linear(hidden_size, num_heads * V, bias=False)
@@ -125,10 +122,10 @@ class MLSTM(Layer):
         )
         gates = self.igate_preact(x), self.fgate_preact(x)
         gain = self.multihead_norm.weight.view(self.heads, -1)
-        if self._normed:
+        if takes_norms(x):
             y, last = self._run_cell((q, k, v, *gates, o), inside, [gain])
         else:
-            y, last = self._run_cell((q, k, v, *gates), inside)
+            y, last = self._run_cell((q, k, v, *gates), inside, cell=self.plain)
             y = F.layer_norm(y, y.shape[-1:], eps=self.multihead_norm.eps)
             y = (y * gain * torch.sigmoid(o)).to(o.dtype)
         return self.out_proj(y.flatten(2)), last

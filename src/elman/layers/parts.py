@@ -22,7 +22,6 @@ from elman.nn import Recurrent
 from elman.ops import mean, shift, silu, sqrt, sum
 
 State = tuple[Tensor, ...]
-MOST_ELEMENTS = 1 << 15  # of a matrix that is run as a whole (engines/c/slices)
 
 
 @cell(input="x[C]", static="w[C], past_w[M, C], bias[C]", state="past[M, C]", output="y[C]")
@@ -58,6 +57,8 @@ class Layer(nn.Module):
         rows, columns: sizes of the cell's first input, and of the last axis of its first state.
         pasts: numbers of steps and channels of what is kept of earlier inputs.
         engine: as of ``Recurrent``.
+        plain: the cell without the norm and gate behind it, for devices other than a CPU: programs
+            of a GPU divide a matrix's columns, which a norm over them would not allow.
 
     Raises:
         InputError: ``hidden_size`` is no positive integer.
@@ -72,11 +73,13 @@ class Layer(nn.Module):
         columns: int,
         pasts: Sequence[tuple[int, int]],
         engine: str,
+        plain: Cell | None = None,
     ) -> None:
         super().__init__()
         check_sizes(hidden_size=hidden_size)
         self.hidden_size, self.heads, self._pasts = hidden_size, heads, (*pasts,)
         self.cell = Recurrent(cell, rows, columns, engine=engine)
+        self.plain = plain and Recurrent(plain, rows, columns, engine=engine)
 
     def state_shapes(self, batch: int) -> list[list[int]]:
         """Shapes of the tensors of a state: pasts, then what the cell's states are."""
@@ -98,7 +101,11 @@ class Layer(nn.Module):
         return list(state[:count]), state[count:]
 
     def _run_cell(
-        self, inputs: Sequence[Tensor], state: State | None, static: Sequence[Tensor] = ()
+        self,
+        inputs: Sequence[Tensor],
+        state: State | None,
+        static: Sequence[Tensor] = (),
+        cell: Recurrent | None = None,
     ) -> tuple[Tensor, State]:
         """Run all steps, in float32 at least: states of half precision lose what is small.
 
@@ -106,6 +113,7 @@ class Layer(nn.Module):
             inputs [T, B, heads, ·], or [T, B, heads] of scalars: the cell's.
             state [1, B, heads, ..]: those of the cell; zeros if None.
             static [heads, ..]: the cell's static inputs, the same for every sample.
+            cell: what runs; None: the layer's cell.
 
         Returns:
             out [T, B, heads, ·], of the dtype of the inputs and static inputs, and the states after
@@ -115,8 +123,13 @@ class Layer(nn.Module):
         folded = tuple(x.flatten(1, 2) for x in inputs)
         begin = None if state is None else tuple(part.flatten(1, 2) for part in state)
         fixed = tuple(value.expand(B, *value.shape).flatten(0, 1) for value in static)
-        out, last = run_in_single(self.cell, folded, begin, fixed)
+        out, last = run_in_single(cell or self.cell, folded, begin, fixed)
         return out.unflatten(1, (B, heads)), tuple(end.unflatten(1, (B, heads)) for end in last)
+
+
+def takes_norms(x: Tensor) -> bool:
+    """Whether norms and gates are computed by the cell before them: on a CPU."""
+    return x.device.type == "cpu"
 
 
 def is_worth_a_loop(x: Tensor) -> bool:
@@ -275,12 +288,6 @@ def draw_time_steps(count: int) -> Tensor:
     """The inverse softplus of time steps drawn from 0.001 to 0.1, evenly in their logarithm."""
     low, high = math.log(1e-3), math.log(1e-1)
     return inverse_softplus(torch.exp(torch.rand(count) * (high - low) + low))
-
-
-def is_sliced(rows: int, columns: int) -> bool:
-    """Whether a matrix is so large that columns of it run by themselves, which a norm over them in
-    its cell would not allow."""
-    return rows * columns > MOST_ELEMENTS
 
 
 def part_size(name: str, size: float, parts: int, kind: str = "heads") -> int:

@@ -28,8 +28,6 @@ class Layout(Columns):
         conflicting_row: rows that are multiples of so many elements are made longer; 0: none.
 
     Attributes:
-        steps, slices: of the program's spec.
-        whole: indices of the inputs of which slices of a sample have one row together.
         joins_sums: whether slots whose rows are summed lie in the order of the weights that these
             are gradients of, so that one product takes several of them.
         sums_in_place: whether cotangents may be summed where they lie.
@@ -48,10 +46,8 @@ class Layout(Columns):
     def __init__(self, program: Program, lanes: int, conflicting_row: int) -> None:
         super().__init__(program)
         self.lanes, self._conflicting_row = lanes, conflicting_row
-        self.steps, self.slices = program.spec.steps, program.spec.slices
+        self.steps = program.spec.steps
         step = program.pair.step
-        names = dict.fromkeys(leaf.data[0] for leaf in step.inputs)
-        self.whole = frozenset(k for k, name in enumerate(names) if name in program.spec.whole)
         self.gate_blocks = _gate_blocks(program)
         self._first_sums = _first_sums(program) if self.joins_sums else {}
         self.summed = [

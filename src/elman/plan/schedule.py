@@ -123,39 +123,31 @@ class Schedule:
         division: of every call; None: as forecast.
         blocks: compiled into the text of its kernels.
         steps: that are merged into one.
-        slices: into which each sample is cut.
     """
 
     division: Division | None = None
     blocks: Blocks = USUAL_BLOCKS
     steps: int = 1
-    slices: int = 1
 
     @property
     def name(self) -> str:
-        """``units/384``; ``8-slices/4-steps/batch``; ``units/k-128`` with other blocks than
-        usual."""
-        slices = f"{self.slices}-slices/" if self.slices > 1 else ""
+        """``units/384``; ``4-steps/batch``; ``units/k-128`` with other blocks than usual."""
         steps = f"{self.steps}-steps/" if self.steps > 1 else ""
-        return f"{slices}{steps}{self.division.name if self.division else ''}{self.blocks.name}"
+        return f"{steps}{self.division.name if self.division else ''}{self.blocks.name}"
 
     @staticmethod
     def parse(name: str) -> Schedule:
         """The schedule of a name. Raises EngineError for a text that is none."""
         options = "|".join(field.name for field in fields(Blocks))
-        number = r"0*([1-9]\d*)"
-        parts = rf"(?:{number}-slices/)?(?:{number}-steps/)?(\w+)(?:/{number})?"
-        form = re.fullmatch(rf"{parts}((?:/(?:{options})-0*[1-9]\d*)*)", name)
+        parts = rf"(?:([2-9])-steps/)?(\w+)(?:/0*([1-9]\d*))?((?:/(?:{options})-0*[1-9]\d*)*)"
+        form = re.fullmatch(parts, name)
         for split in SPLITS:
-            if form is not None and form[3] == split:
-                chosen = [option.split("-") for option in form[5].split("/")[1:]]
+            if form is not None and form[2] == split:
+                chosen = [option.split("-") for option in form[4].split("/")[1:]]
                 blocks = Blocks(**{option: int(value) for option, value in chosen})
-                slices, steps, rows = (
-                    int(form[k] or default) for k, default in zip((1, 2, 4), (1, 1, 0))
-                )
-                return Schedule(Division(split, rows), blocks, steps, slices)
+                return Schedule(Division(split, int(form[3] or 0)), blocks, int(form[1] or 1))
         raise EngineError(
             f"no schedule {name!r}; there are {', '.join(SPLITS)}, each with the rows of a chunk"
-            " behind it if need be, units/384, or with steps that are merged, 4-steps/batch, or of"
-            " slices of samples, 8-slices/batch, or with other blocks than usual, units/k-128"
+            " behind it if need be, units/384, or with steps that are merged, 4-steps/batch, or"
+            " with other blocks than usual, units/k-128"
         )

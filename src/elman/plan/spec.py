@@ -149,9 +149,6 @@ class Spec:
         precision: of products: ``"ieee"``, or ``"bf16"``, whose operands are rounded to bfloat16.
         steps: that are merged into one (``passes/merge``): outputs, and the gradients of inputs,
             lie in memory step by step.
-        slices: neighbouring samples that are slices of one (``passes/slices``).
-        whole: names of the inputs of which all slices of a sample read one row, and whose gradient
-            is the sum of theirs.
     """
 
     dims: tuple[tuple[str, int], ...]
@@ -162,8 +159,6 @@ class Spec:
     options: PlanOptions = USUAL
     precision: str = "ieee"
     steps: int = 1
-    slices: int = 1
-    whole: frozenset[str] = frozenset()
 
     @property
     def sizes(self) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ from elman.engines.c.printer import PhasePrinter, ProductStyle
 from elman.engines.c.products import Panels, pack_code, plan_panels, tiles_of
 from elman.engines.c.rounding import RoundedMemory
 from elman.engines.c.row_prefetches import RowPrefetches, distant_columns, plan_prefetches
-from elman.engines.c.spelling import Local, accesses, in_groups, in_lines
+from elman.engines.c.spelling import accesses, in_groups, in_lines
 from elman.engines.c.sums import SumPrinter
 from elman.lowered.layout import Layout
 from elman.lowered.types import Direction, Phase, Product, Space
@@ -79,21 +79,14 @@ class DirectionPrinter:
         ]
         self.summed = clock.mark("weight gradients") if name == "backward" else []
 
-    def _local(self) -> Local:
+    def _local(self) -> dict[Space, str]:
         """Offsets in a worker's memory of a step's scratch and a chunk's rows, if it runs all
-        phases of one sample before those of the next: they stay in its near cache. So do gradients
-        of inputs that other slices of the sample have, too."""
+        phases of one sample before those of the next: they stay in its near cache."""
         if not self.direction.sample_by_sample:
-            assert not self.layout.whole, "gradients of inputs are added sample by sample"
             return {}
         scratch = in_lines(max(phase.scalars for phase in self.direction.all_phases))
         chunk = scratch + in_lines(max(phase.scratch_row for phase in self.direction.all_phases))
-        places = {(Space.SCRATCH, 0): str(scratch), (Space.CHUNK, 0): str(chunk)}
-        row = self.direction.chunk_row
-        for array, width in self.matrices.added.items():
-            places[Space.D_INPUT, array] = f"{chunk} + c->chunk * {row}"
-            row += width
-        return places
+        return {Space.SCRATCH: str(scratch), Space.CHUNK: str(chunk)}
 
     def _plan_prefetches(self) -> dict[int, RowPrefetches]:
         """Prefetches of the parts over matrices, by identity of a part; none unless all phases run
@@ -102,8 +95,7 @@ class DirectionPrinter:
         if not direction.sample_by_sample:
             return {}
         parts = [p for phase in direction.loops for s in phase.segments for p in s.parts if p.axes]
-        columns = distant_columns(direction, self.layout.whole)
-        return plan_prefetches(columns, parts, self.layout.line)
+        return plan_prefetches(distant_columns(direction), parts, self.layout.line)
 
     def tiles(self) -> set[str]:
         """Names of the tiles that are called."""
@@ -133,8 +125,7 @@ class DirectionPrinter:
         scalars = f"rows * {max(phase.scalars for phase in direction.all_phases)}"
         if local := self._local():
             scratch = batched = 0
-            row = direction.chunk_row + sum(self.matrices.added.values())
-            chunk_rows, scalars = "0", f"{local[Space.CHUNK, 0]} + c->chunk * {row}"
+            chunk_rows, scalars = "0", f"{local[Space.CHUNK]} + n * {direction.chunk_row}"
         regions = [
             ("vec", str(direction.vectors)),
             ("mat", str(direction.matrices)),
@@ -379,7 +370,7 @@ class DirectionPrinter:
         before, steps, after = (self._calls_of(phase, rows) for phase in self.direction.phases)
         if not self.direction.sample_by_sample:
             before = after = []
-        return self.matrices.loops(loop, again, steps, before, after, self._local())
+        return self.matrices.loops(loop, again, steps, before, after)
 
     def _summed(self) -> list[str]:
         """The sums for the weights' gradients over the rows of a chunk."""

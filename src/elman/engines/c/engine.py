@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -15,7 +14,6 @@ from elman.engines.c.build import find_compiler
 from elman.engines.c.isa import lacks_pairs
 from elman.engines.c.kernel import DTYPES, CKernel
 from elman.engines.c.merged import MergedSteps
-from elman.engines.c.slices import SampleSlices, slice_count, sliced_job
 from elman.engines.c.threads import oversubscription, threads
 from elman.engines.c.together import side_by_side
 from elman.engines.call import Call
@@ -44,7 +42,6 @@ class CEngine(Engine):
 
     def __init__(self) -> None:
         self._programs: WeakKeyDictionary[Job, Program] = WeakKeyDictionary()
-        self._slices: WeakKeyDictionary[Job, dict[int, Job]] = WeakKeyDictionary()
         self._kernels: WeakKeyDictionary[Job, dict[Blocks, CKernel]] = WeakKeyDictionary()
 
     def supports(self, job: Job) -> str | None:
@@ -89,8 +86,6 @@ class CEngine(Engine):
         plain = ranked(self._program(job), batch, _threads(job))
         group = job.several.spec.steps if job.several is not None else steps + 1
         best = [Schedule(plain[0], steps=group)] if group <= steps else []
-        if (slices := slice_count(job)) > 1:
-            best.insert(0, Schedule(plain[0], steps=group if best else 1, slices=slices))
         return tuple(schedule.name for schedule in (*best, *plain))
 
     def together(
@@ -120,30 +115,12 @@ class CEngine(Engine):
         have the same blocks."""
         self.check(job)
         chosen = Schedule.parse(schedule) if schedule else Schedule()
-        if chosen.slices == 1:
-            return self._scheduled(job, chosen)
-        size = job.spec.sizes.get(job.slices or "", 0)
-        if not size or size % chosen.slices:
-            raise EngineError(f"samples of {job.name} cannot be cut: schedule {schedule!r}")
-        slices = self._scheduled(self._sliced(job, chosen.slices), chosen)
-        whole = self._scheduled(job, replace(chosen, steps=1))
-        return SampleSlices(whole, slices, job, chosen.slices)
-
-    def _sliced(self, job: Job, count: int) -> Job:
-        """The job of slices; the same each time, so that its kernels are compiled once."""
-        jobs = self._slices.setdefault(job, {})
-        if count not in jobs:
-            jobs[count] = sliced_job(job, count)
-        return jobs[count]
-
-    def _scheduled(self, job: Job, chosen: Schedule) -> Kernel:
-        """The kernel of a schedule, but for slices."""
         kernel = self._kernel(job, chosen.blocks).scheduled(chosen.division)
         if chosen.steps == 1:
             return kernel
         several = job.several
         if several is None or several.spec.steps != chosen.steps:
-            raise EngineError(f"steps of {job.name} cannot be merged: schedule {chosen.name!r}")
+            raise EngineError(f"steps of {job.name} cannot be merged: schedule {schedule!r}")
         grouped = self._kernel(several, chosen.blocks).scheduled(chosen.division)
         return MergedSteps(kernel, grouped, chosen.steps)
 

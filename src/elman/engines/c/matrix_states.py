@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from elman.engines.c.spelling import (
     MATRIX_ROWS,
-    Local,
-    accesses,
     matrix_address,
     matrix_pointer,
     pointers_size,
@@ -26,7 +24,6 @@ class MatrixStates:
     Attributes:
         by_sample: whether a part of the direction is over a matrix, so that steps run sample by
             sample.
-        added: widths of the gradients of inputs that slices of a sample have together, by array.
     """
 
     def __init__(self, layout: Layout, direction: Direction) -> None:
@@ -35,17 +32,6 @@ class MatrixStates:
         self._forward = direction.name == "forward"
         self._space = Space.LOCAL if direction.replay is None else Space.REPLAYED
         self.by_sample = any(part.axes for part in direction.parts)
-        written = {
-            access.region
-            for phase in direction.all_phases
-            for segment in phase.segments
-            for access in accesses(segment)
-        }
-        self.added = {
-            region.array: region.row
-            for region in sorted(written, key=lambda region: region.array)
-            if region.space is Space.D_INPUT and region.array in layout.whole
-        }
 
     def elements(self) -> str:
         """C text that adds the elements of a worker's matrices, which lie before its scalars."""
@@ -67,16 +53,14 @@ class MatrixStates:
         steps: Sequence[str],
         before: Sequence[str],
         after: Sequence[str],
-        local: Local,
     ) -> list[str]:
-        """The loops over samples and steps. Slices of one sample are one worker's.
+        """The loops over samples and steps.
 
         Args:
             loop: the head of the loop over steps, in the direction's order.
             again: calls of a step of the replay; empty without one.
             steps: calls of a step.
             before, after: of the other phases, if they run sample by sample.
-            local: where gradients of inputs lie that slices have together.
         """
         forwards = "for (long t = t0; t < t0 + n; t++)"
         lines = _of_active(forwards, before)
@@ -90,34 +74,16 @@ class MatrixStates:
             lines += self._ends()
             steps = [*self._pointers(), *steps]
         lines += [*_of_active(loop, steps), *_of_active(forwards, after)]
-        lines += _of_active(forwards, self._add(local))
-        slices = self._layout.slices
-        whole = f" / {slices} * {slices}" if slices > 1 else ""
         return [
             "int lead = 1;",
             "long s = c->split ? w->id : 0, shares = c->split ? c->shares : 1;",
             "if (c->split || !w->id) for (; s < shares; s += w->workers)",
-            f"    for (long b0 = cut(c, s, shares){whole}, end = cut(c, s + 1, shares){whole};"
-            " b0 < end; b0++) {",
+            "    for (long b0 = cut(c, s, shares); b0 < cut(c, s + 1, shares); b0++) {",
             "        const long e = b0 + 1;",
-            "        UNUSED const int more = e < end;",
+            "        UNUSED const int more = e < cut(c, s + 1, shares);",
             *("        " + line for line in lines),
             "    }",
         ]
-
-    def _add(self, local: Local) -> list[str]:
-        """C lines that add a slice's gradients of a step's inputs to those of the slices before."""
-        slices, lines = self._layout.slices, list[str]()
-        for array, width in self.added.items():
-            row = f"c->din[{array}] + (t * (c->B / {slices}) * {self._layout.steps}"
-            lines += [
-                f"T *d{array} = {row} + b0 / {slices}) * {width};",
-                f"const T *p{array} = sc + {local[Space.D_INPUT, array]} + (t - t0) * {width};",
-                f"if (b0 % {slices}) for (long u = 0; u < {width}; u++)"
-                f" d{array}[u] += p{array}[u];",
-                f"else memcpy(d{array}, p{array}, sizeof(T) * {width});",
-            ]
-        return lines
 
     def _checkpoint(self, array: int, chunk: str) -> str:
         """C text of the address at which a sample's matrix before a chunk is saved."""

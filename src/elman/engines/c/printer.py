@@ -12,7 +12,7 @@ from elman.engines.c.matrix_loops import MatrixLoops
 from elman.engines.c.products import Panels, direct_code, product_code
 from elman.engines.c.rounding import RoundedOperands
 from elman.engines.c.row_prefetches import RowPrefetches
-from elman.engines.c.spelling import WITHOUT_BASE, Local, accesses, in_groups
+from elman.engines.c.spelling import WITHOUT_BASE, accesses, in_groups
 from elman.lowered.layout import Layout
 from elman.lowered.types import (
     Acc,
@@ -24,6 +24,7 @@ from elman.lowered.types import (
     Product,
     Ref,
     Segment,
+    Space,
     Store,
 )
 from elman.plan.schedule import Blocks
@@ -91,7 +92,7 @@ class PhasePrinter(MatrixLoops):
         clock: Clock,
         label: str,
         accumulators: int,
-        local: Local,
+        local: Mapping[Space, str],
         ahead: Mapping[int, RowPrefetches],
     ) -> None:
         super().__init__(layout, local)

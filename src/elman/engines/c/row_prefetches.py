@@ -8,7 +8,7 @@ last sample of a worker nothing is prefetched: lines that another one writes wou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -16,7 +16,6 @@ from elman.engines.c.spelling import accesses
 from elman.lowered.types import Access, Direction, Part, Space
 
 _DISTANT = (Space.INPUT, Space.OUTPUT, Space.D_OUTPUT, Space.D_INPUT, Space.TAPE)
-_OF_INPUTS = (Space.INPUT, Space.D_INPUT)
 LINES = 4  # (cache lines) that are prefetched from one address on
 
 
@@ -35,16 +34,15 @@ class RowPrefetches:
     every: int
 
 
-def distant_columns(direction: Direction, whole: Collection[int]) -> list[Access]:
+def distant_columns(direction: Direction) -> list[Access]:
     """The vectors in distant memory that the steps of a sample read or write. Matrices are left
-    out: their rows lie side by side; and the ``whole`` inputs, which the sample before has read."""
+    out: their rows lie side by side."""
     segments = [segment for phase in direction.all_phases for segment in phase.segments]
     sizes = {part.axes[0] * part.axes[1] for part in direction.parts if part.axes}
     return [
         access
         for access in dict.fromkeys(a for segment in segments for a in accesses(segment))
         if access.region.space in _DISTANT and not access.scalar and access.units not in sizes
-        if access.region.space not in _OF_INPUTS or access.region.array not in whole
     ]
 
 

@@ -30,7 +30,6 @@ from elman.lowered.types import (
     Prefetch,
     Reduce,
     Ref,
-    Region,
     Segment,
     Space,
     Statement,
@@ -42,8 +41,6 @@ from elman.lowered.types import (
 # memory that is addressed from the call's context, not from a base of the segment
 _OF_CALL = {Space.VECTOR: "c->vec", Space.MATRIX: "c->mat"}
 _OF_WEIGHTS = {Space.WEIGHT: "c->w", Space.D_WEIGHT: "c->dw"}
-# C text of how far behind a worker's scalars an array of a space lies
-Local = Mapping[tuple[Space, int], str]
 # memory that needs no base: of the call, or of each worker
 WITHOUT_BASE = (*_OF_CALL, *_OF_WEIGHTS, Space.SCALAR)
 
@@ -120,30 +117,27 @@ class Spelling:
 
     Args:
         layout: of the program.
-        local: which memory each worker has for the sample it is at, behind its scalars.
+        local: which memory each worker has for the sample it is at, behind its scalars: C text of
+            the distance.
     """
 
-    def __init__(self, layout: Layout, local: Local = MappingProxyType({})) -> None:
-        self.layout, self._local = layout, local
-
-    def local(self, region: Region) -> str | None:
-        """C text of how far behind the worker's scalars a region lies; None: elsewhere."""
-        return self._local.get((region.space, region.array))
+    def __init__(self, layout: Layout, local: Mapping[Space, str] = MappingProxyType({})) -> None:
+        self.layout, self.local = layout, local
 
     def base(self, access: Access) -> tuple[str, str]:
         """Name and text of the pointer that a segment declares for an access."""
         space = access.region.space
         if space is Space.SUMMED:
             return "cs", f"c->carry + 2 * c->B * {self.layout.carry_row}"
-        if space is Space.D_INPUT and self.layout.steps > 1 and self.local(access.region) is None:
+        if space is Space.D_INPUT and self.layout.steps > 1:
             name, text = base_of(access)
             return name, f"{text} * {self.layout.steps}"
         if space in (Space.LOCAL, Space.REPLAYED):
             return self._matrix_base(access)
         name, text = base_of(access)
-        if (distance := self.local(access.region)) is not None:
-            step = f" + (t - t0) * {access.region.row}" if space is not Space.SCRATCH else ""
-            text = f"sc + {distance}{step}"
+        if space in self.local:
+            step = f" + (t - t0) * {access.region.row}" if space is Space.CHUNK else ""
+            text = f"sc + {self.local[space]}{step}"
         return name, text
 
     def _matrix_base(self, access: Access) -> tuple[str, str]:
@@ -167,10 +161,8 @@ class Spelling:
     def index(self, access: Access, row: str) -> str:
         """C text of where a column begins in a row (elements behind the base)."""
         region = access.region
-        if self.local(region) is not None:
+        if region.space in self.local:
             row = f"({row} - r0)"
-        elif region.space is Space.INPUT and region.array in self.layout.whole:
-            row = f"({row}) / {self.layout.slices}"
         elif region.space is Space.SCRATCH and region.batched:
             row = f"({row} - done)"
         steps, place = self.layout.steps, ""
