@@ -97,8 +97,10 @@ def _values(value: Value) -> Iterator[Value]:
         yield from _values(arg)
 
 
-def _of(statement: Statement) -> Iterator[Value]:
-    return _values(statement.value) if isinstance(statement, Let | Store) else iter(())
+def values_of(statement: Statement) -> Iterator[Value]:
+    """The value that a statement computes, and all below it."""
+    computes = isinstance(statement, Let | Store | Accumulate)
+    return _values(statement.value) if computes else iter(())
 
 
 def _components(body: Sequence[Statement]) -> list[list[int]]:
@@ -113,7 +115,7 @@ def _components(body: Sequence[Statement]) -> list[list[int]]:
 
     loaded: dict[Access, int] = {}
     for place, statement in enumerate(body):
-        for value in _of(statement):
+        for value in values_of(statement):
             if isinstance(value, Ref):
                 roots[root(place)] = root(lets[value.index])
             elif isinstance(value, Load):
@@ -153,7 +155,7 @@ class _Copy:
 
     def __init__(self, part: Part, body: Sequence[Statement]) -> None:
         self._part, self._body, self.length = part, body, len(body)
-        accs = (v for statement in body for v in _of(statement) if isinstance(v, Acc))
+        accs = (v for statement in body for v in values_of(statement) if isinstance(v, Acc))
         self.accs: list[Key] = [*dict.fromkeys((acc.product, acc.index) for acc in accs)]
         self._products = [*dict.fromkeys(product for product, _ in self.accs)]
 
@@ -182,8 +184,8 @@ class _Copy:
 
     def loads(self) -> set[tuple[Any, int]]:
         """Memory that it reads."""
-        columns = [v.access for s in self._body for v in _of(s) if isinstance(v, Load)]
-        columns += [v.column for s in self._body for v in _of(s) if isinstance(v, Across)]
+        columns = [v.access for s in self._body for v in values_of(s) if isinstance(v, Load)]
+        columns += [v.column for s in self._body for v in values_of(s) if isinstance(v, Across)]
         columns += [a for number in self._products for a in self._part.products[number].operands]
         return {(a.region, a.offset) for a in columns}
 

@@ -2,84 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
-from elman.lowered.groups import take_statements
-from elman.lowered.types import (
-    Accumulate,
-    Affine,
-    Let,
-    Multiply,
-    Op,
-    Part,
-    Ref,
-    Statement,
-    Store,
-    Value,
-)
+from elman.lowered.groups import take_statements, values_of
+from elman.lowered.types import Accumulate, Affine, Let, Op, Part, Ref, Statement, Store
 
 MOST_COLUMN_SUMS = 2  # of a loop that takes four rows at once: they are in memory
 
 
 def split_loop(part: Part, most: int) -> list[Part]:
-    """Loops that do together what the one of a part over a matrix does: sums of rows first, at
-    most so many in each, then the others.
+    """Split the loop of a part over a matrix: sums of rows come first, the rest in a last loop.
 
     A loop without sums of columns can take several rows at once, which share what it loads for a
-    column. It is split only where no loop computes again what another one does; values in memory
-    are loaded again.
+    column. No loop computes again what another one does, or the part stays whole; values in memory
+    are loaded again. Products of two matrices follow all loops, and are left out.
+
+    Args:
+        most: sums of rows in a loop.
     """
-    places = [
-        place
-        for place, statement in enumerate(part.body)
-        if not isinstance(statement, Let | Multiply)
-    ]
-    row_sums = [place for place in places if _is_row_sum(part.body[place])]
+    body = part.body
+    places = [place for place, s in enumerate(body) if isinstance(s, Store | Accumulate)]
+    row_sums = [place for place in places if _sum_axis(body[place]) == "rows"]
+    rest = [place for place in places if place not in row_sums]
     count = -(-len(row_sums) // most)
-    groups = [
-        row_sums[n * len(row_sums) // count : (n + 1) * len(row_sums) // count]
-        for n in range(count)
-    ]
-    others = [place for place in places if place not in row_sums]
-    statements = [part.body[place] for place in others]
-    if any(isinstance(statement, Store) for statement in statements) or (
-        [s.axis for s in statements if isinstance(s, Accumulate)].count("columns")
-        > MOST_COLUMN_SUMS
-    ):
-        groups.append(others)
-    elif groups:
-        groups[-1] += others
-    if len(groups) < 2:
+    bounds = [n * len(row_sums) // max(1, count) for n in range(count + 1)]
+    groups = [row_sums[first:end] for first, end in pairwise(bounds)]
+    if groups and _joins_row_sums([body[place] for place in rest]):
+        groups[-1] += rest
+    else:
+        groups.append(rest)
+    lets = [place for place, statement in enumerate(body) if isinstance(statement, Let)]
+    dependencies = [_dependencies(body, lets, group) for group in groups]
+    operations = [n for each in dependencies for n in each if _is_operation(body[lets[n]])]
+    if len(groups) == 1 or len(operations) > len({*operations}):
         return [part]
-    lets = [place for place, statement in enumerate(part.body) if isinstance(statement, Let)]
-    dependencies = [_dependencies(part.body, lets, group) for group in groups]
-    operations = [n for each in dependencies for n in each if _is_operation(part.body[lets[n]])]
-    if len(operations) > len({*operations}):
-        return [part]
-    products = [n for n, statement in enumerate(part.body) if isinstance(statement, Multiply)]
-    groups[-1] = [*groups[-1], *products]
     loops = (
         sorted([*(lets[n] for n in each), *group])
         for each, group in zip(dependencies, groups, strict=True)
     )
-    return [replace(part, body=tuple(take_statements(part.body, places))) for places in loops]
+    return [replace(part, body=tuple(take_statements(body, loop))) for loop in loops]
 
 
-def _is_row_sum(statement: Statement) -> bool:
-    return isinstance(statement, Accumulate) and statement.axis == "rows"
+def _sum_axis(statement: Statement) -> str | None:
+    return statement.axis if isinstance(statement, Accumulate) else None
+
+
+def _joins_row_sums(statements: Sequence[Statement]) -> bool:
+    """Whether statements are a few sums, and nothing is stored at each element."""
+    stores = any(isinstance(statement, Store) for statement in statements)
+    return not stores and [*map(_sum_axis, statements)].count("columns") <= MOST_COLUMN_SUMS
 
 
 def _is_operation(statement: Statement) -> bool:
     return isinstance(statement, Let) and isinstance(statement.value, Op | Affine)
-
-
-def _refs(value: Value) -> Iterator[int]:
-    if isinstance(value, Ref):
-        yield value.index
-    elif isinstance(value, Op | Affine):
-        for arg in value.args:
-            yield from _refs(arg)
 
 
 def _dependencies(
@@ -89,9 +66,7 @@ def _dependencies(
     indices: set[int] = set()
     pending = list(places)
     while pending:
-        statement = body[pending.pop()]
-        if isinstance(statement, Let | Store | Accumulate):
-            new = {*_refs(statement.value)} - indices
-            indices |= new
-            pending += [lets[index] for index in new]
+        refs = {v.index for v in values_of(body[pending.pop()]) if isinstance(v, Ref)}
+        pending += [lets[index] for index in refs - indices]
+        indices |= refs
     return indices
