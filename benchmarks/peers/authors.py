@@ -32,8 +32,14 @@ SPREAD = 0.2  # standard deviation of what is added to a parameter's initial val
 
 
 class Sizes(NamedTuple):
-    """What a pair is made of: steps, samples, units, heads, and rows of a head of Gated DeltaNet,
-    which has twice as many columns."""
+    """Sizes of a pair.
+
+    Attributes:
+        T, B: steps and samples of the input.
+        size, heads: units and heads of a layer.
+        rows: of a head of Gated DeltaNet, which has twice as many columns.
+        chunk: steps of a chunk of the other implementation.
+    """
 
     T: int = 31
     B: int = 2

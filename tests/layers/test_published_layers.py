@@ -227,7 +227,7 @@ def test_norms_follow_the_cell_on_other_devices(name, monkeypatch):
     grads = []
     for inside in (True, False):
         module = importlib.import_module(type(layer).__module__)
-        monkeypatch.setattr(module, "takes_norms", lambda _, inside=inside: inside)
+        monkeypatch.setattr(module, "is_fused", lambda _, inside=inside: inside)
         out = layer(x)[0]
         grads.append([out, *torch.autograd.grad(out.square().sum(), [*layer.parameters()])])
     torch.testing.assert_close(*grads)

@@ -88,7 +88,7 @@ def traced(cell: Cell, cuts: Cuts) -> Graph:
 
 
 def _warn_of_unread(cell: Cell, graph: Graph) -> None:
-    """Warn of inputs and weights that no result depends on: most likely a slip of the pen."""
+    """Warn of inputs and weights that no result depends on: most likely a mistake."""
     read = {*graph.walk()}
     unread = [repr(leaf.data[0]) for leaf in (*graph.inputs, *graph.weights) if leaf not in read]
     if unread:

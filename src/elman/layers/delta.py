@@ -21,9 +21,9 @@ from elman.layers.parts import (
     check_sizes,
     divide_by_rms,
     draw_time_steps,
+    is_fused,
     part_size,
     split_heads,
-    takes_norms,
 )
 from elman.ops import silu
 
@@ -71,8 +71,10 @@ class _DeltaLayer(Layer):
         plain, gated = self._cells
         plain = plain.with_options(scale=K**-0.5, norm=True)
         gated = gated.with_options(scale=K**-0.5, eps=norm_eps)
-        cells = (gated, plain) if use_gate else (plain, None)
-        super().__init__(hidden_size, num_heads, cells[0], K, V, pasts, engine, cells[1])
+        cell = gated if use_gate else plain
+        super().__init__(
+            hidden_size, num_heads, cell, K, V, pasts, engine, plain if use_gate else None
+        )
         self.allow_neg_eigval = allow_neg_eigval
         for name, size in (("q", K), ("k", K), ("v", V)):
             channels = num_heads * size
@@ -109,7 +111,7 @@ class _DeltaLayer(Layer):
             past.append(later)
         inputs += self._gates(x)
         gate = None if self.g_proj is None else split_heads(self.g_proj(x), self.heads)
-        if gate is not None and takes_norms(x):
+        if gate is not None and is_fused(x):
             gain = self.o_norm.weight.expand(self.heads, -1)
             y, S = self._run_cell([*inputs, gate], inside, [gain])
         else:

@@ -15,15 +15,15 @@ from elman.layers.parts import (
     State,
     check_sizes,
     divide_by_rms,
+    is_fused,
     part_size,
     split_heads,
-    takes_norms,
 )
 from elman.ops import exp, silu, softplus
 
 
 @cell(input="q[K], k[K], v[V], a[K]", state="S[K, V]", output="y[V]")
-def low_rank_gla(
+def scaled_gla(
     q: Any, k: Any, v: Any, a: Any, S: Any, *, scale: float = 1.0, normalizer: float = 16.0
 ) -> Any:
     """Decays are sigmoids of ``a`` to the power 1 / ``normalizer``."""
@@ -36,7 +36,7 @@ def gla_layer(
     *, scale: float = 1.0, normalizer: float = 16.0, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
     """Norm and gate follow."""
-    y, S = low_rank_gla(q, k, v, a, S, scale=scale, normalizer=normalizer)
+    y, S = scaled_gla(q, k, v, a, S, scale=scale, normalizer=normalizer)
     return divide_by_rms(y, gain, eps) * silu(z), S
 
 
@@ -83,7 +83,7 @@ class GatedLinearAttention(Layer):
         V = part_size("the values' size", hidden_size * expand_v, num_heads)
         options = {"scale": K**-0.5, "normalizer": gate_logit_normalizer}
         cell = gla_layer.with_options(**options, eps=norm_eps)
-        plain = low_rank_gla.with_options(**options)
+        plain = scaled_gla.with_options(**options)
         super().__init__(hidden_size, num_heads, cell, K, V, (), engine, plain)
         keys, values = num_heads * K, num_heads * V
         self.q_proj = nn.Linear(hidden_size, keys, bias=False)
@@ -110,7 +110,7 @@ class GatedLinearAttention(Layer):
         projections = (self.q_proj, self.k_proj, self.v_proj, self.gk_proj, self.g_proj)
         inputs = [split_heads(project(x), self.heads) for project in projections]
         norm = self.g_norm_swish_gate
-        if takes_norms(x):
+        if is_fused(x):
             y, last = self._run_cell(inputs, inside, [norm.weight.expand(self.heads, -1)])
         else:
             *inputs, gate = inputs

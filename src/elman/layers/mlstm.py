@@ -15,10 +15,10 @@ from elman.layers.parts import (
     State,
     check_sizes,
     head_norm,
+    is_fused,
     part_size,
     split_heads,
     standardise,
-    takes_norms,
 )
 from elman.ops import sigmoid, tanh
 
@@ -122,7 +122,7 @@ class MLSTM(Layer):
         )
         gates = self.igate_preact(x), self.fgate_preact(x)
         gain = self.multihead_norm.weight.view(self.heads, -1)
-        if takes_norms(x):
+        if is_fused(x):
             y, last = self._run_cell((q, k, v, *gates, o), inside, [gain])
         else:
             y, last = self._run_cell((q, k, v, *gates), inside, cell=self.plain)

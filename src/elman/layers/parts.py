@@ -127,8 +127,8 @@ class Layer(nn.Module):
         return out.unflatten(1, (B, heads)), tuple(end.unflatten(1, (B, heads)) for end in last)
 
 
-def takes_norms(x: Tensor) -> bool:
-    """Whether norms and gates are computed by the cell before them: on a CPU."""
+def is_fused(x: Tensor) -> bool:
+    """Whether a layer runs the cell whose formula has the norm and gate: on a CPU."""
     return x.device.type == "cpu"
 
 
