@@ -507,3 +507,44 @@ def matrix_cells(draw: st.DrawFn) -> Drawn:
     results = [pick(output), *made]
     text = _text(write, inputs, state, {"y": output}, results)
     return Drawn(text, draw(SIZES), draw(SIZES), 2)
+
+
+OF_VECTORS = {  # dims of a value -> formulas of others: {K} a vector, {s} a number
+    "K": """{K} * {K} | {s} * {K} | {K} - {s} | sigmoid({K}) | {K} / (2 + {s}) | maximum({K}, {s})
+where({K} > {s}, {K}, 0.5 * {K}) | cumsum({K}) | softmax({K}) | minimum({K}, {K})""",
+    "": """sum({K} * {K}) | mean({K}) | {s} * {s} | {s} - {s} | sigmoid({s}) | maximum({s}, {s})
+where({s} > 0.1234, {s}, {s}) | exp(-abs({s})) | amax({K}) | sum({K}) / (2 + {s})""",
+}
+
+
+@st.composite
+def linear_matrix_cells(draw: st.DrawFn) -> Drawn:
+    """A cell whose matrix [K, V] is linear in itself, decayed by states that are vectors and
+    numbers; ``I`` is K, ``H`` V."""
+    names = {"q": "K", "k": "K", "x": "V", "m": "", "S": "K, V", "n": "K", "e": ""}
+    values, lines = dict(names), list[str]()
+
+    def filled(text: str) -> str:
+        def pick(hole: re.Match[str]) -> str:
+            dims = hole[1].replace("s", "")
+            return draw(st.sampled_from([name for name, own in values.items() if own == dims]))
+
+        return re.sub(r"\{(K|s)\}", pick, text)
+
+    def one_of(choices: str) -> str:
+        rows = [text for row in choices.split("\n") for text in row.split(" | ")]
+        return filled(draw(st.sampled_from(rows)))
+
+    for number in range(draw(st.integers(2, 7))):
+        dims = draw(st.sampled_from(["K", ""]))
+        lines.append(f"v{number} = tanh({one_of(OF_VECTORS[dims])})")
+        values[f"v{number}"] = dims
+    decay = one_of("rows(sigmoid({K})) * S | sigmoid({s}) * S | 0.5 * S | rows({K}) * S * {s}")
+    delta = one_of("x | x - S.T @ {K} | {s} * x | x * sum(S, axis=0)")
+    lines.append(f"S = {decay} + outer(0.5 * {filled('{K}')}, {delta})")
+    scale = one_of("1.0 | {s} | 1 / (2 + {s}) | 1 / maximum(abs(sum({K} * {K})), 0.5)")
+    results = [f"({scale}) * (S.T @ {filled('{K}')})", "S"]
+    results += [filled("0.5 * n + 0.5 * {K}"), filled("0.5 * e + 0.5 * {s}")]
+    write = _Writer(draw, lines, weights={})
+    inputs, states = ({name: names[name] for name in group} for group in ("qkxm", "Sne"))
+    return Drawn(_text(write, inputs, states, {"y": "V"}, results), draw(SIZES), draw(SIZES), 2)

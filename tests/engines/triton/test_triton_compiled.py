@@ -290,19 +290,27 @@ def test_packed_rows_compile(of: tuple[str, int], forward: bool) -> None:
     assert found.loop["BAR"] <= plain.loop["BAR"]
 
 
-@pytest.mark.parametrize("schedule", ["loop/1/8", "loop/1/1/16"])
+@pytest.mark.parametrize(
+    "cell, sizes, schedule",
+    [
+        (cells.gated_delta_net, (64, 64), "loop/1/8"),
+        (cells.gated_delta_net, (64, 64), "loop/1/1/16"),
+        (cells.mlstm, (256, 512), "loop/1/1/4"),
+    ],
+    ids=lambda of: getattr(of, "name", of),
+)
 @pytest.mark.parametrize("forward", [True, False])
-def test_matrices_compile(schedule: str, forward: bool) -> None:
-    """A matrix of 64 x 64 of a sample stays in registers, and a share of it needs few sums between
-    threads: the rows of a vector do not lie over all of them."""
-    dims = (("K", 64), ("V", 64))
-    wants = frozenset(leaf.name for leaf in cells.gated_delta_net.inputs)
-    job = compiler.job(cells.gated_delta_net, Spec(dims, "float32", "cuda", wants))
+def test_matrices_compile(cell: Cell, sizes: tuple[int, int], schedule: str, forward: bool) -> None:
+    """The matrix of a sample stays in registers, and a share of it needs few sums between threads:
+    the rows of a vector do not lie over all of them."""
+    dims = tuple(zip("KV", sizes, strict=True))
+    wants = frozenset(leaf.name for leaf in cell.inputs)
+    job = compiler.job(cell, Spec(dims, "float32", "cuda", wants))
     of = ENGINE._program(job)
     assert schedule in [each.name for each in matrix_schedules(of)]
     sweep = of.forward if forward else of.backward
     assert sweep is not None
-    made = Sweeping(TritonLayout(of), sweep, TritonSchedule.parse(schedule), (False,))
+    made = Sweeping(TritonLayout(of), sweep, TritonSchedule.parse(schedule), (False,) * 3)
     assert made.loop is not None
     constants = dict.fromkeys(("INTERPRETED", "BARRIER"), False) | {"N": 1, "DT": tl.float32}
     types = types_of(made.loop.arguments, "float32")

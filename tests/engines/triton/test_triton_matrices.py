@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,16 +19,18 @@ from elman.engines.triton import limits
 from elman.engines.triton.engine import ENGINE
 from elman.errors import EngineError
 from elman.frontend.cell import Cell
-from elman.ops import outer
+from elman.ops import maximum, mean, outer, rows, sigmoid, where
 from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, assert_all_same, job_of, need, oracle, random_case
 from kernels import case_of, ill_conditioned
 from library_sizes import matrix_sizes
 from packed_rows import alone, together
-from random_cells import Drawn, matrix_cells
+from random_cells import Drawn, linear_matrix_cells, matrix_cells
 
 DEVICE = "cpu" if knobs.runtime.interpret else "cuda"  # Triton decides once per process
 MULTIPLIED = {cells.plastic_rnn, cells.lstmn, cells.mc_lstm}  # weights times vectors in a step
+CUT_IN_ROWS = [cells.mamba, cells.mamba2, cells.longhorn]
+PACKED = [cells.gated_delta_net, cells.mlstm, cells.retention]
 OFFERED = [cell for cell in cells.MATRIX if cell not in MULTIPLIED]
 CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]  # fixtures are settings
 pytestmark = [
@@ -37,15 +40,26 @@ pytestmark = [
 ]
 
 
+@elman.cell(input="q[K], k[K], v[V], g", state="S[K, V], n[K], e", output="y[V]")
+def weighed(q: Any, k: Any, v: Any, g: Any, S: Any, n: Any, e: Any) -> Any:
+    """A matrix that vectors and numbers decay which are states, too."""
+    e = maximum(0.5 * e, g) + 0.1
+    decay = sigmoid(e + mean(n) - n)
+    n = where(k > 0.0, 0.5 * n / (1.0 + e * e), k - n)
+    S = rows(decay * sigmoid(e)) * S + outer(k * n, v)
+    return S.T @ q, S, n, e
+
+
 @pytest.fixture(autouse=True)
 def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several chunks in few steps, the last of them shorter."""
+    """Several chunks in few steps, the last of them shorter; shares of small matrices."""
     monkeypatch.setattr(limits, "MATRIX_STEPS", 4)
+    monkeypatch.setattr(limits, "MATRIX_SHARES", (128, 256, 1024))
 
 
-def drawn(cell: Cell, T: int, V: int) -> Case:
+def drawn(cell: Cell, T: int, V: int, rows: int = 5) -> Case:
     """A case whose matrices do not grow."""
-    case = random_case(cell, matrix_sizes(cell, T, V), T)
+    case = random_case(cell, replace(matrix_sizes(cell, T, V), I=rows), T)
     for values in (case.inputs, case.states):
         values.update({name: 0.3 * x for name, x in values.items()})
     return case
@@ -70,6 +84,22 @@ def test_cells(cell: Cell) -> None:
     agree(drawn(cell, 10, 19))
 
 
+@pytest.mark.parametrize("cell", CUT_IN_ROWS, ids=lambda cell: cell.name)
+def test_cut_rows(cell: Cell) -> None:
+    """A sum over a matrix is partial in each program, and what is linear in it; the last program
+    has fewer rows."""
+    case = drawn(cell, 10, 5, rows=19)
+    assert "loop/1/1/8" in ENGINE.schedules(job(case), 10, 3)
+    agree(case)
+
+
+def test_partial_sums() -> None:
+    """In a backward: added, multiplied, chosen, carried to the first step."""
+    case = drawn(weighed, 6, 19)
+    assert "loop/1/1/8" in ENGINE.schedules(job(case), 6, 3)
+    agree(case)
+
+
 @pytest.mark.parametrize("T, V", [(1, 1), (4, 16), (5, 40)])
 def test_sizes(T: int, V: int) -> None:
     """A step, a chunk, a step more; columns that fill a block, and that do not."""
@@ -92,7 +122,7 @@ def test_evaluation() -> None:
     assert_all_same(got, want, torch.float32, 6)
 
 
-@pytest.mark.parametrize("cell", [cells.gated_delta_net, cells.mlstm], ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", PACKED, ids=lambda cell: cell.name)
 def test_packed_rows(cell: Cell) -> None:
     """Sequences of several lengths: each as if it were alone."""
     lengths = (10, 9, 4)
@@ -107,7 +137,7 @@ def test_packed_rows(cell: Cell) -> None:
     "cell, sizes, reason",
     [
         (cells.plastic_rnn, None, "its steps multiply a matrix of weights with a vector"),
-        (cells.mlstm, Sizes(T=2, B=1, I=512, H=512), "do not fit into the registers of a program"),
+        (cells.m2rnn, Sizes(T=2, B=1, I=512, H=512), "do not fit into the registers of a program"),
     ],
 )
 def test_what_has_no_kernel(cell: Cell, sizes: Sizes | None, reason: str) -> None:
@@ -117,7 +147,7 @@ def test_what_has_no_kernel(cell: Cell, sizes: Sizes | None, reason: str) -> Non
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=CHECKS)
-@given(drawn=matrix_cells(), T=st.integers(1, 9))
+@given(drawn=st.one_of(linear_matrix_cells(), matrix_cells()), T=st.integers(1, 9))
 def test_random_cells(drawn: Drawn, T: int) -> None:
     """Cells nobody has written: their values and gradients, or a reason."""
     case = case_of(drawn, T, 3, torch.float32)
@@ -160,7 +190,7 @@ def test_states_that_become_others(cell: Cell, engine: str) -> None:
 
 @pytest.mark.parametrize("schedule", ["loop/16/4", "grid/16/4/16", "steps", "loop/1/1/8"])
 def test_schedules_that_are_refused(schedule: str) -> None:
-    """Those of vectors, and shares where a sum is read in the step."""
-    of = job(drawn(cells.mlstm, 2, 19))
-    with pytest.raises(EngineError, match=r"mlstm has no schedule .* there are loop/1/1"):
+    """Those of vectors, and shares where a step multiplies matrices."""
+    of = job(drawn(cells.m2rnn, 2, 19))
+    with pytest.raises(EngineError, match=r"m2rnn has no schedule .* there are loop/1/2$"):
         ENGINE.compile(of, schedule)

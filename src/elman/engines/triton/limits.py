@@ -36,9 +36,11 @@ MATRIX_STEPS = 32  # of a chunk: the matrices before it are kept, those of its s
 # Elements of a warp: of a whole matrix, 16 registers of each thread (with 32, half of the backwards
 # of 64 x 64 spill), and of a share of one, whose sums then take no exchange between warps.
 MATRIX_ELEMENTS = (512, 1024)
+# Elements of a share: a warp half full, a full one, four of them (fewer partial sums in memory).
+MATRIX_SHARES = (512, 1024, 4096)
+SHARE_UNITS = 4  # along the axis that is cut, at least
 MATRIX_WARPS = 16  # of a program at most
 MATRIX_WHOLE = 128 * 128  # elements at most of a matrix that is not cut
-MATRIX_UNITS = (8, 16, 32)  # of a program along an axis that is cut
 
 # Calls
 CALL_GRAPHS = 8  # kinds of calls that are kept captured

@@ -235,10 +235,13 @@ class Loop(Printer):
         ends: list[tuple[str, str, str]] = []
         for k, (access, _) in enumerate(self.carried):
             column = self.layout.states[k]
-            array, width = f"{name}{column.array}", self.layout.state_widths[column.array]
-            at = f"{self.array(array)} + n * {width} + {column.offset}"
+            at = f"{self.end_row(name, column.array, k)} + {column.offset}"
             ends.append((f"h{k}", *self.end_units(k, at, access)))
         return ends
+
+    def end_row(self, name: str, array: int, k: int) -> str:
+        """Pointers to a sample's row of the array that has a state at a loop's ends."""
+        return f"{self.array(f'{name}{array}')} + n * {self.layout.state_widths[array]}"
 
     def end_units(self, k: int, at: str, access: Access) -> tuple[str, str]:
         """Pointers to a state's units, the first of which is given, and their mask, at a loop's

@@ -1,12 +1,15 @@
 """Steps over matrices per sample as Triton: blocks [rows, columns], and vectors along either axis.
 
-A vector is a block [units, 1] or [1, units], as the rows or the columns of matrices need it. Where
-nothing that a step reads is summed over an axis of the matrices, that is cut over several programs.
+A vector is a block [units, 1] or [1, units], as the rows or the columns of matrices need it.
+
+An axis of the matrices is cut over several programs where none of them needs a sum over that axis
+whole. Each has a partial sum; what is linear in it is partial, too, and what is stored or carried
+to the first step is added up behind the loop. A backward is linear in all its cotangents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -43,7 +46,8 @@ OF_MATRICES = ("sum", "mean", "fold", "swapaxes")
 AGAIN = "again"  # names what is of a step that is computed again
 _INDEX = {"rows": ":, None", "columns": "None, :"}
 _AT_HAND = (Space.LOCAL, Space.SUMMED, Space.REPLAYED)
-_UNREAD = (Space.CHUNK, Space.SCRATCH, Space.SCALAR)  # by other programs, within the loop
+# of a backward: by other programs, within the loop
+_UNREAD = (Space.TAPE, Space.CHUNK, Space.SCRATCH, Space.SCALAR, Space.CARRY)
 
 
 class MatrixBlocks(Loop):
@@ -53,10 +57,12 @@ class MatrixBlocks(Loop):
         layout, schedule, lowering, phase, options: as of :class:`Loop`.
         replay: of a backward, the step that computes the matrices again.
         axis: that is cut, if one is.
+        partial_states: states whose cotangents are partial sums, where it is.
 
     Attributes:
         cut: units along an axis of a program; 0: all.
-        partial: what is summed over that axis: each program has its share.
+        partial: columns of partial sums, and their places in a program's row of these.
+        partial_width: elements of such a row.
         divisible: once there is a text, whether the axis can be cut.
     """
 
@@ -68,12 +74,16 @@ class MatrixBlocks(Loop):
         phase: Phase,
         replay: Phase | None,
         axis: Axis,
+        partial_states: frozenset[int] = frozenset(),
         **options: Any,
     ) -> None:
         super().__init__(layout, schedule, lowering, phase, **options)
         self.replay, self.axis, self.cut = replay, axis, schedule.units
-        self.partial: dict[Access, None] = {}
+        self.partial_states = partial_states
+        self.partial: dict[Access, int] = {}
+        self.partial_width = 0
         self.divisible = True
+        self._partial_sums = {f"h{k}" for k in partial_states}  # variables
         self._widths: set[int] = set()  # units along the axis
         phases = [phase, *([replay] if replay is not None else [])]
         parts = [part for each in phases for segment in each.segments for part in segment.parts]
@@ -194,7 +204,6 @@ class MatrixBlocks(Loop):
             return self._invariant(access)
         if access.region.space is Space.REPLAYED and access not in self.at_hand:
             return self._matrix_at(access)
-        self.divisible &= access not in self.partial
         form: Form = "rows" if access.scalar else self._form
         if access not in self.at_hand:
             self.at_hand[access] = self.load(access)
@@ -251,7 +260,8 @@ class MatrixBlocks(Loop):
         return access.region.space not in _AT_HAND and super().in_memory(access)
 
     def order(self, access: Access) -> None:
-        self._stores.append((access, self._is_cut(access)))
+        if access not in self.partial:
+            self._stores.append((access, self._is_cut(access)))
         super().order(access)
 
     def _is_cut(self, access: Access) -> bool:
@@ -268,14 +278,21 @@ class MatrixBlocks(Loop):
             if not (stores_cut and loads_cut)
         )
 
-    def address(self, access: Access) -> str:
-        """See :meth:`Printer.address`; of a share of a sum in a place of its own."""
-        if not self.cut or access not in self.partial:
-            return super().address(access)
-        row = f"(row{self._mark} * tl.num_programs(1) + tl.program_id(1))"
-        return f"{self.array('pa')} + {row} * {access.region.row} + {access.offset}"
+    def stored(self, address: str, access: Access, name: str) -> str:
+        """See :meth:`Printer.stored`; of a partial sum in the program's own row."""
+        if self.cut and access in self.partial:
+            row = f"(row{self._mark} * tl.num_programs(1) + tl.program_id(1))"
+            address = f"{self.array('pa')} + {row} * {self.array('pa_r')} + {self.partial[access]}"
+        return super().stored(address, access, name)
 
     def store(self, access: Access, name: str) -> None:
+        for other in [other for other in self.partial if overlap(access, other)]:
+            del self.partial[other]
+        if name in self._partial_sums:
+            self.divisible &= not self.forward and access.region.space in _UNREAD
+            if self.in_memory(access):
+                self.partial[access] = self.partial_width
+                self.partial_width += access.units
         for form in (*VECTORS, "matrix"):
             self._other.pop((access, form), None)
         self._loaded.discard(access)
@@ -307,7 +324,9 @@ class MatrixBlocks(Loop):
 
     def _accumulate(self, statement: Accumulate) -> None:
         """Sum the elements of a matrix along an axis, or all of them."""
-        value = f"tl.broadcast_to({self.name(statement.value)}, {self._shape(0)})"
+        element = self.name(statement.value)
+        self.divisible &= element not in self._partial_sums
+        value = f"tl.broadcast_to({element}, {self._shape(0)})"
         masks = self._element()[1]
         if statement.axis is None:
             text, form = f"tl.sum({only(value, ' & '.join(masks))})", "rows"
@@ -320,11 +339,10 @@ class MatrixBlocks(Loop):
             form = "rows" if is_row else "columns"
             text = f"{total}[{_INDEX[form]}]"
         name = self.define(text)
+        if statement.axis != self.axis:
+            self._partial_sums.add(name)
         with self._as(form):
             for access in statement.accesses:
-                if statement.axis != self.axis:
-                    self.partial[access] = None
-                    self.divisible &= access.region.space in _UNREAD
                 self.store(access, name)
 
     def name(self, value: Value) -> str:
@@ -336,30 +354,86 @@ class MatrixBlocks(Loop):
             with self._as("matrix", (value.rows, value.columns)):
                 moved = self.broadcast(self.use(value.access), value.access)
             return self.define(f"tl.trans({moved})")
+        if isinstance(value, Reduce) and value.name in OF_MATRICES:
+            return self._sum(value)
         return super().name(value)
 
+    def elementwise(self, op: str, args: Sequence[str], stream: int) -> str:
+        partial = [name in self._partial_sums for name in args]
+        if not any(partial):
+            return super().elementwise(op, args, stream)
+        match op, partial:
+            case ("mul", [True, False] | [False, True]) | ("div", [True, False]):
+                pass
+            case "where", [False, _, _]:
+                args = [args[0], *(self._counted_once(name) for name in args[1:])]
+            case _:
+                self.divisible = False
+        return self._linear(super().elementwise(op, args, stream))
+
+    def weighted_sum(self, coefs: Sequence[float], bias: float, args: Sequence[str]) -> str:
+        if self._partial_sums.isdisjoint(args):
+            return super().weighted_sum(coefs, bias, args)
+        self.divisible &= bias == 0.0
+        args = [self._counted_once(name) for name in args]
+        return self._linear(super().weighted_sum(coefs, bias, args))
+
+    def _linear(self, name: str) -> str:
+        """A variable that is linear in partial sums: another one."""
+        is_vector = self._part_units != 0
+        self.divisible &= not (is_vector and self._form in (self.axis, "matrix"))
+        self._partial_sums.add(name)
+        return name
+
+    def _counted_once(self, name: str) -> str:
+        """An addend of a partial sum: one program adds what all of them have whole."""
+        if not self.cut or name in self._partial_sums or name == self._once.get((0.0).hex()):
+            return name
+        return self.define(f"tl.where(tl.program_id(1) == 0, {name}, 0.0)")
+
+    def _sum(self, value: Reduce) -> str:
+        """The sum, or the mean, of all units of some columns."""
+        columns = [*map(self._all_of, value.columns)]
+        is_partial = any(partial for _, partial in columns)
+        sums: list[str] = []
+        for text, partial in columns:
+            total = f"tl.sum({text})"
+            sums.append(total if partial == is_partial else self._counted_once(total))
+        total = f"{' + '.join(sums)} + tl.zeros([1, 1], tl.float32)"
+        if value.name == "mean":
+            total = f"({total}) * {number(1.0 / sum(column.units for column in value.columns))}"
+        name = self.define(total)
+        if is_partial:
+            self._partial_sums.add(name)
+        return name
+
     def _reduced(self, value: Reduce) -> str:
-        if value.name in OF_MATRICES:
-            sums = [f"tl.sum({self._all_of(column)})" for column in value.columns]
-            total = f"{' + '.join(sums)} + tl.zeros([1, 1], tl.float32)"
-            share = number(1.0 / sum(column.units for column in value.columns))
-            return total if value.name == "sum" else f"({total}) * {share}"
         if any(self._forms.get(column) == "matrix" for column in value.columns):
             raise EngineError(f"engine triton has no {value.name} of a matrix per sample")
         self.divisible &= self.axis != "rows"
         with self._as("rows"):
             return super()._reduced(value)
 
-    def _all_of(self, access: Access) -> str:
-        """All units of a column in the form in which it is at hand, zeros in its padding."""
+    def all_units(self, access: Access) -> tuple[str, str]:
+        self.divisible &= self.use(access) not in self._partial_sums
+        return super().all_units(access)
+
+    def _across(self, value: Across) -> str:
+        self.divisible &= self.use(value.column) not in self._partial_sums
+        return super()._across(value)
+
+    def _all_of(self, access: Access) -> tuple[str, bool]:
+        """The units that a program has of a column, in the form in which it is at hand, zeros in
+        its padding; and whether their sum is partial."""
         form = self._forms.get(access, "rows")
-        self.divisible &= access.scalar or form not in (self.axis, "matrix")
         with self._as(form, self._axes_of.get(access)):
-            value = self.broadcast(self.use(access), access)
+            name = self.use(access)
+            value = self.broadcast(name, access)
             if access.scalar:
-                return value
+                return value, name in self._partial_sums
             masks = [f"ok_{self.units(access.units)}"] if self.masked(access.units) else []
-            return only(value, " & ".join(self._element()[1] if form == "matrix" else masks))
+            text = only(value, " & ".join(self._element()[1] if form == "matrix" else masks))
+        return text, name in self._partial_sums or form in (self.axis, "matrix")
 
     def _multiply(self, statement: Multiply) -> None:
         """A product of two matrices of the sample."""

@@ -25,12 +25,14 @@ class MatrixLoop(MatrixBlocks):
 
     Attributes:
         replayed: states of which the backward reads the matrices.
+        summed_states: once there is a text, states whose cotangents are partial sums.
     """
 
     def __init__(self, *of: Any, **options: Any) -> None:
         super().__init__(*of, **options)
         self._after: dict[int, str] = {}  # the states behind a step
         self.replayed = sorted(self.layout.matrices) if self.replay is not None else []
+        self.summed_states: frozenset[int] = frozenset()
 
     def samples(self, block: str = "tl.program_id(0)") -> list[str]:
         """See :meth:`Loop.samples`: one."""
@@ -39,6 +41,9 @@ class MatrixLoop(MatrixBlocks):
     def text(self) -> str:
         text = super().text()
         self.divisible &= len(self._widths) == 1 and self.shares_apart()
+        self.summed_states = frozenset(
+            k for after, k in self._next.items() if self.at_hand.get(after) in self._partial_sums
+        )
         return text
 
     def print_steps(self) -> None:
@@ -150,12 +155,21 @@ class MatrixLoop(MatrixBlocks):
 
     def begin(self) -> list[str]:
         lines = super().begin()
+        if self.cut:
+            first = "tl.program_id(1) == 0"
+            lines += [f"h{k} = tl.where({first}, h{k}, 0.0)" for k in sorted(self.partial_states)]
         for array in self.replayed:
             k = next(k for k, column in enumerate(self.layout.states) if column.array == array)
             with self._as("matrix", self._state_axes[k]):
                 zeros = f"tl.zeros({self._shape(0)}, tl.float32)"
             lines += [f"old{array} = {zeros}", f"new{array} = {zeros}"]
         return lines
+
+    def end_row(self, name: str, array: int, k: int) -> str:
+        if not self.cut or k not in self.partial_states or name != "dfirst":
+            return super().end_row(name, array, k)
+        row = "(n * tl.num_programs(1) + tl.program_id(1))"
+        return f"{self.array(f'pe{array}')} + {row} * {self.layout.state_widths[array]}"
 
     def end_units(self, k: int, at: str, access: Access) -> tuple[str, str]:
         if access.scalar:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from elman.engines.triton import limits
@@ -46,12 +46,14 @@ def matrix_schedules(program: Program) -> tuple[TritonSchedule, ...]:
     ]
     sizes = {axis: max(pair[k] for pair in axes) for k, axis in enumerate(VECTORS)}
     whole = padded(sizes["rows"]) * padded(sizes["columns"])
-    loops = [_schedule(whole, 0)] if whole <= limits.MATRIX_WHOLE else []
-    if (axis := cut_axis(program)) is not None:
-        other = padded(sizes["columns" if axis == "rows" else "rows"])
-        units = [units for units in limits.MATRIX_UNITS if units < sizes[axis]]
-        loops += [_schedule(other * each, each) for each in units]
-    return tuple(loops)
+    elements = {0: whole}  # of a program, by its units along the axis that is cut; 0: all
+    if (cut := cut_of(program)) is not None:
+        other = padded(sizes["columns" if cut.axis == "rows" else "rows"])
+        units = [max(limits.SHARE_UNITS, share // other) for share in limits.MATRIX_SHARES]
+        shares = [each if each < sizes[cut.axis] else 0 for each in units]
+        elements = {each: other * each or whole for each in shares}
+    fitting = {each: n for each, n in elements.items() if n <= limits.MATRIX_WHOLE}
+    return tuple(_schedule(n, each) for each, n in fitting.items())
 
 
 def _schedule(elements: int, units: int) -> TritonSchedule:
@@ -60,23 +62,43 @@ def _schedule(elements: int, units: int) -> TritonSchedule:
     return TritonSchedule("loop", 1, min(warps, limits.MATRIX_WARPS), units)
 
 
+class Cut(NamedTuple):
+    """How matrices are cut over programs.
+
+    Attributes:
+        axis: that is cut.
+        partial_states: states whose cotangents are partial sums then.
+    """
+
+    axis: Axis
+    partial_states: frozenset[int] = frozenset()
+
+
 @_cached
-def cut_axis(program: Program) -> Axis | None:
-    """The axis of matrices that can be cut over programs, if one can."""
+def cut_of(program: Program) -> Cut | None:
+    """How matrices can be cut over programs, if they can."""
     layout = TritonLayout(program)
     for axis in reversed(VECTORS):
-        if all(_is_divisible(layout, sweep, axis) for sweep in _sweeps(program)):
-            return axis
+        states = [_partial_states(layout, sweep, axis) for sweep in _sweeps(program)]
+        if (partial := states[-1]) is not None and None not in states:
+            return Cut(axis, partial)
     return None
 
 
-def _is_divisible(layout: TritonLayout, sweep: Sweep, axis: Axis) -> bool:
+def _partial_states(layout: TritonLayout, sweep: Sweep, axis: Axis) -> frozenset[int] | None:
+    """States whose cotangents are partial sums where an axis is cut; None if it cannot be."""
     lowering = layout.lowering(sweep)
     step, replay = lowering.lowered_phases()[1], lowering.lowered_replay()
     options = {"kept_states": (True,) * len(layout.state_widths), "packed": False, "heads": False}
-    loop = MatrixLoop(layout, TritonSchedule(), lowering, step, replay, axis, **options)
-    loop.text()
-    return loop.divisible
+    states: frozenset[int] = frozenset()
+    while True:  # what is carried makes more of the next step partial
+        loop = MatrixLoop(layout, TritonSchedule(), lowering, step, replay, axis, states, **options)
+        loop.text()
+        if not loop.divisible:
+            return None
+        if loop.summed_states <= states:
+            return states
+        states |= loop.summed_states
 
 
 def _sweeps(program: Program) -> list[Sweep]:

@@ -217,17 +217,25 @@ class Printer(ABC):
             case Const(exact):
                 return self.once(exact.hex(), "k", block(exact))
             case Op(op, args, stream):
-                is_wide = op == "uniform" and self._part_units
-                unit = self.units(self._part_units) if is_wide else NO_UNIT
-                return self.define(spell(op, [*map(self.name, args)], unit, stream))
+                return self.elementwise(op, [*map(self.name, args)], stream)
             case Affine(coefs, bias, args):
-                return self.define(spell_sum(coefs, bias, [*map(self.name, args)]))
+                return self.weighted_sum(coefs, bias, [*map(self.name, args)])
             case Reduce():
                 return self.define(self._reduced(value))
             case Across():
                 return self.define(self.program_units(self._across(value), self._part_units))
             case _:
                 raise AssertionError("a loop over matrices per sample prints these")
+
+    def elementwise(self, op: str, args: Sequence[str], stream: int) -> str:
+        """The variable of an elementwise operation."""
+        is_wide = op == "uniform" and self._part_units
+        unit = self.units(self._part_units) if is_wide else NO_UNIT
+        return self.define(spell(op, args, unit, stream))
+
+    def weighted_sum(self, coefs: Sequence[float], bias: float, args: Sequence[str]) -> str:
+        """The variable of ``bias + Σ coef · arg``."""
+        return self.define(spell_sum(coefs, bias, args))
 
     # units of others
 

@@ -14,15 +14,14 @@ from elman.engines.triton import limits
 from elman.engines.triton.batched_phase import BatchedPhase
 from elman.engines.triton.grid import Grid
 from elman.engines.triton.launch import Arrays, arguments, fresh, numbered, processors
-from elman.engines.triton.layout import TritonLayout
+from elman.engines.triton.layout import ColumnRange, TritonLayout
 from elman.engines.triton.loop import Loop
 from elman.engines.triton.matrix_loop import MatrixLoop
-from elman.engines.triton.matrix_schedules import cut_axis
+from elman.engines.triton.matrix_schedules import Cut, cut_of
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
 from elman.errors import EngineError
 from elman.ir.graph import Node
-from elman.lowered.types import Space
 from elman.plan.program import Sweep
 
 
@@ -68,9 +67,10 @@ class Sweeping:
         else:
             options = {"kept_states": kept_states, "packed": packed, "heads": heads}
             if layout.program.pair.step.has_matrices:
-                replay, axis = lowering.lowered_replay(), cut_axis(layout.program) or "columns"
+                replay, cut = lowering.lowered_replay(), cut_of(layout.program) or Cut("columns")
+                partial = frozenset[int]() if self.forward else cut.partial_states
                 self.loop = MatrixLoop(
-                    layout, schedule, lowering, self.step, replay, axis, **options
+                    layout, schedule, lowering, self.step, replay, cut.axis, partial, **options
                 )
             else:
                 kind = Grid if schedule.kind == "grid" else Loop
@@ -139,20 +139,27 @@ class Sweeping:
     def _with_matrices(
         self, loop: MatrixLoop, arrays: Arrays, states: Sequence[Tensor], steps: int, element: Any
     ) -> Sequence[Tensor]:
-        """All steps, with memory for matrices that are computed again, and for shares of sums."""
-        B, chunk = states[0].shape[-2], arrays["ch"]
-        rows, width = chunk.shape[-2:]
-        shares = fresh(states[0], rows if loop.cut else 1, loop.shares, width)
+        """All steps, with memory for matrices that are computed again, and for partial sums."""
+        B, like = states[0].shape[-2], states[0]
         memory = {
-            f"rp{array}": fresh(states[0], B * limits.MATRIX_STEPS, states[array].shape[-1])
+            f"rp{array}": fresh(like, B * limits.MATRIX_STEPS, states[array].shape[-1])
             for array in loop.replayed
         }
-        ends = self._launch({**arrays, **memory, "pa": shares}, states, (0, steps), steps, element)
-        if loop.cut:
-            for access in loop.partial:
-                if access.region.space is Space.CHUNK:
-                    columns = slice(access.offset, access.offset + access.units)
-                    chunk[..., columns] = shares[..., columns].sum(-2)
+        if not loop.cut:
+            return self._launch({**arrays, **memory}, states, (0, steps), steps, element)
+        rows = arrays["ch"].shape[-2]
+        memory["pa"] = fresh(like, rows, loop.shares, loop.partial_width)
+        summed = {k: self.layout.states[k] for k in loop.partial_states}
+        for place in summed.values():
+            width = states[place.array].shape[-1]
+            memory[f"pe{place.array}"] = fresh(like, B, loop.shares, width)
+        ends = self._launch({**arrays, **memory}, states, (0, steps), steps, element)
+        for access, offset in loop.partial.items():
+            total = memory["pa"][..., offset : offset + access.units].sum(-2)
+            ColumnRange.of(access).view(arrays).copy_(total)
+        for place in summed.values():
+            columns = slice(place.offset, place.offset + place.width)
+            ends[place.array][..., columns] = memory[f"pe{place.array}"][..., columns].sum(-2)
         return ends
 
     def _without_barrier(
