@@ -540,8 +540,8 @@ def linear_matrix_cells(draw: st.DrawFn) -> Drawn:
         lines.append(f"v{number} = tanh({one_of(OF_VECTORS[dims])})")
         values[f"v{number}"] = dims
     decay = one_of("rows(sigmoid({K})) * S | sigmoid({s}) * S | 0.5 * S | rows({K}) * S * {s}")
-    delta = one_of("x | x - S.T @ {K} | {s} * x | x * sum(S, axis=0)")
-    lines.append(f"S = {decay} + outer(0.5 * {filled('{K}')}, {delta})")
+    delta = one_of("x | x - S.T @ {K} | {s} * x | x - 0.1 * sum(S, axis=0)")
+    lines.append(f"S = {decay} + outer(0.1 * {filled('{K}')}, {delta})")
     scale = one_of("1.0 | {s} | 1 / (2 + {s}) | 1 / maximum(abs(sum({K} * {K})), 0.5)")
     results = [f"({scale}) * (S.T @ {filled('{K}')})", "S"]
     results += [filled("0.5 * n + 0.5 * {K}"), filled("0.5 * e + 0.5 * {s}")]

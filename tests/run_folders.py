@@ -25,14 +25,14 @@ SMALL = (
 )
 
 
-def small_run(root: Path) -> Path:
-    """Train a small language model of characters for two steps; its folder."""
+def small_run(root: Path, level: str = "char") -> Path:
+    """Train a small language model for two steps; its folder."""
     root.mkdir(parents=True, exist_ok=True)
     text = root / "text.txt"
     text.write_text("".join(random.Random(0).choices("the cat\n", k=2000)))
     sizes = {"hidden": 8, "embedding": 4, "layers": 1, "batch": 4, "bptt": 8, "steps": 2}
     place = {"engine": "reference", "accelerator": "cpu", "threads": 1, "validate_every": 2}
-    config = TextConfig(data=str(text), validation_chars=100, **sizes, **place)
+    config = TextConfig(data=str(text), level=level, validation_chars=100, **sizes, **place)
     console = Console(file=io.StringIO())
     return running.start(config, root, console, comparing=False).folder.path
 

@@ -26,6 +26,13 @@ def test_sample(elman, run):
     assert said == library.load(run).sample(30, seed=7) + "\n"
 
 
+def test_words(elman, tmp_path):
+    """A space stands between the prompt and the words that follow."""
+    run = small_run(tmp_path, level="word")
+    _, said, _ = elman("sample", str(run), "--length=5", "--prompt=the cat", "--seed=7")
+    assert said == "the cat " + library.load(run).sample(5, prompt="the cat", seed=7) + "\n"
+
+
 def test_last_weights(elman, run, tmp_path, monkeypatch):
     """Both commands say which weights they want."""
     asked = []

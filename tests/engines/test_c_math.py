@@ -181,7 +181,12 @@ EXACT = {  # in a wider type
     "expm1": np.expm1,
     "log": np.log,
     "softplus": lambda v: np.where(v > 20, v, np.log1p(np.exp(np.minimum(v, 20)))),
+    "sin": np.sin,
+    "cos": np.cos,
+    "atan": np.arctan,
+    "erf": lambda v: torch.erf(torch.from_numpy(v)).numpy(),
 }
+OF_FLOAT32 = {"sin", "cos", "atan", "erf"}  # libm's in float64
 
 
 @pytest.mark.parametrize("isa", usable())
@@ -189,6 +194,8 @@ EXACT = {  # in a wider type
 @pytest.mark.parametrize("name", EXACT)
 def test_own_functions_are_accurate(name, dtype, isa):
     """Over the whole range, subnormals and overflow included."""
+    if name in OF_FLOAT32 and dtype != "float32":
+        pytest.skip("libm's")
     wide = np.float64 if dtype == "float32" else np.longdouble
     if np.finfo(wide).eps > np.finfo(dtype).eps / 100:
         pytest.skip("numpy has no type wider than float64 here to compare with")
@@ -196,6 +203,34 @@ def test_own_functions_are_accurate(name, dtype, isa):
     with np.errstate(all="ignore"):
         want = EXACT[name](x.astype(wide))
         assert in_ulp(apply(name, isa, x), want) <= ULP
+
+
+@pytest.mark.parametrize("isa", usable())
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_turns_are_accurate(name, isa):
+    """Next to multiples of half π, in small angles and in those beyond the fast reduction."""
+    source = np.random.default_rng(0)
+    turns = np.arange(40_000) * (np.pi / 2)
+    x = np.concatenate([turns, -turns, source.uniform(-9000, 9000, 40_000)]).astype("float32")
+    x = np.concatenate([x, np.nextafter(x, np.float32(0)), np.nextafter(x, np.float32(9e9))])
+    assert in_ulp(apply(name, isa, x), EXACT[name](x.astype("float64"))) <= ULP
+
+
+@pytest.mark.parametrize("isa", usable())
+def test_powers_are_accurate(isa):
+    """Of any size of base and exponent, bases of either sign, whole exponents."""
+    source = np.random.default_rng(0)
+    base = np.exp(source.uniform(-80, 80, 40_000)).astype("float32")
+    exponent = source.uniform(-3, 3, 40_000).astype("float32")
+    exponent[::4] = np.round(exponent[::4])
+    exponent[1::4] *= 40
+    base[1::4] **= np.float32(0.02)
+    for given in (base, np.where(np.arange(len(base)) % 3, base, 0), -base[::4]):
+        given = given.astype("float32")
+        y = exponent[::4] if len(given) < len(exponent) else exponent
+        with np.errstate(all="ignore"):
+            want = np.power(given.astype("float64"), y.astype("float64"))
+            assert in_ulp(apply("pow", isa, given, y), want) <= 1
 
 
 ODD = [0.0, -0.0, 1.0, -1.0, float("nan"), float("inf"), float("-inf"), 0.5, -2.5, 20.0, 21.0]

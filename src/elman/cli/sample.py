@@ -60,6 +60,6 @@ def sample(
         raise InputError(title, f'elman.load("{run}")', path=run, task=trained.config.TASK)
     text = trained.sample(length, prompt=prompt, temperature=temperature, seed=seed)
     visible = "" if prompt.isspace() else prompt
-    between = " " if visible and trained.config.level == "words" else ""
+    between = " " if visible and trained.config.level == "word" else ""
     for line in f"{visible}{between}{text}".split("\n"):
         Console().print(plain(line), soft_wrap=True)

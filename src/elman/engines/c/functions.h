@@ -155,6 +155,76 @@ INLINE V v_softplus(V x) {
     return pick(x > (T)20, x, found);
 }
 #endif
+/* of float32; those of float64 are libm's */
+#if !defined(ELMAN_F64) && !defined(ELMAN_LIBM)
+/* whether a lane is not 0 */
+INLINE int any_of(M m) {
+#if VL > 1
+    union { M m; uint64_t words[sizeof(M) / 8]; } u = {m};
+    uint64_t any = 0;
+    for (unsigned i = 0; i < sizeof(M) / 8; i++) any |= u.words[i];
+    return any != 0;
+#else
+    return m != 0;
+#endif
+}
+/* sin(x + quarter · π/2) for |x| < 8192: |x| = n π/2 + r, π/2 in four parts of which the products of the first three with
+ * n are exact; polynomials of least relative error in r */
+INLINE V near_turn(V x, int quarter) {
+    V a = v_abs(x), m = a * 0.636619772f + EXP_MAGIC, n = m - EXP_MAGIC;
+    V r = a - n * 1.5703125f;
+    r = r - n * 0x1.fb4p-12f;
+    r = r - n * 0x1.444p-24f;
+    r = r - n * 0x1.68c234p-39f;
+    V z = r * r;
+    V odd = z * -1.951084e-4f + 8.332131e-3f;
+    odd = (odd * z + -1.6666654e-1f) * z * r + r;
+    V even = z * 2.442568e-5f + -1.3887251e-3f;
+    even = (even * z + 4.1666646e-2f) * (z * z) + (z * -0.5f + 1.0f);
+    M quadrant = bits(m) + quarter;
+    V size = pick((quadrant & 1) != 0, even, odd);
+    V y = pick((quadrant & 2) != 0, -size, size);
+    return quarter ? y : value(bits(y) ^ (bits(x) & bits(bc(-0.0f))));
+}
+INLINE V turn(V x, int quarter) {
+    V y = near_turn(x, quarter);
+    return any_of(v_abs(x) >= 8192.0f) ? far_turn(x, quarter) : y;
+}
+INLINE V v_sin(V x) { return turn(x, 0); }
+INLINE V v_cos(V x) { return turn(x, 1); }
+/* |x| <= 1, or π/2 less the arc of 1 / |x|: a polynomial of least relative error */
+INLINE V v_atan(V x) {
+    V a = v_abs(x);
+    M steep = a > 1.0f;
+    V r = pick(steep, 1.0f / a, a), z = r * r;
+    V p = z * -1.7936204e-3f + 1.09145995e-2f;
+    p = p * z + -3.1177832e-2f;
+    p = p * z + 5.795758e-2f;
+    p = p * z + -8.4034495e-2f;
+    p = p * z + 1.0952185e-1f;
+    p = p * z + -1.4264241e-1f;
+    p = p * z + 1.9998549e-1f;
+    p = p * z + -3.33333e-1f;
+    V arc = p * z * r + r;
+    return with_sign(pick(steep, 1.57079633f - arc, arc), x);
+}
+/* polynomials of least relative error: of erf(x) / x - 1 in x² up to 0.9, beyond of -log(1 - erf) in |x|; 1 from 4 on */
+INLINE V v_erf(V x) {
+    V a = lesser(bc(4), v_abs(x)), z = x * x;
+    V p = z * -6.090358e-4f + 5.0119623e-3f;
+    p = p * z + -2.6778908e-2f;
+    p = p * z + 1.1282141e-1f;
+    p = p * z + -3.7612525e-1f;
+    p = p * z + 1.2837915e-1f;
+    V q = a * 9.584695e-6f + -3.0648962e-4f;
+    q = q * a + 3.5768514e-3f;
+    q = q * a + -2.3624936e-2f;
+    q = q * a + 1.0607968e-1f;
+    q = q * a + 6.352451e-1f;
+    q = q * a + 1.1286258f;
+    return pick(a < 0.9f, p * x + x, with_sign(1.0f - v_exp(-(q * a)), x));
+}
+#endif
 INLINE V v_sigmoid(V x) { return (T)1 / ((T)1 + v_exp(-x)); }
 INLINE V v_relu(V x) { return larger(bc(0), x); }
 INLINE V v_min(V a, V b) { return pick(a != a, a, lesser(a, b)); }

@@ -1,6 +1,11 @@
 /* What kernels share: compiled once for an instruction set and a dtype. After vectors.h, runtime.h and what
  * tiles.py writes out for this VL. */
 /* one lane at a time */
+SHARED V far_turn(V x, int quarter) {
+    for (int i = 0; i < VL; i++) LANE(x, i) = (T)(quarter ? cos((double)LANE(x, i)) : sin((double)LANE(x, i)));
+    return x;
+}
+#if defined(ELMAN_F64) || defined(ELMAN_LIBM)
 #define LANES(name, call)                                                                              \
     SHARED V name(V x) {                                                                      \
         for (int i = 0; i < VL; i++) LANE(x, i) = (T)call((double)LANE(x, i));                         \
@@ -10,10 +15,58 @@ LANES(v_sin, sin)
 LANES(v_cos, cos)
 LANES(v_erf, erf)
 LANES(v_atan, atan)
-SHARED V v_pow(V x, V y) {
+#endif
+INLINE V pow_of_lanes(V x, V y) {
     for (int i = 0; i < VL; i++) LANE(x, i) = (T)pow((double)LANE(x, i), (double)LANE(y, i));
     return x;
 }
+#if defined(ELMAN_F64) || defined(ELMAN_LIBM) || VL == 1
+SHARED V v_pow(V x, V y) { return pow_of_lanes(x, y); }
+#else
+typedef float Half __attribute__((vector_size(VL * 2), may_alias));
+typedef double Wide __attribute__((vector_size(VL * 4), may_alias));
+typedef uint64_t WideBits __attribute__((vector_size(VL * 4), may_alias));
+INLINE Wide wide(double x) { return x - (Wide){0}; }
+INLINE Wide wide_pick(WideBits m, Wide a, Wide b) { return (Wide)((m & (WideBits)a) | (~m & (WideBits)b)); }
+/* 2^(y log2 x) in float64, x >= 0: log2 by the series of artanh, both polynomials of least relative error */
+INLINE Half half_pow(Half base, Half exponent) {
+    Wide x = __builtin_convertvector(base, Wide), y = __builtin_convertvector(exponent, Wide);
+    const WideBits one = (WideBits)wide(1);
+    WideBits k = ((WideBits)x + (one - (WideBits)wide(0.70710678118654752))) >> 52; /* the exponent + 1023 */
+    Wide m = (Wide)((WideBits)x + one - (k << 52)), s = (m - 1.0) / (m + 1.0), z = s * s;
+    const Wide magic = wide(6755399441055744.0);
+    Wide p = z * 0.282899284202996 + 0.319905754918779;
+    p = p * z + 0.412209251057866;
+    p = p * z + 0.57707794237676;
+    p = p * z + 0.961796694113307;
+    p = p * z + 2.88539008177785;
+    Wide power = s * p + ((Wide)(k + (WideBits)magic) - (magic + 1023.0));
+    power = y * wide_pick(x == 0.0, wide(-INFINITY), wide_pick(x == INFINITY, x, power));
+    power = wide_pick(power > 300.0, wide(300), wide_pick(power < -300.0, wide(-300), power));
+    Wide n = power + magic, r = power - (n - magic);
+    Wide e = r * 1.520192264e-5 + 1.5469291131e-4;
+    e = e * r + 1.33339225591e-3;
+    e = e * r + 9.61802725371e-3;
+    e = e * r + 5.55041035345e-2;
+    e = e * r + 2.402265119816e-1;
+    e = e * r + 6.9314718072844561e-1;
+    e = e * r + 1.0;
+    e = e * (Wide)(((WideBits)n + 1023) << 52);
+    return __builtin_convertvector(wide_pick(y == 0.0, wide(1), e), Half);
+}
+SHARED V v_pow(V x, V y) {
+    const M infinite = bits(bc(INFINITY));
+    if (any_of((bits(x) < 0) | (bits(x) > infinite) | ((bits(y) & ~bits(bc(-0.0f))) >= infinite))) return pow_of_lanes(x, y);
+    for (int i = 0; i < 2; i++) {
+        Half base, exponent;
+        __builtin_memcpy(&base, (T *)&x + i * VL / 2, sizeof base);
+        __builtin_memcpy(&exponent, (T *)&y + i * VL / 2, sizeof exponent);
+        base = half_pow(base, exponent);
+        __builtin_memcpy((T *)&x + i * VL / 2, &base, sizeof base);
+    }
+    return x;
+}
+#endif
 /* fmod is exact; the sum that gives it the divisor's sign is rounded once, to T */
 SHARED V v_remainder(V x, V y) {
     for (int i = 0; i < VL; i++) {

@@ -69,11 +69,14 @@ INLINE V v_sqrt(V x) {
 #endif
 
 /* one lane at a time */
+#if defined(ELMAN_F64) || defined(ELMAN_LIBM)
 SHARED V v_sin(V x);
 SHARED V v_cos(V x);
 SHARED V v_erf(V x);
 SHARED V v_atan(V x);
-SHARED V v_pow(V x, V y);
+#endif
+SHARED V far_turn(V x, int quarter); /* sin(x), or cos(x) */
+SHARED V v_pow(V x, V y); /* the lanes together in float32 */
 SHARED V v_remainder(V x, V y);
 typedef struct { const T *p; long n; } Units; /* reductions are over those of some arrays */
 

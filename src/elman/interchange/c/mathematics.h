@@ -41,39 +41,9 @@ INLINE float turn_one(float x, int quarter) { /* sin(x + quarter · π/2) */
         : ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * a + a;
     return sign < 0 ? -y : y;
 }
-INLINE float sin_one(float x) { return turn_one(x, 0); }
-INLINE float cos_one(float x) { return turn_one(x, 1); }
-LANES_OF(v_sin, sin_one)
-LANES_OF(v_cos, cos_one)
-
-INLINE V v_erf(V x) {
-    V a = v_abs(x), z = x * x;
-    V p = z * 7.853861353153693e-5f + -8.010193625184903e-4f;
-    p = p * z + 5.188327685732524e-3f;
-    p = p * z + -2.685381193529856e-2f;
-    p = p * z + 1.128358514861418e-1f;
-    p = p * z + -3.761262582423300e-1f;
-    p = p * z + 1.128379165726710f;
-    /* beyond 1: Abramowitz & Stegun 7.1.26, |error| <= 1.5e-7 */
-    V t = (T)1 / (a * 0.3275911f + (T)1);
-    V q = t * 1.061405429f + -1.453152027f;
-    q = q * t + 1.421413741f;
-    q = q * t + -0.284496736f;
-    q = q * t + 0.254829592f;
-    V far = (T)1 - q * t * v_exp(-z);
-    far = value(bits(far) | (bits(x) & bits(bc((T)-0.0f))));
-    return pick(a < (T)1, x * p, far);
-}
-INLINE V v_atan(V x) {
-    V a = v_abs(x);
-    M steep = a > (T)2.414213562373095f, middle = a > (T)0.4142135623730950f;
-    V base = pick(steep, bc(1.5707963267948966f), pick(middle, bc(0.7853981633974483f), bc(0)));
-    V r = pick(steep, (T)-1 / a, pick(middle, (a - (T)1) / (a + (T)1), a)), z = r * r;
-    V p = z * 8.05374449538e-2f + -1.38776856032e-1f;
-    p = p * z + 1.99777106478e-1f;
-    p = p * z + -3.33329491539e-1f;
-    V y = base + (p * z * r + r);
-    return value(bits(y) | (bits(x) & bits(bc((T)-0.0f))));
+INLINE V far_turn(V x, int quarter) {
+    for (int i = 0; i < LANES; i++) LANE(x, i) = turn_one(LANE(x, i), quarter);
+    return x;
 }
 INLINE double double_of(int64_t m) { union { double x; int64_t m; } u; u.m = m; return u.x; }
 INLINE double wide_log(double x) { /* x > 0: exponent, and the series of artanh */

@@ -55,7 +55,8 @@ INLINE T total_of(V v) {
     for (int i = 0; i < LANES; i++) sum += LANE(v, i);
     return sum;
 }
-INLINE V v_sqrt(V x); /* mathematics.h */
+INLINE V v_sqrt(V x); /* of mathematics.h */
+INLINE V far_turn(V x, int quarter);
 INLINE V truth(M m) { return pick(m, bc(1), bc(0)); }
 INLINE V v_abs(V x) { return value(bits(x) & ~bits(bc((T)-0.0f))); }
 INLINE V lesser(V a, V b) { return pick(a < b, a, b); }
