@@ -123,13 +123,13 @@ MISTAKES = {  # error -> (what the message says first, its hint) -> formulas
         ],
         ("numpy.tanh cannot take a traced value", "from elman.ops import tanh"): ["np.tanh(h)"],
         ("numpy cannot take a traced value", "use the function of that name"): ["np.asarray(h)"],
-        ("a ndarray cannot take part", "use numbers, the cell's arguments"): ["h * np.ones(3)"],
+        ("a numpy array cannot take part", "declare it: weights="): ["h * np.ones(3)"],
         ("a traced value cannot be unpacked", "cut it first: a, b = split(v, 2)"): [
             "i, f = W @ x",
             "sum(v for v in h)",
             "first, *_ = h",
         ],
-        ("a traced value has no length", "dims are names inside a cell"): ["h / len(h)"],
+        ("a traced value has no length", "v.shape[0] is its number of units"): ["h / len(h)"],
         ("a traced value has no .tanh", "from elman.ops import tanh"): ["h.tanh()"],
         ("a traced value has no .chunk", "write split(v, 2)"): ["(W @ x).chunk(3)[0]"],
         ("torch.cat cannot take a traced value", "write concat(a, b)"): ["tanh(torch.cat((x, h)))"],
@@ -323,11 +323,36 @@ def test_numpy_numbers_are_numbers():
     graph = rnn(lambda x, h, W, R, b: half * h + h * half - np.float64(1.0) / (h * h + half)).graph
     assert sorted(n.data[0] for n in graph.walk() if n.op == "const") == [0.5, 0.5, 0.5, 1.0]
     for other in (np.ones(3), np.array("a"), np.array(1j), np.array(None)):
-        with pytest.raises(TraceError, match="a ndarray cannot take part"):
+        with pytest.raises(TraceError, match="a numpy array cannot take part"):
             rnn(lambda x, h, W, R, b, other=other: other * h)
     for gate in (ops.gelu, ops.silu):
         with pytest.raises(TraceError, match="a tuple cannot take part"):
             rnn(lambda x, h, W, R, b, gate=gate: gate(h.shape) * h)
+
+
+def test_functions_that_python_has_too():
+    """Of numbers and lists they are Python's, inside formulas and outside."""
+    assert ops.abs(-1.5) == 1.5
+    assert ops.round(0.126, 2) == 0.13
+    assert ops.pow(2, 3) == 8
+    assert ops.sum(number for number in range(4)) == ops.sum([1, 2], 3) == 6
+    graph = rnn(lambda x, h, W, R, b: ops.sum([h, b, h]) * ops.abs(-2) + ops.round(0.6)).graph
+    assert {n.data[0] for n in graph.walk() if n.op == "const"} >= {2.0, 1.0}
+    assert not any(n.op in ("sum", "abs", "round") for n in graph.walk())
+
+
+@pytest.mark.parametrize(
+    "mistake, hint",
+    [
+        (lambda x, h, W, R, b: (R * b) @ h, r"W @ \(s \* v\) scales the columns of W"),
+        (lambda x, h, W, R, b: ops.noise(h, 0.1), r"0\.1 \* noise\(v\)"),
+        (lambda x, h, W, R, b: ops.round(h, 2), r"0\.01 \* round\(100 \* v\)"),
+        (lambda x, h, W, R, b: h + ops.sum(R, axis=2) + W @ x, r"sum\(W, axis=1\)"),
+    ],
+)
+def test_hints(mistake, hint):
+    with pytest.raises(ElmanError, match=hint):
+        rnn(mistake)
 
 
 def test_cell_without_its_arguments():

@@ -78,7 +78,7 @@ BAD = {  # name -> (strings, what the message says, the hint)
     "no name": (
         {"input": "[I]"},
         "cannot read '[I]' in input='[I]'",
-        'write names with dims in brackets, e.g. "x[I], m"',
+        'write names of the letters a to z, dims in brackets: "x[I], m"',
     ),
     "open bracket": ({"input": "x[I"}, "cannot read 'x[I' in input='x[I'", "write names"),
     "two words": ({"state": "h h2[H]"}, "cannot read 'h h2[H]' in state=", "write names"),

@@ -132,7 +132,7 @@ def test_mistakes():
     with pytest.raises(InputError, match=r"fixed needs its constant mask\[H, H\]") as caught:
         elman.Recurrent(fixed, 4, 5, M=3, e=1.0)
     assert "Recurrent(fixed, …, mask=…)" in str(caught.value)
-    with pytest.raises(ShapeError, match=r"mask_l0, mask\[H, H\] is \[4, 4\], not \[5, 5\]"):
+    with pytest.raises(ShapeError, match=r"constant mask\[H, H\] is \[4, 4\], not \[5, 5\]"):
         made(mask=torch.ones(4, 4))
     with pytest.raises(TraceError, match="init of mask: no scheme 'bands'"):
         made(mask="bands")

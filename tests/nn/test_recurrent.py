@@ -16,7 +16,7 @@ from elman import cells, ops
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import cell
 from elman.frontend.initial import SCHEMES
-from helpers import OwnBackwardEngine, stand_in
+from helpers import OwnBackwardEngine, need_engine, stand_in
 
 
 @cell(input="x[I], m, k[P]", state="h[H], s, q[P]", weights="W[H, I], R[H, H], U[P, H], a, b[H]")
@@ -125,6 +125,52 @@ def test_initial_values_of_another_shape(how):
     """Nothing is broadcast into a weight; both shapes are told."""
     with pytest.raises(ShapeError, match=r"init of R\[2H, H\] is \[.*\], not \[4, 2\]"):
         made(began({"R": how}), 2, 2)
+
+
+@cell(input="x[H]", state="h[H]", weights="R[H, H], V[H, P]", output="y[H]")
+def summed(x, h, R, V):
+    """Rows that are normalised, and sums of whole matrices."""
+    h = ops.tanh(x + (R @ h) / (1 + ops.sum(R * R, axis=1)) + ops.mean(V) - ops.mean(R, axis=0))
+    return h + ops.sum(V, axis=1) * ops.sum(R), h
+
+
+def summed_by_torch(x, R, V):
+    out, h = [], x.new_zeros(x.shape[1:])
+    for step in x:
+        h = torch.tanh(step + (h @ R.T) / (1 + (R * R).sum(1)) + V.mean() - R.mean(0))
+        out.append(h + V.sum(1) * R.sum())
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("engine", ["c", "reference"])
+def test_sums_of_weights(engine):
+    """Over rows, columns and both, with their gradients."""
+    need_engine(engine)
+    net = made(summed, 4, 4, P=3, dtype=torch.float64, engine=engine)
+    x = torch.randn(5, 2, 4, dtype=torch.float64, requires_grad=True)
+    values = (x, net.R_l0, net.V_l0)
+    want = summed_by_torch(*values)
+    got = net(x)[0]
+    torch.testing.assert_close(got, want)
+    draw = torch.randn_like(want)
+    wanted = torch.autograd.grad(want, values, draw)
+    torch.testing.assert_close(torch.autograd.grad(got, values, draw), wanted)
+
+
+def test_names_of_arguments():
+    """A dim or an option that the module could not be given."""
+
+    @cell(input="x[I]", state="h[H]", weights="W[heads, I], U[H, heads]")
+    def many(x, h, W, U):
+        return ops.tanh(U @ (W @ x) + h)
+
+    @cell(input="x[I]", state="h[H]", weights="W[H, I]")
+    def planned(x, h, W, *, plan=1.0):
+        return ops.tanh(W @ x + plan * h)
+
+    for formula, name in ((many, "heads"), (planned, "plan")):
+        with pytest.raises(InputError, match=f"the name of an argument of Recurrent: '{name}'"):
+            made(formula, 3, 4)
 
 
 def test_options_are_shown():

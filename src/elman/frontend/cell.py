@@ -69,18 +69,29 @@ class Cell:
     outputs: tuple[Declared, ...]
     init: Mapping[str, Init]
     source: str
-    function: Callable[..., Any] = field(repr=False)
+    function: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     heads: int = 1
     changes: tuple[Change, ...] = ()
-    whole: Cell | None = field(default=None, repr=False)  # the same without heads
-    share: Share = field(default=Share(), repr=False)  # of the dims that its function writes
-    copies: Copies | None = field(default=None, repr=False)  # of one head
-    idle: bool = field(default=False, repr=False)
+    whole: Cell | None = None  # the same without heads
+    share: Share = field(default=Share())  # of the dims that its function writes
+    copies: Copies | None = None  # of one head
+    idle: bool = False
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
         return inspect.getdoc(self.function) or ""
+
+    def __repr__(self) -> str:
+        groups = {
+            "input": self.inputs,
+            "static": self.static,
+            "state": self.states,
+            "weights": self.weights,
+            "output": self.outputs,
+        }
+        declared = [f"{kind} {', '.join(map(str, of))}" for kind, of in groups.items() if of]
+        return f"<cell {self.name}: {'; '.join(declared)}>"
 
     @property
     def defaults(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def uniform(like: Any, per: Per = "step") -> Tracer:
         >>> h = where(uniform(h) < 0.1, h, tanh(W @ x))
     """
     shape = _shape(like, "uniform")
-    return _training(_sample(shape, per), _repeated(0.5, shape))
+    return _training(_sample(shape, per), repeat_number(0.5, shape))
 
 
 def noise(like: Any, per: Per = "step") -> Tracer:
@@ -59,7 +59,7 @@ def noise(like: Any, per: Per = "step") -> Tracer:
     shape = _shape(like, "noise")
     radius = pointwise("sqrt", -2.0 * pointwise("log", 1.0 - _sample(shape, per)))
     normal = radius * pointwise("cos", 2.0 * math.pi * _sample(shape, per))
-    return _training(normal, _repeated(0.0, shape))
+    return _training(normal, repeat_number(0.0, shape))
 
 
 def dropout(v: Any, p: float, per: Per = "step") -> Tracer:
@@ -129,7 +129,9 @@ def _shape(like: Any, name: str) -> Shape:
 
 def _sample(shape: Shape, per: Any) -> Tracer:
     if per not in ("step", "sequence"):
-        refuse(f"per must be 'step' or 'sequence', not {per!r}", 'dropout(v, 0.1, per="sequence")')
+        scaled = isinstance(per, int | float)
+        hint = f"{per} * noise(v)" if scaled else 'noise(v, per="sequence")'
+        refuse(f"per must be 'step' or 'sequence', not {per!r}", hint)
     numbers = _numbers.get()
     if numbers is None:
         refuse("random numbers are drawn inside a cell's formula", "@elman.cell(…) def …")
@@ -137,7 +139,7 @@ def _sample(shape: Shape, per: Any) -> Tracer:
     return Tracer(node("draw", (), (f"draw{number}", number, per), shape, where_called()))
 
 
-def _repeated(number: float, shape: Shape) -> Tracer:
+def repeat_number(number: float, shape: Shape) -> Tracer:
     """A constant broadcast to a shape."""
     const = lift(number)
     if shape == SCALAR:

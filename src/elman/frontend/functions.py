@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from elman.frontend.dims import check_cut
 from elman.frontend.draws import dropout, noise, uniform, zoneout
 from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import describe, mismatch, refuse, where_called
-from elman.frontend.trace import Tracer, lift, pointwise, power_of, vector_dim
+from elman.frontend.trace import Tracer, is_number, lift, pointwise, power_of, vector_dim
 from elman.ir.graph import Node, node
 from elman.ir.types import Dim, Shape, is_matrix, parse_dim, show_dim
 
@@ -71,9 +72,6 @@ relu = _elementwise(
 exp = _elementwise("exp", "e to the power v, elementwise.", "h = exp(-b * b) * h + W @ x")
 log = _elementwise("log", "Natural logarithm, elementwise.", "c = c + log(1 + h * h)")
 sqrt = _elementwise("sqrt", "Square root, elementwise.", "h = h / sqrt(1 + mean(h * h))")
-abs = _elementwise(
-    "abs", "Absolute value, elementwise; the derivative at 0 is 0.", "h = h / (1 + abs(W @ x))"
-)
 sin = _elementwise("sin", "Sine, elementwise.", "h = sin(W @ x + R @ h)")
 cos = _elementwise("cos", "Cosine, elementwise.", "h = cos(W @ x) * h")
 erf = _elementwise("erf", "Error function, elementwise.", "h = erf(W @ x + R @ h)")
@@ -96,6 +94,15 @@ floor = _elementwise(
 )
 
 
+def abs(v: Any) -> Tracer:  # torch's name
+    """Absolute value, elementwise; the derivative at 0 is 0. Python's ``abs`` of a number.
+
+    Example:
+        >>> h = h / (1 + abs(W @ x))
+    """
+    return builtins.abs(v) if is_number(v) else pointwise("abs", v)
+
+
 def silu(v: Any) -> Tracer:
     """v · sigmoid(v), elementwise.
 
@@ -114,23 +121,30 @@ def gelu(v: Any) -> Tracer:
     return pointwise("mul", v, 0.5 * (1.0 + erf(pointwise("mul", v, 0.7071067811865476))))
 
 
-def round(v: Any) -> Tracer:  # torch's name
+def round(v: Any, *digits: int) -> Any:  # torch's name
     """The nearest integer, halves to even as in torch, elementwise; its derivative is 0.
 
-    For the gradient of v, write ``straight_through(round(v), v)``.
+    For the gradient of v, write ``straight_through(round(v), v)``. Python's ``round`` of a number.
 
     Example:
         >>> h = straight_through(round(h), h)
     """
+    if is_number(v):
+        return builtins.round(v, *digits)
+    if digits:
+        refuse("round gives whole numbers, it takes no digits", "0.01 * round(100 * v)")
     return pointwise("round", v)
 
 
 def pow(v: Any, w: Any) -> Tracer:  # torch's name
-    """v ** w, elementwise; either may be a number. Whole powers up to 8 are products.
+    """v ** w, elementwise; either may be a number. Whole powers up to 8 are products. Python's
+    ``pow`` of two numbers.
 
     Example:
         >>> h = h * pow(1 + h * h, -0.5)
     """
+    if is_number(v) and is_number(w):
+        return v**w
     return power_of(v, w)
 
 

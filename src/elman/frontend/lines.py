@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 from elman.errors import ShapeError, TraceError, diagnostic
-from elman.ir.graph import Node
+from elman.ir.graph import Node, Rate
 from elman.ir.types import is_matrix, show_shape
 
 _HERE = __name__.rpartition(".")[0]
@@ -143,6 +143,8 @@ def elementwise_hint(left: Node, right: Node) -> str:
         return "a vector meets a matrix of each sample as rows(a) * S or columns(b) * S"
     if is_matrix(left):
         return "the axes of S.T are in the other order; outer(k, v) is [K, V]"
+    if 2 in (len(left.shape), len(right.shape)) and left.rate == right.rate == Rate.WEIGHT:
+        return "W @ (s * v) scales the columns of W, s * (W @ v) its rows"
     if len(left.shape) != len(right.shape):
         return (
             "what follows inputs or states is a vector, never a matrix: W @ v, or, of all pairs of "

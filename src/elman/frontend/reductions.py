@@ -8,10 +8,11 @@ the dim D has units, ``groups="2D"`` so many of each half of a vector [2H].
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, cast
 
 from elman.frontend.dims import UncutError, check_cut
+from elman.frontend.draws import repeat_number
 from elman.frontend.functions import concat, exp, split, sqrt, stop_gradient
 from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import describe, refuse, where_called
@@ -44,22 +45,24 @@ __all__ = [
 ]
 
 
-def sum(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
+def sum(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Any:
     """The sum over all units of a vector: a scalar per sample; or over each of ``groups`` equal
     groups of neighbouring units: [G]. ``groups="D"`` makes as many groups as the dim D has units:
-    [D]. The same holds for every function with ``groups``. Of a matrix per sample [K, V]
-    ``axis=0`` is the sum over its rows, [V], and ``axis=1`` over its columns, [K].
+    [D]. The same holds for every function with ``groups``. Of a matrix [K, V], per sample or of
+    weights, ``axis=0`` is the sum over its rows, [V], and ``axis=1`` over its columns, [K].
+    Python's ``sum`` of a list, a tuple or a generator.
 
     Example:
         >>> h = h / (1 + sum(h * h))
     """
+    if isinstance(v, list | tuple | range | Generator):
+        return builtins.sum(cast("Iterable[Any]", v), *sizes)
     return _reduced("sum", v, sizes, groups, axis)
 
 
 def mean(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
     """The mean over all units of a vector: a scalar per sample; or over each of ``groups`` equal
-    groups of neighbouring units: [G]; or over an axis of a matrix per sample, or of a weight
-    matrix, as for ``sum``.
+    groups of neighbouring units: [G]; or over an axis of a matrix, as for ``sum``.
 
     Example:
         >>> h = h - mean(h)
@@ -338,14 +341,31 @@ def _over_axis(op: str, v: Any, groups: Groups, axis: int) -> Tracer:
     return _over(op, value, ((matrix_axes(value)[0],),))
 
 
+def _over_weights(op: str, matrix: Node, axis: int | None) -> Tracer:
+    """The sum, or the mean, of a weight matrix over its rows or columns: its product with ones; or
+    over both."""
+    if axis is None:
+        return _reduced(op, _over_weights(op, matrix, 1), (), 1)
+    if axis not in (0, 1, -1, -2):
+        refuse(f"{op}: a matrix of weights has axes 0 and 1, not {axis!r}", f"{op}(W, axis=1)")
+    weights = transpose(Tracer(matrix)) if axis in (0, -2) else Tracer(matrix)
+    summed = weights.node.shape[1]
+    total = weights @ repeat_number(1.0, (summed,))
+    if op == "sum":
+        return total
+    return total / Tracer(node("count", (), summed, where=where_called()))
+
+
 def _reduced(
     op: str, v: Any, sizes: tuple[Any, ...], groups: Groups, axis: int | None = None
 ) -> Tracer:
     """A scalar, or a value for each group, or for each row or column of a matrix."""
     _check_one(op, sizes)
+    value = lift(v)
+    if len(value.shape) == 2 and op in ("sum", "mean") and groups == 1:
+        return _over_weights(op, value, axis)
     if axis is not None:
         return _over_axis(op, v, groups, axis)
-    value = lift(v)
     if is_matrix(value):
         _groups_of_axis(op, v, groups, axis)
         return _over(op, value, ())

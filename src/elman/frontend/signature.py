@@ -81,7 +81,7 @@ def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declar
         if match is None:
             raise TraceError(
                 f"cannot read {entry.strip()!r} in {kind}={text!r}",
-                'write names with dims in brackets, e.g. "x[I], m"',
+                'write names of the letters a to z, dims in brackets: "x[I], m"',
                 at=where,
             )
         name, inside = match.groups()

@@ -107,7 +107,7 @@ class Tracer:
         "make a new one: where(mask, 1, h), mask being an input, or concat(a, b) of its parts",
     )
     __len__ = _refused(
-        "a traced value has no length", "dims are names inside a cell; use mean(v) or sum(v)"
+        "a traced value has no length", "v.shape[0] is its number of units; mean(v), sum(v)"
     )
 
     def __neg__(self) -> Tracer:
@@ -262,6 +262,15 @@ _OPERATORS = {  # what numpy calls them -> ops
 }
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value is a number of Python's or numpy's."""
+    return _is_numpy_number(value) or isinstance(value, bool | int | float)
+
+
+def _is_numpy_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and hasattr(value, "ndim")
+
+
 def _is_numpy_number(value: Any) -> bool:
     """Whether a value is a real number of numpy's, or an array [] of one, not a word or date."""
     if type(value).__module__ != "numpy" or getattr(value, "ndim", 1) != 0:
@@ -281,11 +290,12 @@ def lift(value: Any) -> Node:
         return node("swapaxes", (value.node,), (), (((columns, rows),),), where_called())
     if isinstance(value, Tracer):
         return value.node
-    if _is_numpy_number(value) or isinstance(value, bool | int | float):
+    if is_number(value):
         return node("const", (), (float(value),), where=where_called())
-    if _is_tensor(value):
+    if _is_tensor(value) or _is_numpy_array(value):
         refuse(
-            "a torch tensor cannot take part in a cell's formula",
+            f"a {'torch tensor' if _is_tensor(value) else 'numpy array'} cannot take part in a "
+            "cell's formula",
             'declare it: weights="s[H]" for a weight, constants="s[H]" for one that is never '
             'trained, input="x[I], m" for a per-step input, static="s[S]" for one per sequence'
             if value.ndim

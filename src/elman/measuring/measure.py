@@ -45,6 +45,7 @@ class Measurement:
         engine, schedule: of elman's kernel.
         waited: share of the time for which threads wanted a core and had none.
         flop: of a call's products with weights.
+        draws: whether the cell draws random numbers, which are expected values here.
     """
 
     cell: str
@@ -62,6 +63,7 @@ class Measurement:
     schedule: str
     waited: float
     flop: int
+    draws: bool
 
     @property
     def gflops(self) -> float:
@@ -84,6 +86,8 @@ class Measurement:
         ]
         if self.flop:
             lines.append(f"products   {self.gflops:.1f} GFLOP/s")
+        if self.draws:
+            lines.append("beware     its random numbers are expected values here, as in eval()")
         if text := describe_waiting(self.waited):
             lines.append(f"beware     {text}")
         return "\n".join(lines)
@@ -116,7 +120,7 @@ def measure(
     First both must agree with the loop in float64, in outputs, last states and every gradient. Then
     they are timed in alternating rounds, in this process, on the CPU. ``elman bench file.py:cell``
     does the same. Random numbers inside a cell are replaced by their
-    expected values.
+    expected values, as in ``eval()``: a training step takes longer.
 
     Args:
         cell: the cell to time.
@@ -172,6 +176,7 @@ def measure(
         engine=ran["engine"],
         schedule=ran["schedule"] or "",
         waited=share,
+        draws=any(value.op == "draw" for value in net.cell.graph.walk()),
         flop=steps * batch * net.cell.batch_heads * _products(pairing, dtype),
     )
 

@@ -186,7 +186,9 @@ class Signature:
         for part in values:
             if not isinstance(part, Tensor):
                 message = f"{role} of {self.cell} is a tensor, got {type(part).__name__}"
-                raise InputError(message, as_tensor(part, "x"))
+                is_number = isinstance(part, int | float) and role != "input"
+                hint = f"torch.full([B], {part}), one number for each of B sequences"
+                raise InputError(message, hint if is_number else as_tensor(part, "x"))
             check_dense(part, role, self.cell)
         if len(values) != len(declared):
             names = ", ".join(name for name, _ in declared)
@@ -302,9 +304,17 @@ class Signature:
                 needed, given = self._shown(name, expected), self._shown(name, value.shape)
                 raise ShapeError(
                     f"state {name} of {self.cell} must be {needed}, got {given}{axes * bool(rank)}",
-                    "lengths=…, reset=…, mask=… are given by name" if fewer else "",
+                    _hint_of_state(value.shape == expected[1:]) if fewer else "",
                 )
             self._check("state", name, value, None, like)
+
+
+def _hint_of_state(lacks_layers: bool) -> str:
+    return (
+        "state.unsqueeze(0): the first axis is layers · directions"
+        if lacks_layers
+        else "lengths=…, reset=…, mask=… are given by name"
+    )
 
 
 def parts_of(x: Any) -> Sequence[Any]:

@@ -62,6 +62,12 @@ def resolve_layers(
         if name in _OF_CALLS and name not in constant_names:
             raise InputError(f"{name} is an argument of each call", f"net(x, {name}=…)")
     names = {name for layer_cell in cells for name in _names_of(layer_cell)}
+    for name in sorted(names.intersection(arguments)):
+        raise InputError(
+            f"a dim, an option or a constant has the name of an argument of Recurrent: {name!r}",
+            f"another name: cell_{name}",
+            cell=", ".join(layer_cell.name for layer_cell in cells),
+        )
     bound: dict[int, Cell] = {}  # one of equal ones, so that layers can run together
     formulas: list[Formula] = []
     constants: list[dict[str, Init]] = []

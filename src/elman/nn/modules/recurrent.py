@@ -153,7 +153,7 @@ class Recurrent(SequenceModule):
                     continue
                 self.register_buffer(name, tensor)
                 if weight.name in values:
-                    _initialise(tensor, values[weight.name], f"{name}, {weight}")
+                    _initialise(tensor, values[weight.name], f"constant {weight}")
         self._make_initial(device, dtype)
         self.reset_parameters()
 
@@ -194,11 +194,11 @@ class Recurrent(SequenceModule):
             for name, weight in zip(names, runner.cell.weights):
                 if weight.name not in self._fixed_constants:
                     init = runner.cell.init.get(weight.name)
-                    _initialise(getattr(self, name), init, str(weight), bound)
+                    _initialise(getattr(self, name), init, f"init of {weight}", bound)
         starts = [value.detach() for value in self._initial()]
         for runner, states in zip(self.runners.values(), self.runtime.signature.form.rows(starts)):
             for state, value in zip(runner.cell.states, states):
-                _initialise(value, runner.cell.init.get(state.name, "zeros"), str(state))
+                _initialise(value, runner.cell.init.get(state.name, "zeros"), f"init of {state}")
 
     def forward(self, x: Any, state: State | None = None, **options: Unpack[CallOptions]) -> Any:
         """Run the cell over a batch of sequences, differentiable by BPTT.
@@ -278,7 +278,7 @@ class Recurrent(SequenceModule):
         return ", ".join(fields)
 
 
-def _initialise(weight: Tensor, scheme: Init | None, name: str, bound: float = 0.0) -> None:
+def _initialise(weight: Tensor, scheme: Init | None, subject: str, bound: float = 0.0) -> None:
     """Fill a weight as the cell's ``init=`` says, or by U(-bound, bound)."""
     with torch.no_grad():
         if scheme is None:
@@ -292,5 +292,5 @@ def _initialise(weight: Tensor, scheme: Init | None, name: str, bound: float = 0
             return
         value = torch.as_tensor(tensor)
         if value.dim() and value.shape != weight.shape:
-            raise ShapeError(f"init of {name} is {[*value.shape]}, not {[*weight.shape]}")
+            raise ShapeError(f"{subject} is {[*value.shape]}, not {[*weight.shape]}")
         weight.copy_(value)
