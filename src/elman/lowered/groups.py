@@ -6,7 +6,7 @@ Part(body = n0 = tanh(tape[0:8]), n1 = tanh(tape[8:16]), n2 = tanh(tape[16:24]))
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import chain
 from typing import Any
@@ -136,18 +136,21 @@ def take_statements(body: Sequence[Statement], places: Sequence[int]) -> Iterato
     index = {lets.index(place): n for n, place in enumerate(p for p in places if p in {*lets})}
 
     def renamed(value: Any) -> Any:
-        if isinstance(value, Ref):
-            return Ref(index[value.index])
-        if getattr(value, "args", None):
-            return replace(value, args=tuple(map(renamed, value.args)))
-        return value
+        return Ref(index[value.index]) if isinstance(value, Ref) else value
 
     for place in places:
         statement = body[place]
         if isinstance(statement, Let | Store | Accumulate):
-            yield replace(statement, value=renamed(statement.value))
+            yield replace(statement, value=_with_leaves(statement.value, renamed))
         else:
             yield statement
+
+
+def _with_leaves(value: Any, renamed: Callable[[Any], Any]) -> Any:
+    """A value whose leaves are others."""
+    if getattr(value, "args", None):
+        return replace(value, args=tuple(_with_leaves(arg, renamed) for arg in value.args))
+    return renamed(value)
 
 
 class _Copy:
@@ -170,14 +173,10 @@ class _Copy:
             products.append(replace(old, accs=tuple(old.accs[i] for _, i in chosen)))
 
         def renamed(value: Any) -> Any:
-            if isinstance(value, Acc):
-                return index[value.product, value.index]
-            if getattr(value, "args", None):
-                return replace(value, args=tuple(map(renamed, value.args)))
-            return value
+            return index[value.product, value.index] if isinstance(value, Acc) else value
 
         body = tuple(
-            replace(s, value=renamed(s.value)) if isinstance(s, Let | Store) else s
+            replace(s, value=_with_leaves(s.value, renamed)) if isinstance(s, Let | Store) else s
             for s in self._body
         )
         return tuple(products), body

@@ -141,11 +141,10 @@ def _changes_in_place(program: Program, index: int) -> bool:
 
 def _gate_blocks(program: Program) -> list[GateBlock]:
     """Every gate block of a program once: of its vectors, then of its parts."""
-    sweeps = [program.forward, *([program.backward] if program.backward else [])]
     vectors = [v.shape[0][0] for v in program.pair.step.walk() if len(v.shape) == 1]
     parts = [
         part.gate_block
-        for sweep in sweeps
+        for sweep in program.sweeps
         for phase in sweep.phases
         for segment in phase.segments
         for part in segment.parts

@@ -89,8 +89,7 @@ def backward_work(program: Program) -> Work:
 def repeated_products(program: Program) -> int:
     """Operations of products per step and sample that repeat an earlier product, of the forward or
     of another segment (FLOP)."""
-    sweeps = (program.forward, *([program.backward] if program.backward else []))
-    nodes = [value for sweep in sweeps for value in sweep_nodes(sweep)]
+    nodes = [value for sweep in program.sweeps for value in sweep_nodes(sweep)]
     work = [sum(node_work(v, program.spec).products for v in of) for of in (nodes, {*nodes})]
     return work[0] - work[1]
 

@@ -172,6 +172,11 @@ class Program:
     stored: tuple[Node, ...]
 
     @property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        """The forward, and the backward if there is one."""
+        return (self.forward,) if self.backward is None else (self.forward, self.backward)
+
+    @property
     def overwrites_tape(self) -> bool:
         """Whether the backward writes slots of the tape."""
         if self.backward is None:

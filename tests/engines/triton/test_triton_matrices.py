@@ -93,6 +93,15 @@ def test_cut_rows(cell: Cell) -> None:
     agree(case)
 
 
+def test_memory_of_partial_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows are divided over fewer programs."""
+    of = job(drawn(cells.gla, 2, 64))
+    monkeypatch.setattr(limits, "PARTIAL_BYTES", 1 << 20)
+    names = [ENGINE.schedules(of, steps, 3) for steps in (1, 1000, 100_000)]
+    assert names == [names[0], names[0][1:], names[0][2:]]
+    assert len(names[0]) == 3
+
+
 def test_partial_sums() -> None:
     """In a backward: added, multiplied, chosen, carried to the first step."""
     case = drawn(weighed, 6, 19)

@@ -15,7 +15,7 @@ from elman.engines.cross_entropy import CrossEntropy
 from elman.engines.triton import cross_entropy, limits, scans
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import DTYPES, TritonKernel
-from elman.engines.triton.matrix_schedules import matrix_schedules, refusal
+from elman.engines.triton.matrix_schedules import fitting_schedules, matrix_schedules, refusal
 from elman.engines.triton.newton import newton
 from elman.engines.triton.occupancy import grids, loops, spills
 from elman.engines.triton.schedule import TritonSchedule
@@ -86,7 +86,7 @@ class TritonEngine(Engine):
         """
         of = self._program(job.single or job)
         if of.pair.step.has_matrices:
-            return tuple(schedule.name for schedule in matrix_schedules(of))
+            return tuple(each.name for each in fitting_schedules(of, steps * batch))
         persistent = loops(of, batch, job.heads)
         if not persistent or spills(of):
             persistent += grids(of, batch, job.heads)

@@ -39,6 +39,7 @@ MATRIX_ELEMENTS = (512, 1024)
 # Elements of a share: a warp half full, a full one, four of them (fewer partial sums in memory).
 MATRIX_SHARES = (512, 1024, 4096)
 SHARE_UNITS = 4  # along the axis that is cut, at least
+PARTIAL_BYTES = 1 << 30  # of all programs' partial sums at most, where fewer programs need less
 MATRIX_WARPS = 16  # of a program at most
 MATRIX_WHOLE = 128 * 128  # elements at most of a matrix that is not cut
 

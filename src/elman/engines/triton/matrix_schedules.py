@@ -39,12 +39,7 @@ def _cached(of: Callable[[Program], Fact]) -> Callable[[Program], Fact]:
 @_cached
 def matrix_schedules(program: Program) -> tuple[TritonSchedule, ...]:
     """Loops whose programs have the threads that hold a matrix, or a share of it, in registers."""
-    phases = [phase for sweep in _sweeps(program) for phase in sweep.all_phases]
-    parts = [part for phase in phases for segment in phase.segments for part in segment.parts]
-    axes = [
-        pair for part in parts if (pair := axes_of(part.gate_block, program.spec.sizes)) is not None
-    ]
-    sizes = {axis: max(pair[k] for pair in axes) for k, axis in enumerate(VECTORS)}
+    sizes = _axis_sizes(program)
     whole = padded(sizes["rows"]) * padded(sizes["columns"])
     elements = {0: whole}  # of a program, by its units along the axis that is cut; 0: all
     if (cut := cut_of(program)) is not None:
@@ -56,10 +51,33 @@ def matrix_schedules(program: Program) -> tuple[TritonSchedule, ...]:
     return tuple(_schedule(n, each) for each, n in fitting.items())
 
 
+def _axis_sizes(program: Program) -> dict[Axis, int]:
+    """Rows and columns of the largest matrices."""
+    phases = [phase for sweep in program.sweeps for phase in sweep.all_phases]
+    parts = [part for phase in phases for segment in phase.segments for part in segment.parts]
+    axes = [
+        pair for part in parts if (pair := axes_of(part.gate_block, program.spec.sizes)) is not None
+    ]
+    return {axis: max(pair[k] for pair in axes) for k, axis in enumerate(VECTORS)}
+
+
 def _schedule(elements: int, units: int) -> TritonSchedule:
     """A schedule whose programs have so many elements, and units along the axis that is cut."""
     warps = power_of_2(max(1, elements // limits.MATRIX_ELEMENTS[bool(units)]))
     return TritonSchedule("loop", 1, min(warps, limits.MATRIX_WARPS), units)
+
+
+def fitting_schedules(program: Program, rows: int) -> tuple[TritonSchedule, ...]:
+    """Those whose partial sums of so many rows, samples of all steps, take no more memory than a
+    limit; if none do, the one with the fewest programs."""
+    schedules = matrix_schedules(program)
+    cut = cut_of(program)
+    if cut is None:
+        return schedules
+    most = limits.PARTIAL_BYTES // max(1, 4 * rows * cut.partial_width)  # programs of a sample
+    units = _axis_sizes(program)[cut.axis]
+    few = [each for each in schedules if not each.units or -(-units // each.units) <= most]
+    return tuple(few) or schedules[-1:]
 
 
 class Cut(NamedTuple):
@@ -68,10 +86,12 @@ class Cut(NamedTuple):
     Attributes:
         axis: that is cut.
         partial_states: states whose cotangents are partial sums then.
+        partial_width: elements of the partial sums that a program stores at a step.
     """
 
     axis: Axis
     partial_states: frozenset[int] = frozenset()
+    partial_width: int = 0
 
 
 @_cached
@@ -79,14 +99,14 @@ def cut_of(program: Program) -> Cut | None:
     """How matrices can be cut over programs, if they can."""
     layout = TritonLayout(program)
     for axis in reversed(VECTORS):
-        states = [_partial_states(layout, sweep, axis) for sweep in _sweeps(program)]
-        if (partial := states[-1]) is not None and None not in states:
-            return Cut(axis, partial)
+        cuts = [_cut_of(layout, sweep, axis) for sweep in program.sweeps]
+        if None not in cuts:
+            return cuts[-1]
     return None
 
 
-def _partial_states(layout: TritonLayout, sweep: Sweep, axis: Axis) -> frozenset[int] | None:
-    """States whose cotangents are partial sums where an axis is cut; None if it cannot be."""
+def _cut_of(layout: TritonLayout, sweep: Sweep, axis: Axis) -> Cut | None:
+    """What is partial of a direction where an axis is cut; None if it cannot be."""
     lowering = layout.lowering(sweep)
     step, replay = lowering.lowered_phases()[1], lowering.lowered_replay()
     options = {"kept_states": (True,) * len(layout.state_widths), "packed": False, "heads": False}
@@ -97,19 +117,15 @@ def _partial_states(layout: TritonLayout, sweep: Sweep, axis: Axis) -> frozenset
         if not loop.divisible:
             return None
         if loop.summed_states <= states:
-            return states
+            return Cut(axis, states, loop.partial_width)
         states |= loop.summed_states
-
-
-def _sweeps(program: Program) -> list[Sweep]:
-    return [program.forward, *([program.backward] if program.backward is not None else [])]
 
 
 def refusal(program: Program) -> str | None:
     """Why a program of matrices per sample has no kernels; None if it has."""
     if output_is_state(program.pair) and is_matrix(program.pair.step.states[0]):
         return "its output is a matrix per sample"
-    for sweep in _sweeps(program):
+    for sweep in program.sweeps:
         for phase in sweep.all_phases:
             in_loop = phase in (sweep.step, sweep.replay)
             for part in (part for segment in phase.segments for part in segment.parts):

@@ -30,7 +30,7 @@ def loops(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
     return [
         TritonSchedule("loop", samples, warps)
         for samples in sizes
-        if max(_loop_bytes(of, sweep, samples) for sweep in _sweeps(of)) <= _shared_bytes()
+        if max(_loop_bytes(of, sweep, samples) for sweep in of.sweeps) <= _shared_bytes()
     ]
 
 
@@ -51,7 +51,7 @@ def grids(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
     item = item_bytes(of.spec)
     narrow = padded(largest) * item <= 4 * limits.WARP_BYTES
     warps = 4 if narrow and not _reduced_units(of) else 8
-    weights = max(_weight_bytes(of, sweep) for sweep in _sweeps(of))
+    weights = max(_weight_bytes(of, sweep) for sweep in of.sweeps)
     schedules: list[TritonSchedule] = []
     for units in (16, 32) if torch.version.hip else (8, 16, 32):
         share = -(-largest // units)
@@ -74,14 +74,9 @@ def _samples(batch: int) -> int | None:
     return next((size for size in sizes if size >= batch), None)
 
 
-def _sweeps(of: Program) -> list[Sweep]:
-    """Both directions, if there is a backward."""
-    return [of.forward, *([of.backward] if of.backward is not None else [])]
-
-
 def _values(of: Program) -> list[Node]:
     """What the steps of both directions compute."""
-    return [value for sweep in _sweeps(of) for value in phase_nodes(sweep.step)]
+    return [value for sweep in of.sweeps for value in phase_nodes(sweep.step)]
 
 
 def _reduced_units(of: Program) -> int:
