@@ -151,6 +151,23 @@ def test_gradients_of_prepared_calls(name):
         assert_all_close(gradients(), want)
 
 
+@elman.cell(input="x[H]", state="h[H]", weights="W[H, H]", output="y[H]")
+def delayed(x, h, W):
+    """Its steps have nothing to compute: the product is taken of all steps at once."""
+    return W @ h, x
+
+
+def test_layers_without_work_in_their_steps():
+    """Layers at once are forecast as a share of no time."""
+    need_engine("c")
+    net, x = elman.Recurrent(delayed, 4, 4, num_layers=2), torch.randn(3, 2, 4)
+    for trains in (False, True):
+        with torch.set_grad_enabled(trains):
+            got = net(x)[0]
+            with forced("reference"):
+                assert_all_close([got], [net(x)[0]])
+
+
 SEVERAL: dict[str, Any] = {  # cells of several inputs: sizes, inputs of a sample at a step
     "gated_delta_net": ((4, 3), [(4,), (4,), (3,), (), ()]),
     "mlstm": ((4, 3), [(4,), (4,), (3,), (), ()]),

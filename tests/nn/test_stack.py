@@ -11,11 +11,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._pytree import tree_leaves
 
 import elman
 import elman.nn
 from elman import cells
 from elman.engines.base import Kernel
+from elman.engines.c.arguments import PreparedKernel
 from elman.engines.c.launches import ConcurrentLaunches
 from elman.engines.c.together import Teams
 from elman.engines.call import Call, Cotangents, Gradients, Result
@@ -175,6 +177,33 @@ def test_records_are_used_again(schedule):
     assert all(torch.equal(a, b) for a, b in zip(first, second))
     record["layers"][next(iter(record["layers"]))]["schedule"] = "sideways"
     assert "no such schedule" in elman.nn.pin(again, record)[0]
+
+
+@pytest.mark.parametrize("num_layers", [2, 3])
+@pytest.mark.parametrize("name", ["lru", "gru", "slstm"])
+def test_layers_of_one_kernel(schedule, name, num_layers):
+    """As many inputs as units, and inputs that need gradients: all layers are calls of one kernel,
+    and the output of those below the last is kept for the layer above, be it a state or not."""
+    cell = getattr(cells, name)
+    net = elman.Recurrent(cell, 8, 8, num_layers=num_layers, dtype=torch.float64, engine="c")
+    x = torch.randn(5, 2, 8, dtype=torch.float64, requires_grad=True)
+    leaves = [x, *net.parameters()]
+
+    def call():
+        out, last = net(x)
+        values = [out, *tree_leaves(last)]
+        return [*values, *torch.autograd.grad(sum((v**2).sum() for v in values), leaves)]
+
+    with forced("reference"):
+        want = call()
+    for _ in range(4):  # the first call prepares the others
+        for got, value in zip(call(), want, strict=True):
+            assert_close(got, value)
+    plans = [plan for _, plan in net.runtime.plans._plans.values()]
+    usual = [plan._usual_kernel.kernel for plan in plans if plan._usual_kernel is not None]
+    assert any(isinstance(kernel, PreparedKernel) for kernel in usual) == (
+        schedule == together.APART
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -265,10 +265,10 @@ class PreparedKernel(WrappedKernel):
         inputs, first, saved = call.inputs, 0, 0
         self._input_layouts = [(x.shape, x.stride()) for x in inputs]
         self._layers: list[_Layer] = []
-        for member in members:
+        for index, member in enumerate(members):  # layers of one kind are one kernel
             weights = call.weights[first : first + member.emitter.shape.weights]
             layer_call = call._replace(inputs=inputs, weights=weights)
-            layer = _Layer(member, layer_call, first, saved, member is members[-1])
+            layer = _Layer(member, layer_call, first, saved, index == len(members) - 1)
             self._layers.append(layer)
             inputs, first, saved = (layer.output(),), layer.weights.stop, layer.saved.stop
         top, item = members[-1], members[-1].dtype.itemsize

@@ -92,4 +92,4 @@ def side_by_side(
         members.append(kernel.scheduled(division, teams.size))
     delay = 1.0 if arrangement.directions else 1.0 + (teams.count - 1) / _MIN_CHUNKS
     combined = CTogether(members, arrangement, teams.size * teams.count)
-    return combined, shared * delay / teams.count / alone
+    return combined, shared * delay / teams.count / alone if alone else 1.0
