@@ -393,6 +393,13 @@ def test_mistakes(build, error, message):
         build()
 
 
+@pytest.mark.parametrize("kind", [layers.Stack, layers.Strided])
+def test_compiled(kind):
+    """As one graph for torch's compiler."""
+    net, x = kind("gru", 6, 8, num_layers=2), torch.randn(5, 2, 6)
+    torch.testing.assert_close(torch.compile(net, backend="eager", fullgraph=True)(x)[0], net(x)[0])
+
+
 def test_layers_are_imported_when_asked_for():
     assert elman.layers is layers
     assert set(layers.__all__) >= set(CASES)

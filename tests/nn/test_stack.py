@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 import elman
 import elman.nn
@@ -177,6 +178,21 @@ def test_records_are_used_again(schedule):
     assert all(torch.equal(a, b) for a, b in zip(first, second))
     record["layers"][next(iter(record["layers"]))]["schedule"] = "sideways"
     assert "no such schedule" in elman.nn.pin(again, record)[0]
+
+
+def test_checkpoints_of_torch(schedule):
+    """A forward and its repetition save as many tensors, also in the first call of a kind."""
+    net, x = elman.LSTM(6, 6, 2, engine="c"), torch.randn(4, 2, 6, requires_grad=True)
+    plain = copy.deepcopy(net)
+    plain.engine = "reference"
+    for _ in range(3):
+        out = checkpoint(lambda x: net(x)[0], x, use_reentrant=False)
+        want = plain(x)[0]
+        assert_close(out, want)
+        got = torch.autograd.grad(out.square().sum(), [x, *net.parameters()])
+        gradients = torch.autograd.grad(want.square().sum(), [x, *plain.parameters()])
+        for value, gradient in zip(got, gradients, strict=True):
+            assert_close(value, gradient)
 
 
 @pytest.mark.parametrize("num_layers", [2, 3])

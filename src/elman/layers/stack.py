@@ -143,7 +143,8 @@ class Stack(nn.Module):
             out [T, B, hidden_size], and the states of all blocks, one after another, with the batch
             as their second axis.
         """
-        x, after, values = self.embed(x), list[Tensor](), ()
+        after: list[Tensor] = []  # list[Tensor]() is what torch's compiler cannot trace
+        x, values = self.embed(x), ()
         parts = 0 if state is None else len(state) // len(self.blocks)
         for index, block in enumerate(self.blocks):
             begin = None if state is None else state[parts * index : parts * (index + 1)]

@@ -130,7 +130,8 @@ def _run(group: nn.Module, x: Tensor, states: Any, stride: int) -> tuple[Tensor,
     if stride == 1:
         return group(x, states)
     missing = -T % stride
-    rows, more = (T + missing) // stride, dict[str, Tensor]()
+    more: dict[str, Tensor] = {}  # dict[str, Tensor]() is what torch's compiler cannot trace
+    rows = (T + missing) // stride
     if missing:
         x = F.pad(x, (0, 0, 0, 0, 0, missing))
         mask = torch.arange(rows * stride, device=x.device).lt(T).view(rows, stride, 1)

@@ -71,6 +71,7 @@ class CallPlan:
     Attributes:
         results: under autocast the type of the results.
         precision: asked for by autocast, or by a module in bfloat16; empty: by neither.
+        is_usual: whether the inputs are all there is, so that an engine may prepare a kernel.
 
     Raises:
         ShapeError, InputError: an argument is not what the module takes.
@@ -120,7 +121,7 @@ class CallPlan:
         single = len(self.output_layout.shapes) == 1 and not any(
             runner.cell.holds for runner in runtime.runners.values()
         )
-        self._usual = (  # inputs [T, B, n] alone go in, and nothing happens to them on their way
+        self.is_usual = (  # inputs [T, B, n] alone go in, and nothing happens to them on their way
             single
             and signature.form.alike
             and not (
@@ -256,7 +257,7 @@ class CallPlan:
         """
         groups = [*self._bound.values()]
         single = len(groups) == 1 and len(groups[0].kernels) == 1
-        if not (self._usual and single and self.directions == 1):
+        if not (self.is_usual and single and self.directions == 1):
             return
         bound, layout = groups[0].kernels[0], self.layout
         kernel, inputs = bound.kernel, tuple([layout.time_major(value) for value in parts_of(x)])
