@@ -393,6 +393,16 @@ def test_mistakes(build, error, message):
         build()
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_functional_call(name):
+    """With other weights than its own."""
+    net, x = made(name), torch.randn(3, 2, SIZE, dtype=torch.float64)
+    weights = {key: 1.2 * value.detach() for key, value in net.named_parameters()}
+    got = torch.func.functional_call(net, weights, (x,))[0]
+    net.load_state_dict(weights, strict=False)
+    torch.testing.assert_close(got, net(x)[0])
+
+
 @pytest.mark.parametrize("kind", [layers.Stack, layers.Strided])
 def test_compiled(kind):
     """As one graph for torch's compiler."""

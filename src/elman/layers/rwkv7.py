@@ -124,12 +124,17 @@ class RWKV7(Layer):
         self.ln_x = head_norm(heads, C, 1e-5 * head_size, bias=True)
         self._begin(layer, layers)
 
+    def _weight(self, name: str) -> Tensor:
+        """A weight as it is now: under ``functional_call`` it is no parameter."""
+        weight: Tensor = getattr(self, name)
+        return weight
+
     def _low_rank(
         self, name: str, x: Tensor, inside: Callable[[Tensor], Tensor] = torch.Tensor.contiguous
     ) -> Tensor:
         """A projection by two matrices, and its bias if it has one."""
-        y = inside(x @ self.get_parameter(f"{name}1")) @ self.get_parameter(f"{name}2")
-        return y if name == "g" else y + self.get_parameter(f"{name}0")
+        y = inside(x @ self._weight(f"{name}1")) @ self._weight(f"{name}2")
+        return y if name == "g" else y + self._weight(f"{name}0")
 
     @torch.no_grad()
     def _begin(self, layer: int, layers: int) -> None:
@@ -199,7 +204,7 @@ class RWKV7(Layer):
 
     def _shift(self, x: Tensor, last: Tensor | None) -> Tensor:
         """Each input mixed with the one before in six ways, [T, B, 6 hidden_size]."""
-        shares = [self.get_parameter(f"x_{name}")[0, 0] for name in _SHIFTED]
+        shares = [self._weight(f"x_{name}")[0, 0] for name in _SHIFTED]
         if not is_worth_a_loop(x):
             first = torch.zeros_like(x[:1]) if last is None else last
             change = torch.cat((first, x[:-1])) - x
