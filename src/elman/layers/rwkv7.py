@@ -200,7 +200,7 @@ class RWKV7(Layer):
         norm = self.ln_x
         shared = (self.k_k, self.k_a, self.r_k, norm.weight, norm.bias)
         y, S = self._run_cell(inputs, inside, [each.reshape(self.heads, -1) for each in shared])
-        return self.output(y.flatten(2)), (x[-1:], *S), values
+        return self.output(y.flatten(2)), (x[-1:].clone(), *S), values
 
     def _shift(self, x: Tensor, last: Tensor | None) -> Tensor:
         """Each input mixed with the one before in six ways, [T, B, 6 hidden_size]."""
