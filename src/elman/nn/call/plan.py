@@ -36,7 +36,7 @@ from elman.nn.options.mask import masked_outputs
 from elman.nn.options.outputs import Outputs, RunSettings
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
-from elman.torch_internals import autocast_enabled
+from elman.torch_internals import autocast_enabled, saved_tensors_are_hooked
 
 if TYPE_CHECKING:
     from elman.nn.modules.sequence import SequenceModule
@@ -71,7 +71,6 @@ class CallPlan:
     Attributes:
         results: under autocast the type of the results.
         precision: asked for by autocast, or by a module in bfloat16; empty: by neither.
-        is_usual: whether the inputs are all there is, so that an engine may prepare a kernel.
 
     Raises:
         ShapeError, InputError: an argument is not what the module takes.
@@ -121,7 +120,7 @@ class CallPlan:
         single = len(self.output_layout.shapes) == 1 and not any(
             runner.cell.holds for runner in runtime.runners.values()
         )
-        self.is_usual = (  # inputs [T, B, n] alone go in, and nothing happens to them on their way
+        self._usual = (  # inputs [T, B, n] alone go in, and nothing happens to them on their way
             single
             and signature.form.alike
             and not (
@@ -242,7 +241,8 @@ class CallPlan:
         Args:
             weights: of all layers and directions, one after another.
         """
-        if self._usual_kernel is not None:
+        # a prepared kernel saves other tensors than the first call; checkpoints count them
+        if self._usual_kernel is not None and not saved_tensors_are_hooked():
             return self._run_usual(self._usual_kernel, x, state, weights)
         layers = [weights[cut] for cut in self.runtime.cuts]
         call = self.enter(module, Arguments(x, state, options, layers))
@@ -257,7 +257,7 @@ class CallPlan:
         """
         groups = [*self._bound.values()]
         single = len(groups) == 1 and len(groups[0].kernels) == 1
-        if not (self.is_usual and single and self.directions == 1):
+        if not (self._usual and single and self.directions == 1):
             return
         bound, layout = groups[0].kernels[0], self.layout
         kernel, inputs = bound.kernel, tuple([layout.time_major(value) for value in parts_of(x)])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from itertools import accumulate, chain, pairwise
 from math import prod
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Parameter
 
 from elman.checks import check_size
@@ -34,7 +32,6 @@ from elman.nn.options.base import check_sample_values
 from elman.nn.options.draws import check_draws, draws_to_keep
 from elman.nn.options.registry import STEP_OPTIONS, CallOptions, select_options
 from elman.passes.draws import draws_of
-from elman.torch_internals import saved_tensors_are_hooked
 
 
 class SequenceModule(ModuleOptions):
@@ -315,27 +312,13 @@ class SequenceModule(ModuleOptions):
     def _run(self, plan: CallPlan, arguments: Arguments, kind: Kind | None) -> tuple[Any, ...]:
         """Run a call, and keep its plan for further calls of a kind. Results as of ``forward``.
 
-        A prepared call saves other tensors than the first of its kind. Checkpoints of torch's
-        compare what a forward and its repetition save: inside of them the first call is run twice.
-
         Raises:
             EngineError, InputError: as ``forward``.
         """
-        if kind is None:
-            return plan.run(self, arguments)
-        twice = plan.is_usual and torch.is_grad_enabled() and saved_tensors_are_hooked()
-        with saved_tensors_hooks(_same, _same) if twice else nullcontext():
-            results = plan.run(self, arguments)
-        if self.runtime.plans.keep(kind, plan):
+        results = plan.run(self, arguments)
+        if kind is not None and self.runtime.plans.keep(kind, plan):
             plan.prepare(arguments.x, arguments.state, kind.weights)
-        if twice:
-            x, state, options, _ = arguments
-            return plan.run_again(self, x, state, options, kind.weights)
         return results
-
-
-def _same(value: Tensor) -> Tensor:
-    return value
 
 
 def recurrent_of(cell: Cell) -> frozenset[str]:
