@@ -394,6 +394,17 @@ def test_mistakes(build, error, message):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_states_own_their_memory(name):
+    """A buffer of inputs that is filled again leaves the state as it was."""
+    net, x = made(name).eval(), torch.randn(2, 2, SIZE, dtype=torch.float64)
+    with torch.no_grad():
+        _, state, *_ = net(x)
+        before = [value.clone() for value in state]
+        x.zero_()
+    torch.testing.assert_close(list(state), before)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_functional_call(name):
     """With other weights than its own."""
     net, x = made(name), torch.randn(3, 2, SIZE, dtype=torch.float64)

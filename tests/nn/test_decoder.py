@@ -540,3 +540,11 @@ def test_a_kernel_that_computes_something_else(monkeypatch):
             decoder(*given(5))
     finally:
         compiled._library.cache_clear()
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_single_row(reduction):
+    """A vector [H] and its class: the loss of a batch of one."""
+    decoder = made(reduction=reduction)
+    x, target = torch.randn(H, dtype=torch.float64), torch.tensor(1)
+    assert_close(decoder(x, target), decoder(x[None], target[None]).squeeze())

@@ -317,3 +317,11 @@ def test_cotangents_of_a_later_transform(more):
         small = X[:2, :2]
         whole = torch.autograd.functional.hessian(loss, small, vectorize=True)
         same(whole, torch.autograd.functional.hessian(loss, small))
+
+
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_samples_without_gradients(name):
+    """Torch's layers over slices of their inputs alone."""
+    net, x = getattr(elman, name)(5, 7).double(), torch.randn(4, 6, 3, 5, dtype=F64)
+    want = torch.stack([net(one)[0] for one in x])
+    same(vmap(lambda one: net(one)[0])(x), want)

@@ -94,7 +94,7 @@ floor = _elementwise(
 )
 
 
-def abs(v: Any) -> Tracer:  # torch's name
+def abs(v: Any) -> Any:  # torch's name
     """Absolute value, elementwise; the derivative at 0 is 0. Python's ``abs`` of a number.
 
     Example:

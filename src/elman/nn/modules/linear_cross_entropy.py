@@ -185,7 +185,7 @@ class LinearCrossEntropyLoss(nn.Module):
         loss = loss.to(accumulated(rows.dtype) if half is not None else rows.dtype)
         if self.reduction != "none":
             return loss
-        return loss.reshape(*input.shape[:-1], *self.out_features)
+        return loss.reshape((*input.shape[:-1], *self.out_features))
 
     def _loss(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, casts: bool

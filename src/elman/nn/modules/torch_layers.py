@@ -216,7 +216,7 @@ class TorchLayers(SequenceModule):
     def _set_results(self, plan: CallPlan, state: Any, beyond_torch: list[str]) -> None:
         """Under autocast on a CPU, give a GRU's results the type that torch's have: its state's."""
         if self.mode == "GRU" and plan.device == "cpu" and not beyond_torch:
-            plan.results = state.data.dtype
+            plan.results = (state.data if isinstance(state, PackedSequence) else state).dtype
 
     def _torch_forward(self, input: Any, hx: Any, lengths: Any) -> Any:
         """torch's own forward, of padded sequences too.
