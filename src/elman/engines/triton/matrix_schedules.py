@@ -68,8 +68,8 @@ def _schedule(elements: int, units: int) -> TritonSchedule:
 
 
 def fitting_schedules(program: Program, rows: int) -> tuple[TritonSchedule, ...]:
-    """Those whose partial sums of so many rows, samples of all steps, take no more memory than a
-    limit; if none do, the one with the fewest programs."""
+    """Select the schedules whose partial sums take at most ``PARTIAL_BYTES`` for so many rows
+    (samples times steps); if none do, the one with the fewest programs."""
     schedules = matrix_schedules(program)
     cut = cut_of(program)
     if cut is None:
@@ -96,7 +96,7 @@ class Cut(NamedTuple):
 
 @_cached
 def cut_of(program: Program) -> Cut | None:
-    """How matrices can be cut over programs, if they can."""
+    """Find an axis along which the matrices of all steps can be cut over programs; or None."""
     layout = TritonLayout(program)
     for axis in reversed(VECTORS):
         cuts = [_cut_of(layout, sweep, axis) for sweep in program.sweeps]
@@ -106,7 +106,7 @@ def cut_of(program: Program) -> Cut | None:
 
 
 def _cut_of(layout: TritonLayout, sweep: Sweep, axis: Axis) -> Cut | None:
-    """What is partial of a direction where an axis is cut; None if it cannot be."""
+    """Find the partial sums of a direction whose axis is cut; None if it cannot be cut."""
     lowering = layout.lowering(sweep)
     step, replay = lowering.lowered_phases()[1], lowering.lowered_replay()
     options = {"kept_states": (True,) * len(layout.state_widths), "packed": False, "heads": False}
