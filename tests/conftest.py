@@ -176,6 +176,24 @@ def nothing_said_before(monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def thread_count() -> int:
+    """How many threads torch has before the first test."""
+    import torch
+
+    return torch.get_num_threads()
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before(thread_count):
+    """Undo what runs of the trainer set: torch's number of threads, on which schedules depend."""
+    import torch
+
+    yield
+    if torch.get_num_threads() != thread_count:
+        torch.set_num_threads(thread_count)
+
+
+@pytest.fixture(scope="session")
 def cache_folder() -> Path:
     """The folder that elman's caches of this run live in."""
     return Path(os.environ["ELMAN_CACHE"])
