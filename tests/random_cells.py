@@ -5,14 +5,15 @@ Values stay O(1): whatever could grow is squashed, and what is divided by is kep
 
 from __future__ import annotations
 
-import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
 from functions_of_one import AUTHORS, text_of
 
-SIZES = st.sampled_from([1, 2, 3, 4, 5, 8, 9, 13, 16, 17])
+FEW_SIZES = (1, 2, 3, 4, 5, 8, 9, 13, 16, 17)
+SIZES = st.sampled_from(FEW_SIZES)
 SCALAR = ""
 
 
@@ -350,7 +351,9 @@ def drawn_cells(draw: st.DrawFn, whole: bool = False) -> Drawn:
         if name in states and write.flag():  # mostly gated: h' = a·h + …, as cells are
             made = write.let(dim, f"0.5 * {name} + 0.5 * tanh({made})", 2)
         results.append(made)
-    text = _text(write, inputs, states, returned, results, static)
+    text = cell_text(
+        write.lines, write.weights, inputs, states, returned, results, static, write.constants
+    )
     return Drawn(text, draw(SIZES), draw(SIZES), draw(SIZES))
 
 
@@ -358,27 +361,31 @@ def _declared(entries: dict[str, str]) -> str:
     return ", ".join(f"{name}[{dims}]" if dims else name for name, dims in entries.items())
 
 
-def _text(
-    write: _Writer,
+def cell_text(
+    lines: Sequence[str],
+    weights: Mapping[str, str],
     inputs: dict[str, str],
     states: dict[str, str],
     returned: dict[str, str],
     results: list[str],
     static: dict[str, str] | None = None,
+    constants: Collection[str] = (),
 ) -> str:
+    """The text of a cell: declared names with their dims, the lines of its formula, and what it
+    returns; ``constants`` are those of the weights that are never trained."""
     static = static or {}
     output = f'output="{_declared(returned)}", ' if returned else ""
     output += f'static="{_declared(static)}", ' if static else ""
-    trained = {name: dims for name, dims in write.weights.items() if name not in write.constants}
-    fixed = {name: write.weights[name] for name in write.weights if name in write.constants}
-    constants = f', constants="{_declared(fixed)}"' if fixed else ""
+    trained = {name: dims for name, dims in weights.items() if name not in constants}
+    fixed = {name: weights[name] for name in weights if name in constants}
+    declared = f', constants="{_declared(fixed)}"' if fixed else ""
     arguments = ", ".join([*inputs, *static, *states, *trained, *fixed])
     return "\n".join(
         [
             f'@cell(input="{_declared(inputs)}", state="{_declared(states)}", {output}',
-            f'      weights="{_declared(trained)}"{constants})',
+            f'      weights="{_declared(trained)}"{declared})',
             f"def drawn({arguments}):",
-            *(f"    {line}" for line in write.lines),
+            *(f"    {line}" for line in lines),
             f"    return {', '.join(results)}",
             "",
         ]
@@ -442,109 +449,5 @@ def reusing_cells(draw: st.DrawFn) -> Drawn:
         vectors.append(f"v{index}")
     states = {"h": f"v{len(lines) - 1}", "q": draw(st.sampled_from(["v0", "h"]))}
     results = [f"0.5 * tanh({value}) + 0.5 * {name}" for name, value in states.items()]
-    write = _Writer(draw, lines, weights=weights)
-    text = _text(write, {"x": "I", "k": "H"}, dict.fromkeys(states, "H"), {}, results)
+    text = cell_text(lines, weights, {"x": "I", "k": "H"}, dict.fromkeys(states, "H"), {}, results)
     return Drawn(text, draw(SIZES), draw(SIZES), 2)
-
-
-MADE = {  # dims of a value -> formulas of others: {a}, {b}: its rows and columns, {c}: any axis
-    2: """{ac} @ {cb} | {ca}.T @ {cb} | {ac} @ {bc}.T | {ac} @ {w:c, b} | {w:a, c} @ {cb} | {ba}.T
-{ac} @ {w:b, c}.T | outer({a}, {b}) | {ab} + {ab} | {ab} * {ab} | rows({a}) * {ab} | {s} * {ab}
-columns({b}) - {ab} | {w:a, b} * {ab} | {ab} + columns({w:b}) | rows({w:a}) * {ab} | sigmoid({ab})
-softmax({ab}, axis=0) | softmax({ab}, axis=1) | where({ab} > 0.1234, {ab}, {ab}) | {ab} / (2 + {s})
-shift({ab}, {b}) | shift({ab}.T, {a}).T | {ab} - columns(amax({ab}, axis=0)) | exp(-abs({ab}))""",
-    1: """{ab} @ {b} | {ba}.T @ {b} | sum({ab}, axis=1) | mean({ba}, axis=0) | amax({ab}, axis=1)
-amax({ba}, axis=0) | var({ba}, axis=0) | {w:a, b} @ {b} | {a} * {a} | softmax({a}) | sigmoid({a})
-{a} + {w:a} | {s} * {a} | {ab} @ {w:b}""",
-    0: "mean({ab}) | amax({ab}) | mean({a}) | {s} - {w} | sigmoid({s}) | sum({a} * {a})",
-}
-
-
-@st.composite
-def matrix_cells(draw: st.DrawFn) -> Drawn:
-    """A cell with matrices as states, weights and inputs; ``I`` is its rows K, ``H`` columns V."""
-    names = {"q": "K", "x": "V", "m": "", "A": "V, K", "S": "K, V", "h": "V"}
-    values = dict(names)
-    weights: dict[str, str] = {}
-    lines: list[str] = []
-
-    def pick(dims: str) -> str:
-        fits = [name for name, own in values.items() if own == dims]
-        return draw(st.sampled_from(fits[::-1])) if fits else make(dims, deepest=True)
-
-    def weight(dims: str) -> str:
-        old = [name for name, own in weights.items() if own == dims]
-        if old and draw(st.booleans()):
-            return draw(st.sampled_from(old))
-        weights[name := f"w{len(weights)}"] = dims
-        return name
-
-    def make(dims: str, *, deepest: bool = False) -> str:
-        axes = dict(zip("ab", dims.split(", "), strict=False)) if dims else {}
-        choices = [text for row in MADE[len(axes)].split("\n") for text in row.split(" | ")]
-        choices = ["outer({a}, {b})"] if deepest and len(axes) == 2 else choices
-        text = draw(st.sampled_from(choices))
-        for axis in "abc":
-            axes.setdefault(axis, draw(st.sampled_from(["K", "V"])))
-
-        def filled(hole: re.Match[str]) -> str:
-            kind, _, of = hole[1].partition(":")
-            if kind == "w":
-                return weight(", ".join(axes[axis] for axis in of.split(", ")) if of else "")
-            return pick("" if kind == "s" else ", ".join(axes[axis] for axis in kind))
-
-        made = re.sub(r"\{([^}]*)\}", filled, text)
-        lines.append(f"v{len(lines)} = tanh({made})")
-        values[f"v{len(lines) - 1}"] = dims
-        return f"v{len(lines) - 1}"
-
-    for _ in range(draw(st.integers(2, 7))):
-        make(draw(st.sampled_from(["K, V", "K, V", "V, K", "K, K", "V, V", "K", "V", ""])))
-    output, state = draw(st.sampled_from(["V", "K", "K, V"])), {"S": "K, V", "h": "V"}
-    made = [f"0.5 * {name} + 0.5 * {pick(dims)}" for name, dims in state.items()]
-    write = _Writer(draw, lines, weights=weights)
-    inputs = {name: names[name] for name in ("q", "x", "m", "A")}
-    results = [pick(output), *made]
-    text = _text(write, inputs, state, {"y": output}, results)
-    return Drawn(text, draw(SIZES), draw(SIZES), 2)
-
-
-OF_VECTORS = {  # dims of a value -> formulas of others: {K} a vector, {s} a number
-    "K": """{K} * {K} | {s} * {K} | {K} - {s} | sigmoid({K}) | {K} / (2 + {s}) | maximum({K}, {s})
-where({K} > {s}, {K}, 0.5 * {K}) | cumsum({K}) | softmax({K}) | minimum({K}, {K})""",
-    "": """sum({K} * {K}) | mean({K}) | {s} * {s} | {s} - {s} | sigmoid({s}) | maximum({s}, {s})
-where({s} > 0.1234, {s}, {s}) | exp(-abs({s})) | amax({K}) | sum({K}) / (2 + {s})""",
-}
-
-
-@st.composite
-def linear_matrix_cells(draw: st.DrawFn) -> Drawn:
-    """A cell whose matrix [K, V] is linear in itself, decayed by states that are vectors and
-    numbers; ``I`` is K, ``H`` V."""
-    names = {"q": "K", "k": "K", "x": "V", "m": "", "S": "K, V", "n": "K", "e": ""}
-    values, lines = dict(names), list[str]()
-
-    def filled(text: str) -> str:
-        def pick(hole: re.Match[str]) -> str:
-            dims = hole[1].replace("s", "")
-            return draw(st.sampled_from([name for name, own in values.items() if own == dims]))
-
-        return re.sub(r"\{(K|s)\}", pick, text)
-
-    def one_of(choices: str) -> str:
-        rows = [text for row in choices.split("\n") for text in row.split(" | ")]
-        return filled(draw(st.sampled_from(rows)))
-
-    for number in range(draw(st.integers(2, 7))):
-        dims = draw(st.sampled_from(["K", ""]))
-        lines.append(f"v{number} = tanh({one_of(OF_VECTORS[dims])})")
-        values[f"v{number}"] = dims
-    decay = one_of("rows(sigmoid({K})) * S | sigmoid({s}) * S | 0.5 * S | rows({K}) * S * {s}")
-    delta = one_of("x | x - S.T @ {K} | {s} * x | x - 0.1 * sum(S, axis=0)")
-    lines.append(f"S = {decay} + outer(0.1 * {filled('{K}')}, {delta})")
-    scale = one_of("1.0 | {s} | 1 / (2 + {s}) | 1 / maximum(abs(sum({K} * {K})), 0.5)")
-    results = [f"({scale}) * (S.T @ {filled('{K}')})", "S"]
-    results += [filled("0.5 * n + 0.5 * {K}"), filled("0.5 * e + 0.5 * {s}")]
-    write = _Writer(draw, lines, weights={})
-    inputs, states = ({name: names[name] for name in group} for group in ("qkxm", "Sne"))
-    return Drawn(_text(write, inputs, states, {"y": "V"}, results), draw(SIZES), draw(SIZES), 2)

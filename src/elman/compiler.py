@@ -29,6 +29,12 @@ def graph_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> Graph:
     return _split_of(cell, rules).step
 
 
+def holds(cell: Cell, rules: tuple[Rule, ...] = ()) -> bool:
+    """Whether values are computed once per sequence: of static inputs, or weights that meet a
+    matrix per sample."""
+    return bool(cell.static or once_of(cell, rules))
+
+
 def once_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> tuple[Node, ...]:
     """Values of static inputs and weights that are computed once per sequence, as further
     states."""
@@ -40,10 +46,7 @@ def _split_of(cell: Cell, rules: tuple[Rule, ...]) -> Split:
     graph = cell.graph
     for rule in rules:
         graph = rule.rewrite(graph)
-    graph = share(expected(graph))
-    if not cell.holds:
-        return Split((), graph)
-    return split_static(graph, [entry.name for entry in cell.static])
+    return split_static(share(expected(graph)), [entry.name for entry in cell.static])
 
 
 def training_rules(cell: Cell) -> tuple[Rule, ...]:

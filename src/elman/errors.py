@@ -7,6 +7,7 @@ ElmanError
 ├── VerifyError           an invariant of elman's own graphs is broken: a bug of ours
 ├── EngineError           an engine asked for by name cannot run this plan; the text says why
 │   ├── BuildError        the C compiler is missing or failed
+│   ├── InternalError     an engine failed while it planned or made a kernel: a bug of ours
 │   └── DisagreementError a kernel does not compute what the oracle does: a bug of ours
 ├── PickleError           a cell cannot be saved by name, or is not the one that was saved
 ├── RunError              a run folder, a checkpoint or a data file that cannot be used
@@ -59,6 +60,10 @@ class EngineError(ElmanError, RuntimeError):
 
 class BuildError(EngineError):
     """No C compiler was found, or it refused the generated text."""
+
+
+class InternalError(EngineError):
+    """An engine failed while it planned or made a kernel: a bug in elman, not in the cell."""
 
 
 class DisagreementError(EngineError):

@@ -26,7 +26,7 @@ from helpers import forced
 from kernels import cell_from
 from library_sizes import DIMS
 from products import every, some_of
-from random_cells import matrix_cells
+from random_matrices import matrix_cells
 from unseen import UNSEEN, of_heads
 
 CC = shutil.which("gcc") or shutil.which("cc")

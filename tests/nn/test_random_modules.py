@@ -15,11 +15,12 @@ from torch.utils._pytree import tree_leaves
 import elman
 from elman import PlanOptions, cell, ops
 from elman.errors import EngineError, InputError, ShapeError
-from elman.ir.types import names_in
+from elman.ir.types import axes_of, is_matrix, names_in
 from helpers import assert_close, need_engine
 from kernels import cell_from
 from products import some_of
 from random_cells import Drawn, drawn_cells
+from random_matrices import linear_matrix_cells, matrix_cells
 
 F64 = torch.float64
 OPTIONS = st.fixed_dictionaries(
@@ -83,13 +84,19 @@ def given_of(net: Any, call: dict[str, Any]) -> tuple[list[Tensor], tuple[Any, .
     T, B, signature = call["T"], call["B"], net.runtime.signature
     rows = (B, T) if net.batch_first else (T, B)
 
-    def normal(*shape: int) -> Tensor:
+    runner = next(iter(net.runners.values()))
+    declared = (*runner.cell.inputs, *runner.cell.states)
+    matrices = {v.name: axes_of(v.shape[0][0], dict(runner.dims)) for v in declared if is_matrix(v)}
+
+    def normal(*shape: int, of: str) -> Tensor:
+        shape = (*shape[:-1], *matrices[of]) if matrices.get(of) else shape
         return torch.randn(shape, generator=source, dtype=F64).requires_grad_()
 
-    x = tuple(normal(*rows, *sizes) for _, sizes in signature.inputs)
-    static = tuple(normal(B, *sizes) for _, sizes in signature.static)
+    x = tuple(normal(*rows, *sizes, of=name) for name, sizes in signature.inputs)
+    static = tuple(normal(B, *sizes, of=name) for name, sizes in signature.static)
     lead = len(net.runners)
-    states = tuple(normal(lead, B, *sizes) for _, sizes in signature.states if call["state"])
+    given = signature.states if call["state"] else ()
+    states = tuple(normal(lead, B, *sizes, of=name) for name, sizes in given)
     more: dict[str, Any] = {"outputs": call["outputs"]} | ({"static": static} if static else {})
     if call["reset"]:
         more["reset"] = torch.rand(rows, generator=source) < 0.3
@@ -115,11 +122,10 @@ def results(net: Any, call: dict[str, Any]) -> list[Tensor]:
     return [*values, *torch.autograd.grad(loss, wanted)]
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=max(5, settings().max_examples // 4))
-@given(drawn=drawn_cells(whole=True), options=OPTIONS, call=CALLS)
-def test_engines_agree(drawn, options, call):
-    """Values and gradients of engines c and deer are those of engine reference."""
+def check_engines(
+    drawn: Drawn, options: dict[str, Any], call: dict[str, Any], engines: tuple[str, ...]
+) -> None:
+    """Values and gradients of some engines are those of engine reference."""
     need_engine("c")
     try:
         net = module_of(drawn, options)
@@ -131,7 +137,7 @@ def test_engines_agree(drawn, options, call):
         want = results(net, call)
     except InputError:  # no state is given to reset to
         assume(False)
-    for engine in ("c", "deer"):
+    for engine in engines:
         net.engine = engine
         try:
             found = results(net, call)
@@ -141,6 +147,26 @@ def test_engines_agree(drawn, options, call):
             raise
         for got, value in zip(found, want, strict=True):
             assert_close(got, value)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=max(5, settings().max_examples // 4))
+@given(drawn=drawn_cells(whole=True), options=OPTIONS, call=CALLS)
+def test_engines_agree(drawn, options, call):
+    """Random cells of vectors by engines c and deer."""
+    check_engines(drawn, options, call, ("c", "deer"))
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=max(5, settings().max_examples // 4))
+@given(
+    drawn=st.one_of(matrix_cells(), linear_matrix_cells()),
+    options=OPTIONS.map(lambda options: options | {"num_layers": 1, "residual": False, "heads": 1}),
+    call=CALLS.map(lambda call: call | {"T": call["T"] + 4}),
+)
+def test_matrices_agree(drawn, options, call):
+    """Random cells with matrices, which draw random numbers, also in merged steps."""
+    check_engines(drawn, options, call, ("c",))
 
 
 @cell(input="x[I], k[H]", state="h[H]", output="y[H], e[H]", weights="W[H, I], V[H, H]")

@@ -6,6 +6,7 @@ library, and for random cells.
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import replace
 from typing import Any
@@ -17,12 +18,18 @@ from hypothesis import strategies as st
 
 from calls import call
 from elman import cells
+from elman.engines.c.engine import PRICES as PRICES_OF_C
+from elman.lowered.lower import lower
+from elman.plan.build import program
 from elman.plan.prices import Prices
 from elman.plan.schedule import Blocks
 from elman.plan.spec import OPTIMIZATIONS
-from helpers import Case, Sizes, assert_all_same, oracle, random_case
+from helpers import Case, Sizes, assert_all_same, job_of, oracle, random_case
 from kernels import c_kernel, case_of, ill_conditioned, scheduled
-from random_cells import Drawn, drawn_cells, matrix_cells, reusing_cells
+from lowered_verify import verify
+from products import every
+from random_cells import Drawn, drawn_cells, reusing_cells
+from random_matrices import linear_matrix_cell, matrix_cell, matrix_cells
 
 PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])
 PRICES = st.builds(Prices, PRICE, PRICE, PRICE, PRICE, PRICE)
@@ -133,3 +140,17 @@ def test_random_cells_with_held_states(drawn, T, B, schedules, **options):
 def test_random_cells_with_matrices(drawn, T, B, schedules, **options):
     """Products, transposes, windows and reductions of matrices per sample, in any combination."""
     check(case_of(drawn, T, B, torch.float64), schedules, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", every(200, range(80, 4000, 20)))
+def test_every_plan_is_lowered(first):
+    """Of random cells with matrices, for training and not, of one step and of merged ones: matrices
+    are at hand in the loop alone, and what other phases read of them was stored there."""
+    for seed in range(first, first + 20):
+        source = random.Random(seed)
+        drawn = source.choice([matrix_cell, linear_matrix_cell])(source.choice)
+        for training in (False, True):
+            job = job_of(case_of(drawn, 2, 2, torch.float64), training=training)
+            for planned in filter(None, (job, job.several)):
+                verify(lower(program(planned.pair, planned.spec, PRICES_OF_C), 8))

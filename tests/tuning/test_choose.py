@@ -130,6 +130,31 @@ def test_an_engine_that_cannot_be_built_is_refused(job, monkeypatch):
         choose(job, 4, 2, "c")
 
 
+class BuggyEngine(OwnBackwardEngine):
+    """Breaks an invariant of its own in one method."""
+
+    def __init__(self, method):
+        super().__init__()
+
+        def fail(*args):
+            raise AssertionError("matrices lie elsewhere")
+
+        setattr(self, method, fail)
+
+
+@pytest.mark.parametrize("method", ["supports", "schedules", "compile"])
+def test_a_bug_of_an_engine_does_not_reach_users_of_auto(job, monkeypatch, method):
+    """auto goes on without the engine, with a warning; asked for by name, an error says it."""
+    stand_in(monkeypatch, BuggyEngine(method))
+    bug = r"cannot run gru, by a bug in elman: AssertionError at test_choose.py:\d+ matrices lie"
+    with pytest.warns(UserWarning, match=f"engine [a-z-]+ {bug} elsewhere.*; please report it"):
+        choice = choose(job, 4, 2)
+    assert choice.engine == "aten"
+    assert "by a bug in elman" in choice.refusals["c"]
+    with pytest.raises(EngineError, match=f"engine c {bug}"):
+        choose(job, 4, 2, "c")
+
+
 def test_a_choice_without_an_engine_that_failed_to_build_is_not_remembered(
     job, monkeypatch, empty_cache
 ):

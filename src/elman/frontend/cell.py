@@ -227,12 +227,6 @@ class Cell:
         fields = ("inputs", "static", "states", "weights", "outputs")
         return {name: tuple(map(declare, getattr(self, name))) for name in fields}
 
-    @cached_property
-    def holds(self) -> bool:
-        """Whether values are computed once per sequence: of static inputs, or weights that meet a
-        matrix per sample."""
-        return bool(self.static) or any(v.op == "per_sample" for v in self.graph.walk())
-
     @property
     def batch_heads(self) -> int:
         """Number of heads that are samples of the batch; 1 if heads are units."""

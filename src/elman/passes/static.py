@@ -53,6 +53,8 @@ def split_static(graph: Graph, static: Collection[str]) -> Split:
             )
         if is_fixed:
             fixed.add(value)
+    if not (fixed or static):
+        return Split((), whole)
     read = {arg for value in values if value not in fixed for arg in value.args} | {*whole.roots}
     fixed_values = [value for value in values if value in fixed and value in read]
     states = dict(zip(fixed_values, _leaves(whole, fixed_values), strict=True))

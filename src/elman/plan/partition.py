@@ -126,8 +126,11 @@ class _Cutter:
         self.pair, self.spec, self.prices = pair, spec, prices
         self.sizes = spec.sizes
         step = pair.step
-        summed = [value for term in pair.sums for value in (term.left, term.right)]
-        every = below([*step.roots, *pair.d_states, *filter(None, (*pair.d_inputs, *summed))])
+        roots = list(step.roots)
+        if spec.training:  # only then anything is computed for a backward
+            summed = [value for term in pair.sums for value in (term.left, term.right)]
+            roots += filter(None, (*pair.d_states, *pair.d_inputs, *summed))
+        every = below(roots)
         self.random_valued, self.related = random_valued(every), related(every)
         self.every = every
         self.available = {*step.inputs, *step.states, *step.next_states, *pair.d_outputs}
@@ -224,14 +227,16 @@ class _Cutter:
         def keep(value: Node) -> float:
             if value in outside:
                 return INFINITE
-            if value in in_loop:
-                return 0.0 if value in operands else self.save_apart(value)
-            is_sum_of_matrix = any(map(is_matrix, value.args))
-            late = 0.0 if is_sum_of_matrix else self.prices.late * self.compute(value)
+            if value in in_loop and value in operands:
+                return 0.0
+            if any(map(is_matrix, value.args)):
+                return self.save(value)  # no later phase can compute it
+            late = 0.0 if value in in_loop else self.prices.late * self.compute(value)
             return self.save_apart(value) + late
 
         def rematerialise(value: Node) -> float:
-            if value.op in _LEAVES or is_matrix(value):
+            # a matrix per sample is at hand in the loop alone, so whatever reads one belongs to it
+            if value.op in _LEAVES or is_matrix(value) or any(map(is_matrix, value.args)):
                 return INFINITE
             return self.compute_again(value) if value in in_loop else 0.0
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
 
 from elman.engines import registry
 from elman.engines.base import Engine, Job, Kernel
 from elman.engines.precision import BF16
-from elman.errors import EngineError
+from elman.errors import ElmanError, EngineError, InternalError, warn_once
 
 EngineSchedule = tuple[str, str]  # engine, schedule
 
@@ -55,6 +58,23 @@ def refusal(name: str, job: Job) -> str | None:
     return engine if isinstance(engine, str) else None
 
 
+@contextmanager
+def _failures_of(name: str, job: Job) -> Generator[None]:
+    """Context in which an exception of an engine that is no refusal is said to be a bug of elman's:
+    a warning, since ``auto`` goes on without the engine, and an InternalError."""
+    try:
+        yield
+    except (ElmanError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        reason = " ".join([f"{type(error).__name__} at {where}", *str(error).splitlines()[:1]])
+        text = f"engine {name} cannot run {job.name}, by a bug in elman: {reason}"
+        warn_once(f"{text}; please report it, with the cell")
+        raise InternalError(text) from error
+
+
 def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
     """Get a kernel of one engine and schedule from the cache, or compile it. Raises EngineError:
     the engine cannot run the job; the text says why."""
@@ -64,7 +84,8 @@ def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
         engine = engine_for(name, job)
         if isinstance(engine, str):
             raise EngineError(f"engine {name} cannot run {job.name}: {engine}")
-        kernel = engine.compile(job, schedule or None)
+        with _failures_of(name, job):
+            kernel = engine.compile(job, schedule or None)
         with _kernels_lock:
             kernel = _kernels.setdefault(key, kernel)
             while len(_kernels) > MOST_KERNELS:
@@ -92,12 +113,17 @@ def candidates(
     able: list[EngineSchedule] = []
     refusals: dict[str, str] = {}
     for name in names:
-        engine = engine_for(name, job)
-        reason = engine if isinstance(engine, str) else None
-        if not isinstance(engine, str) and len(names) > 1:
-            reason = engine.prune_reason(job, steps, batch)
-        if isinstance(engine, str) or reason is not None:
-            refusals[name] = reason or ""
-        else:
-            able.extend((name, schedule) for schedule in engine.schedules(job, steps, batch))
+        try:
+            with _failures_of(name, job):
+                engine = engine_for(name, job)
+                reason = engine if isinstance(engine, str) else None
+                if not isinstance(engine, str) and len(names) > 1:
+                    reason = engine.prune_reason(job, steps, batch)
+                if isinstance(engine, str) or reason is not None:
+                    refusals[name] = reason or ""
+                else:
+                    schedules = engine.schedules(job, steps, batch)
+                    able.extend((name, schedule) for schedule in schedules)
+        except InternalError as error:
+            refusals[name] = str(error)
     return able, refusals

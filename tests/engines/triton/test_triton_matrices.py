@@ -25,7 +25,8 @@ from helpers import Case, Sizes, assert_all_same, job_of, need, oracle, random_c
 from kernels import case_of, ill_conditioned
 from library_sizes import matrix_sizes
 from packed_rows import alone, together
-from random_cells import Drawn, linear_matrix_cells, matrix_cells
+from random_cells import Drawn
+from random_matrices import linear_matrix_cells, matrix_cells
 
 DEVICE = "cpu" if knobs.runtime.interpret else "cuda"  # Triton decides once per process
 MULTIPLIED = {cells.plastic_rnn, cells.lstmn, cells.mc_lstm}  # weights times vectors in a step

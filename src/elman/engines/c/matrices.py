@@ -125,6 +125,8 @@ class MatrixSpelling(Spelling):
                 return self._changes[index]
             case Along(_, axis):
                 return frozenset((axis,))
+            case Op("uniform"):
+                return _BOTH_AXES  # of a key that all elements share
             case Op(_, args) | Affine(_, _, args):
                 return frozenset[Axis]().union(*map(self._axes, args))
             case Load(access):

@@ -20,7 +20,7 @@ SPELL: dict[str, str] = {
     "stop": "{0}",
     "surrogate": "{0}",
     "clip_gradient": "{0}",
-    "uniform": "v_uniform({0}, {1}, u, {stream}u)",
+    "uniform": "v_uniform({0}, {1}, {unit}, {stream}u)",
 }
 
 # over all units of some arrays, by functions of reductions.h: {of} are the arrays and their number,
@@ -32,9 +32,9 @@ REDUCE: dict[str, str] = {
 }
 
 
-def spell(op: str, args: list[str], stream: int = 0) -> str:
-    """An elementwise op of the vector at unit ``u``."""
-    return SPELL[op].format(*args, stream=stream)
+def spell(op: str, args: list[str], unit: str, stream: int = 0) -> str:
+    """An elementwise op of a vector, whose first unit is C text."""
+    return SPELL[op].format(*args, unit=unit, stream=stream)
 
 
 def number(value: float) -> str:

@@ -215,6 +215,11 @@ class Spelling:
 
     matrix_columns = 0  # of the matrix per sample whose part is printed; else 0
 
+    @property
+    def _unit(self) -> str:
+        """C text of the first unit of a vector: of a matrix they count row by row."""
+        return f"i * {self.matrix_columns} + u" if self.matrix_columns else "u"
+
     def _units(self, access: Access) -> tuple[str, int]:
         """C text of where the units of a column begin (those of row ``i`` of a matrix), and their
         number if a vector may reach over the end."""
@@ -269,7 +274,7 @@ class Spelling:
             case Acc():
                 return self.acc(value)
             case Op(name, args, stream):
-                return spell(name, [self.value(arg) for arg in args], stream)
+                return spell(name, [self.value(arg) for arg in args], self._unit, stream)
             case Affine(coefs, bias, args):
                 return spell_sum(coefs, bias, [self.value(arg) for arg in args])
             case Along():

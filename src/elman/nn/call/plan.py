@@ -118,7 +118,7 @@ class CallPlan:
         self.output_layout = runtime.stack.output_layout(outputs)
         self._bound: Bound = {}
         single = len(self.output_layout.shapes) == 1 and not any(
-            runner.cell.holds for runner in runtime.runners.values()
+            runner.holds for runner in runtime.runners.values()
         )
         self._usual = (  # inputs [T, B, n] alone go in, and nothing happens to them on their way
             single

@@ -67,7 +67,6 @@ class Group:
         self._pinned: dict[str, Mapping[str, Any]] = {}
         self._oracles: dict[tuple[Rules, ...], Kernel] = {}
         self._arrangements: dict[tuple[Rules, ...], Arrangement] = {}
-        self._holds = any(runner.cell.holds for runner in runners)
         self.name: str | None = None  # by which compiled programs find it
 
     def rules(
@@ -106,10 +105,8 @@ class Group:
             option = STEP_OPTIONS[values.option]
             for index, call in enumerate(calls):
                 calls[index] = option.extend(values, call, self.directions and index == 1, index)
-        if self._holds:
-            trio = zip(self.runners, calls, rules, strict=True)
-            calls = [r.precompute_static(call, rule, compute) for r, call, rule in trio]
-        return calls
+        trio = zip(self.runners, calls, rules, strict=True)
+        return [r.precompute_static(call, rule, compute) for r, call, rule in trio]
 
     def requests(
         self,
@@ -225,7 +222,7 @@ class Group:
             result = kernels[0].run(bound.arrangement.joined(calls))
         else:
             result = self._run_sequentially(bound, calls)
-        if not self._holds:
+        if len(result.last) == sum(len(runner.cell.states) for runner in self.runners):
             return result
         last: list[Tensor] = []
         at = 0

@@ -50,12 +50,17 @@ class Runner:
     """Runs a cell over a sequence, on the engine that is asked for or that benchmarked best.
 
     Choices are kept per request. Nothing of them is copied or pickled: a copy chooses anew.
+
+    Attributes:
+        cell, dims, options: as given; the dims in order of their names.
+        holds: whether values are computed once per sequence, without an option of a call.
     """
 
     def __init__(self, cell: Cell, dims: Mapping[str, int], options: PlanOptions = USUAL) -> None:
         self.cell = cell
         self.dims = tuple(sorted(dims.items()))
         self.options = options
+        self.holds = compiler.holds(cell)
         self._shapes = [torch.Size(shape_size(entry.shape, dims)) for entry in cell.weights]
         self._matrix_bytes = matrix_bytes(self._shapes)
         self._chosen: dict[Request, Choice] = {}
@@ -99,7 +104,7 @@ class Runner:
             rules: of the options in use.
             compute: False: the static inputs themselves stand for these states.
         """
-        if not self.cell.holds:
+        if not compiler.holds(self.cell, rules):
             return call
         graph, (first, count) = self.cell.graph, (len(self.cell.inputs), len(self.cell.static))
         static = call.inputs[first : first + count]
@@ -107,7 +112,7 @@ class Runner:
         if not compute:
             return call._replace(inputs=inputs, states=(*call.states, *static))
         bindings = dict(zip(graph.inputs[first:], static, strict=True))
-        bindings.update(zip(graph.weights, call.weights))  # those of the rules come last
+        bindings.update(zip(compiler.graph_of(self.cell, rules).weights, call.weights, strict=True))
         static_graph = compiler.once_of(self.cell, rules)
         like, batch = call.weights[0] if call.weights else static[0], call.sizes[1]
         values = evaluate(Arrays(like.dtype, like.device), static_graph, bindings, dict(self.dims))

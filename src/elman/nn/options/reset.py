@@ -12,7 +12,8 @@ from torch import Tensor
 from elman.engines.call import Call
 from elman.engines.packed import Packed
 from elman.engines.time_shards import current, shards_time
-from elman.ir.graph import Graph, node
+from elman.ir.graph import Graph, Node, node
+from elman.ir.types import Shape, is_matrix, matrix_axes
 from elman.nn.options.base import StepOption, StepValues, at_steps, further_leaf, register_rule
 from elman.tuning.request import Rule
 
@@ -42,9 +43,22 @@ class ResetRule:
     def rewrite(self, graph: Graph) -> Graph:
         """See :class:`Rule`."""
         flag = further_leaf(graph, "input", "reset")
-        op = "weight" if self.to == "learned" else "input"
-        first = [further_leaf(graph, op, f"{s.name}_initial", s.shape) for s in graph.states]
-        starts = [node("const", (), (0.0,))] * len(first) if self.to == "zeros" else first
+        learned = self.to == "learned"
+        first = [
+            further_leaf(
+                graph,
+                "weight" if learned else "input",
+                f"{state.name}_initial",
+                _shape_as_weight(state) if learned else state.shape,
+            )
+            for state in graph.states
+        ]
+        starts = [
+            node("const", (), (0.0,)) if self.to == "zeros"
+            else node("per_sample", (leaf,), (), state.shape) if learned and is_matrix(state)
+            else leaf
+            for leaf, state in zip(first, graph.states, strict=True)
+        ]  # fmt: skip
         pairs = zip(starts, graph.next_states, strict=True)
         after = [node("where", (flag, *pair), (), pair[1].shape) for pair in pairs]
         return replace(
@@ -53,6 +67,11 @@ class ResetRule:
             weights=(*graph.weights, *(first if self.to == "learned" else [])),
             next_states=tuple(after),
         )
+
+
+def _shape_as_weight(state: Node) -> Shape:
+    """Shape of a weight that has an element for each of a state."""
+    return tuple((axis,) for axis in matrix_axes(state)) if is_matrix(state) else state.shape
 
 
 RESETS: dict[str, ResetRule] = {to: register_rule(ResetRule(to)) for to in get_args(Starts)}
