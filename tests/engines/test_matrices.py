@@ -44,6 +44,7 @@ from helpers import (
     need_engine,
     oracle,
     random_case,
+    run,
 )
 from kernels import c_kernel
 from library_sizes import matrix_sizes
@@ -477,6 +478,26 @@ def test_merged_steps(chosen):
             kernel = kernel_of(job_of(case), "c", f"4-steps/{division}")
             assert kernel.describe()["schedule"] == f"4-steps/{division}"
             check_kernel(kernel, case, want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("special", [float("inf"), float("nan")])
+@pytest.mark.parametrize("chosen", every(5, MERGED))
+def test_merged_steps_are_finite_where_single_ones_are(chosen, special):
+    """One infinity or NaN in one input: the same elements of every result are finite, whatever
+    terms of both signs a product is merged of."""
+    case = random_case(chosen, matrix_sizes(chosen, 11, 7), 1, F64)
+    need("c", job_of(case))
+    merged = kernel_of(job_of(case), "c", "4-steps/one")
+    for x in case.inputs.values():
+        before = x.detach().clone()
+        with torch.no_grad():
+            x[5, 0].view(-1)[-1] = special
+        want = run(chosen, case, "reference")
+        for name, value in call(merged, case).items():
+            assert torch.equal(value.isfinite(), want[name].isfinite()), name
+        with torch.no_grad():
+            x.copy_(before)
 
 
 def test_merged_steps_are_offered_and_refused():
