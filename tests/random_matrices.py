@@ -145,6 +145,33 @@ rows(sigmoid({K})) * S | sigmoid({s}) * S | dropout(S, 0.2)"""
     return Drawn(text, choose(FEW_SIZES), choose(FEW_SIZES), 2)
 
 
+OF_WEIGHTS_ALONG = {  # dims of a value -> formulas of others, each of weights alone
+    "K, V": """softmax({K, V}, axis=0) | softmax({K, V}, axis=1) | sigmoid({K, V}) | {K, V} * {K, V}
+{K, V} - 0.5 * {K, V}""",
+    "K": """sum({K, V}, axis=1) | mean({K, V}, axis=1) | amax({K, V}, axis=1) | var({K, V}, axis=1)
+{K, V} @ {V} | softmax({K}) | {K} * {K}""",
+    "V": """sum({K, V}, axis=0) | mean({K, V}, axis=0) | amax({K, V}, axis=0) | var({K, V}, axis=0)
+{K, V}.T @ {K} | softmax({V}) | {V} - {V}""",
+}
+
+
+def cell_of_weights(choose: Choose) -> Drawn:
+    """A cell whose matrix and vectors are computed of weights alone; ``I`` is K, ``H`` V."""
+    weights = {"W": "K, V", "U": "K, V", "g": "K", "b": "V"}
+    values = {dims: [n for n in weights if weights[n] == dims] for dims in OF_WEIGHTS_ALONG}
+    lines: list[str] = []
+    for number in range(choose([4, 5, 6, 7, 8])):
+        dims = choose([*OF_WEIGHTS_ALONG])
+        text = _one_of(choose, OF_WEIGHTS_ALONG[dims])
+        filled = re.sub(r"\{(.+?)\}", lambda hole: choose(values[hole[1]]), text)
+        lines.append(f"v{number} = tanh({filled})")
+        values[dims].append(f"v{number}")
+    matrix, k, v = (values[dims][-1] for dims in OF_WEIGHTS_ALONG)
+    results = [f"0.5 * h + 0.5 * tanh({matrix}.T @ ({k} * q) + {v} * x)"]
+    text = cell_text(lines, weights, {"q": "K", "x": "V"}, {"h": "V"}, {}, results)
+    return Drawn(text, choose(FEW_SIZES), choose(FEW_SIZES), 2)
+
+
 @st.composite
 def matrix_cells(draw: st.DrawFn) -> Drawn:
     """:func:`matrix_cell` by hypothesis."""
@@ -155,3 +182,9 @@ def matrix_cells(draw: st.DrawFn) -> Drawn:
 def linear_matrix_cells(draw: st.DrawFn) -> Drawn:
     """:func:`linear_matrix_cell` by hypothesis."""
     return linear_matrix_cell(lambda among: draw(st.sampled_from(among)))
+
+
+@st.composite
+def cells_of_weights(draw: st.DrawFn) -> Drawn:
+    """:func:`cell_of_weights` by hypothesis."""
+    return cell_of_weights(lambda among: draw(st.sampled_from(among)))

@@ -189,7 +189,27 @@ def step_window(inputs, states, weights):
     return (y, torch.einsum("bkv,bv->bk", S.softmax(1), x)), (S,)
 
 
+@cell(input="x[V]", state="S[K, V]", output="y[V], Y[K, V]", weights="W[K, V], k[K]")
+def along_weights(x, S, W, k):
+    """The largest and the variance along both axes of weights, a softmax of them; an output that is
+    a weight."""
+    x = x * amax(W, axis=0) + var(W, axis=-2)
+    k = tanh(k * amax(W, axis=1) + var(W, axis=-1))
+    S = 0.5 * S + outer(k, x) * softmax(W, axis=1)
+    return S.T @ k, W, S
+
+
+def step_along_weights(inputs, states, weights):
+    """As :func:`along_weights`, in torch."""
+    (x,), (S,), (W, k) = inputs, states, weights
+    x = x * W.amax(0) + W.var(0, correction=0)
+    k = torch.tanh(k * W.amax(1) + W.var(1, correction=0))
+    S = 0.5 * S + k[:, None] * x[:, None] * W.softmax(1)
+    return (torch.einsum("bkv,k->bv", S, k), W.expand(len(x), *W.shape)), (S,)
+
+
 CASES = {
+    "along weights": (along_weights, step_along_weights),
     "multiplied": (multiplied, step_multiplied),
     "window": (window, step_window),
     "projected": (projected, step_projected),
@@ -212,7 +232,7 @@ def module_of(chosen, K, V, dtype, **options):
         return tuple(axes[name] for name in (block if isinstance(block, tuple) else (block,)))
 
     inputs, states = ([size(entry) for entry in group] for group in (chosen.inputs, chosen.states))
-    sizes = {"K": K} if chosen in (whole, projected, synaptic, window) else {}
+    sizes = {"K": K} if chosen in (whole, projected, synaptic, window, along_weights) else {}
     net = elman.Recurrent(chosen, inputs[0][-1], V, dtype=dtype, **sizes, **options)
     return net, inputs, states
 

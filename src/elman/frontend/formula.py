@@ -15,7 +15,7 @@ from elman.frontend.dims import Cuts, check_cut, check_names, cut_shape
 from elman.frontend.foreign_names import written_call
 from elman.frontend.lines import describe, line_of, written_at
 from elman.frontend.signature import Declared
-from elman.frontend.trace import Tracer, lift
+from elman.frontend.trace import Tracer, lift, per_sample
 from elman.ir.graph import Graph, Node, Rate, node
 from elman.ir.types import show_shape
 
@@ -125,6 +125,9 @@ def _checked_results(cell: Cell, returned: Any, idle: list[Tracer], cuts: Cuts) 
             message = f"{cell.name} returns None for {entry}"
             raise TraceError(diagnostic(message, [_return_line(cell)], hint))
         result, shape = lift(value), cut_shape(entry.shape, cuts)
+        if show_shape(result.shape) == show_shape(shape):  # as written; W may be the same for all
+            with written_at(cell.where):
+                result = per_sample(result)
         check_cut(result.shape, shape)
         if result.shape != shape:
             raise _misshapen(cell, entry, result)

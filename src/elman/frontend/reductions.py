@@ -72,8 +72,8 @@ def mean(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tr
 
 def var(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
     """The variance over all units of a vector, divided by n (not n - 1): a scalar per sample; or
-    over each of ``groups`` equal groups of n neighbouring units: [G]; or over an axis of
-    a matrix per sample, as for ``sum``.
+    over each of ``groups`` equal groups of n neighbouring units: [G]; or over an axis of a
+    matrix, as for ``sum``.
 
     Example:
         >>> h = h / (1 + var(h))
@@ -85,8 +85,9 @@ def amax(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tr
     """The largest unit of a vector: a scalar per sample; or of each of ``groups`` equal groups of
     neighbouring units: [G].
 
-    NaN is the largest. Units that tie share the gradient equally, as with torch.amax. Of a matrix
-    per sample ``axis=1`` is the largest of each row, [K], and ``axis=0`` of each column, [V].
+    NaN is the largest. Units that tie share the gradient equally, as with torch.amax. Of a matrix,
+    per sample or of weights, ``axis=1`` is the largest of each row, [K], and ``axis=0`` of each
+    column, [V].
 
     Example:
         >>> h = h - amax(h)
@@ -170,8 +171,8 @@ def rms_norm(v: Any, *sizes: Any, groups: Groups = 1, eps: float = 1e-5) -> Trac
 
 def softmax(v: Any, *sizes: Any, groups: Groups = 1, axis: int | None = None) -> Tracer:
     """exp(v) divided by its sum over all units, or over each of ``groups`` equal groups of
-    neighbouring units, or over each row of a matrix per sample (``axis=1``) or each column
-    (``axis=0``); shifted by the largest unit first.
+    neighbouring units, or over each row of a matrix, per sample or of weights (``axis=1``), or
+    each column (``axis=0``); shifted by the largest unit first.
 
     Example:
         >>> h = softmax(W @ x + R @ h)
@@ -324,7 +325,7 @@ def _groups_of_axis(name: str, v: Any, groups: Groups, axis: int | None) -> Grou
 
 
 def _over_axis(op: str, v: Any, groups: Groups, axis: int) -> Tracer:
-    """A reduction over an axis of a matrix per sample: [V] or [K]."""
+    """A reduction over an axis of a matrix, per sample or of weights: [V] or [K]."""
     value = per_sample(lift(v))
     if axis in (0, -2) and op in ("sum", "mean", "var") and is_matrix(value) and groups == 1:
         if op == "var":
@@ -335,7 +336,7 @@ def _over_axis(op: str, v: Any, groups: Groups, axis: int) -> Tracer:
             return total
         count = Tracer(node("count", (), (matrix_axes(value)[0],), where=where_called()))
         return total / count
-    _groups_of_axis(op, v, groups, axis)
+    _groups_of_axis(op, Tracer(value), groups, axis)
     if axis in (0, -2):
         value = lift(transpose(Tracer(value)))
     return _over(op, value, ((matrix_axes(value)[0],),))

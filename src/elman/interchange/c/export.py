@@ -22,6 +22,7 @@ from elman.interchange.c.project import Project, read_text_file
 from elman.interchange.c.step import LayerText
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Node
+from elman.nn.execute.layer import Runner
 from elman.nn.modules.sequence import SequenceModule
 from elman.passes.draws import expected
 from elman.passes.static import split_static
@@ -82,6 +83,7 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
     runners, weights = _layers(module, name)
     layers: list[LayerText] = []
     for index, (runner, layer_weights) in enumerate(zip(runners, weights, strict=True)):
+        sizes = dict(runner.dims)
         spec = Spec(runner.dims, "float32", "cpu", frozenset(), False, _PLAIN)
         cell = runner.cell
         # static inputs are inputs of each step; matrices of weights that meet those of a sample are
@@ -91,7 +93,7 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         _check_ops(job.pair.step.walk(), cell.name)
         exact = [weight.detach().double() for weight in layer_weights]
         values = dict(zip(graph.weights, exact, strict=True))
-        constants = evaluate(Arrays(torch.float64, torch.device("cpu")), once, values, runner.dims)
+        constants = evaluate(Arrays(torch.float64, torch.device("cpu")), once, values, sizes)
         layers.append(LayerText(f"{name}_l{index}", job, exact, constants))
     project = Project(name, layers, bool(module.residual), module, runners[-1].cell.output_names)
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +109,7 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
     )
 
 
-def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
+def _layers(module: Any, name: str) -> tuple[list[Runner], list[list[Tensor]]]:
     """Runners and weights of the layers. Raises InputError for what cannot be exported."""
     if not isinstance(module, SequenceModule):
         raise InputError(
