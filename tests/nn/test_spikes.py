@@ -243,6 +243,25 @@ def test_straight_through_is_exact():
         torch.testing.assert_close(d, net.a_l0.detach() * s * (1 - s))
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "parameters"),
+    [
+        ("sigmoid(slope=4)", "sigmoid", {"slope": 4.0}),
+        ("triangular( height = 0.3, width=2e0 )", "triangular", {"height": 0.3, "width": 2.0}),
+    ],
+)
+def test_parameters_of_a_surrogate_in_its_text(text, name, parameters):
+    """One formula, so that an option of a cell can state them."""
+
+    @cell(input="x[H]", state="h[H]")
+    def written(x, h, *, surrogate="atan", parameters=()):
+        return spike(x - h, surrogate, **dict(parameters))
+
+    stated = written.with_options(surrogate=text)
+    given = written.with_options(surrogate=name, parameters=tuple(parameters.items()))
+    assert stated.fingerprint == given.fingerprint
+
+
 def wrong(formula):
     @cell(input="x[H]", state="h[H]", weights="w[H]")
     def one(x, h, w):
@@ -254,6 +273,10 @@ def wrong(formula):
 WRONG = {
     "knows no surrogate 'fast'": lambda x, h, w: spike(h, "fast"),
     "takes no 'alpha' (it takes: slope)": lambda x, h, w: spike(h, alpha=2.0),
+    "takes no 'height' (it takes: slope)": lambda x, h, w: spike(h, "sigmoid(height=2)"),
+    "surrogate 'sigmoid(4)' cannot be read": lambda x, h, w: spike(h, "sigmoid(4)"),
+    "surrogate 'atan(alpha=1' cannot be read": lambda x, h, w: spike(h, "atan(alpha=1"),
+    "has parameters twice": lambda x, h, w: spike(h, "sigmoid(slope=4)", slope=4.0),
     "of weights alone": lambda x, h, w: h * clip_gradient(2 * w, 1.0),
 }
 
@@ -262,8 +285,9 @@ WRONG = {
 def test_mistakes_are_told_at_their_line(what):
     with pytest.raises(TraceError) as error:
         _ = wrong(WRONG[what]).graph
-    assert what in str(error.value)
-    assert "test_spikes.py" in str(error.value)
+    message, *where = str(error.value).splitlines()
+    assert what in message  # not in the line that it quotes, which is WRONG's own
+    assert "test_spikes.py" in where[0]
 
 
 def test_spikes_are_drawn():

@@ -2,8 +2,12 @@
 
 Surrogates of a spike's derivative go by the names that snnTorch, Norse and SpikingJelly use. Each
 takes v, which is what is compared with 0, and gives the derivative. Formulas as of snnTorch
-0.9 (``snntorch.surrogate``), Norse 1.1 (``norse.torch.functional.threshold``, ``superspike``) and
-SpikingJelly 0.0.0.0.14 (``spikingjelly.activation_based.surrogate``).
+0.9 and 1.0 (``snntorch.surrogate``), Norse 1.1 (``norse.torch.functional.threshold``,
+``superspike``) and SpikingJelly 2.0 (``spikingjelly.activation_based.surrogate``).
+
+Norse's methods read its parameter alpha in four ways: ``super`` ignores it (``"fast_sigmoid"`` of
+slope 1); it is the height of ``triangle``; ``tanh`` and ``heavi_erfc`` have 1 - tanh(alpha v)² and
+2 exp(-(alpha v)²) / √π, of one height for every alpha; ``circ`` is alpha³ / (v² + alpha²)^1.5.
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ from elman.ir.graph import Rate
 
 
 def fast_sigmoid(v: Any, slope: Any = 25.0) -> Any:
-    """1 / (1 + slope |v|)²: snnTorch's ``fast_sigmoid``, Norse's ``superspike`` (slope 100 there).
+    """1 / (1 + slope |v|)²: snnTorch's ``fast_sigmoid``, Norse's ``super`` (slope 1 there, whatever
+    its alpha is), SpikingJelly's ``SuperSpike`` of alpha 1 (slope 1).
 
     Source: Zenke & Ganguli 2018, arXiv:1705.11146v2, section 2.3.
     """
@@ -45,8 +50,8 @@ def sigmoid(v: Any, slope: Any = 25.0) -> Any:
 
 
 def triangular(v: Any, height: Any = 1.0, width: Any = 1.0) -> Any:
-    """height · max(0, 1 - |v| / width): Norse's ``tent`` (width 1), SpikingJelly's
-    ``PiecewiseQuadratic`` of α (height α, width 1 / α).
+    """height · max(0, 1 - |v| / width): Norse's ``triangle`` of α (height α, width 1),
+    SpikingJelly's ``PiecewiseQuadratic`` of α (height α, width 1 / α).
 
     Bellec et al. 2018 (arXiv:1803.09574v4) take height 0.3 of a v in units of the threshold.
     snnTorch's ``triangular`` is something else.
@@ -74,7 +79,8 @@ def spike(
         v: a vector [n] or a scalar per sample.
         surrogate: a name, or a function of v that gives the derivative, written with the functions
             of ``elman.ops``: ``lambda v: 0.3 * relu(1 - abs(v))``. Names, with their parameters
-            (:mod:`elman.frontend.spikes` has formulas and sources):
+            which a name may state, as in ``"sigmoid(slope=4)"`` (:mod:`elman.frontend.spikes` has
+            formulas and sources):
             ``"fast_sigmoid"``: ``1 / (1 + slope |v|)²``, slope=25;
             ``"atan"``: alpha / 2 / (1 + (π / 2 · alpha · v)²), alpha=2;
             ``"sigmoid"``: slope · σ(slope v) (1 - σ(slope v)), slope=25;
@@ -84,14 +90,35 @@ def spike(
     Second derivatives are those of the surrogate.
 
     Raises:
-        TraceError: no surrogate has this name or takes such a parameter.
+        TraceError: no surrogate has this name or takes such a parameter, or its text cannot be
+            read.
 
     Example:
         >>> s = spike(h - 1.0, "atan")
     """
     value = Tracer(lift(v))
+    if isinstance(surrogate, str):
+        surrogate, parameters = _read(surrogate, parameters)
     slope = surrogate if callable(surrogate) else _find_named(surrogate, parameters)
     return pointwise("surrogate", value > 0, value, slope(value, **parameters))
+
+
+def _read(text: str, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name and parameters of ``"sigmoid(slope=4)"``: the options of a cell are one value each."""
+    name, bracket, rest = text.partition("(")
+    if not bracket:
+        return name, parameters
+    try:
+        pairs = [part.split("=") for part in rest.removesuffix(")").split(",")]
+        stated = {key.strip(): float(value) for key, value in pairs}
+    except ValueError:
+        stated = {}
+    if not stated or parameters or not rest.endswith(")"):
+        refuse(
+            f"surrogate {shown(text)} cannot be read, or has parameters twice",
+            'state them once, by name: "sigmoid(slope=4)"',
+        )
+    return name, stated
 
 
 def _find_named(name: Any, parameters: dict[str, Any]) -> Callable[..., Any]:
