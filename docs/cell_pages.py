@@ -24,7 +24,7 @@ from elman.ir.types import Shape, dim_size, names_in, shape_size, show_dim
 FAMILIES = {
     "Gated cells": (*cells.DENSE, *cells.GATED, *cells.RANDOM),
     "Diagonal recurrences": cells.DIAGONAL,
-    "Linear recurrences": (*cells.LINEAR, cells.s4d),
+    "Linear recurrences": (*cells.LINEAR, cells.s4d, *cells.FILTERS),
     "Static inputs, memories, chunks": (cells.ealstm, cells.lmu, cells.onlstm_chunked),
     "Spiking neurons": cells.SPIKING,
     "Differential equations and oscillators": cells.OSCILLATING,

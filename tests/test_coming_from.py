@@ -12,15 +12,15 @@ import elman
 from helpers import need_engine
 
 PAGE = Path(__file__).parents[1] / "docs" / "coming_from.md"
-FUNCTION = re.compile(r"^def \w+\(.*?(?=^\S|\Z|^```)", re.MULTILINE | re.DOTALL)
+DEFINITION = re.compile(r"^(?:def|class) \w+\(.*?(?=^\S|\Z|^```)", re.MULTILINE | re.DOTALL)
 T, B, I, H = 5, 3, 4, 6
 
 
 @pytest.fixture(scope="module")
 def page():
-    """The functions of the page."""
-    names = {"torch": torch}
-    for text in FUNCTION.findall(PAGE.read_text("utf-8")):
+    """The functions and classes of the page."""
+    names = {"torch": torch, "elman": elman, "MlpLstmPolicy": object}  # of sb3-contrib
+    for text in DEFINITION.findall(PAGE.read_text("utf-8")):
         exec(text, names)
     return names
 
@@ -111,6 +111,36 @@ def test_neuralhydrology(page, x):
         made.append(h)
     net = elman.Recurrent(elman.cells.ealstm, I, H, S=S, engine="c")
     equal(net, x, page["from_neuralhydrology"](theirs), torch.stack(made), static=s)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_ncps(page, x, explicit):
+    """A wiring's masks, maps of inputs and of the motor neurons, which come first."""
+    names = ("mu", "sigma", "w", "erev")
+    theirs = {name: double(H, H).abs() for name in names}
+    theirs |= {f"sensory_{name}": double(I, H).abs() for name in names}
+    theirs |= {name: double(H).abs() for name in ("cm", "gleak", "vleak")}
+    theirs |= {"sparsity_mask": (double(H, H) > 0).double()}
+    theirs |= {"sensory_sparsity_mask": (double(I, H) > 0).double()}
+    theirs |= {f"input_{name}": double(I) for name in "wb"}
+    theirs |= {f"output_{name}": double(2) for name in "wb"}
+    positive = torch.nn.Identity() if explicit else torch.nn.functional.softplus
+    w, w_x, cm, gleak = (positive(theirs[name]) for name in ("w", "sensory_w", "cm", "gleak"))
+    v, dt, made = x.new_zeros(B, H), torch.rand(T, B, dtype=x.dtype) + 0.5, []
+    for row, gap in zip(x * theirs["input_w"] + theirs["input_b"], dt[..., None], strict=True):
+        sensed = theirs["sensory_sigma"] * (row[..., None] - theirs["sensory_mu"])
+        sensed = w_x * sensed.sigmoid() * theirs["sensory_sparsity_mask"]
+        for _ in range(6):
+            active = theirs["sigma"] * (v[..., None] - theirs["mu"])
+            active = w * active.sigmoid() * theirs["sparsity_mask"]
+            above = (active * theirs["erev"]).sum(1) + (sensed * theirs["sensory_erev"]).sum(1)
+            above = cm / (gap / 6) * v + gleak * theirs["vleak"] + above
+            v = above / (cm / (gap / 6) + gleak + active.sum(1) + sensed.sum(1) + 1e-8)
+        made.append(v[:, :2] * theirs["output_w"] + theirs["output_b"])
+    net = page["NCP"](theirs, implicit=not explicit, engine="c", dtype=torch.float64)
+    out, last = net(x, dt)
+    torch.testing.assert_close(out, torch.stack(made))
+    torch.testing.assert_close(last[0], v)
 
 
 def test_sb3(page, x):

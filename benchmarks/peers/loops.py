@@ -81,7 +81,7 @@ def stepwise(cell: str, x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tup
 def looped(
     cell: Cell, dims: Mapping[str, int], x: Tensor, weights: Mapping[str, Tensor]
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """A published step, all of it in each, from zero states.
+    """A published step, all of it in each, from the cell's initial states: numbers, or zero.
 
     Args:
         cell: of one input, of ``published.STEPS``.
@@ -93,7 +93,10 @@ def looped(
         Outputs [T, B, n] and last states [B, n].
     """
     step = PUBLISHED[cell.name]
-    states = tuple(x.new_zeros(x.shape[1], *shape_size(s.shape, dims)) for s in cell.states)
+    states = tuple(
+        x.new_full((x.shape[1], *shape_size(s.shape, dims)), cell.init.get(s.name, 0.0))
+        for s in cell.states
+    )
     outputs = []
     for row in x.unbind(0):
         output, states = step(row, *states, weights)

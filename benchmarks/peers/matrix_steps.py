@@ -170,11 +170,11 @@ def lstmn(inputs: Row, weights: Row, states: Row) -> tuple[Tensor, Row]:
 def ltc(inputs: Row, weights: Row, states: Row) -> tuple[Tensor, Row]:
     """Six steps of the solver of ncps; synapses [source, target]."""
     (x, dt), (v,) = inputs, states
-    mu, sigma, w, erev, mu_x, sigma_x, w_x, erev_x, cm, gleak, vleak = weights
-    sensed = F.softplus(w_x) * torch.sigmoid(sigma_x * (x[:, :, None] - mu_x))
+    mu, sigma, w, erev, mu_x, sigma_x, w_x, erev_x, cm, gleak, vleak, mask, mask_x = weights
+    sensed = mask_x * F.softplus(w_x) * torch.sigmoid(sigma_x * (x[:, :, None] - mu_x))
     capacity, leak = F.softplus(cm) / (dt / 6)[:, None], F.softplus(gleak)
     for _ in range(6):
-        active = F.softplus(w) * torch.sigmoid(sigma * (v[:, :, None] - mu))
+        active = mask * F.softplus(w) * torch.sigmoid(sigma * (v[:, :, None] - mu))
         numerator = capacity * v + leak * vleak
         numerator = numerator + (active * erev).sum(1) + (sensed * erev_x).sum(1)
         v = numerator / (capacity + leak + active.sum(1) + sensed.sum(1) + 1e-8)

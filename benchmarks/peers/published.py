@@ -7,75 +7,14 @@ weights by name, and gives its output and the next states. Where a paper joins m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, sigmoid, tanh
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
-Weights = Mapping[str, Tensor]
-Result = tuple[Tensor, tuple[Tensor, ...]]
-Step = Callable[..., Result]
-
-
-class _Fires(torch.autograd.Function):
-    """1 above 0; the derivative is what a function says."""
-
-    @staticmethod
-    def forward(ctx: Any, v: Tensor, slope: Any) -> Tensor:
-        ctx.save_for_backward(v)
-        ctx.slope = slope
-        return (v > 0).to(v)
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
-        (v,) = ctx.saved_tensors
-        return d * ctx.slope(v), None
-
-
-def _fires(v: Tensor) -> Tensor:
-    """snnTorch's atan."""
-    return _Fires.apply(v, lambda v: 1 / (1 + (math.pi * v).pow(2)))  # type: ignore[return-value]
-
-
-def _reset_by(reset: str, base: Tensor, current: Tensor, m: Tensor, threshold: float) -> Tensor:
-    fired = (m - threshold > 0).to(m).detach()
-    if reset == "subtract":
-        return base + current - fired * threshold
-    if reset == "zero":
-        return base + current - fired * (base + current)
-    return (base - fired * base if reset == "zero_before" else base) + current
-
-
-def lif(
-    x: Tensor, m: Tensor, w: Weights, reset: str = "subtract", threshold: float = 1.0
-) -> Result:
-    m = _reset_by(reset, 0.9 * m, x @ w["W"].T + w["b"], m, threshold)
-    return _fires(m - threshold), (m,)
-
-
-def rlif(x: Tensor, s: Tensor, m: Tensor, w: Weights, reset: str = "subtract") -> Result:
-    current = x @ w["W"].T + w["b"] + s @ w["R"].T + w["c"]
-    m = _reset_by(reset, 0.9 * m, current, m, 1.0)
-    s = _fires(m - 1.0)
-    return s, (s, m)
-
-
-def synaptic(x: Tensor, i: Tensor, m: Tensor, w: Weights, reset: str = "subtract") -> Result:
-    i = 0.9 * i + x @ w["W"].T + w["b"]
-    m = _reset_by(reset, 0.8 * m, i, m, 1.0)
-    return _fires(m - 1.0), (i, m)
-
-
-def alif(x: Tensor, s: Tensor, m: Tensor, a: Tensor, w: Weights) -> Result:
-    keep, slow = math.exp(-1 / 20), math.exp(-1 / 200)
-    a = slow * a + (1 - slow) * s
-    limit = 0.01 + 1.6 * a
-    m = keep * m + (1 - keep) * (x @ w["W"].T + s @ w["R"].T) - s * limit
-    scaled = (m - limit) / limit
-    s = _Fires.apply(scaled, lambda v: 0.3 * torch.relu(1 - v.abs()))
-    return s, (s, m, a)
+from benchmarks.peers.spiking_steps import STEPS as SPIKING
+from benchmarks.peers.spiking_steps import Result, Step, Weights
 
 
 def ligru(a: Tensor, h: Tensor, w: Weights) -> Result:
@@ -313,16 +252,21 @@ def paralstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Result:
     return h, (h, c)
 
 
-def mingru(x: Tensor, h: Tensor, w: Weights) -> Result:
+def positive(n: Tensor) -> Tensor:
+    """The exponential of log_g of appendix B.3 of arXiv:2410.01201v3."""
+    return torch.where(n >= 0, (torch.relu(n) + 0.5).log(), -F.softplus(-n)).exp()
+
+
+def mingru(x: Tensor, h: Tensor, w: Weights, g: Any = lambda n: n) -> Result:
     z, n = (x @ w["W"].T + w["b"]).chunk(2, -1)
-    h = torch.lerp(h, n, sigmoid(z))
+    h = torch.lerp(h, g(n), sigmoid(z))
     return h, (h,)
 
 
-def minlstm(x: Tensor, h: Tensor, w: Weights) -> Result:
+def minlstm(x: Tensor, h: Tensor, w: Weights, g: Any = lambda n: n) -> Result:
     f, i, n = (x @ w["W"].T + w["b"]).chunk(3, -1)
     f, i = sigmoid(f), sigmoid(i)
-    h = (f * h + i * n) / (f + i)
+    h = (f * h + i * g(n)) / (f + i)
     return h, (h,)
 
 
@@ -342,6 +286,16 @@ def s4d(x: Tensor, p: Tensor, q: Tensor, w: Weights) -> Result:
     C = torch.complex(w["C_real"], w["C_imag"]) * (decay - 1) / A
     h = decay * torch.complex(p, q) + x.repeat_interleave(modes, 1)
     y = 2 * (C * h).real.unflatten(1, (-1, modes)).sum(2)
+    return y, (h.real, h.imag)
+
+
+def s5(x: Tensor, p: Tensor, q: Tensor, w: Weights, pairs: float = 2.0) -> Result:
+    """discretize_zoh and apply_ssm of S5/s5/ssm.py: B is discretized before it meets x."""
+    A, step = torch.complex(w["A_real"], w["A_imag"]), torch.exp(w["log_step"])
+    decay = torch.exp(A * step)
+    B = torch.complex(*w["B"].chunk(2)) * ((decay - 1) / A)[:, None]
+    h = decay * torch.complex(p, q) + torch.complex(x, torch.zeros_like(x)) @ B.T
+    y = pairs * (h @ torch.complex(w["C"], w["S"]).T).real + w["D"] * x
     return y, (h.real, h.imag)
 
 
@@ -388,11 +342,11 @@ def leaky_memory(x: Tensor, h: Tensor, m: Tensor, w: Weights) -> Result:
     return h, (h, m)
 
 
-STEPS: dict[str, Step] = {
+STEPS: dict[str, Step] = SPIKING | {
     step.__name__: step
     for step in (
-        *(gru_before, mgu, indrnn, sru, paragru, paralstm, mingru, minlstm, lru, slstm),
-        *(lif, rlif, synaptic, alif, ligru, fastgrnn, indgru, rhn, mogrifier, onlstm),
+        *(gru_before, mgu, indrnn, sru, paragru, paralstm, mingru, minlstm, lru, s5, slstm),
+        *(ligru, fastgrnn, indgru, rhn, mogrifier, onlstm),
         *(gru_layernorm, rglru, antisymmetric, antisymmetric_gated, cornn, unicornn),
         *(phased_lstm, t_lstm, gru_d, cfc, cfc_pure),
         *(lstm_layernorm, lstm_peephole, lem, leaky_memory),

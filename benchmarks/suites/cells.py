@@ -18,7 +18,6 @@ from elman.frontend.cell import Cell
 T, B, H = 100, 32, 128
 LOOP = "loop"
 _EXACT = 10  # steps in which no rounding moves a spike
-_SPIKING = ("lif", "rlif", "synaptic", "alif")
 _QUICK = ("gru", "lem", "rlif")
 
 
@@ -29,7 +28,7 @@ def case_name(cell: Cell) -> str:
 
 def _case(cell: Cell) -> Case:
     units = H * len(cell.inputs[0].shape[0])
-    quick, judged = cell.name in _QUICK, _EXACT if cell.name in _SPIKING else 0
+    quick, judged = cell.name in _QUICK, _EXACT if cell in cells.SPIKING else 0
     options: dict[str, Any] = {"ratio": 1.0, "quick": quick, "judged": judged}
     return sized(case_name(cell), TRAIN, LOOP, OURS, I=units, **options)
 

@@ -3,6 +3,8 @@ elman."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -31,7 +33,8 @@ def same(v):
 
 class Drawn:
     """Random arguments of a cell, each in the range that it is meant for: ``inputs`` [T, B, ..],
-    ``static`` and ``states`` [B, ..], ``weights`` by name; ``sizes`` of the module."""
+    ``static`` and ``states`` [B, ..], ``weights`` by name, ``constants``, which are masks;
+    ``sizes`` of the module."""
 
     def __init__(self, cell: Cell, K: int, V: int, T: int, B: int, seed: int = 0) -> None:
         dims = dict.fromkeys(ROWS, K) | dict.fromkeys(COLUMNS, V) | {"M": 3}
@@ -52,7 +55,10 @@ class Drawn:
 
         self.inputs = {e.name: value(e.name, e.shape, T, B) for e in cell.inputs}
         self.static = {e.name: value(e.name, e.shape, B) for e in cell.static}
-        self.weights = {e.name: value(e.name, e.shape) for e in cell.weights}
+        drawn = {e.name: value(e.name, e.shape) for e in cell.weights}
+        masks = [name for name in drawn if name in cell.constants]
+        self.constants = {name: (drawn.pop(name) > 0).to(F64) for name in masks}
+        self.weights = drawn
         self.states = {e.name: 0.5 * value(e.name, e.shape, B) for e in cell.states}
         if cell is cells.linear_attention:
             self.states["z"].abs_()  # a sum of features
@@ -77,7 +83,7 @@ def by_loop(cell: Cell, drawn: Drawn) -> tuple[list[Tensor], list[Tensor], list[
     inputs, static, weights, states = drawn.leaves(F64)
     rows, now = list[Tensor](), tuple(states)
     for row in zip(*inputs, strict=True):
-        output, now = STEPS[cell.name](row, (*static, *weights), now)
+        output, now = STEPS[cell.name](row, (*static, *weights, *drawn.constants.values()), now)
         rows.append(output)
     results = [torch.stack(rows), *now]
     source = torch.Generator().manual_seed(9)
@@ -90,7 +96,8 @@ def by_module(
     cell: Cell, drawn: Drawn, engine: str, dtype: torch.dtype, cotangents: list[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The same of a module on an engine."""
-    net = elman.Recurrent(cell, *drawn.size, dtype=dtype, engine=engine, **drawn.more)
+    given = {**drawn.more, **drawn.constants}
+    net = elman.Recurrent(cell, *drawn.size, dtype=dtype, engine=engine, **given)
     inputs, static, weights, states = drawn.leaves(dtype)
     with torch.no_grad():
         for parameter, weight in zip(net.parameters(), weights, strict=True):
@@ -155,6 +162,37 @@ def test_cells_are_drawn_and_explained(cell):
 def test_they_are_the_cells_with_matrices():
     """Engines and exports of vectors alone are tested on all others."""
     assert [*cells.MATRIX] == [cell for cell in cells.ALL if cell.graph.has_matrices]
+
+
+def test_wirings_of_ltc():
+    """Without masks all synapses are there; one that is not has no gradient."""
+    drawn = Drawn(cells.ltc, 4, 5, 6, 2)
+    layer = partial(elman.Recurrent, cells.ltc, *drawn.size, dtype=F64, engine="reference")
+    full = layer().state_dict()
+    assert all((full[f"{mask}_l0"] == 1).all() for mask in ("mask", "mask_x"))
+    wired = layer(**drawn.constants)
+    wired(tuple(drawn.inputs.values()))[0].sum().backward()
+    for mask, names in {"mask": ("mu", "w", "erev"), "mask_x": ("sigma_x", "w_x")}.items():
+        for name in names:
+            grad = wired.get_parameter(f"{name}_l0").grad
+            assert torch.equal(grad != 0, drawn.constants[mask] > 0)
+
+
+def test_explicit_constraints_of_ltc():
+    """ncps' implicit_param_constraints of False: weights are what softplus makes of others."""
+    drawn = Drawn(cells.ltc, 4, 5, 6, 2)
+    layer = partial(elman.Recurrent, cells.ltc, *drawn.size, dtype=F64, engine="reference")
+    x, options = tuple(drawn.inputs.values()), {"unfolds": 3, "epsilon": 1e-3}
+    implicit, explicit = layer(**options), layer(**options, implicit=False)
+    weights = implicit.state_dict()
+    for name in ("w_l0", "w_x_l0", "cm_l0", "gleak_l0"):
+        weights[name] = torch.nn.functional.softplus(weights[name])
+    explicit.load_state_dict(weights)
+    torch.testing.assert_close(explicit(x)[0], implicit(x)[0])
+    for option in options:
+        other = layer(**{key: value for key, value in options.items() if key != option})
+        other.load_state_dict(implicit.state_dict())
+        assert (other(x)[0] != implicit(x)[0]).all()
 
 
 def test_the_stabiliser_of_mlstm_cancels():

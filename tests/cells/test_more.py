@@ -17,19 +17,32 @@ from benchmarks.peers.published import (
     STEPS,
     cfc,
     cfc_pure,
-    lif,
     ligru,
+    mingru,
+    minlstm,
     mogrifier,
     onlstm,
+    positive,
     rhn,
-    rlif,
     s4d,
+    s5,
     slstm,
+)
+from benchmarks.peers.spiking_steps import (
+    alpha_lif,
+    atan,
+    lif,
+    lif_euler,
+    lif_node,
+    plif,
+    rlif,
+    rlif_euler,
+    spiking_lstm,
     synaptic,
 )
 from calls import call
 from elman import cells, compiler
-from elman.autodiff.structure import structure
+from elman.autodiff.structure import Degree, structure
 from elman.cells.t_lstm import fast
 from elman.errors import TraceError
 from elman.frontend.cell import Cell
@@ -52,11 +65,52 @@ LOOPS: dict[str, tuple[Cell, Any, Sizes]] = {
 }
 VARIANTS = set[str]()
 LOOPS["ligru"] = (cells.ligru, ligru, Sizes(T=6, B=4, I=10, H=5))
+
+
+def add_variant(own: Cell, loop: Any, theirs: dict[str, Any], **options: Any) -> None:
+    """A spiking cell with options, and its loop with the same ones by the loop's names."""
+    name = " ".join([own.name, *(f"{key}={value}" for key, value in options.items())])
+    LOOPS[name] = (own.with_options(**options), with_option(loop, **theirs), SMALL)
+    VARIANTS.add(name)
+
+
 for own, loop in ((cells.lif, lif), (cells.rlif, rlif), (cells.synaptic, synaptic)):
     for reset in ("zero", "zero_before", "none"):
-        variant = own.with_options(reset_mechanism=reset)
-        LOOPS[f"{own.name} {reset}"] = (variant, with_option(loop, reset=reset), SMALL)
-        VARIANTS.add(f"{own.name} {reset}")
+        add_variant(own, loop, {"reset": reset}, reset_mechanism=reset)
+    for reset in ("subtract", "zero", "none"):
+        theirs = {"reset": reset, "delay": False}
+        add_variant(own, loop, theirs, reset_mechanism=reset, reset_delay=False)
+for reset in ("subtract", "none"):
+    add_variant(cells.alpha_lif, alpha_lif, {"reset": reset}, reset_mechanism=reset)
+lower: dict[str, Any] = {"threshold": 0.1}  # |h| < 1: nothing fires at the usual 1
+LOOPS["spiking_lstm"] = (
+    cells.spiking_lstm.with_options(**lower),
+    with_option(spiking_lstm, **lower),
+    SMALL,
+)
+for reset in ("subtract", "zero"):
+    theirs = {"reset": reset, **lower}
+    add_variant(cells.spiking_lstm, spiking_lstm, theirs, reset_mechanism=reset, **lower)
+theirs = {"reset": -0.25, "detach": True, "slope": atan}
+norse = {"v_reset": -0.25, "detach_reset": True, "surrogate": "atan"}
+add_variant(cells.lif_euler, lif_euler, theirs, **norse)
+theirs = {"reset": 0.25, "detach": False}
+add_variant(cells.rlif_euler, rlif_euler, theirs, v_reset=0.25, detach_reset=False)
+for own, loop in ((cells.plif, plif), (cells.lif_node, lif_node)):
+    for decay, soft, detach in ((False, False, True), (False, True, False), (True, True, True)):
+        jelly: dict[str, Any] = {"decay_input": decay, "detach_reset": detach}
+        jelly["reset_mechanism"] = "subtract" if soft else "zero"
+        add_variant(own, loop, {"decay": decay, "soft": soft, "detach": detach}, **jelly)
+theirs = {"tau": math.inf, "decay": False, "slope": atan}
+add_variant(cells.lif_node, lif_node, theirs, tau=math.inf, decay_input=False, surrogate="atan")
+for own, loop in ((cells.mingru, mingru), (cells.minlstm, minlstm)):
+    name = f"{own.name} of positive candidates"
+    LOOPS[name] = (own.with_options(candidate="positive"), with_option(loop, g=positive), SMALL)
+LOOPS["s5 of single modes"] = (
+    cells.s5.with_options(conj_sym=False),
+    with_option(s5, pairs=1.0),
+    SMALL,
+)
 LOOPS["cfc no_gate"] = (
     cells.cfc.with_options(mode="no_gate"),
     with_option(cfc, mode="no_gate"),
@@ -99,7 +153,15 @@ def case_of(name: str, dtype: torch.dtype = F64):
         case.weights["shift"].abs_()
     if "a" in case.states:
         case.states["a"].abs_()
-    if made.name in ("lif", "rlif", "synaptic", "alif"):
+    if made.name == "s5":
+        case.weights["A_real"].abs_().neg_()
+    if made.name == "lsnn":
+        case.states["v"].mul_(4)  # a tenth of a current is all that a step adds
+        case.states["i"].mul_(8)
+    if made.name == "izhikevich":
+        case.states["v"].mul_(40).sub_(40)  # mV
+        case.weights["bias"].add_(60)
+    if made.name in [own.name for own in cells.SPIKING]:
         for weight in case.weights.values():
             weight.mul_(2)  # so that there are spikes
     return case.to(dtype)
@@ -163,7 +225,7 @@ def test_cells_on_engine_c(name, dtype):
     assert_all_same(call(kernel_of(job, "c"), case), want, dtype, case.T)
 
 
-DIAGONAL = ("lif", "synaptic", "indgru", "unicornn")
+DIAGONAL = ("lif", "synaptic", "alpha_lif", "lif_euler", "plif", "li", "s5", "indgru", "unicornn")
 
 
 @pytest.mark.parametrize("name", DIAGONAL)
@@ -240,6 +302,49 @@ def test_cells_of_any_depth_are_pickled_by_name():
     assert not any(hasattr(sys.modules[made.function.__module__], "nothing") for made in several)
 
 
+def test_linear_cells_of_the_library():
+    """Their states are found to be affine in the last ones, also with g of the log-space form."""
+    variants = [own.with_options(candidate="positive") for own in (cells.mingru, cells.minlstm)]
+    for own in (*cells.LINEAR, *cells.FILTERS, *variants):
+        found = structure(compiler.pair_of(own).source)
+        assert found.diagonal
+        assert found.degree is Degree.LINEAR, own.name
+
+
+def test_positive_candidates_keep_states_positive():
+    """As the paper's log-space version, whose states are exponentials."""
+    net = elman.Recurrent(cells.mingru, 4, 8, candidate="positive", engine="reference")
+    out, _ = net(torch.randn(9, 3, 4))
+    assert out.min() > 0
+
+
+def test_frequencies_of_s5():
+    """Eigenvalues of HiPPO-N as the authors compute them, for each block."""
+    n = torch.arange(12, dtype=F64)
+    hippo = -(torch.outer((2 * n + 1).sqrt(), (2 * n + 1).sqrt()).tril() - n.diag())
+    normal = hippo + torch.outer((n + 0.5).sqrt(), (n + 0.5).sqrt())
+    values = torch.linalg.eigvals(normal)
+    torch.testing.assert_close(values.real, torch.full_like(n, -0.5))
+    rising = values.imag[values.imag > 0].sort().values
+    for blocks in (1, 2):
+        found = torch.empty(6 * blocks, dtype=F64)
+        cells.s5_frequencies(blocks)(found)
+        torch.testing.assert_close(found, rising.repeat(blocks))
+
+
+def test_initial_states_of_izhikevich():
+    """Norse's tonic spiking; regular spikes under a constant current."""
+    net = elman.Recurrent(cells.izhikevich, 1, 1, engine="reference")
+    with torch.no_grad():
+        net.bias_l0.fill_(10.0)
+        net.W_l0.zero_()
+        first, states = net(torch.zeros(1, 1, 1))
+        assert first.item() == 0
+        assert states[0].item() == pytest.approx(-70 + 0.25 * (0.04 * 70**2 - 350 + 154 + 10))
+        spikes, _ = net(torch.zeros(2000, 1, 1))
+    assert 5 < spikes.sum() < 100
+
+
 def test_modes_and_resets_that_are_not_there():
     with pytest.raises(
         TraceError, match="reset_mechanism must be one of subtract, zero, zero_before, none, not"
@@ -249,3 +354,9 @@ def test_modes_and_resets_that_are_not_there():
         _ = cells.cfc.with_options(mode="pure").graph
     with pytest.raises(TraceError, match="forget must be sigmoid or exp, not 'relu'"):
         _ = cells.slstm.with_options(forget="relu").graph
+    with pytest.raises(TraceError, match="one of subtract, zero, none, not 'zero_before'"):
+        _ = cells.plif.with_options(reset_mechanism="zero_before").graph
+    with pytest.raises(TraceError, match="candidate must be linear or positive, not 'tanh'"):
+        _ = cells.minlstm.with_options(candidate="tanh").graph
+    with pytest.raises(TraceError, match="has 0 < beta < alpha"):
+        _ = cells.alpha_lif.with_options(beta=0.9).graph

@@ -372,7 +372,7 @@ def test_solvers(cell, solver):
 
 def test_linear_cells_need_one_iteration():
     """One scan is the answer."""
-    for cell in cells.LINEAR:
+    for cell in (*cells.LINEAR, cells.li):
         assert solve(problem_of(cell, T=500), ("newton",)).iterations == 1
 
 

@@ -1,6 +1,7 @@
 """The library of cells: one file, one formula. ``ALL`` lists them."""
 
 from elman.cells.alif import alif as alif
+from elman.cells.alpha_lif import alpha_lif as alpha_lif
 from elman.cells.antisymmetric import antisymmetric as antisymmetric
 from elman.cells.antisymmetric import antisymmetric_gated as antisymmetric_gated
 from elman.cells.cfc import cfc as cfc
@@ -22,9 +23,13 @@ from elman.cells.gru_layernorm import gru_layernorm as gru_layernorm
 from elman.cells.hgrn2 import hgrn2 as hgrn2
 from elman.cells.indgru import indgru as indgru
 from elman.cells.indrnn import indrnn as indrnn
+from elman.cells.izhikevich import izhikevich as izhikevich
 from elman.cells.kda import kda as kda
 from elman.cells.lem import lem as lem
+from elman.cells.li import li as li
 from elman.cells.lif import lif as lif
+from elman.cells.lif_euler import lif_euler as lif_euler
+from elman.cells.lif_euler import rlif_euler as rlif_euler
 from elman.cells.ligru import ligru as ligru
 from elman.cells.linear_attention import linear_attention as linear_attention
 from elman.cells.lmu import lmu as lmu
@@ -32,6 +37,7 @@ from elman.cells.lmu import lmu_matrix as lmu_matrix
 from elman.cells.lmu import lmu_vector as lmu_vector
 from elman.cells.longhorn import longhorn as longhorn
 from elman.cells.lru import lru as lru
+from elman.cells.lsnn import lsnn as lsnn
 from elman.cells.lstm import lstm as lstm
 from elman.cells.lstm_layernorm import lstm_layernorm as lstm_layernorm
 from elman.cells.lstm_peephole import lstm_peephole as lstm_peephole
@@ -53,6 +59,8 @@ from elman.cells.paragru import paragru as paragru
 from elman.cells.paralstm import paralstm as paralstm
 from elman.cells.phased_lstm import phased_lstm as phased_lstm
 from elman.cells.plastic_rnn import plastic_rnn as plastic_rnn
+from elman.cells.plif import lif_node as lif_node
+from elman.cells.plif import plif as plif
 from elman.cells.retention import retention as retention
 from elman.cells.rglru import rglru as rglru
 from elman.cells.rhn import rhn as rhn
@@ -63,7 +71,10 @@ from elman.cells.rwkv6 import rwkv6 as rwkv6
 from elman.cells.rwkv7 import rwkv7 as rwkv7
 from elman.cells.s4d import s4d as s4d
 from elman.cells.s4d import s4d_frequencies as s4d_frequencies
+from elman.cells.s5 import s5 as s5
+from elman.cells.s5 import s5_frequencies as s5_frequencies
 from elman.cells.slstm import slstm as slstm
+from elman.cells.spiking_lstm import spiking_lstm as spiking_lstm
 from elman.cells.sru import sru as sru
 from elman.cells.synaptic import synaptic as synaptic
 from elman.cells.t_lstm import t_lstm as t_lstm
@@ -78,7 +89,20 @@ LINEAR = (mingru, minlstm, lru)  # affine in their state: all steps are one scan
 CORE = (*DENSE, *DIAGONAL, *LINEAR)  # of every kind of recurrence: each engine is tested on these
 SIZED = (ealstm, lmu, onlstm_chunked, s4d)  # with dims of their own, which are given by keyword
 
-SPIKING = (lif, rlif, synaptic, alif)
+SPIKING = (
+    lif,
+    rlif,
+    synaptic,
+    alpha_lif,
+    spiking_lstm,
+    lif_euler,
+    rlif_euler,
+    lsnn,
+    izhikevich,
+    plif,
+    lif_node,
+    alif,
+)
 GATED = (ligru, fastgrnn, indgru, rhn, mogrifier, onlstm, gru_layernorm, rglru)
 OSCILLATING = (antisymmetric, antisymmetric_gated, cornn, unicornn)  # differential equations
 TIMED = (phased_lstm, t_lstm, gru_d, cfc, cfc_pure)  # times of steps, or between them, are given
@@ -97,5 +121,6 @@ ADDITIVE = (
 CORRECTING = (delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear)
 NONLINEAR = (m2rnn, lstmn, ltc, mc_lstm)
 MATRIX = (*ADDITIVE, *CORRECTING, mlstm, *NONLINEAR)  # engines reference and c
-MORE = (*SPIKING, *GATED, *OSCILLATING, *TIMED)
+FILTERS = (li, s5)  # linear, as those of LINEAR
+MORE = (*SPIKING, *FILTERS, *GATED, *OSCILLATING, *TIMED)
 ALL = (*CORE, *SIZED, *MORE, *RANDOM, *MATRIX)

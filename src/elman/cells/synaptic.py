@@ -1,8 +1,7 @@
 """Leaky integrate-and-fire neurons with a synaptic current."""
 
-from elman.cells.lif import integrated
+from elman.cells.lif import fired_late, integrated
 from elman.frontend.cell import cell
-from elman.ops import spike
 
 
 @cell(
@@ -24,8 +23,13 @@ def synaptic(
     threshold=1.0,
     reset_mechanism="subtract",
     surrogate="atan",
+    reset_delay=True,
 ):
-    """A current i [H] that decays by ``alpha`` drives membranes m [H]; reset as of ``lif``."""
+    """A current i [H] that decays by ``alpha`` drives membranes m [H]; reset as of ``lif``.
+
+    No reset reaches i, as in snnTorch's code.
+    """
     i = alpha * i + W @ x + b
-    m = integrated(beta * m, i, m, threshold, reset_mechanism)
-    return spike(m - threshold, surrogate), i, m
+    before, m = m, integrated(beta * m, i, m, threshold, reset_mechanism)
+    s, m = fired_late(m, before, threshold, reset_mechanism, surrogate, reset_delay)
+    return s, i, m
