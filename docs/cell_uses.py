@@ -24,7 +24,7 @@ USES = {
     "sru": "As a fast replacement of an LSTM where a convolution-like layer suffices.",
     "paragru": "For a nonlinear GRU that can be solved for all time steps at once.",
     "paralstm": "For a nonlinear LSTM that can be solved for all time steps at once.",
-    "mingru": "For long sequences: all time steps are one scan; with `candidate=\"positive\"` for "
+    "mingru": 'For long sequences: all time steps are one scan; with `candidate="positive"` for '
     "weights of log-space versions.",
     "minlstm": "As `mingru`, with two gates.",
     "lru": "For very long dependencies, as a layer of a state-space model: `elman.layers.LRU`.",
@@ -40,7 +40,7 @@ USES = {
     "synaptic": "For spiking layers with a synaptic current; weights of snnTorch's Synaptic fit.",
     "alpha_lif": "For spiking layers whose membranes rise slowly; weights of snnTorch's Alpha fit.",
     "spiking_lstm": "For spikes of a gated layer; weights of snnTorch's SLSTM fit.",
-    "lif_euler": "For feed-forward spiking layers in units of time; weights of Norse's LIFCell fit.",
+    "lif_euler": "For feed-forward spiking layers in seconds; weights of Norse's LIFCell fit.",
     "rlif_euler": "As `lif_euler`, with recurrent connections; weights of Norse's LIFRecurrentCell "
     "fit.",
     "lsnn": "As `alif`, with a synaptic current; weights of Norse's LSNNRecurrentCell fit.",

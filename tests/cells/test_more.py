@@ -208,10 +208,11 @@ SPIKES = {made.function for made in cells.SPIKING}
 
 
 def kernels() -> Iterator[Any]:
-    """Names and types of numbers: of spiking cells both, and of their variants float32 alone."""
+    """Names and types of numbers: of spiking cells both, of their variants float32 of each
+    fourth."""
     for k, (name, (of, *_)) in enumerate(LOOPS.items()):
         yield pytest.param(name, F64, marks=[pytest.mark.long] * (name in VARIANTS))
-        usual = of.function in SPIKES or k % 4 == 0
+        usual = k % 4 == 0 or (of.function in SPIKES and name not in VARIANTS)
         yield pytest.param(name, torch.float32, marks=[pytest.mark.long] * (not usual))
 
 
@@ -341,8 +342,8 @@ def test_initial_states_of_izhikevich():
         first, states = net(torch.zeros(1, 1, 1))
         assert first.item() == 0
         assert states[0].item() == pytest.approx(-70 + 0.25 * (0.04 * 70**2 - 350 + 154 + 10))
-        spikes, _ = net(torch.zeros(2000, 1, 1))
-    assert 5 < spikes.sum() < 100
+        spikes, _ = net(torch.zeros(400, 1, 1))  # a tenth of a second
+    assert 2 <= spikes.sum() <= 10
 
 
 def test_modes_and_resets_that_are_not_there():

@@ -10,7 +10,7 @@ from elman.ops import sigmoid, split
     state="h[H]",
     weights="W[3H, I], b[3H]",
     source="Feng, Tung, Ahmed, Bengio & Hajimirsadeghi 2024, arXiv:2410.01201v3, section 3.2; "
-    "candidate='positive': appendix B, the log-space version",
+    "candidate='positive': appendix B.3, the log-space version",
 )
 def minlstm(x, h, W, b, *, candidate="linear"):
     """Two gates that see the input alone, normalised so that they add up to one; candidates as of

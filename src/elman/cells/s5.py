@@ -10,7 +10,8 @@ from elman.ops import cos, exp, sin, split
 
 def s5_frequencies(blocks: int = 1) -> Callable[[Any], None]:
     """Return an initialiser of ``A_imag`` [H] of :data:`s5`: for each of the authors' J ``blocks``
-    the positive imaginary parts of HiPPO-N's eigenvalues, in rising order (the paper's B.1.1).
+    the positive imaginary parts of HiPPO-N's eigenvalues, in rising order; the authors keep their
+    conjugates, which compute the same.
 
     HiPPO-N of N = 2 H / J states is -1/2 plus a skew matrix of √(n + 1/2) √(k + 1/2) above and its
     negative below the diagonal, whose singular values are pairs of what is asked for.
@@ -56,14 +57,15 @@ def _outputs(C: Any) -> None:
     },
     output="y[I]",
     source="Smith, Warrington & Linderman 2023 (S5), arXiv:2208.04933, zero-order hold; as the "
-    "authors' code, and s5-pytorch 0.2.1 (S5SSM) with conj_sym=False",
+    "authors' code (lindermanlab/S5 at 52fbd83, s5/ssm.py), and s5-pytorch 0.2.1 (S5SSM) with "
+    "conj_sym=False",
 )  # fmt: skip
 def s5(x, p, q, A_real, A_imag, B, C, S, D, log_step, *, conj_sym=True):
     """H modes p + iq turn and shrink by exp(A Δ); y [I] = 2 Re((C + iS)(p + iq)) + D x.
 
     Modes stand for conjugate pairs, half the authors' ``ssm_size``; without ``conj_sym`` each is
-    one, and y has no factor 2. B has the real rows before the imaginary ones. A_real must stay
-    below 0. The norm, gate and skip of the published layer are added around.
+    one, and y has no factor 2. B has the real rows before the imaginary ones. Nothing keeps A_real
+    below 0, as by default there. The layer's norm, gate and residual are added around.
     """
     step = exp(log_step)
     size = exp(A_real * step)
