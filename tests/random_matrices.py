@@ -84,9 +84,15 @@ def matrix_cell(choose: Choose) -> Drawn:
 
     for _ in range(choose([2, 3, 4, 5, 6, 7])):
         make(choose(["K, V", "K, V", "V, K", "K, K", "V, V", "K", "V", ""]))
+
+    def late(dims: str) -> str:
+        """A value of the formula, made for it if there is none: no leaf."""
+        fits = [name for name, own in values.items() if own == dims and name not in names]
+        return choose(fits[::-1]) if fits else make(dims)
+
     output, state = choose(["V", "K", "K, V"]), {"S": "K, V", "h": "V"}
-    made = [f"0.5 * {name} + 0.5 * {pick(dims)}" for name, dims in state.items()]
-    result = pick(output)
+    made = [f"0.5 * {name} + 0.5 * {late(dims)}" for name, dims in state.items()]
+    result = late(output)
     if len(output) == 1 and choose([False, True]):  # products that no state depends on
         axes = {"a": output, "b": "KV".replace(output, "")}
         axis = int(output == "K")
