@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from elman.errors import InputError
+from elman.errors import InputError, warn
 
 MOST = 2**31 - 1  # of a size: numbers of units fit into an int of C
 MOST_LAYERS = 10_000  # each takes a millisecond to make
@@ -80,6 +80,18 @@ def check_share(name: str, value: Any) -> float:
         text = f"{name} must be in [0, 1], got {shown(value)}"
         raise InputError(text, f"{name}=0.1")
     return float(value)
+
+
+def check_dropout(dropout: Any, num_layers: int) -> float:
+    """The share of values dropped after each layer but the last. Warns, as torch's layers do, if
+    there is one layer. Raises InputError: it is not a number in [0, 1]."""
+    share = check_share("dropout", dropout)
+    if share and num_layers == 1:
+        warn(
+            "dropout option adds dropout after all but last recurrent layer, so non-zero dropout "
+            f"expects num_layers greater than 1, but got dropout={dropout} and num_layers=1"
+        )
+    return share
 
 
 def check_number(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
+import elman
 from elman import cell
 from elman.errors import ShapeError, TraceError
+from elman.frontend.reserved import OF_CALLS, OF_MODULES
 from elman.frontend.signature import parse_signature
 from elman.ir.types import parse_dim, show_dim, show_shape
+from elman.nn.options.registry import CallOptions
 from elman.ops import split, tanh
 
 
@@ -249,3 +253,43 @@ def test_sizes_that_do_not_fit(name):
     with pytest.raises(ShapeError) as caught:
         made.bind(3, 7, **given)
     assert what in str(caught.value)
+
+
+@cell(input="x[I]", state="h[H]", weights="W[H, I]", constants="mask[H]")
+def with_mask(x, h, W, mask):
+    """A constant may have the name of an option of calls, which take no constants."""
+    return tanh(mask * (W @ x + h))
+
+
+@pytest.mark.parametrize("name", [*OF_MODULES, *OF_CALLS])
+def test_names_that_modules_take(name):
+    """An option, a dim or a constant that a module could not be given is refused where it is
+    declared, at its line."""
+    kinds = {
+        "option": f'("W[H, I]", "")\ndef mine(x, h, W, *, {name}=1.0):\n    return W @ x',
+        "dim": f'("W[H, I], U[{name}, H]", "")\ndef mine(x, h, W, U):\n    return W @ x',
+        "constant": f'("W[H, I]", "{name}[H]")\ndef mine(x, h, W, {name}):\n    return W @ x',
+    }
+
+    def declared(weights, constants):
+        return cell(input="x[I]", state="h[H]", weights=weights, constants=constants)
+
+    for kind, text in kinds.items():
+        if kind == "constant" and name in OF_CALLS:
+            continue
+        with pytest.raises(TraceError, match=f"^{kind} '{name}' has the name of an arg") as told:
+            exec(f"@declared{text}", {"declared": declared})
+        assert f"another name: cell_{name}" in str(told.value)
+        assert "<string>:1" in str(told.value)
+
+
+def test_all_names_that_modules_take():
+    """The list has every argument of Recurrent, and of its calls; so has the page on cells."""
+    parameters = inspect.signature(elman.Recurrent).parameters.values()
+    assert [*OF_MODULES] == sorted(
+        (p.name for p in parameters if p.kind is not p.VAR_KEYWORD), key=[*OF_MODULES].index
+    )
+    assert {*OF_CALLS} == {"state", *CallOptions.__annotations__}
+    page = (Path(__file__).parents[2] / "docs" / "cells.md").read_text()
+    for names in (OF_MODULES, OF_CALLS):
+        assert ", ".join(f"`{name}`" for name in names) in " ".join(page.split())

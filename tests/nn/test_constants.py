@@ -153,13 +153,6 @@ def test_mistakes():
     with pytest.raises(InputError, match="mask is an argument of each call"):
         elman.Recurrent(cells.gru, 4, 5, mask=1.0)
 
-    @elman.cell(input="x[I]", state="h[H]", weights="W[H, I]")
-    def clash(x, h, W, *, reset=0.5):
-        return ops.tanh(W @ x + reset * h)
-
-    with pytest.raises(InputError, match="option 'reset' of clash has the name of an argument"):
-        elman.Recurrent(clash, 4, 5)
-
 
 def test_explained_and_drawn():
     """Apart from the weights; without gradients."""

@@ -157,22 +157,6 @@ def test_sums_of_weights(engine):
     torch.testing.assert_close(torch.autograd.grad(got, values, draw), wanted)
 
 
-def test_names_of_arguments():
-    """A dim or an option that the module could not be given."""
-
-    @cell(input="x[I]", state="h[H]", weights="W[heads, I], U[H, heads]")
-    def many(x, h, W, U):
-        return ops.tanh(U @ (W @ x) + h)
-
-    @cell(input="x[I]", state="h[H]", weights="W[H, I]")
-    def planned(x, h, W, *, plan=1.0):
-        return ops.tanh(W @ x + plan * h)
-
-    for formula, name in ((many, "heads"), (planned, "plan")):
-        with pytest.raises(InputError, match=f"the name of an argument of Recurrent: '{name}'"):
-            made(formula, 3, 4)
-
-
 def test_options_are_shown():
     """Of the cell, and of the module."""
     told = "Recurrent(optional, 3, 4, activation=relu, leak=0.25, num_layers=2, engine='reference')"

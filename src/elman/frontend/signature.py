@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elman.errors import ShapeError, TraceError, sized_by, spelled
+from elman.frontend.reserved import check_names
 from elman.ir.types import Dim, Shape, dim_size, names_in, parse_dim, show_dim, show_shape
 
 _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
@@ -214,7 +215,8 @@ def check_declared(
         where: the function's line.
 
     Raises:
-        TraceError: a name stands for two things, or the function takes other arguments.
+        TraceError: a name stands for two things, also in a module, or the function takes other
+            arguments.
     """
     names = [entry.name for group in declared for entry in group]
     for name in names:
@@ -225,6 +227,7 @@ def check_declared(
         message = f"{name!r} is both a constant and a dim: a module could not tell {name}=…"
         lower = ", ".join(map(str, constants)).lower()
         raise TraceError(message, f"constants={lower!r}", at=where)
+    check_names(defaults_of(function), dims, [entry.name for entry in constants], where)
     kinds = inspect.signature(function).parameters.values()
     for p in kinds:
         if p.kind is p.KEYWORD_ONLY and p.default is p.empty:

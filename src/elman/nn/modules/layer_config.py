@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -12,10 +12,9 @@ from elman.errors import InputError, ShapeError, spelled
 from elman.frontend.cell import Cell
 from elman.frontend.changes import Change
 from elman.frontend.initial import Init, check_init
+from elman.frontend.reserved import OF_CALLS, OF_MODULES
 from elman.ir.types import names_in
-from elman.nn.options.registry import NAMES as CALL_OPTIONS
 
-_OF_CALLS = frozenset((*CALL_OPTIONS, "state"))
 Formula = tuple[Cell, int, dict[str, int]]  # of a layer: cell, size of its first state, other dims
 
 
@@ -26,7 +25,6 @@ def resolve_layers(
     heads: int,
     changes: Sequence[Change],
     arguments_by_name: Mapping[str, Any],
-    arguments: Collection[str] = (),
 ) -> tuple[list[Formula], list[dict[str, Init]]]:
     """Bind the cell, sizes, options and constants of every layer.
 
@@ -37,7 +35,6 @@ def resolve_layers(
         heads: of all layers.
         changes: of all layers that have such states.
         arguments_by_name: other arguments by name: options, dims and constants of cells.
-        arguments: names of the module's own, one of which may have been meant.
 
     Returns:
         The formula of each layer, lowest first, and what its constants are, by name.
@@ -59,15 +56,9 @@ def resolve_layers(
         change.check("/".join(dict.fromkeys([layer_cell.name for layer_cell in cells])), [*states])
     constant_names = {name for layer_cell in cells for name in layer_cell.constants}
     for name in arguments_by_name:
-        if name in _OF_CALLS and name not in constant_names:
+        if name in OF_CALLS and name not in constant_names:
             raise InputError(f"{name} is an argument of each call", f"net(x, {name}=…)")
     names = {name for layer_cell in cells for name in _names_of(layer_cell)}
-    for name in sorted(names.intersection(arguments)):
-        raise InputError(
-            f"a dim, an option or a constant has the name of an argument of Recurrent: {name!r}",
-            f"another name: cell_{name}",
-            cell=", ".join(layer_cell.name for layer_cell in cells),
-        )
     bound: dict[int, Cell] = {}  # one of equal ones, so that layers can run together
     formulas: list[Formula] = []
     constants: list[dict[str, Init]] = []
@@ -81,7 +72,7 @@ def resolve_layers(
                 value = _per_layer(name, value, count)[layer]
             if value is not None or name in layer_cell.defaults:
                 values[name] = value
-        bound_cell, dims, fixed = _bind_options(layer_cell, values, arguments)
+        bound_cell, dims, fixed = _bind_options(layer_cell, values)
         for name, number in (("hidden_size", size), *dims.items()):
             check_size(name, number)
         if heads > size:
@@ -139,12 +130,6 @@ def _check_cell(cell: Any) -> None:
             else "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
             value=shown(cell),
         )
-    for name in sorted(_OF_CALLS.intersection(cell.defaults)):
-        raise InputError(
-            f"option {name!r} of {cell.name} has the name of an argument of each call",
-            f"another name: cell_{name}",
-            at=cell.where,
-        )
 
 
 def _dims_of(cell: Cell) -> set[str]:
@@ -159,7 +144,7 @@ def _names_of(cell: Cell) -> set[str]:
 
 
 def _bind_options(
-    cell: Cell, arguments_by_name: dict[str, Any], arguments: Collection[str]
+    cell: Cell, arguments_by_name: dict[str, Any]
 ) -> tuple[Cell, dict[str, int], dict[str, Init]]:
     """Bind the options of a cell; return also sizes of its dims, and its constants."""
     options = {name: value for name, value in arguments_by_name.items() if name in cell.defaults}
@@ -192,13 +177,13 @@ def _bind_options(
                 f"of that name (dims: {', '.join(sorted(dims_of_cell))}; options: "
                 f"{', '.join(cell.defaults) or 'none'}{constants})"
             )
-            raise InputError(message, _suggest_name(cell, name, arguments))
+            raise InputError(message, _suggest_name(cell, name))
     return bound, dims, fixed
 
 
-def _suggest_name(cell: Cell, name: str, arguments: Collection[str]) -> str:
+def _suggest_name(cell: Cell, name: str) -> str:
     """The hint for an unknown argument: a similar name, or how weights are initialised."""
     if any(entry.name == name for entry in cell.weights):
         return f"{name} is a weight: init={{{name!r}: …}} in the cell says what it begins with"
-    near = get_close_matches(name, [*arguments, *sorted(_names_of(cell))], 1)
+    near = get_close_matches(name, [*OF_MODULES, *sorted(_names_of(cell))], 1)
     return f"{near[0]}=…" if near else ""

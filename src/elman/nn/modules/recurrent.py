@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, cast
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter, init
 
-from elman.checks import check_flag, check_share, check_size
+from elman.checks import check_dropout, check_flag, check_size
 from elman.errors import ShapeError
 from elman.frontend.cell import Cell, same_cell
 from elman.frontend.initial import Init
@@ -118,9 +117,8 @@ class Recurrent(SequenceModule):
         check_factory(device, dtype)
         options = {name: cell_arguments.pop(name) for name in OPTIONS if name in cell_arguments}
         self._set_options(cast(Options, options))
-        arguments = inspect.signature(Recurrent).parameters
         formulas, constants = resolve_layers(
-            cell, hidden_size, num_layers, self.heads, self._changes, cell_arguments, arguments
+            cell, hidden_size, num_layers, self.heads, self._changes, cell_arguments
         )
         self.cell, _, self._dims = formulas[0]
         self.num_layers, self.input_size = len(formulas), input_size
@@ -131,14 +129,7 @@ class Recurrent(SequenceModule):
         self.hidden_size: Any = sizes[0] if len({*sizes}) == 1 else sizes
         self.bidirectional = check_flag("bidirectional", bidirectional)
         self.batch_first = check_flag("batch_first", batch_first)
-        self.dropout = check_share("dropout", dropout)
-        if dropout and self.num_layers == 1:
-            warnings.warn(
-                "dropout option adds dropout after all but last recurrent layer, so non-zero "
-                f"dropout expects num_layers greater than 1, but got dropout={dropout} and "
-                f"num_layers={self.num_layers}",
-                stacklevel=2,
-            )
+        self.dropout = check_dropout(dropout, self.num_layers)
         self._fixed_constants = tuple(
             dict.fromkeys([name for values in constants for name in values])
         )
