@@ -46,7 +46,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "lowered": "errors ir plan",
     "ops": "errors ir frontend",  # what a cell author may call: names, no code
     "cells": "errors ir frontend ops",
-    "cell_files": "errors frontend ops cells",  # by name, and of users' files
+    "cell_files": "errors checks frontend ops cells",  # by name, and of users' files
     # engines/base and the folder itself
     "engines": "errors checks torch_internals ir autodiff plan torch numpy",
     "engines.registry": "errors ir autodiff plan engines",

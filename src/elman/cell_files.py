@@ -16,6 +16,7 @@ from traceback import extract_tb
 from types import ModuleType
 
 from elman import cells, ops
+from elman.checks import check_text
 from elman.errors import ElmanError, InputError, RunError, diagnostic
 from elman.frontend.cell import Cell
 from elman.frontend.lines import line_of
@@ -27,10 +28,12 @@ _registered: dict[str, ModuleType] = {}  # of users' files, by name
 def find_sequence_cell(cell: str | Cell) -> Cell:
     """Find a cell that reads one input of any size, as the layers of a run do. Raises InputError:
     the library has no such cell, or it reads something else; RunError: as :func:`find_cell`."""
-    cell = cell if isinstance(cell, Cell) else find_cell(cell)
+    cell = cell if isinstance(cell, Cell) else find_cell(check_text("cell", cell, '"gru"'))
     reads = [*cell.inputs, *cell.static]
-    if len(reads) > 1 or [len(dim) for dim in reads[0].shape] != [1]:
-        title = f"{cell.name} reads {', '.join(map(str, reads))}, not one input of any size"
+    dims = [dim for entry in reads for dim in entry.shape]
+    if len(reads) != 1 or [len(dim) for dim in dims] != [1] or not isinstance(dims[0][0], str):
+        names = ", ".join(map(str, reads)) or "nothing"
+        title = f"{cell.name} reads {names}, not one input of any size"
         hint = "a script with elman.Recurrent, which hands each step what the cell reads"
         raise InputError(title, hint)
     return cell

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 import elman
 from elman.errors import InputError
+from products import every
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -73,12 +74,13 @@ def exporting(test):
     return quiet(pytest.mark.usefixtures("translations_read_once")(test))
 
 
-def check_onnx(model, path, draw, axes=(0, 1)):
-    """A model, written with any T and B, gives what it gives: ``draw(T, B)`` are its arguments."""
+def check_onnx(model, path, draw, axes=(0, 1), samples=2):
+    """A model, written with any T and B from an example of some samples, gives what it gives:
+    ``draw(T, B)`` are its arguments."""
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     T, B = torch.export.Dim("T"), torch.export.Dim("B")
-    example = draw(5, 2)
+    example = draw(5, samples)
     both = dict(zip(axes, (T, B)))
     shapes = tuple([{0: B} if value.dim() == 1 else both for value in example])
     torch.onnx.export(model, example, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
@@ -106,6 +108,56 @@ def test_a_whole_model(tmp_path):
     assert isinstance(refused.value.__cause__, InputError)
     check_onnx(model.eval(), path, draw)
     assert not any(group._oracles for group in model.lower.stack.groups.values())  # kept for later
+
+
+class Called(torch.nn.Module):
+    """A layer with one argument of a call; outputs alone."""
+
+    def __init__(self, layer, name) -> None:
+        super().__init__()
+        self.layer, self.name = layer, name
+
+    def forward(self, x, value=None):
+        return self.layer(x, **({} if value is None else {self.name: value}))[0]
+
+
+ONE_SAMPLE = {
+    "cell": (lambda: elman.Recurrent(elman.cells.mgu, 3, 4, batch_first=True), ""),
+    "layers": (lambda: elman.Recurrent(elman.cells.lem, 3, 4, 2, batch_first=True), ""),
+    "lengths": (lambda: elman.GRU(3, 4, batch_first=True), "lengths"),
+    "mask": (lambda: elman.LSTM(3, 4, batch_first=True), "mask"),
+    "reset": (lambda: elman.GRU(3, 4, batch_first=True, bidirectional=True), "reset"),
+}
+
+
+@pytest.mark.slow
+@exporting
+@pytest.mark.parametrize("name", every(2, [*ONE_SAMPLE]))
+def test_an_example_of_one_sample(name, tmp_path):
+    """The batch stays dynamic."""
+    build, option = ONE_SAMPLE[name]
+
+    def draw(T, B):
+        values = {"lengths": torch.full((B,), T), "mask": torch.rand(B, T) < 0.7}
+        values["reset"] = torch.rand(B, T) < 0.3
+        return torch.randn(B, T, 3), *[values[option] for _ in option[:1]]
+
+    model = Called(build(), option).eval()
+    check_onnx(model, tmp_path / "net.onnx", draw, axes=(1, 0), samples=1)
+
+
+@pytest.mark.slow
+@exporting
+def test_a_batch_that_torch_fixes():
+    """Where torch's own operations fix B = 1, it is told."""
+    pytest.importorskip("onnxscript")
+    T, B = torch.export.Dim("T"), torch.export.Dim("B")
+    model = Called(elman.layers.RWKV7(8, head_size=4), "").eval()
+    with pytest.warns(UserWarning, match="the batch of the exported RWKV7 is 1"):
+        torch.onnx.export(
+            model, (torch.randn(5, 1, 8),), dynamo=True, dynamic_shapes=({0: T, 1: B},),
+            verbose=False,
+        )  # fmt: skip
 
 
 class Padded(torch.nn.Module):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
+from torch.utils._pytree import tree_leaves
 
 import elman
 from benchmarks.peers.matrix_steps import STEPS
@@ -154,6 +155,19 @@ def half(x, h, W):
     """Its output has half as many units as its state."""
     y = W @ x
     return y, ops.concat(y, y)
+
+
+@elman.cell(input="X[K, V]", state="S[K, V]")
+def matrices(X, S):
+    """It reads a matrix."""
+    return X + 0.5 * S
+
+
+@elman.cell(input="x[I]", state="h[H]", weights="W[H, I]", output="y[H], e")
+def two(x, h, W):
+    """Two outputs."""
+    y = W @ x + h
+    return y, ops.mean(y), y
 
 
 CASES: dict[str, tuple[Callable[..., torch.nn.Module], Callable[..., Tensor]]] = {
@@ -379,7 +393,24 @@ def test_stacks(cell):
         (lambda: layers.Stack("gla_", 4, 8), InputError, "no cell is called"),
         (lambda: layers.Stack(elman.cells.gla, 4, 8), InputError, "not one input of any size"),
         (lambda: layers.Stack(half, 4, 8), InputError, "has 4 units, its input 8"),
-        (lambda: layers.MLSTM(8, num_heads=2)(torch.ones(3, 8)), ShapeError, r"\[T, B, 8\]"),
+        (lambda: layers.MLSTM(8, num_heads=2)(torch.ones(3, 7)), ShapeError, r"\[T, B, 8\]"),
+        (lambda: layers.MLSTM(8, norm_eps=0.0), InputError, "norm_eps"),
+        (lambda: layers.MLSTM("8"), InputError, "hidden_size"),
+        (lambda: layers.DeltaNet(8, use_gate="no"), InputError, "use_gate must be True or False"),
+        (lambda: layers.DeltaNet(8, allow_neg_eigval=2), InputError, "allow_neg_eigval"),
+        (lambda: layers.LRU(8, r_min=0.9, r_max=0.5), InputError, "r_min"),
+        (lambda: layers.LRU(8, r_max=1.5), InputError, "r_max"),
+        (lambda: layers.RWKV7(8, head_size=4, layer=2, layers=2), InputError, "layer"),
+        (lambda: layers.Stack("gru", 4, 8, num_layers=2, dropout=1.5), InputError, "dropout"),
+        (lambda: layers.Stack("gru", 4, 8)(torch.ones(3, 2, 5)), ShapeError, r"\[T, B, 4\]"),
+        (
+            lambda: layers.Stack("lstm", 8, 8)(torch.ones(3, 2, 8), (torch.ones(1, 2, 1, 8),) * 3),
+            ShapeError,
+            "the state must be a tuple of",
+        ),
+        (lambda: layers.Stack(matrices, 4, 8), InputError, "not one input of any size"),
+        (lambda: layers.Stack(two, 4, 8), InputError, r"the output of two is y\[H\], e, and a"),
+        (lambda: layers.Stack(3, 4, 8), InputError, "cell must be a text"),
         (
             lambda: layers.MLSTM(8, num_heads=2)(torch.ones(3, 2, 8), (torch.ones(1),)),
             ShapeError,
@@ -391,6 +422,31 @@ def test_mistakes(build, error, message):
     """They are told by name."""
     with pytest.raises(error, match=message):
         build()
+
+
+def test_dropout_of_one_block():
+    """It drops nothing, as in torch's layers, and is told."""
+    for kind, more in ((layers.Stack, {}), (layers.Strided, {"strides": (1, 2)})):
+        with pytest.warns(UserWarning, match="non-zero dropout expects num_layers greater than 1"):
+            kind("gru", 4, 8, dropout=0.5, **more)
+
+
+@pytest.mark.parametrize("name", [*CASES, "Stack", "Strided"])
+def test_single_sequences(name):
+    """[T, n] is a batch of one, and neither results nor states have a batch."""
+    kinds = {
+        "Stack": lambda: layers.Stack("rwkv7", SIZE, SIZE, 2),
+        "Strided": lambda: layers.Strided("lstm", SIZE, SIZE, (1, 2), 2),
+    }
+    net = made(name) if name in CASES else kinds[name]().double()
+    x = torch.randn(5, SIZE, dtype=F64)
+    with torch.no_grad(), elman.using(engine="reference"):
+        batch = net(x.unsqueeze(1))
+        single = net(x)
+        for result, want in zip(tree_leaves(single), tree_leaves(batch), strict=True):
+            torch.testing.assert_close(result, want.squeeze(1))
+        again, later = net(x, single[1])[0], net(x.unsqueeze(1), batch[1])[0]
+        torch.testing.assert_close(again, later.squeeze(1))
 
 
 @pytest.mark.parametrize("name", CASES)

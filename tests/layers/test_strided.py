@@ -18,6 +18,13 @@ F64 = torch.float64
 I, H, B = 3, 8, 2
 
 
+@elman.cell(input="x[I]", state="h[H]", output="y[H], e", weights="W[H, I]")
+def pair(x, h, W):
+    """Two outputs."""
+    h = elman.ops.tanh(W @ x + h)
+    return h, elman.ops.mean(h), h
+
+
 def strided(cell: Cell, strides: Any, layers: int = 1, **options: Any) -> elman.layers.Strided:
     torch.manual_seed(0)
     return elman.layers.Strided(cell, I, H, strides, layers, **options).double()
@@ -73,6 +80,44 @@ def test_steps(cell: Cell, strides: Any, layers: int, T: int) -> None:
     torch.testing.assert_close(*grads)
 
 
+def test_options() -> None:
+    """Each option of Recurrent is honoured or refused by name."""
+    torch.manual_seed(1)
+    x = torch.randn(7, B, I, dtype=F64)
+    net = strided(cells.gru, (1, 2), 3, residual=True)
+    plain = strided(cells.gru, (1, 2), 3)
+    first = elman.layers.Strided(cells.gru, I, H, (1, 2), 1, batch_first=True).double()
+    first.load_state_dict({k: v for k, v in plain.state_dict().items() if k[:8] == "layers.0"})
+    y, want = plain(x), first(x.transpose(0, 1))
+    inner = torch.cat([_group(plain, 0, k, x) for k in range(2)], -1)
+    torch.testing.assert_close(want[0].transpose(0, 1), inner)
+    for k in (1, 2):
+        inner = inner + torch.cat([_group(plain, k, n, inner) for n in range(2)], -1)
+    net.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(net(x)[0], inner)
+    assert y[0].shape == inner.shape
+    with pytest.raises(InputError, match="bidirectional=True: strided layers run in one direction"):
+        strided(cells.gru, (1, 2), bidirectional=True)
+    with pytest.raises(InputError, match="batch_first must be True or False"):
+        strided(cells.gru, (1, 2), batch_first=2)
+    with pytest.raises(InputError, match="no argument 'rezidual'"):
+        strided(cells.gru, (1, 2), rezidual=True)
+    with pytest.raises(InputError, match=r"the output of pair is y\[H\], e, and a layer has"):
+        strided(pair, (1, 2))
+    with pytest.raises(ShapeError, match=r"states of stride 2 must be \[2, 2, n\], got \[1, 2, 4"):
+        plain(x, (torch.zeros(1, B, 4, dtype=F64),) * 6)
+    with pytest.raises(ShapeError, match="of 6 groups, got a Tensor"):
+        plain(x, torch.zeros(6, 1, B, 4, dtype=F64))
+
+
+def _group(net: Any, layer: int, group: int, x: Tensor) -> Tensor:
+    """Outputs of one group: of every stride-th step, one after the other."""
+    stride, out = net.strides[group], x.new_empty(*x.shape[:2], H // len(net.strides))
+    for k in range(stride):
+        out[k::stride] = net.layers[layer][group](x[k::stride])[0]
+    return out
+
+
 def test_chunks_are_the_whole() -> None:
     """A sequence in chunks, whose ends are at no multiple of a stride."""
     net = strided(cells.mgu, (1, 4))
@@ -111,7 +156,7 @@ def test_what_is_refused(arguments: Any, options: Any, error: Any, message: str)
 def test_wrong_arguments() -> None:
     """Of a call."""
     net = elman.layers.Strided("gru", I, H, (1, 2))
-    with pytest.raises(ShapeError, match=r"x must be \[T, B, input_size\]"):
-        net(torch.randn(5, I))
+    with pytest.raises(ShapeError, match=r"x must be \[T, B, 3\], or unbatched"):
+        net(torch.randn(5, I + 1))
     with pytest.raises(ShapeError, match="states must be of 2 groups, got 1"):
         net(torch.randn(5, B, I), (torch.zeros(1, B, 4),))

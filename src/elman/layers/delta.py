@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
+from elman.checks import check_flag
 from elman.frontend.cell import Cell, cell
 from elman.functional.delta_rules import scaled_delta_net, scaled_gated_delta_net
 from elman.layers.parts import (
@@ -18,9 +19,11 @@ from elman.layers.parts import (
     RMSNorm,
     ShortConvolution,
     State,
+    check_positive,
     check_sizes,
     divide_by_rms,
     draw_time_steps,
+    for_layers,
     is_fused,
     part_size,
     split_heads,
@@ -55,8 +58,9 @@ class _DeltaLayer(Layer):
         self,
         hidden_size: int,
         num_heads: int,
-        key_size: float,
-        value_size: float,
+        head_dim: float | None,
+        expand_k: float,
+        expand_v: float,
         use_gate: bool,
         *,
         conv_size: int = 4,
@@ -64,18 +68,25 @@ class _DeltaLayer(Layer):
         norm_eps: float = 1e-5,
         engine: str = "auto",
     ) -> None:
-        check_sizes(num_heads=num_heads, conv_size=conv_size)
+        check_sizes(hidden_size=hidden_size, num_heads=num_heads, conv_size=conv_size)
+        check_positive(expand_k=expand_k, expand_v=expand_v, norm_eps=norm_eps)
+        key_size, value_size = hidden_size * expand_k, hidden_size * expand_v
+        if head_dim is not None:
+            check_sizes(head_dim=head_dim)
+            key_size = num_heads * head_dim
+            value_size = key_size * expand_v
         K = part_size("the keys' size", key_size, num_heads)
         V = part_size("the values' size", value_size, num_heads)
         pasts = [(conv_size - 1, num_heads * size) for size in (K, K, V)]
         plain, gated = self._cells
         plain = plain.with_options(scale=K**-0.5, norm=True)
         gated = gated.with_options(scale=K**-0.5, eps=norm_eps)
+        use_gate = check_flag("use_gate", use_gate)
         cell = gated if use_gate else plain
         super().__init__(
             hidden_size, num_heads, cell, K, V, pasts, engine, plain if use_gate else None
         )
-        self.allow_neg_eigval = allow_neg_eigval
+        self.allow_neg_eigval = check_flag("allow_neg_eigval", allow_neg_eigval)
         for name, size in (("q", K), ("k", K), ("v", V)):
             channels = num_heads * size
             self.add_module(f"{name}_proj", nn.Linear(hidden_size, channels, bias=False))
@@ -91,6 +102,7 @@ class _DeltaLayer(Layer):
         strength = torch.sigmoid(self.b_proj(x))
         return [2 * strength if self.allow_neg_eigval else strength]
 
+    @for_layers
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
 
@@ -137,7 +149,7 @@ class DeltaNet(_DeltaLayer):
 
     Raises:
         ShapeError: heads do not divide the sizes.
-        InputError: a size is no positive integer.
+        InputError: a size is no positive integer, a number not positive, or a flag none.
 
     Example:
         >>> layer = elman.layers.DeltaNet(32, num_heads=2)
@@ -159,8 +171,7 @@ class DeltaNet(_DeltaLayer):
         use_gate: bool = False,
         **options: Any,
     ) -> None:
-        keys, values = hidden_size * expand_k, hidden_size * expand_v
-        super().__init__(hidden_size, num_heads, keys, values, use_gate, **options)
+        super().__init__(hidden_size, num_heads, None, expand_k, expand_v, use_gate, **options)
 
 
 class GatedDeltaNet(_DeltaLayer):
@@ -178,7 +189,7 @@ class GatedDeltaNet(_DeltaLayer):
 
     Raises:
         ShapeError: ``head_dim · expand_v`` is no whole number.
-        InputError: a size is no positive integer.
+        InputError: a size is no positive integer, a number not positive, or a flag none.
 
     Example:
         >>> layer = elman.layers.GatedDeltaNet(32, num_heads=2, head_dim=12)
@@ -199,8 +210,7 @@ class GatedDeltaNet(_DeltaLayer):
         use_gate: bool = True,
         **options: Any,
     ) -> None:
-        keys = num_heads * head_dim
-        super().__init__(hidden_size, num_heads, keys, keys * expand_v, use_gate, **options)
+        super().__init__(hidden_size, num_heads, head_dim, 1.0, expand_v, use_gate, **options)
         self.a_proj = nn.Linear(hidden_size, num_heads, bias=False)
         self.A_log = nn.Parameter(torch.empty(num_heads).uniform_(1e-3, 16).log())
         self.dt_bias = nn.Parameter(draw_time_steps(num_heads))

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.cells import lru, s4d, s4d_frequencies
-from elman.layers.parts import CellLayer, State, check_sizes, part_size
+from elman.checks import check_number
+from elman.layers.parts import CellLayer, State, check_positive, check_sizes, part_size
 
 
 class LRU(CellLayer):
@@ -23,7 +24,7 @@ class LRU(CellLayer):
         engine: as of ``elman.Recurrent``.
 
     Raises:
-        InputError: ``hidden_size`` is no positive integer.
+        InputError: ``hidden_size`` is no positive integer, or the ring is not in the unit disk.
 
     Example:
         >>> layer = elman.layers.LRU(32)
@@ -41,6 +42,9 @@ class LRU(CellLayer):
         max_phase: float = 2 * math.pi,
         engine: str = "auto",
     ) -> None:
+        check_number("r_max", r_max, 0.0, 1.0)
+        check_number("r_min", r_min, 0.0, r_max)
+        check_positive(max_phase=max_phase)
         super().__init__(hidden_size, lru, hidden_size, engine)
         squares = torch.empty(hidden_size).uniform_(r_min**2, r_max**2)
         with torch.no_grad():

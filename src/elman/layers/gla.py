@@ -13,8 +13,10 @@ from elman.layers.parts import (
     Layer,
     RMSNorm,
     State,
+    check_positive,
     check_sizes,
     divide_by_rms,
+    for_layers,
     is_fused,
     part_size,
     split_heads,
@@ -57,7 +59,7 @@ class GatedLinearAttention(Layer):
 
     Raises:
         ShapeError: heads do not divide the sizes.
-        InputError: a size is no positive integer.
+        InputError: a size is no positive integer, or a number not positive.
 
     Example:
         >>> layer = elman.layers.GatedLinearAttention(32, num_heads=2)
@@ -78,7 +80,11 @@ class GatedLinearAttention(Layer):
         norm_eps: float = 1e-5,
         engine: str = "auto",
     ) -> None:
-        check_sizes(num_heads=num_heads, gate_low_rank_dim=gate_low_rank_dim)
+        check_sizes(
+            hidden_size=hidden_size, num_heads=num_heads, gate_low_rank_dim=gate_low_rank_dim
+        )
+        check_positive(expand_k=expand_k, expand_v=expand_v, norm_eps=norm_eps)
+        check_positive(gate_logit_normalizer=gate_logit_normalizer)
         K = part_size("the keys' size", hidden_size * expand_k, num_heads)
         V = part_size("the values' size", hidden_size * expand_v, num_heads)
         options = {"scale": K**-0.5, "normalizer": gate_logit_normalizer}
@@ -97,6 +103,7 @@ class GatedLinearAttention(Layer):
         self.g_norm_swish_gate = RMSNorm(V, norm_eps, engine)
         self.o_proj = nn.Linear(values, hidden_size, bias=False)
 
+    @for_layers
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
 

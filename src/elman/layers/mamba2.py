@@ -14,8 +14,10 @@ from elman.layers.parts import (
     RMSNorm,
     ShortConvolution,
     State,
+    check_positive,
     check_sizes,
     draw_time_steps,
+    for_layers,
     part_size,
     split_heads,
 )
@@ -47,7 +49,7 @@ class Mamba2(Layer):
 
     Raises:
         ShapeError: ``headdim`` does not divide the inner size.
-        InputError: a size is no positive integer.
+        InputError: a size is no positive integer, or ``norm_eps`` not positive.
 
     Example:
         >>> layer = elman.layers.Mamba2(32, d_state=8, headdim=16)
@@ -67,9 +69,11 @@ class Mamba2(Layer):
         norm_eps: float = 1e-5,
         engine: str = "auto",
     ) -> None:
-        check_sizes(d_state=d_state, d_conv=d_conv, headdim=headdim, expand=expand)
+        check_sizes(hidden_size=hidden_size, headdim=headdim, expand=expand)
+        check_sizes(d_state=d_state, d_conv=d_conv)
+        check_positive(norm_eps=norm_eps)
         inner = expand * hidden_size
-        heads = part_size("the inner size", inner, headdim, "units of a head")
+        heads = part_size("the inner size", inner, headdim, "units of a head (headdim)")
         pasts = [(d_conv - 1, inner + 2 * d_state)]
         super().__init__(hidden_size, heads, mamba2_layer, headdim, d_state, pasts, engine)
         self.inner, self.d_state = inner, d_state
@@ -81,6 +85,7 @@ class Mamba2(Layer):
         self.norm = RMSNorm(inner, norm_eps, engine)
         self.out_proj = nn.Linear(inner, hidden_size, bias=False)
 
+    @for_layers
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
 

@@ -13,7 +13,9 @@ from elman.frontend.cell import cell
 from elman.layers.parts import (
     Layer,
     State,
+    check_positive,
     check_sizes,
+    for_layers,
     head_norm,
     is_fused,
     part_size,
@@ -65,7 +67,7 @@ class MLSTM(Layer):
 
     Raises:
         ShapeError: heads do not divide the sizes.
-        InputError: a size is no positive integer.
+        InputError: a size is no positive integer, or a number not positive.
 
     Example:
         >>> layer = elman.layers.MLSTM(32, num_heads=2)
@@ -85,7 +87,9 @@ class MLSTM(Layer):
         norm_eps: float = 1e-6,
         engine: str = "auto",
     ) -> None:
-        check_sizes(num_heads=num_heads)
+        check_sizes(hidden_size=hidden_size, num_heads=num_heads)
+        check_positive(qk_dim_factor=qk_dim_factor, v_dim_factor=v_dim_factor)
+        check_positive(gate_soft_cap=gate_soft_cap, norm_eps=norm_eps)
         K = part_size("the keys' size", hidden_size * qk_dim_factor, num_heads)
         V = part_size("the values' size", hidden_size * v_dim_factor, num_heads)
         cell = mlstm_layer.with_options(cap=gate_soft_cap, eps=norm_eps)
@@ -105,6 +109,7 @@ class MLSTM(Layer):
         with torch.no_grad():
             self.fgate_preact.bias.copy_(torch.linspace(3, 6, num_heads))
 
+    @for_layers
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run all steps of x [T, B, hidden_size] from a state, zeros if None.
 

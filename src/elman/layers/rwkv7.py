@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman import cells
+from elman.checks import check_size
 from elman.errors import InputError
 from elman.frontend.cell import cell
 from elman.layers.parts import (
     Layer,
     State,
     check_sizes,
+    for_layers,
     head_norm,
     is_worth_a_loop,
     part_size,
@@ -28,7 +30,7 @@ from elman.nn import Recurrent
 from elman.ops import concat, exp, maximum, sigmoid, sqrt, sum
 
 _SHIFTED = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}  # powers at the start
-_UNITS = "units of a head"
+_UNITS = "units of a head (head_size)"
 _SLOWEST = math.exp(-0.5)  # the largest exponent of a decay
 
 
@@ -77,7 +79,7 @@ class RWKV7(Layer):
 
     Raises:
         ShapeError: ``head_size`` does not divide ``hidden_size``.
-        InputError: a size is no positive integer.
+        InputError: a size is no positive integer, or ``layer`` is none of ``layers``.
 
     Example:
         >>> first = elman.layers.RWKV7(32, head_size=16, layers=2)
@@ -97,7 +99,8 @@ class RWKV7(Layer):
         layers: int = 1,
         engine: str = "auto",
     ) -> None:
-        check_sizes(head_size=head_size, layers=layers)
+        check_sizes(hidden_size=hidden_size, head_size=head_size, layers=layers)
+        check_size("layer", layer, 0, layers - 1)
         C, heads = hidden_size, part_size("hidden_size", hidden_size, head_size, _UNITS)
         cell = rwkv7_layer.with_options(eps=1e-5 * head_size)
         super().__init__(C, heads, cell, head_size, head_size, [(1, C)], engine)
@@ -168,6 +171,7 @@ class RWKV7(Layer):
         nn.init.zeros_(self.output.weight)
         nn.init.constant_(self.ln_x.weight, ((layer + 1) / layers) ** 0.7)
 
+    @for_layers
     def forward(
         self, x: Tensor, state: State | None = None, values: Tensor | None = None
     ) -> tuple[Tensor, State, Tensor]:

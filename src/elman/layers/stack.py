@@ -8,13 +8,23 @@ from typing import Any
 from torch import Tensor, nn
 
 from elman.cell_files import find_sequence_cell
+from elman.checks import check_dropout
 from elman.frontend.cell import Cell
 from elman.layers.delta import DeltaNet, GatedDeltaNet
 from elman.layers.diagonal import LRU, S4D
 from elman.layers.gla import GatedLinearAttention
 from elman.layers.mamba2 import Mamba2
 from elman.layers.mlstm import MLSTM
-from elman.layers.parts import CellLayer, Layer, RMSNorm, State, check_sizes
+from elman.layers.parts import (
+    CellLayer,
+    Layer,
+    RMSNorm,
+    State,
+    check_sizes,
+    check_state,
+    check_steps,
+    for_layers,
+)
 from elman.layers.rwkv7 import RWKV7
 
 _HEAD = 64  # units of a head, where so many divide the layer
@@ -128,7 +138,8 @@ class Stack(nn.Module):
             _Block(hidden_size, construct(hidden_size, engine, layer=k, layers=num_layers), engine)
             for k in range(num_layers)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.input_size = input_size
+        self.dropout = nn.Dropout(check_dropout(dropout, num_layers))
         self.norm = RMSNorm(hidden_size, 1e-5, engine)
 
     def state_shapes(self, batch: int) -> list[list[int]]:
@@ -136,13 +147,21 @@ class Stack(nn.Module):
         layers = [module for module in self.modules() if isinstance(module, Layer)]
         return [shape for layer in layers for shape in layer.state_shapes(batch)]
 
+    @for_layers
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Run all steps of x [T, B, input_size] from a state, zeros if None.
+        """Run all steps of x [T, B, input_size], or [T, input_size] unbatched, from a state, zeros
+        if None.
 
         Returns:
             out [T, B, hidden_size], and the states of all blocks, one after another, with the batch
-            as their second axis.
+            as their second axis; neither has B if x has none.
+
+        Raises:
+            ShapeError: x or the state has another form.
         """
+        check_steps(x, self.input_size)
+        if state is not None:
+            check_state(state, self.state_shapes(x.shape[1]))
         after: list[Tensor] = []  # list[Tensor]() is what torch's compiler cannot trace
         x, values = self.embed(x), ()
         parts = 0 if state is None else len(state) // len(self.blocks)

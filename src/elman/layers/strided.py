@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -10,9 +10,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.cell_files import find_sequence_cell
+from elman.checks import check_dropout, check_flag, check_list, shown
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import Cell
-from elman.layers.parts import check_sizes, part_size
+from elman.layers.parts import (
+    check_output,
+    check_sizes,
+    check_steps,
+    each,
+    for_layers,
+    part_size,
+)
 from elman.nn import Recurrent
 from elman.nn.engine_choice import shards_time
 
@@ -35,11 +43,14 @@ class Strided(nn.Module):
         dropout: share of values dropped after each layer but the last, in training.
         heads: of each layer, divided among the groups.
         engine: as of ``elman.Recurrent``.
-        options: others of ``elman.Recurrent``.
+        options: others of ``elman.Recurrent``, without ``bidirectional``: a step of the reversed
+            sequence would read the state of s steps after it.
 
     Raises:
-        InputError: there is no such cell, or a size or stride is no positive integer.
-        ShapeError: ``hidden_size`` or ``heads`` cannot be divided among the groups.
+        InputError: there is no such cell or option, the cell has another output than one vector, or
+            a size or stride is no positive integer.
+        ShapeError: ``hidden_size`` or ``heads`` cannot be divided among the groups; ``residual``
+            adds layers of unlike size.
 
     Example:
         >>> net = elman.layers.Strided("gru", 4, 32, strides=(1, 2, 4, 8))
@@ -59,11 +70,21 @@ class Strided(nn.Module):
         *,
         dropout: float = 0.0,
         heads: int = 1,
+        batch_first: bool = False,
+        residual: bool = False,
+        bidirectional: bool = False,
         engine: str = "auto",
         **options: Any,
     ) -> None:
         super().__init__()
         check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        check_sizes(heads=heads)
+        check_list("strides", strides, "strides=(1, 2, 4)")
+        if check_flag("bidirectional", bidirectional):
+            raise InputError("bidirectional=True: strided layers run in one direction only")
+        self.input_size = input_size
+        self.batch_first = check_flag("batch_first", batch_first)
+        self.residual = check_flag("residual", residual)
         self.strides = tuple(strides)
         if not self.strides:
             raise InputError("strides are none: give one for each group, as (1, 2, 4)")
@@ -72,36 +93,44 @@ class Strided(nn.Module):
         groups = len(self.strides)
         units = part_size("hidden_size", hidden_size, groups, "groups")
         options |= {"heads": part_size("heads", heads, groups, "groups")} if heads > 1 else {}
-        made, sizes = find_sequence_cell(cell), [input_size, *[hidden_size] * (num_layers - 1)]
-        self.layers = nn.ModuleList(
-            nn.ModuleList(Recurrent(made, size, units, engine=engine, **options) for _ in strides)
-            for size in sizes
-        )
-        self.dropout = nn.Dropout(dropout)
+        made, size = check_output(find_sequence_cell(cell)), input_size
+        self.layers = nn.ModuleList()
+        for _ in range(num_layers):
+            layer = [Recurrent(made, size, units, engine=engine, **options) for _ in self.strides]
+            self.layers.append(nn.ModuleList(layer))
+            below, size = size, sum(group.output_size for group in layer)
+            if self.residual and len(self.layers) > 1 and below != size:
+                problem = f"residual=True adds an input [{below}] to an output [{size}]"
+                raise ShapeError(f"{problem} of {made.name}")
+        self.dropout = nn.Dropout(check_dropout(dropout, num_layers))
 
+    @for_layers
     def forward(self, x: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-        """Run all steps of x [T, B, input_size].
+        """Run all steps of x [T, B, input_size]; [B, T, input_size] with ``batch_first``;
+        [T, input_size] unbatched.
 
         Args:
             states: of each layer and group those of its last s steps, [s, B, n], the oldest first
-                (a tuple of them for a cell of several states); zeros if None.
+                (a tuple of them for a cell of several states); no B if unbatched. Zeros if None.
 
         Returns:
-            out [T, B, hidden_size], and the states of the last steps.
+            out [T, B, hidden_size], laid out as x, and the states of the last steps.
 
         Raises:
             ShapeError: x is not [T, B, input_size], or states are not of so many groups.
             EngineError: inside :func:`elman.shard_time` T is no multiple of a stride.
         """
-        if not isinstance(x, Tensor) or x.dim() != 3:
-            raise ShapeError(f"x must be [T, B, input_size], got {_shape(x)}")
+        check_steps(x, self.input_size)
         if shards_time() and any(x.shape[0] % stride for stride in self.strides):
             problem = f"inside shard_time T is a multiple of each stride, got {x.shape[0]}"
             raise EngineError(problem, strides=self.strides)
         groups = [group for layer in self.layers for group in cast(nn.ModuleList, layer)]
-        if states is not None and len(states) != len(groups):
-            raise ShapeError(f"states must be of {len(groups)} groups, got {len(states)}")
-        before = iter(states or [None] * len(groups))
+        if states is None:
+            states = (None,) * len(groups)
+        if not isinstance(states, (tuple, list)) or len(states) != len(groups):
+            count = len(states) if isinstance(states, (tuple, list)) else shown(states)
+            raise ShapeError(f"states must be of {len(groups)} groups, got {count}")
+        before = iter(states)
         ends: list[Any] = []
         for k, layer in enumerate(self.layers):
             outputs: list[Tensor] = []
@@ -109,9 +138,10 @@ class Strided(nn.Module):
                 output, end = _run(group, x, next(before), stride)
                 outputs.append(output)
                 ends.append(end)
-            x = torch.cat(outputs, -1)
+            joined = torch.cat(outputs, -1)
             if k + 1 < len(self.layers):
-                x = self.dropout(x)
+                joined = self.dropout(joined)
+            x = x + joined if self.residual and k else joined
         return x, tuple(ends)
 
 
@@ -127,6 +157,12 @@ def _run(group: nn.Module, x: Tensor, states: Any, stride: int) -> tuple[Tensor,
         out [T, B, H], and the states of the last s steps.
     """
     T, B = x.shape[:2]
+    for part in (
+        () if states is None else states if isinstance(states, (tuple, list)) else (states,)
+    ):
+        if not isinstance(part, Tensor) or part.shape[:2] != (stride, B):
+            found = list(part.shape) if isinstance(part, Tensor) else shown(part)
+            raise ShapeError(f"states of stride {stride} must be [{stride}, {B}, n], got {found}")
     if stride == 1:
         return group(x, states)
     missing = -T % stride
@@ -139,17 +175,8 @@ def _run(group: nn.Module, x: Tensor, states: Any, stride: int) -> tuple[Tensor,
     folded = x.unflatten(0, (rows, stride)).flatten(1, 2)
     begin = None
     if states is not None:
-        begin = _each(states, lambda state: state.flatten(0, 1).unsqueeze(0))
+        begin = each(states, lambda state: state.flatten(0, 1).unsqueeze(0))
     out, end = group(folded, begin, **more)
     out = out.unflatten(1, (stride, B)).flatten(0, 1)[:T]
     oldest = T % stride  # which of the sequences has the next step
-    return out, _each(end, lambda last: last[0].unflatten(0, (stride, B)).roll(-oldest, 0))
-
-
-def _each(states: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A state, or each of several, changed."""
-    return tuple(map(change, states)) if isinstance(states, tuple) else change(states)
-
-
-def _shape(x: Any) -> object:
-    return list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+    return out, each(end, lambda last: last[0].unflatten(0, (stride, B)).roll(-oldest, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -228,14 +229,21 @@ class MatrixShapes(NamedTuple):
     """Names of inputs, states and outputs, with rows and columns of those that are matrices.
 
     Attributes:
-        inputs, static, states, outputs: in declared order. What no one tensor holds, outputs of two
-            directions and states of unlike layers, stays as it is inside.
+        inputs, static, states, outputs: in declared order; states of unlike layers one layer after
+            another.
+        counts: states of each layer and direction, if they are unlike.
+        sequences: the last layer's states.
+        directions: of which outputs and sequences of states are joined: columns of two matrices
+            [K, V] lie side by side, [K, 2V].
     """
 
     inputs: tuple[NamedAxes, ...]
     static: tuple[NamedAxes, ...]
     states: tuple[NamedAxes, ...]
     outputs: tuple[NamedAxes, ...]
+    counts: tuple[int, ...]
+    sequences: tuple[NamedAxes, ...]
+    directions: int
 
     @staticmethod
     def of(
@@ -248,16 +256,21 @@ class MatrixShapes(NamedTuple):
             alike: whether all have the same states.
             bidirectional: whether outputs of two directions are joined.
         """
+        by_layer = [_named_axes((cell.states, sizes)) for cell, sizes in cells]
         (first, sizes), (last, last_sizes) = cells[0], cells[-1]
         outputs = last.outputs or last.states[:1]
         further = _named_axes(*[(cell.inputs[1:], sizes) for cell, sizes in cells])
         shapes = MatrixShapes(
             (*_named_axes((first.inputs[:1], sizes)), *further),
             _named_axes(*[(cell.static, sizes) for cell, sizes in cells]),
-            _named_axes((first.states, sizes)) if alike else (),
-            () if bidirectional else _named_axes((outputs, last_sizes)),
+            by_layer[0] if alike else tuple([entry for states in by_layer for entry in states]),
+            _named_axes((outputs, last_sizes)),
+            () if alike else tuple(map(len, by_layer)),
+            by_layer[-1],
+            1 + bidirectional,
         )
-        return shapes if any(axes for group in shapes for _, axes in group) else None
+        named = (*shapes.inputs, *shapes.static, *shapes.states, *shapes.outputs)
+        return shapes if any(axes for _, axes in named) else None
 
     def flatten(self, x: Any, state: Any, options: dict[str, Any]) -> tuple[Any, Any]:
         """Inputs and states with rows of K · V units; static inputs are replaced in the options.
@@ -267,14 +280,28 @@ class MatrixShapes(NamedTuple):
         """
         if "static" in options:
             options["static"] = _map_axes(_flat, options["static"], self.static)
-        return _map_axes(_flat, x, self.inputs), _map_axes(_flat, state, self.states)
+        return _map_axes(_flat, x, self.inputs), self._map_states(_flat, state)
 
     def restore(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
         """The results of a call with matrices [.., K, V]: outputs, sequences of states if they were
         asked for, last states."""
         output, *sequences, last = results
-        wide = [_map_axes(_wide, value, self.states if self.outputs else ()) for value in sequences]
-        return _map_axes(_wide, output, self.outputs), *wide, _map_axes(_wide, last, self.states)
+        wide = _wide if self.directions == 1 else _wide_of_two
+        return (
+            _map_axes(wide, output, self.outputs),
+            *[_map_axes(wide, value, self.sequences) for value in sequences],
+            self._map_states(_wide, last),
+        )
+
+    def _map_states(self, change: Any, state: Any) -> Any:
+        """Change the matrices among states, which the caller has as :class:`StateForm` says."""
+        if not self.counts:
+            return _map_axes(change, state, self.states)
+        if not isinstance(state, (tuple, list)) or len(state) != len(self.counts):
+            return state  # none, or told by the signature
+        ends = accumulate(self.counts)
+        entries = [self.states[end - count : end] for count, end in zip(self.counts, ends)]
+        return [_map_axes(change, *layer) for layer in zip(state, entries, strict=True)]
 
 
 def _named_axes(*layers: tuple[Sequence[Declared], Mapping[str, int]]) -> tuple[NamedAxes, ...]:
@@ -313,3 +340,7 @@ def _flat(value: Tensor, name: str, axes: tuple[int, int]) -> Tensor:
 
 def _wide(value: Tensor, name: str, axes: tuple[int, int]) -> Tensor:
     return value.unflatten(-1, axes)
+
+
+def _wide_of_two(value: Tensor, name: str, axes: tuple[int, int]) -> Tensor:
+    return value.unflatten(-1, (2, *axes)).movedim(-3, -2).flatten(-2)

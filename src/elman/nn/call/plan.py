@@ -26,7 +26,7 @@ from elman.nn.autograd.transforms import transform_reason
 from elman.nn.call.layout import as_number, cast_to, device_type, unwrap_single
 from elman.nn.call.runtime import BoundCall
 from elman.nn.call.signature import parts_of
-from elman.nn.compile.onnx import WITHIN, without_lengths
+from elman.nn.compile.onnx import WITHIN, warn_of_fixed_batch, without_lengths
 from elman.nn.compile.operator import draw_traced_keys, trace_layers
 from elman.nn.engine_choice import HALVES, autocast_type, serves, traces_onnx
 from elman.nn.execute.stack import Bound
@@ -204,6 +204,9 @@ class CallPlan:
         if self.autocast is not None and torch.is_autocast_enabled(self.device):
             with torch.autocast(self.device, enabled=False):
                 return cast_to(self.run(module, arguments), self.results)
+        batch: Any = 0
+        if self.traced and self.layout.batched:
+            batch = parts_of(arguments.x)[0].shape[0 if self.layout.batch_first else 1]
         call = self.enter(module, arguments, draw_traced_keys if self.traced else draw_keys)
         settings = self.settings
         if self.traced and shards_time():
@@ -212,7 +215,9 @@ class CallPlan:
             if self.draws:
                 raise InputError("random numbers are those of training", "model.eval()")
             settings = settings._replace(engine=None, checkpoint=EVERYTHING)
-            return self.leave(call, *self.runtime.stack.run(call, settings, {}))
+            results = self.leave(call, *self.runtime.stack.run(call, settings, {}))
+            warn_of_fixed_batch(batch, type(module).__name__)
+            return results
         if self.traced:
             return self.leave(call, *trace_layers(call, settings, self.precision))
         tensors = (*call.inputs, *call.states, *[w for layer in call.weights for w in layer])
@@ -309,11 +314,13 @@ class CallPlan:
             last: the last states.
         """
         layout, rows, options = self.layout, call.rows, call.options
-        rows_of_all = [layout.leave_steps(value, rows) for value in output]
+        values, states = [
+            [layout.leave_steps(value, rows) for value in group]
+            for group in self.output_layout.select(output)
+        ]
         last = layout.leave_states(last, rows)
         if self.wide:
-            rows_of_all, last = cast_to((rows_of_all, last), self.number_type)
-        values, states = self.output_layout.select(rows_of_all)
+            values, states, last = cast_to((values, states, last), self.number_type)
         if options.get("masked_output") == "zeros":
             values = [masked_outputs(value, options["mask"]) for value in values]
         if WITHIN in options:  # lengths= of a call that is exported

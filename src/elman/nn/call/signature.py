@@ -72,9 +72,10 @@ class Signature:
         names = "/".join(dict.fromkeys([cell.name for cell, _ in layers.values()]))
         lead = len(layers) if form.alike else 1
         axes = {
-            entry.name: axes_of(entry.shape[0][0], dims)
-            for cell, dims in layers.values()
+            name: axes_of(entry.shape[0][0], dims)
+            for suffix, (cell, dims) in layers.items()
             for entry in (*cell.inputs, *cell.static, *cell.states)
+            for name in (entry.name, f"{entry.name}_{suffix}")
             if entry.shape
         }
         matrices = {name: pair for name, pair in axes.items() if pair is not None}

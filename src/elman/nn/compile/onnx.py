@@ -15,12 +15,14 @@ from elman.engines.arrays import Arrays
 from elman.engines.base import DifferentiableKernel, Job, Kernel
 from elman.engines.call import Call, Result
 from elman.engines.reference.engine import side_by_side, widened
+from elman.errors import warn
 from elman.frontend.cell import Cell
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Graph, Node, Rate, walk, with_args
 from elman.ir.ops import STAND_INS
 from elman.ir.types import shape_size
 from elman.nn.call.signature import parts_of
+from elman.nn.engine_choice import traces_onnx
 from elman.passes import rewritten
 from elman.passes.draws import expected
 from elman.plan.spec import Spec
@@ -108,6 +110,8 @@ class ScanKernel(DifferentiableKernel):
     def forward(self, call: Call) -> Result:
         """Run all steps; see :class:`Kernel`."""
         graph, like = self._graph, call.states[0]
+        # a view of a transposed x with B = 1 has torch's exporter conclude that B is always 1
+        inputs = tuple(map(_copy, call.inputs))
         states = list(zip(graph.states, graph.next_states, call.states, strict=True))
         static = {old: value for old, after, value in states if after is old}
         if len(static) == len(states):  # a scan carries something
@@ -115,10 +119,10 @@ class ScanKernel(DifferentiableKernel):
         carried = [(old, after, value) for old, after, value in states if old not in static]
         roots = (*[after for _, after, _ in carried], *graph.outputs)
         outside = dict.fromkeys(v for v in walk(roots, stop=_before_loop) if _before_loop(v))
-        leaves = dict(zip((*graph.inputs, *graph.weights), call.inputs + call.weights, strict=True))
+        leaves = dict(zip((*graph.inputs, *graph.weights), inputs + call.weights, strict=True))
         before = dict(zip(outside, self._values(like, (*outside,), leaves), strict=True))
         moving = {v: x for v, x in before.items() if any(leaf.op == "input" for leaf in walk([v]))}
-        moving = moving or {graph.inputs[0]: call.inputs[0]}  # and is over something
+        moving = moving or {graph.inputs[0]: inputs[0]}  # and is over something
         fixed = {v: x for v, x in before.items() if v not in moving and v.op != "const"} | static
         widths = [shape_size(v.shape, self._dims) for v in graph.outputs]
         count, names = len(carried), (*[old for old, _, _ in carried], *moving, *fixed)
@@ -163,6 +167,26 @@ def exported_kernel(cell: Cell, dims: Sequence[tuple[str, int]], rules: tuple[Ru
         return scanned
     torchs: Any = engine.compile(job)
     return OperatorKernel(torchs.function, torchs.binding, scanned)
+
+
+def warn_of_fixed_batch(size: Any, module: str) -> None:
+    """Warn if the trace of a call has found that a B which the caller asked to be dynamic is always
+    1, as torch's operations do which compare strides.
+
+    Args:
+        size: B of the input, taken before the call; a number where it was not dynamic.
+        module: its name.
+    """
+    if not isinstance(size, torch.SymInt) or torch.compiler.is_dynamo_compiling():
+        return
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import
+
+    if traces_onnx() and statically_known_true(size == 1):
+        warn(
+            f"the batch of the exported {module} is 1, though it was to be dynamic: from how an "
+            "example of one sample lies in memory torch's exporter concludes that B is always 1\n"
+            "  hint  an example with two samples"
+        )
 
 
 def without_lengths(x: Any, options: Mapping[str, Any], batch_first: bool) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from elman.engines.call import Call
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
-from elman.ir.types import dim_size, shape_size
+from elman.ir.types import axes_of, dim_size, is_matrix, shape_size
 from elman.nn.call.layout import StateForm
 from elman.nn.execute.group import BoundGroup, Group
 from elman.nn.execute.layer import Rules, Runner
@@ -250,7 +250,8 @@ def runners_of(
     """
     size, runners = input_size, dict[str, Runner]()
     sizes = Shared()
-    for layer, (cell, height, dims) in enumerate(formulas):
+    matrix: tuple[int, int] | None = None  # rows and columns of the output of the layer below
+    for layer, (cell, *_) in enumerate(formulas):
         if not cell.inputs:
             raise InputError(f"{cell.name} has no input: there is nothing to run it over")
         output = cell.graph.output.shape
@@ -259,19 +260,13 @@ def runners_of(
             raise InputError(
                 f"{cell.name} has a scalar output, which allows only one layer in one direction"
             )
-        try:
-            bound = cell.bind(size, height, **dims)
-        except ShapeError as error:
-            subject, entry = f"{cell.name}, layer {layer}: {error}", cell.inputs[0]
-            if size == input_size:
-                raise ShapeError(subject) from None
-            read = f"{entry} is the output of the layer below: {size} units, not {input_size}"
-            raise ShapeError(subject, _APART, input=read) from None
+        bound = _bind_layer(formulas[layer], layer, size, input_size, matrix, bidirectional)
         _check_shared(cell, layer, bound, sizes)
         for end in ("", "_reverse")[: 1 + bidirectional]:
             runners[f"l{layer}{end}"] = Runner(cell.sample, bound, options)
         width = dim_size(output[0], bound) * (1 + bidirectional) if output else 1
         width *= cell.batch_heads
+        matrix = axes_of(output[0][0], bound) if output else None
         if residual and layer and width != size:
             raise ShapeError(
                 f"{cell.name}, layer {layer}: residual adds its input [{size}] to its output "
@@ -280,6 +275,55 @@ def runners_of(
             )
         size = width
     return runners
+
+
+def _bind_layer(
+    formula: Formula,
+    layer: int,
+    size: int,
+    input_size: int,
+    matrix: tuple[int, int] | None,
+    bidirectional: bool,
+) -> dict[str, int]:
+    """Sizes of the dims of a layer's cell.
+
+    Args:
+        formula, layer: of the layer.
+        size: units of the output of the layer below, or of the module's input.
+        input_size, bidirectional: of the module.
+        matrix: rows and columns of the output of the layer below, if it is a matrix.
+
+    Raises:
+        InputError: the cell reads a matrix, and the layer below gives none, or two side by side.
+        ShapeError: sizes do not fit.
+    """
+    cell, height, dims = formula
+    entry, below = cell.inputs[0], f"{size} units"
+    if matrix is not None:
+        two = "two matrices" if bidirectional else "a matrix"
+        below = f"{two} [{matrix[0]}, {matrix[1]}], which a vector reads as {size} units"
+    reads_matrix = layer > 0 and is_matrix(entry)
+    if reads_matrix:
+        if matrix is None or bidirectional:
+            raise InputError(
+                f"{cell.name}, layer {layer}: {entry} is a matrix, and the output of the layer "
+                f"below is {below}",
+                "a module for each: upper(lower(x)[0].unflatten(-1, (K, V)))",
+            )
+        size = matrix[1] * cell.batch_heads
+    try:
+        bound = cell.bind(size, height, **dims)
+    except ShapeError as error:
+        subject = f"{cell.name}, layer {layer}: {error}"
+        if not layer or (size == input_size and matrix is None):
+            raise ShapeError(subject) from None
+        read = f"{entry} is the output of the layer below: {below}, not {input_size}"
+        raise ShapeError(subject, _APART, input=read) from None
+    axes = axes_of(entry.shape[0][0], bound) if reads_matrix else None
+    if axes is not None and axes != matrix:
+        subject = f"{cell.name}, layer {layer}: {entry} is {[*axes]}"
+        raise ShapeError(f"{subject}, and the output of the layer below is {below}", _APART)
+    return bound
 
 
 def _check_shared(cell: Cell, layer: int, bound: Mapping[str, int], shared: Shared) -> None:

@@ -176,7 +176,7 @@ class TorchLayers(SequenceModule):
         if not reasons or (mistake is not None and not steps):  # it computes, or raises its words
             result = self._torch_forward(input, hx, call_options.get("lengths"))
             if not reasons:
-                return (result[0], *result) if "outputs" in call_options else result
+                return _with_states(result) if "outputs" in call_options else result
         check_export(type(self).__name__)
         option = ", ".join(name for name in reasons if name)
         raise EngineError(
@@ -247,6 +247,13 @@ class TorchLayers(SequenceModule):
         packed = pack_padded_sequence(input, counts, self.batch_first, enforce_sorted=False)
         out, last = super().forward(packed, hx)  # type: ignore[misc]
         return pad_packed_sequence(out, self.batch_first, total_length=steps)[0], last
+
+
+def _with_states(result: tuple[Any, Any]) -> tuple[Any, ...]:
+    """What torch's layer without a cell state returns, as with ``outputs="states"``."""
+    out, last = result
+    states = out._replace(data=out.data.clone()) if isinstance(out, PackedSequence) else out.clone()
+    return out, states, last
 
 
 @show_options

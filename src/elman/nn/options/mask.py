@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from elman.engines.call import Call
 from elman.engines.packed import reversed_in_time
 from elman.ir.graph import Graph, Node, node
+from elman.nn.engine_choice import traces_onnx
 from elman.nn.options.base import StepOption, StepValues, further_leaf, register_rule
 from elman.tuning.request import Rule
 
@@ -88,7 +89,10 @@ class Mask(StepOption):
 
 def fill_zeros(value: Tensor, where: Tensor) -> Tensor:
     """A value [T, B, ...] that is zero where flags [T, B] are set."""
-    return value.masked_fill(where.view(*where.shape, *[1] * (value.dim() - where.dim())), 0)
+    flags = where.view(*where.shape, *[1] * (value.dim() - where.dim()))
+    if traces_onnx():  # masked_fill asks how a transposed value lies, which fixes B = 1
+        return torch.where(flags, 0, value)
+    return value.masked_fill(flags, 0)
 
 
 def masked_outputs(output: Any, mask: Any) -> Any:

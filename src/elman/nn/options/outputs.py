@@ -97,11 +97,15 @@ class OutputLayout(NamedTuple):
         layout = OutputLayout(shapes, tuple(range(count)), states, directions)
         return layout._replace(shapes=shapes[:count], states=()), layout
 
-    def select(self, results: Sequence[Handle]) -> tuple[list[Handle], list[Handle]]:
+    def select(self, results: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs and states of what :func:`run_layers` made: a first output that is a state too
-        has no input added as a state."""
-        first = results[-1] if len(results) > len(self.shapes) else results[0]
-        states = [results[k] if k else first for k in self.states]
+        has no input added as a state. None shares memory with another: a state that is an output,
+        or another state, is a copy."""
+        taken, states = [*self.outputs], []
+        for k in self.states:
+            place = len(results) - 1 if not k and len(results) > len(self.shapes) else k
+            states.append(results[place].clone() if place in taken else results[place])
+            taken.append(place)
         return [results[k] for k in self.outputs], states
 
     def split(self, joined: Tensor) -> list[Tensor]:

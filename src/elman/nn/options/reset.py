@@ -120,9 +120,8 @@ class Reset(StepOption):
             further += [at_steps(state[0] if call.stacked else state, call) for state in states]
         elif not reverse:  # nothing lies before the first step of the other direction
             first = flags[0] if packed is None else flags[: packed.batch]
-            axes = (1,) * call.stacked
             initial = call.weights[-len(states) :] if start == "learned" else None
-            states = _begin(states, first.reshape(*axes, -1), initial)
+            states = _begin(states, first.unsqueeze(0) if call.stacked else first, initial)
         return call._replace(inputs=(*call.inputs, *further), states=states)
 
 
@@ -130,7 +129,7 @@ def _begin(
     states: Sequence[Tensor], flags: Tensor, initial: Sequence[Tensor] | None
 ) -> tuple[Tensor, ...]:
     """States [..., B, ...] that are zeros, or the initial ones, where flags [..., B] are set."""
-    wheres = [flags.view(*flags.shape, *[1] * (s.dim() - flags.dim())) for s in states]
+    wheres = [flags[(..., *[None] * (s.dim() - flags.dim()))] for s in states]
     if initial is None:
         return tuple([state.masked_fill(where, 0) for state, where in zip(states, wheres)])
     return tuple([torch.where(*operands) for operands in zip(wheres, initial, states)])
