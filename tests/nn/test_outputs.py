@@ -167,7 +167,12 @@ def test_layers_that_read_matrices():
     )
     refused = [
         ([cells.gru, mixed], [18, 6], {}, r"X\[K, V\] is a matrix, and the output .* is 18 units"),
-        ([matrices, mixed], 6, {"bidirectional": True}, r"is two matrices \[3, 6\]"),
+        (
+            [matrices, mixed],
+            6,
+            {"bidirectional": True},
+            r"is with bidirectional=True two matrices \[3, 6\]",
+        ),
         ([matrices, mixed], [5, 6], {}, r"hidden_size is 6, but the first state C\[K, V\] has"),
         ([matrices, mixed], 6, {"K": [3, 2]}, r"X\[K, V\] is \[2, 6\], and the output .* \[3, 6\]"),
         (

@@ -400,7 +400,8 @@ def test_what_all_layers_share_has_one_size(follower, entry, shared):
     told = (
         f"{follower.name}, layer 1: {entry} has size 8 here and 5 in layer 0, but all layers "
         f"{shared}\n"
-        f"  hint  one cell per layer, without {entry[0]} above: Recurrent([{follower.name}, …], …)"
+        f"  hint  no num_layers=, but one cell per layer, without {entry[0]} above: "
+        f"Recurrent([{follower.name}, …], …)"
     )
     with pytest.raises(ShapeError, match=f"^{re.escape(told)}$"):
         made(follower, 5, 8, num_layers=2)

@@ -58,3 +58,26 @@ def test_a_cell_without_a_recurrent_product():
     with pytest.raises(InputError, match="multiplies no state with a weight matrix"):
         recurrent(cells.indrnn, recurrent_dropout=0.1)
     recurrent(cells.indrnn, zoneout=0.1)
+
+
+@cell(input="x[I]", output="y[H]", weights="W[H, I]")
+def stateless(x, W):
+    """No state."""
+    return W @ x
+
+
+@pytest.mark.parametrize(
+    "of, options, text",
+    [
+        (stateless, {"zoneout": 0.2}, "zoneout: stateless has no state"),
+        (stateless, {"clip_gradient": 0.2}, "clip_gradient: stateless has no state"),
+        (stateless, {"learn_initial": True}, "learn_initial: stateless has no state"),
+        (stateless, {"weight_dropout": 0.2}, "weight_dropout: stateless multiplies no state"),
+        (elman.cells.indrnn, {"weight_dropout": 0.2}, "weight_dropout: indrnn multiplies no state"),
+    ],
+)
+def test_options_without_an_effect(of, options, text):
+    """They are refused, unless another layer has a use for them."""
+    with pytest.raises(InputError, match=text):
+        elman.Recurrent(of, 5, 5, **options)
+    elman.Recurrent([of, elman.cells.gru], 5, 5, **options)

@@ -300,7 +300,7 @@ def _bind_layer(
     cell, height, dims = formula
     entry, below = cell.inputs[0], f"{size} units"
     if matrix is not None:
-        two = "two matrices" if bidirectional else "a matrix"
+        two = "with bidirectional=True two matrices" if bidirectional else "a matrix"
         below = f"{two} [{matrix[0]}, {matrix[1]}], which a vector reads as {size} units"
     reads_matrix = layer > 0 and is_matrix(entry)
     if reads_matrix:
@@ -347,6 +347,7 @@ def _check_shared(cell: Cell, layer: int, bound: Mapping[str, int], shared: Shar
                     f"in layer {first}, but all layers get the same {kind} inputs"
                 )
                 apart = (
-                    f"one cell per layer, without {entry.name} above: Recurrent([{cell.name}, …]"
+                    f"no num_layers=, but one cell per layer, without {entry.name} above: "
+                    f"Recurrent([{cell.name}, …]"
                 )
                 raise ShapeError(unlike, f"{apart}, …)")

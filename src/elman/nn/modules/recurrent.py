@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter, init
 
 from elman.checks import check_dropout, check_flag, check_size
-from elman.errors import ShapeError
+from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell, same_cell
 from elman.frontend.initial import Init
 from elman.ir.types import shape_size
@@ -76,7 +76,8 @@ class Recurrent(SequenceModule):
         ShapeError: sizes do not fit the cell, cannot be divided among heads, or differ between
             layers that ``residual`` adds.
         InputError: an option does not exist, a constant is missing, or a list does not have one
-            entry per layer; heads of a cell with a matrix per sample would share its weights.
+            entry per layer; heads of a cell with a matrix per sample would share its weights; no
+            cell has the states, or the products, that an option is for.
 
     Example:
         >>> net = elman.Recurrent(elman.cells.mgu, 8, 16, num_layers=2)
@@ -130,6 +131,7 @@ class Recurrent(SequenceModule):
         self.bidirectional = check_flag("bidirectional", bidirectional)
         self.batch_first = check_flag("batch_first", batch_first)
         self.dropout = check_dropout(dropout, self.num_layers)
+        self._check_effects()
         self._fixed_constants = tuple(
             dict.fromkeys([name for values in constants for name in values])
         )
@@ -147,6 +149,17 @@ class Recurrent(SequenceModule):
                     _initialise(tensor, values[weight.name], f"constant {weight}")
         self._make_initial(device, dtype)
         self.reset_parameters()
+
+    def _check_effects(self) -> None:
+        """Check that options change something in a layer. Raises InputError: one cannot."""
+        cells = [cell for cell, *_ in self._formulas()]
+        names = "/".join(dict.fromkeys([cell.name for cell in cells]))
+        if all(cell.idle for cell in cells):
+            for option in ("zoneout", "clip_gradient", "learn_initial"):
+                if getattr(self, option):
+                    raise InputError(f"{option}: {names} has no state")
+        if self.weight_dropout and not any(map(any, self.runtime.recurrent)):
+            raise InputError(f"weight_dropout: {names} multiplies no state with a weight matrix")
 
     def _formulas(self) -> list[Formula]:
         if self._layer_formulas is not None:
