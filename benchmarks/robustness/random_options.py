@@ -7,11 +7,11 @@ A seed draws a module (``Recurrent`` of a cell or a list of cells, a drop-in, a 
 ``elman.layers``) or a function of ``elman.functional``, options of its constructor and of a call,
 some of them wrong. What refuses has to raise an error of elman's, a ValueError or a TypeError whose
 text names an option in use. What runs is run again in ways that must not matter
-(random_equivalents.py): other layouts, engines and plans, chunks instead of one call, samples one
-by one, options with neutral values. Values and gradients are compared, and no result may share
-memory with another. Any other exception, and each difference, is printed with the seed and the
-combination; the status is 1 then. Forked processes of some seeds each do the work. Kernels are
-kept in ELMAN_CACHE if that is set, else for this run.
+(random_equivalents.py, random_layers.py): other layouts, engines and plans, chunks instead of one
+call, samples one by one, options with neutral values. Values and gradients are compared, and no
+result may share memory with another. Any other exception, and each difference, is printed with the
+seed and the combination; the status is 1 then. Forked processes of some seeds each do the work.
+Kernels are kept in ELMAN_CACHE if that is set, else for this run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from typing import Any, NamedTuple
 
 import torch
 from forking import Ended, forked
-from random_equivalents import Case, DifferenceError, check_function, check_layer, check_module
+from random_equivalents import Case, DifferenceError, check_module
+from random_layers import check_function, check_layer
 from torch import nn
 
 import elman
@@ -137,7 +138,7 @@ LAYERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "Strided": {"strides": ((1, 2), (2,), [1, 2, 4, 8]), **OPTIONS},
 }  # fmt: skip
 WRONG: dict[str, tuple[Any, ...]] = {
-    "num_layers": (0, 1.5), "bidirectional": ("no",), "batch_first": (None,), "dropout": (1.5,),
+    "num_layers": (0,), "bidirectional": ("no",), "batch_first": (None,), "dropout": (1.5,),
     "heads": (3, 0), "plan": ("fast",), "residual": (2,), "clip_gradient": (-1.0,), "reset_to":
     ("last",), "learn_initial": ("yes",), "zoneout": (1.5, {"k": 0.2}), "recurrent_dropout": (-1,),
     "recurrent_dropout_per": ("unit",), "weight_dropout": (2.0,), "precision": ("bf17",),

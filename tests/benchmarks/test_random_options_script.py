@@ -15,7 +15,7 @@ from elman.errors import InputError
 from scripts import begin, finished
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "robustness" / "random_options.py"
-MODULES = "random_options", "random_equivalents", "forking"
+MODULES = "random_options", "random_layers", "random_equivalents", "forking"
 
 
 @pytest.fixture

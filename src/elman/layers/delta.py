@@ -14,18 +14,15 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 from elman.checks import check_flag
 from elman.frontend.cell import Cell, cell
 from elman.functional.delta_rules import scaled_delta_net, scaled_gated_delta_net
+from elman.layers.arguments import check_positive, check_sizes, for_layers, part_size
 from elman.layers.parts import (
     Layer,
     RMSNorm,
     ShortConvolution,
     State,
-    check_positive,
-    check_sizes,
     divide_by_rms,
     draw_time_steps,
-    for_layers,
     is_fused,
-    part_size,
     split_heads,
 )
 from elman.ops import silu
@@ -70,13 +67,12 @@ class _DeltaLayer(Layer):
     ) -> None:
         check_sizes(hidden_size=hidden_size, num_heads=num_heads, conv_size=conv_size)
         check_positive(expand_k=expand_k, expand_v=expand_v, norm_eps=norm_eps)
-        key_size, value_size = hidden_size * expand_k, hidden_size * expand_v
+        units, of = hidden_size, "hidden_size"
         if head_dim is not None:
             check_sizes(head_dim=head_dim)
-            key_size = num_heads * head_dim
-            value_size = key_size * expand_v
-        K = part_size("the keys' size", key_size, num_heads)
-        V = part_size("the values' size", value_size, num_heads)
+            units, of = num_heads * head_dim, "num_heads · head_dim"
+        K = part_size(f"expand_k · {of}", expand_k * units, num_heads)
+        V = part_size(f"expand_v · {of}", expand_v * units, num_heads)
         pasts = [(conv_size - 1, num_heads * size) for size in (K, K, V)]
         plain, gated = self._cells
         plain = plain.with_options(scale=K**-0.5, norm=True)

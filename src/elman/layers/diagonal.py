@@ -10,7 +10,8 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.cells import lru, s4d, s4d_frequencies
 from elman.checks import check_number
-from elman.layers.parts import CellLayer, State, check_positive, check_sizes, part_size
+from elman.layers.arguments import check_positive, check_sizes, part_size
+from elman.layers.parts import CellLayer, State
 
 
 class LRU(CellLayer):

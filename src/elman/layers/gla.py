@@ -9,18 +9,8 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman import cells
 from elman.frontend.cell import cell
-from elman.layers.parts import (
-    Layer,
-    RMSNorm,
-    State,
-    check_positive,
-    check_sizes,
-    divide_by_rms,
-    for_layers,
-    is_fused,
-    part_size,
-    split_heads,
-)
+from elman.layers.arguments import check_positive, check_sizes, for_layers, part_size
+from elman.layers.parts import Layer, RMSNorm, State, divide_by_rms, is_fused, split_heads
 from elman.ops import exp, silu, softplus
 
 
@@ -85,8 +75,8 @@ class GatedLinearAttention(Layer):
         )
         check_positive(expand_k=expand_k, expand_v=expand_v, norm_eps=norm_eps)
         check_positive(gate_logit_normalizer=gate_logit_normalizer)
-        K = part_size("the keys' size", hidden_size * expand_k, num_heads)
-        V = part_size("the values' size", hidden_size * expand_v, num_heads)
+        K = part_size("expand_k · hidden_size", hidden_size * expand_k, num_heads)
+        V = part_size("expand_v · hidden_size", hidden_size * expand_v, num_heads)
         options = {"scale": K**-0.5, "normalizer": gate_logit_normalizer}
         cell = gla_layer.with_options(**options, eps=norm_eps)
         plain = scaled_gla.with_options(**options)

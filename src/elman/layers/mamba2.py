@@ -9,18 +9,8 @@ from torch import Tensor, nn
 
 from elman.frontend.cell import cell
 from elman.functional.state_spaces import biased_mamba2
-from elman.layers.parts import (
-    Layer,
-    RMSNorm,
-    ShortConvolution,
-    State,
-    check_positive,
-    check_sizes,
-    draw_time_steps,
-    for_layers,
-    part_size,
-    split_heads,
-)
+from elman.layers.arguments import check_positive, check_sizes, for_layers, part_size
+from elman.layers.parts import Layer, RMSNorm, ShortConvolution, State, draw_time_steps, split_heads
 from elman.ops import silu
 
 
@@ -48,7 +38,7 @@ class Mamba2(Layer):
         engine: as of ``elman.Recurrent``.
 
     Raises:
-        ShapeError: ``headdim`` does not divide the inner size.
+        ShapeError: ``headdim`` does not divide ``expand · hidden_size``.
         InputError: a size is no positive integer, or ``norm_eps`` not positive.
 
     Example:
@@ -73,7 +63,7 @@ class Mamba2(Layer):
         check_sizes(d_state=d_state, d_conv=d_conv)
         check_positive(norm_eps=norm_eps)
         inner = expand * hidden_size
-        heads = part_size("the inner size", inner, headdim, "units of a head (headdim)")
+        heads = part_size("expand · hidden_size", inner, headdim, "units of a head (headdim)")
         pasts = [(d_conv - 1, inner + 2 * d_state)]
         super().__init__(hidden_size, heads, mamba2_layer, headdim, d_state, pasts, engine)
         self.inner, self.d_state = inner, d_state

@@ -10,18 +10,8 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman import cells
 from elman.frontend.cell import cell
-from elman.layers.parts import (
-    Layer,
-    State,
-    check_positive,
-    check_sizes,
-    for_layers,
-    head_norm,
-    is_fused,
-    part_size,
-    split_heads,
-    standardise,
-)
+from elman.layers.arguments import check_positive, check_sizes, for_layers, part_size
+from elman.layers.parts import Layer, State, head_norm, is_fused, split_heads, standardise
 from elman.ops import sigmoid, tanh
 
 
@@ -90,8 +80,8 @@ class MLSTM(Layer):
         check_sizes(hidden_size=hidden_size, num_heads=num_heads)
         check_positive(qk_dim_factor=qk_dim_factor, v_dim_factor=v_dim_factor)
         check_positive(gate_soft_cap=gate_soft_cap, norm_eps=norm_eps)
-        K = part_size("the keys' size", hidden_size * qk_dim_factor, num_heads)
-        V = part_size("the values' size", hidden_size * v_dim_factor, num_heads)
+        K = part_size("qk_dim_factor · hidden_size", hidden_size * qk_dim_factor, num_heads)
+        V = part_size("v_dim_factor · hidden_size", hidden_size * v_dim_factor, num_heads)
         cell = mlstm_layer.with_options(cap=gate_soft_cap, eps=norm_eps)
         plain = capped_mlstm.with_options(cap=gate_soft_cap)
         super().__init__(hidden_size, num_heads, cell, K, V, (), engine, plain)

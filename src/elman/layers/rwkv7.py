@@ -14,14 +14,12 @@ from elman import cells
 from elman.checks import check_size
 from elman.errors import InputError
 from elman.frontend.cell import cell
+from elman.layers.arguments import check_sizes, for_layers, part_size
 from elman.layers.parts import (
     Layer,
     State,
-    check_sizes,
-    for_layers,
     head_norm,
     is_worth_a_loop,
-    part_size,
     run_in_single,
     split_heads,
     standardise,

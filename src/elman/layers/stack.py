@@ -10,21 +10,13 @@ from torch import Tensor, nn
 from elman.cell_files import find_sequence_cell
 from elman.checks import check_dropout
 from elman.frontend.cell import Cell
+from elman.layers.arguments import check_sizes, check_state, check_steps, for_layers
 from elman.layers.delta import DeltaNet, GatedDeltaNet
 from elman.layers.diagonal import LRU, S4D
 from elman.layers.gla import GatedLinearAttention
 from elman.layers.mamba2 import Mamba2
 from elman.layers.mlstm import MLSTM
-from elman.layers.parts import (
-    CellLayer,
-    Layer,
-    RMSNorm,
-    State,
-    check_sizes,
-    check_state,
-    check_steps,
-    for_layers,
-)
+from elman.layers.parts import CellLayer, Layer, RMSNorm, State
 from elman.layers.rwkv7 import RWKV7
 
 _HEAD = 64  # units of a head, where so many divide the layer

@@ -13,7 +13,7 @@ from elman.cell_files import find_sequence_cell
 from elman.checks import check_dropout, check_flag, check_list, shown
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import Cell
-from elman.layers.parts import (
+from elman.layers.arguments import (
     check_output,
     check_sizes,
     check_steps,
@@ -91,8 +91,10 @@ class Strided(nn.Module):
         for stride in self.strides:
             check_sizes(stride=stride)
         groups = len(self.strides)
-        units = part_size("hidden_size", hidden_size, groups, "groups")
-        options |= {"heads": part_size("heads", heads, groups, "groups")} if heads > 1 else {}
+        units = part_size("hidden_size", hidden_size, groups, "groups (strides)")
+        options |= (
+            {"heads": part_size("heads", heads, groups, "groups (strides)")} if heads > 1 else {}
+        )
         made, size = check_output(find_sequence_cell(cell)), input_size
         self.layers = nn.ModuleList()
         for _ in range(num_layers):
