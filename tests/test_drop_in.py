@@ -178,13 +178,13 @@ class Model(nn.Module):
 def test_single_steps_are_told(name):
     """A loop over torch's cell goes on as it was."""
     model = nn.ModuleDict({"torchs": getattr(nn, f"{name}Cell")(3, 4)})
-    assert elman.nn.report(elman.accelerate(model)) == {
-        "torchs": f"torch.nn.{name}Cell, left alone: elman.{name} takes all steps at once"
-    }
+    told = f"torch.nn.{name}Cell, left alone: elman.{name} takes all steps at once"
+    with pytest.warns(UserWarning, match=f"replaced nothing in ModuleDict: torchs: {told}"):
+        assert elman.nn.report(elman.accelerate(model)) == {"torchs": told}
 
 
 def test_accelerate_and_restore():
-    """Exact classes are swapped in place; parameters, hooks, mode and shared modules stay."""
+    """Classes are swapped in place; parameters, hooks, mode and shared modules stay."""
     model = Model().eval()
     calls = []
     model.first.register_forward_hook(lambda *_: calls.append(1))
@@ -201,13 +201,13 @@ def test_accelerate_and_restore():
     torch.testing.assert_close(model(x), want)
     assert len(calls) == 2
     report = elman.nn.report(model)
-    chosen = {name: report[name].rpartition(": ") for name in ("first", "inner.1")}
+    chosen = {name: report[name].rpartition(": ") for name in ("first", "inner.1", "masked")}
     assert {choice[2] for choice in chosen.values()} <= {*registry.names()}
     assert report | {name: choice[0] for name, choice in chosen.items()} == {
         "first": "elman.GRU, engine auto",
         "inner.1": "elman.LSTM, engine auto",
         "own": "MyGRU, left alone: a subclass may change what forward computes",
-        "masked": "torch.nn's RNN_TANH, left alone: its weights are parametrized",
+        "masked": "ParametrizedRNN, derived from elman.RNN, engine auto",
     }
     made = elman.GRU(3, 4)
     model.made = made
