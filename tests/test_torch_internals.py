@@ -427,6 +427,33 @@ def test_allow_compiling(monkeypatch):
     assert seen == [False, True]
 
 
+def test_compile_within():
+    """Without the list of what is looked into from elsewhere, nothing is skipped."""
+    rules: Any = ModuleType("rules")
+    rules.SKIP_DIRS, rules.add = [], lambda name: rules.SKIP_DIRS.append(f"/{name}/")
+    without = lacking("BUILTIN_INLINE_WHEN_CALLED")
+    without.LACKING.clear()
+    without._compile_within(rules)
+    assert without.LACKING == ["torch._dynamo.trace_rules.BUILTIN_INLINE_WHEN_CALLED"]
+    assert not rules.SKIP_DIRS
+    rules.BUILTIN_INLINE_WHEN_CALLED = set()
+    torch_internals._compile_within(rules)
+    assert rules.BUILTIN_INLINE_WHEN_CALLED == {*rules.SKIP_DIRS} == {"/elman/"}
+
+
+@both("_allow_mutation_on_saved_tensors_enabled")
+def test_saved_tensors_may_change(internals):
+    """Inside of torch's context that allows it; without the name, with any hooks under a mode."""
+    may_change = internals().saved_tensors_may_change
+    graph = torch.autograd.graph
+    assert not may_change()
+    with graph.save_on_cpu():
+        assert not may_change()
+    with graph.allow_mutation_on_saved_tensors():
+        assert may_change()
+    assert not may_change()
+
+
 COMPILER_COMES_LATER = f"""
 import sys, torch, numpy
 before = set(sys.modules)
@@ -435,9 +462,14 @@ assert not ({{"filelock", "platformdirs", *{[*EXTRAS]}}} & (set(sys.modules) - b
 net = elman.GRU(3, 5, engine="reference")
 finders = len(sys.meta_path)
 import torch._dynamo
+from torch._dynamo import trace_rules
 from torch._dynamo.variables import builder
-assert len(sys.meta_path) == finders - 1, "it takes itself away"
-assert builder.__spec__.loader.path == builder.__file__, "the loader is as before"
+assert len(sys.meta_path) == finders - 2, "they take themselves away"
+for module in (builder, trace_rules):
+    assert module.__spec__.loader.path == module.__file__, "the loader is as before"
+code = elman.GRU.forward.__code__
+assert trace_rules.check(code), "the compiler does not begin there"
+assert not trace_rules.check(code, is_inlined_call=True), "it looks into it"
 assert elman.torch_internals.LACKING == []
 """
 

@@ -23,7 +23,7 @@ from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -272,6 +272,21 @@ def saved_tensors_are_hooked() -> bool:
     return _top_hooks is None or _top_hooks(False) is not None
 
 
+_allows_mutation = (
+    _private("torch.autograd.graph", "_allow_mutation_on_saved_tensors_enabled", None) is not None
+)
+
+
+def saved_tensors_may_change() -> bool:
+    """Whether ``torch.autograd.graph.allow_mutation_on_saved_tensors`` surrounds a call.
+
+    Without its name: inside of any mode of class TorchDispatchMode and hooks of saved tensors.
+    """
+    if _allows_mutation:
+        return torch.autograd.graph._allow_mutation_on_saved_tensors_enabled
+    return count_dispatch_modes() > 0 and saved_tensors_are_hooked()
+
+
 _run_backward: Callable[..., Any] | None = _private(
     "torch.autograd.graph", "_engine_run_backward", None
 )
@@ -426,6 +441,7 @@ def scan(
 # torch's own layers over time. So the option is set for a class of ours alone, while the compiler
 # looks at a module of it; and only once the compiler has been imported.
 _BUILDER = "torch._dynamo.variables.builder"
+_RULES = "torch._dynamo.trace_rules"
 
 
 @cache
@@ -435,10 +451,7 @@ def allow_compiling(kind: type) -> None:
     Where the compiler has another form, nothing is done: it takes them, or breaks its graph there,
     and they run as without it.
     """
-    if _BUILDER in sys.modules:
-        _allow(sys.modules[_BUILDER], kind)
-    else:
-        sys.meta_path.insert(0, _BuilderFinder(kind))
+    _once_imported(_BUILDER, lambda builder: _allow(builder, kind))
 
 
 def _allow(builder: Any, kind: type) -> None:
@@ -458,30 +471,70 @@ def _allow(builder: Any, kind: type) -> None:
     variables.wrap_module = wrap_module  # type: ignore[union-attr]
 
 
-class _BuilderFinder(MetaPathFinder):
-    """Finds one module of the compiler, once, and has its class allowed after it has run."""
+def _compile_within(rules: Any) -> None:
+    """Have torch's compiler look into functions of elman's from what it compiles, and never begin
+    with one. It would where it gave up on the function that calls a layer, for instance because a
+    mode such as FlopCounterMode was on in an earlier call: with halves of an engine's functions,
+    which pass addresses of tensors to C."""
+    names = ("add", "SKIP_DIRS", "BUILTIN_INLINE_WHEN_CALLED")
+    add, skipped, inlined = (getattr(rules, name, None) for name in names)
+    if add is None or skipped is None or inlined is None:
+        LACKING.append(f"{_RULES}.BUILTIN_INLINE_WHEN_CALLED")
+        return
+    add("elman")
+    inlined.add(skipped[-1])
 
-    def __init__(self, kind: type) -> None:
-        self._kind = kind
+
+_set_strategy = _private("torch._C._dynamo.eval_frame", "set_code_exec_strategy", None)
+_strategy = _private("torch._C._dynamo.eval_frame", "_FrameExecStrategy", None)
+_action = _private("torch._C._dynamo.eval_frame", "_FrameAction", None)
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+def run_whole(function: AnyFunction) -> AnyFunction:
+    """Have torch's compiler run a function, and all that it calls, as it is, unless it looks into
+    the function from what it compiles: see :func:`_compile_within`, which does not hold for what is
+    called outside of elman.
+
+    Without its names: the compiler begins with what is called.
+    """
+    if None not in (_set_strategy, _strategy, _action):
+        _set_strategy(function.__code__, _strategy(_action.SKIP, _action.SKIP))
+    return function
+
+
+def _once_imported(name: str, function: Callable[[ModuleType], None]) -> None:
+    """Call a function with a module: now, or when somebody imports it."""
+    if name in sys.modules:
+        function(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Finder(name, function))
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module, once, and has a function called after it has run."""
+
+    def __init__(self, name: str, function: Callable[[ModuleType], None]) -> None:
+        self._name, self._function = name, function
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The usual spec, with a loader that does more."""
-        if fullname != _BUILDER:
+        if fullname != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _BuilderLoader(spec.loader, self._kind)
+            spec.loader = _Loader(spec.loader, self._function)
         return spec
 
 
-class _BuilderLoader(Loader):
+class _Loader(Loader):
     """Another loader, and what comes after it."""
 
-    def __init__(self, loader: Any, kind: type) -> None:
-        self._loader, self._kind = loader, kind
+    def __init__(self, loader: Any, function: Callable[[ModuleType], None]) -> None:
+        self._loader, self._function = loader, function
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -491,9 +544,12 @@ class _BuilderLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """As the other one; then the class is allowed."""
+        """As the other one; then the function is called."""
         self._loader.exec_module(module)
-        _allow(module, self._kind)
+        self._function(module)
+
+
+_once_imported(_RULES, _compile_within)
 
 
 # ---- Triton

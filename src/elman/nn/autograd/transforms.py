@@ -17,6 +17,7 @@ from elman.torch_internals import (
     forward_mode,
     innermost_transform,
     is_batched_cotangent,
+    saved_tensors_may_change,
     tracing_state,
 )
 
@@ -61,6 +62,17 @@ def transform_reason(tensors: Iterable[Tensor]) -> str | None:
     if inside_func():
         return FUNC
     return DUAL if forward_mode() else None
+
+
+def unshared(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """The tensors, or copies of them where users may write to what is saved for a backward.
+
+    ``allow_mutation_on_saved_tensors`` knows what is saved by its first address, so it does not see
+    that a row or a column of a tensor changes with it; nobody writes to copies.
+    """
+    if not saved_tensors_may_change():
+        return tuple(tensors)
+    return tuple([tensor.clone() for tensor in tensors])
 
 
 def is_plain() -> bool:

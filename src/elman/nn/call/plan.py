@@ -220,8 +220,8 @@ class CallPlan:
             return results
         if self.traced:
             return self.leave(call, *trace_layers(call, settings, self.precision))
-        tensors = (*call.inputs, *call.states, *[w for layer in call.weights for w in layer])
-        if transform_reason(tensors) is not None:  # kernels that every transform goes through
+        if transform_reason(call.tensors) is not None:  # kernels that every transform goes through
+            call.unshare()
             engine = settings.engine if settings.engine == "reference" else None
             settings = settings._replace(engine=engine, checkpoint=EVERYTHING)
         return self.leave(call, *self._run_stack(call, settings))

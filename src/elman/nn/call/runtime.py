@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from elman.engines.packed import Packed
+from elman.nn.autograd.transforms import unshared
 from elman.nn.call.layout import Layout
 from elman.nn.call.packing import Rows
 from elman.nn.call.signature import Signature
@@ -116,6 +117,18 @@ class BoundCall:
     rows: Rows | None = None
     lengths: Tensor | None = None
     steps: list[StepValues] = field(default_factory=list)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Inputs, states and weights."""
+        return *self.inputs, *self.states, *[w for layer in self.weights for w in layer]
+
+    def unshare(self) -> None:
+        """Copy tensors that users may write to before the backward: see :func:`unshared`."""
+        self.inputs, self.states = unshared(self.inputs), unshared(self.states)
+        self.weights = [unshared(layer) for layer in self.weights]
+        self.initial = None if self.initial is None else unshared(self.initial)
+        self.steps = [step._replace(tensors=unshared(step.tensors)) for step in self.steps]
 
     @property
     def packed(self) -> Packed | None:

@@ -24,13 +24,13 @@ from elman.nn.autograd.cross_entropy import (
     plain_loss,
     trace_loss,
 )
-from elman.nn.autograd.transforms import transform_reason
+from elman.nn.autograd.transforms import transform_reason, unshared
 from elman.nn.call.dense import as_tensor, check_dense, check_factory
 from elman.nn.call.layout import cast_to
 from elman.nn.compile.names import transforming
 from elman.nn.engine_choice import autocast_type, exports_onnx, requested_engine
 from elman.plan.spec import USUAL
-from elman.torch_internals import constant, fp32_precision
+from elman.torch_internals import constant, fp32_precision, run_whole
 from elman.tuning.precision import lacks_bf16
 
 _IGNORED = -100  # torch's
@@ -157,6 +157,7 @@ class LinearCrossEntropyLoss(nn.Module):
         self._check_states(x)
         return F.linear(x, self.linear.weight, self.linear.bias)
 
+    @run_whole
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Compute the loss of all rows.
 
@@ -203,6 +204,7 @@ class LinearCrossEntropyLoss(nn.Module):
         if simple and torch.compiler.is_compiling() and not (exports_onnx() or transforming()):
             return trace_loss(x, weight, bias, targets, rule)
         if not simple or exports_onnx() or transform_reason((*tensors, targets)) is not None:
+            x, weight, targets = unshared((x, weight, targets))
             logits = F.linear(x, weight, bias).unflatten(-1, (self.num_classes, *self.out_features))
             shape = (len(x), *self.out_features) if classes else logits.shape
             return plain_loss(logits, targets.reshape(shape), rule, self.weight)

@@ -25,6 +25,7 @@ from elman.nn.modules.layer_config import Formula, resolve_layers
 from elman.nn.modules.layer_options import OPTIONS, Options, show_options
 from elman.nn.modules.sequence import SequenceModule
 from elman.nn.options.registry import CallOptions, select_options
+from elman.torch_internals import run_whole
 
 _FORMULA = "_formula"
 _OF_PARAMETERS = ("device", "dtype")  # they say, the module does not
@@ -204,6 +205,7 @@ class Recurrent(SequenceModule):
             for state, value in zip(runner.cell.states, states):
                 _initialise(value, runner.cell.init.get(state.name, "zeros"), f"init of {state}")
 
+    @run_whole
     def forward(self, x: Any, state: State | None = None, **options: Unpack[CallOptions]) -> Any:
         """Run the cell over a batch of sequences, differentiable by BPTT.
 

@@ -29,7 +29,7 @@ from elman.nn.modules.layer_config import Formula
 from elman.nn.modules.layer_options import OPTIONS, Options, show_options
 from elman.nn.modules.sequence import SequenceModule
 from elman.nn.options.registry import CallOptions, select_options, step_options
-from elman.torch_internals import allow_compiling
+from elman.torch_internals import allow_compiling, run_whole
 
 
 @show_options
@@ -126,6 +126,7 @@ class TorchLayers(SequenceModule):
                 text += f", {name}={value!r}"
         return text
 
+    @run_whole
     def forward(self, input: Any, hx: Any = None, **options: Unpack[CallOptions]) -> Any:
         """Run all layers; arguments and results are torch's.
 
