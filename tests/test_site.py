@@ -34,6 +34,8 @@ def _can_run(text: str) -> bool:
     writes = "to_onnx" in text or "torch.onnx" in text
     if "init_process_group" in text:
         return False  # by several processes: engines/test_time_shards.py
+    if "import opacus" in text and not find_spec("opacus"):
+        return False
     needs = ["onnx", "onnxscript"] * (runs or writes) + ["onnxruntime"] * runs
     return all(find_spec(name) for name in needs)
 
@@ -45,6 +47,8 @@ WITH_CODE = [page for page in PAGES if blocks(page, "python") and page.name not 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp's own
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")  # its exporter's
 @pytest.mark.filterwarnings("ignore:# The axis name:UserWarning")  # the same
+@pytest.mark.filterwarnings("ignore:(?s).*is deprecated:DeprecationWarning")  # script, torch.ao
+@pytest.mark.filterwarnings("ignore:(?s).*quantize_per_tensor:UserWarning")  # torch.ao's own
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_code_runs(page, tmp_path, monkeypatch, request):
     """The blocks of a page one after another, as a reader would type them, in an empty folder; and
