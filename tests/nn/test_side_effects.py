@@ -49,8 +49,8 @@ class Keeping(nn.Module):
         elif self.effect == "last in place":
             last.mul_(0.5)
         elif self.effect == "in place":
-            out = nn.functional.relu(out.mul_(2).add_(1), inplace=True)
             out[0].zero_()
+            out = nn.functional.relu(out.mul_(2).add_(1), inplace=True)
         return out.sin().sum() + last.sum()
 
 
