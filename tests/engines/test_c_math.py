@@ -65,7 +65,7 @@ def text_of(isa: Isa, dtype: str) -> str:
         for name in REDUCED
     )
     for name, spelling in SPELL.items():
-        body = spelling.format("a", "b", "c", stream=STREAM)
+        body = spelling.format("a", "b", "c", unit="u", stream=STREAM)
         lines.append(
             '__attribute__((visibility("default")))'
             f" void apply_{name}(long n, const T *x, const T *y, const T *z, T *out) {{\n"
