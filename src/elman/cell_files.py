@@ -20,14 +20,16 @@ from elman.checks import check_text
 from elman.errors import ElmanError, InputError, RunError, diagnostic
 from elman.frontend.cell import Cell
 from elman.frontend.lines import line_of
+from elman.ir.types import is_matrix
 
 _DECORATE = "decorate the formula: @elman.cell(input=…, state=…, weights=…)"
 _registered: dict[str, ModuleType] = {}  # of users' files, by name
 
 
 def find_sequence_cell(cell: str | Cell) -> Cell:
-    """Find a cell that reads one input of any size, as the layers of a run do. Raises InputError:
-    the library has no such cell, or it reads something else; RunError: as :func:`find_cell`."""
+    """Find a cell that reads one input of any size and whose first output is a vector, as the
+    layers of a run do. Raises InputError: the library has no such cell, or it reads or returns
+    something else; RunError: as :func:`find_cell`."""
     cell = cell if isinstance(cell, Cell) else find_cell(check_text("cell", cell, '"gru"'))
     reads = [*cell.inputs, *cell.static]
     dims = [dim for entry in reads for dim in entry.shape]
@@ -36,6 +38,10 @@ def find_sequence_cell(cell: str | Cell) -> Cell:
         title = f"{cell.name} reads {names}, not one input of any size"
         hint = "a script with elman.Recurrent, which hands each step what the cell reads"
         raise InputError(title, hint)
+    first = (*cell.outputs, *cell.states)[0]
+    if not first.shape or is_matrix(first):
+        title = f"the first output of {cell.name} is {first}, not a vector"
+        raise InputError(title, "return a vector first, which the next layer or a read-out reads")
     return cell
 
 

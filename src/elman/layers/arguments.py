@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from elman.checks import check_number, check_size
-from elman.errors import InputError, ShapeError
-from elman.frontend.cell import Cell
+from elman.errors import ShapeError
 from elman.nn.compile.onnx import warn_of_fixed_batch
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
@@ -64,18 +63,6 @@ def check_state(state: Any, shapes: list[list[int]]) -> None:
     found = [list(v.shape) if isinstance(v, Tensor) else type(v).__name__ for v in parts]
     if parts is not state or found != shapes:
         raise ShapeError(f"the state must be a tuple of {shapes}, got {found}")
-
-
-def check_output(cell: Cell) -> Cell:
-    """Check that a cell returns one vector. Raises InputError: it has several outputs, or a number
-    or a matrix."""
-    outputs = cell.outputs or cell.states[:1]
-    shape = outputs[0].shape
-    if len(outputs) > 1 or not shape or isinstance(shape[0][0], tuple):
-        names = ", ".join(map(str, outputs))
-        problem = f"the output of {cell.name} is {names}, and a layer has one vector"
-        raise InputError(problem, 'one vector as the output: output="y[H]"')
-    return cell
 
 
 def part_size(name: str, size: float, parts: int, kind: str = "heads (num_heads)") -> int:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
+from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError
 from elman.frontend.cell import Cell, cell
 from elman.layers.arguments import (
-    check_output,
     check_sizes,
     check_state,
     check_steps,
@@ -140,13 +140,28 @@ def is_worth_a_loop(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.shape[0] > 1
 
 
+def check_adds(cell: str, input_size: int, output_size: int) -> None:
+    """Raise InputError where a residual block cannot add a layer's input to its output."""
+    if output_size != input_size:
+        raise InputError(
+            f"the output of {cell} has {output_size} units, its input {input_size}: a residual "
+            "block cannot add them"
+        )
+
+
+def first_output(out: Any) -> Any:
+    """Of several outputs of a layer the first, which what stands above it reads; the output of
+    others, which may be packed."""
+    return out[0] if isinstance(out, tuple) and not isinstance(out, PackedSequence) else out
+
+
 def run_in_single(
     layer: Recurrent, inputs: Sequence[Tensor], state: State | None, static: Sequence[Tensor]
 ) -> tuple[Tensor, State]:
     """Run a cell in float32 at least, whatever the dtype of its inputs and weights is.
 
     Returns:
-        out: in the common dtype of inputs and static inputs.
+        out: the (first) output, in the common dtype of inputs and static inputs.
         state: after the last step, in float32 at least.
     """
     given = inputs[0].dtype
@@ -169,7 +184,7 @@ def run_in_single(
             out, last = functional_call(layer, half, arguments, more)
         else:
             out, last = layer(*arguments, **more)
-    return out.to(given), last if isinstance(last, tuple) else (last,)
+    return first_output(out).to(given), last if isinstance(last, tuple) else (last,)
 
 
 class CellLayer(Layer):
@@ -186,12 +201,8 @@ class CellLayer(Layer):
     """
 
     def __init__(self, hidden_size: int, cell: Cell, units: int, engine: str) -> None:
-        super().__init__(hidden_size, 1, check_output(cell), hidden_size, units, (), engine)
-        if self.cell.output_size != hidden_size:
-            raise InputError(
-                f"the output of {cell.name} has {self.cell.output_size} units, its input "
-                f"{hidden_size}: a residual block cannot add them"
-            )
+        super().__init__(hidden_size, 1, cell, hidden_size, units, (), engine)
+        check_adds(cell.name, hidden_size, self.cell.output_size)
 
     @for_layers
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:

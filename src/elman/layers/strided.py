@@ -14,13 +14,13 @@ from elman.checks import check_dropout, check_flag, check_list, shown
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.layers.arguments import (
-    check_output,
     check_sizes,
     check_steps,
     each,
     for_layers,
     part_size,
 )
+from elman.layers.parts import first_output
 from elman.nn import Recurrent
 from elman.nn.engine_choice import shards_time
 
@@ -37,7 +37,8 @@ class Strided(nn.Module):
     Args:
         cell: a cell of one input, or its name.
         input_size: of x.
-        hidden_size: of the output, divided among the groups.
+        hidden_size: units of a layer, divided among the groups; of a cell whose (first) output has
+            as many units as its first state, the size of the output.
         strides: of each group, in steps.
         num_layers: number of layers; each reads the outputs of all groups of the one before.
         dropout: share of values dropped after each layer but the last, in training.
@@ -95,7 +96,7 @@ class Strided(nn.Module):
         options |= (
             {"heads": part_size("heads", heads, groups, "groups (strides)")} if heads > 1 else {}
         )
-        made, size = check_output(find_sequence_cell(cell)), input_size
+        made, size = find_sequence_cell(cell), input_size
         self.layers = nn.ModuleList()
         for _ in range(num_layers):
             layer = [Recurrent(made, size, units, engine=engine, **options) for _ in self.strides]
@@ -104,6 +105,7 @@ class Strided(nn.Module):
             if self.residual and len(self.layers) > 1 and below != size:
                 problem = f"residual=True adds an input [{below}] to an output [{size}]"
                 raise ShapeError(f"{problem} of {made.name}")
+        self.output_size = size
         self.dropout = nn.Dropout(check_dropout(dropout, num_layers))
 
     @for_layers
@@ -116,7 +118,8 @@ class Strided(nn.Module):
                 (a tuple of them for a cell of several states); no B if unbatched. Zeros if None.
 
         Returns:
-            out [T, B, hidden_size], laid out as x, and the states of the last steps.
+            out [T, B, hidden_size] (of several outputs the first), laid out as x, and the states
+            of the last steps.
 
         Raises:
             ShapeError: x is not [T, B, input_size], or states are not of so many groups.
@@ -166,7 +169,8 @@ def _run(group: nn.Module, x: Tensor, states: Any, stride: int) -> tuple[Tensor,
             found = list(part.shape) if isinstance(part, Tensor) else shown(part)
             raise ShapeError(f"states of stride {stride} must be [{stride}, {B}, n], got {found}")
     if stride == 1:
-        return group(x, states)
+        out, end = group(x, states)
+        return first_output(out), end
     missing = -T % stride
     more: dict[str, Tensor] = {}  # dict[str, Tensor]() is what torch's compiler cannot trace
     rows = (T + missing) // stride
@@ -179,6 +183,6 @@ def _run(group: nn.Module, x: Tensor, states: Any, stride: int) -> tuple[Tensor,
     if states is not None:
         begin = each(states, lambda state: state.flatten(0, 1).unsqueeze(0))
     out, end = group(folded, begin, **more)
-    out = out.unflatten(1, (stride, B)).flatten(0, 1)[:T]
+    out = first_output(out).unflatten(1, (stride, B)).flatten(0, 1)[:T]
     oldest = T % stride  # which of the sequences has the next step
     return out, each(end, lambda last: last[0].unflatten(0, (stride, B)).roll(-oldest, 0))

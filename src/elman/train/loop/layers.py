@@ -49,6 +49,12 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
     return elman.nn.Recurrent(find_sequence_cell(config.cell), inputs, units, **options)
 
 
+def output_size(config: Config, layers: nn.Module) -> int:
+    """Size of the (first) output of a run's layers, which a read-out reads: of cells with outputs
+    of their own it may be another one than ``--hidden``."""
+    return getattr(layers, "output_size", config.hidden)
+
+
 def check_cell(config: Config) -> None:
     """Find the cell of a run, before its data are read. Raises InputError, RunError: as
     :func:`find_sequence_cell`; InputError: residual blocks have no such option."""

@@ -34,7 +34,7 @@ from elman.train.loop.layers import check_cell, refuse_twin
 from elman.train.loop.loop import Loop, defer_signals
 from elman.train.loop.metrics import MetricsFile, Row
 from elman.train.loop.pace import ROUNDS, compare, next_step, settle
-from elman.train.loop.stepper import make_stepper
+from elman.train.loop.stepper import Stepper, make_stepper
 from elman.train.loop.task import Baseline, Data
 from elman.train.run import snapshot
 from elman.train.run.checkpoint import Checkpoint, Writer, best_of, load_latest
@@ -103,9 +103,12 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
             "machine": machine_facts(),
         }
         display.say(f"baseline: {describe_baseline(Baseline(**facts['baseline']), labels)}")
+        stepper = build(
+            config, fabric, data
+        )  # before a folder is made: what is refused leaves none
         path = str(create_run(out, task.name).path) if fabric.global_rank == 0 else ""
         folder = RunFolder(Path(fabric.broadcast(path)))
-        loop = assemble(config, fabric, data, folder, display)
+        loop = assemble(config, stepper, data, folder, display)
     with folder.lock() if loop.first else nullcontext():
         if loop.first:
             folder.write("facts", facts)
@@ -171,7 +174,7 @@ def resume(
                 then=facts.size,
                 now=data.size,
             )
-        loop = assemble(config, fabric, data, folder, display)
+        loop = assemble(config, build(config, fabric, data), data, folder, display)
         for complaint in complaints:
             display.say(f"{complaint}\n  so    an older checkpoint is used")
         restore_loop(loop, point, facts.machine)
@@ -199,8 +202,7 @@ def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
     if config.steps is None:
         config = replace(config, steps=data.steps())
     if config.steps is None:
-        task = task_of(config)
-        twin = make_stepper(fabric, task.build(config, data.spec), config, task.objective)
+        twin = build(config, fabric, data)
         step = next_step(twin, data, rows_of(fabric, config.batch), 0.0)
         budget_s = PACE_SHARE * 60 * config.minutes
         timing = time_interleaved(
@@ -214,12 +216,17 @@ def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
     return settle(config, step_s, torch.get_num_threads())
 
 
-def assemble(
-    config: Config, fabric: Fabric, data: Data, folder: RunFolder, display: Display
-) -> Loop:
-    """Build the model and everything that trains it, before the first step."""
+def build(config: Config, fabric: Fabric, data: Data) -> Stepper:
+    """Build the model of a run, and what makes its steps."""
     task = task_of(config)
-    stepper = make_stepper(fabric, task.build(config, data.spec), config, task.objective)
+    return make_stepper(fabric, task.build(config, data.spec), config, task.objective)
+
+
+def assemble(
+    config: Config, stepper: Stepper, data: Data, folder: RunFolder, display: Display
+) -> Loop:
+    """Collect everything that trains a model, before the first step."""
+    fabric = stepper.fabric
     torch.manual_seed(config.seed + 1 + fabric.global_rank)  # each process drops other values
     return Loop(
         config=config,

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from elman.errors import InputError
+from elman.layers.parts import first_output
 from elman.train.loop.config import Config
-from elman.train.loop.layers import recurrent
+from elman.train.loop.layers import output_size, recurrent
 from elman.train.loop.task import Trained
 from elman.train.tasks.arrays import Scaling
 
@@ -71,7 +72,7 @@ class Regressor(nn.Module):
     """Predicts numbers.
 
     Args:
-        layers: outputs [T, B, H] and something = layers(x).
+        layers: outputs [T, B, H] (or several, of which the first is) and something = layers(x).
         readout: from [..., H] to [..., O].
         dropout: share of values dropped before the read-out.
         per_step: whether there is a target per step, or one from the last output.
@@ -94,7 +95,7 @@ class Regressor(nn.Module):
         Returns:
             outputs [T, B, O] or [B, O], and no state.
         """
-        h, _ = self.layers(x)
+        h = first_output(self.layers(x)[0])
         return self.readout(self.dropout(h if self.per_step else h[-1])), None
 
 
@@ -102,5 +103,5 @@ def build_model(config: Config, spec: RegressionSpec, *, baseline: bool = False)
     """Build the model of a run; with `baseline` the same on torch.nn's recurrent layers."""
     torch.manual_seed(config.seed)
     layers = recurrent(config, spec.inputs, config.layers, baseline=baseline)
-    readout = nn.Linear(config.hidden, spec.outputs)
+    readout = nn.Linear(output_size(config, layers), spec.outputs)
     return Regressor(layers, readout, config.dropout, spec.per_step)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elman.errors import InputError
-from elman.train.loop.layers import recurrent
+from elman.layers.parts import check_adds, first_output
+from elman.train.loop.layers import output_size, recurrent
 from elman.train.loop.task import Trained
 from elman.train.tasks.arrays import Scaling
 from elman.train.tasks.sequences.config import SequenceConfig
@@ -121,12 +122,12 @@ def as_floats(x: Tensor) -> Tensor:
 
 
 def outputs_of(layers: nn.Module, x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Outputs [T, B, H] of recurrent layers; with lengths [B] each sequence ends there, and zeros
-    are behind it."""
+    """The (first) outputs [T, B, H] of recurrent layers; with lengths [B] each sequence ends there,
+    and zeros are behind it."""
     if lengths is None:
-        return layers(x)[0]
+        return first_output(layers(x)[0])
     packed = pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False)
-    return pad_packed_sequence(layers(packed)[0], total_length=len(x))[0]
+    return pad_packed_sequence(first_output(layers(packed)[0]), total_length=len(x))[0]
 
 
 class Residual(nn.Module):
@@ -219,10 +220,12 @@ def build_model(
         stack = [
             recurrent(config, config.hidden, 1, baseline=baseline) for _ in range(config.layers)
         ]
+        for layer in stack:
+            check_adds(config.cell.rpartition(":")[2], config.hidden, output_size(config, layer))
         layers: nn.Module = Residual(spec.inputs, config.hidden, stack, config.dropout)
     else:
         layers = recurrent(config, spec.inputs, config.layers, baseline=baseline)
     return Classifier(
-        *(config.hidden, len(spec.classes), layers, config.noise, config.dropout),
+        *(output_size(config, layers), len(spec.classes), layers, config.noise, config.dropout),
         bidirectional=config.bidirectional,
     )

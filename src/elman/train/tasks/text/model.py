@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from elman.checks import check_index, check_number, check_size, check_text, shown
 from elman.errors import InputError, RunError
+from elman.layers.parts import first_output
 from elman.nn import LinearCrossEntropyLoss
-from elman.train.loop.layers import recurrent
+from elman.train.loop.layers import output_size, recurrent
 from elman.train.loop.objective import cross_entropy
 from elman.train.loop.task import Trained
 from elman.train.tasks.text.config import TextConfig
@@ -117,7 +118,7 @@ class LanguageModel(nn.Module):
     Args:
         size: V, number of tokens.
         embedding: size of a token's vector.
-        hidden: size of the recurrent layers' output.
+        hidden: size of the recurrent layers' (first) output.
         recurrent: a module called as torch.nn.GRU is.
         dropout: share of values dropped before the read-out.
         embedding_dropout: share of values dropped before the recurrent layers.
@@ -172,7 +173,7 @@ class LanguageModel(nn.Module):
         if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
             raise InputError(f"ids [T, B] must be a tensor of integers, got {shown(ids)}")
         out, state = self.recurrent(self.embedding_dropout(self.embedding(ids)), state)
-        out = self.dropout(out)
+        out = self.dropout(first_output(out))
         if isinstance(self.readout, nn.Sequential):
             logits = self.readout(out)
             return logits if targets is None else cross_entropy(logits, targets), state
@@ -186,7 +187,7 @@ def build_model(config: TextConfig, spec: TextSpec, *, baseline: bool = False) -
     model = LanguageModel(
         spec.symbols,
         config.embedding,
-        config.hidden,
+        output_size(config, layers),
         layers,
         config.dropout,
         config.embedding_dropout,
