@@ -20,7 +20,6 @@ from elman.checks import check_text
 from elman.errors import ElmanError, InputError, RunError, diagnostic
 from elman.frontend.cell import Cell
 from elman.frontend.lines import line_of
-from elman.ir.types import is_matrix
 
 _DECORATE = "decorate the formula: @elman.cell(input=…, state=…, weights=…)"
 _registered: dict[str, ModuleType] = {}  # of users' files, by name
@@ -39,7 +38,7 @@ def find_sequence_cell(cell: str | Cell) -> Cell:
         hint = "a script with elman.Recurrent, which hands each step what the cell reads"
         raise InputError(title, hint)
     first = (*cell.outputs, *cell.states)[0]
-    if not first.shape or is_matrix(first):
+    if not first.shape or isinstance(first.shape[0][0], tuple):  # of rows and columns
         title = f"the first output of {cell.name} is {first}, not a vector"
         raise InputError(title, "return a vector first, which the next layer or a read-out reads")
     return cell

@@ -86,7 +86,7 @@ def resume(console):
     """Go on with a run: resume(path) -> Outcome."""
 
     def run(path: Path, **options) -> Outcome:
-        return running.resume(path, console, comparing=False, **options)
+        return running.resume(path, console, **options)
 
     return run
 

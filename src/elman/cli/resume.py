@@ -12,12 +12,13 @@ from elman.cli._options import RUN, CellOfRun, Trust
 from elman.cli.train import COMMON, finish
 from elman.train.run import run
 
+COMPARE = f"{COMMON['compare'][2]} By default as the run was started."
 EXAMPLES = ("elman resume runs/20260101-120000-text",)
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
-    compare: Annotated[bool, typer.Option(help=COMMON["compare"][2], rich_help_panel=RUN)] = True,
+    compare: Annotated[bool | None, typer.Option(help=COMPARE, rich_help_panel=RUN)] = None,
     cell: CellOfRun = None,
     trust: Trust = False,
 ) -> None:

@@ -27,6 +27,7 @@ class Facts:
         digest, size: of the data.
         baseline: which the model has to beat.
         machine: facts about it, by name.
+        comparing: whether the speed is compared with torch.nn's at the end.
         content: all of the file, with what the task tells of its data.
     """
 
@@ -34,6 +35,7 @@ class Facts:
     size: str
     baseline: Baseline
     machine: dict[str, Any]
+    comparing: bool = True
     content: dict[str, Any] = field(default_factory=dict)
 
 

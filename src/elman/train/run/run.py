@@ -101,6 +101,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
             "score": labels.score.title,
             "baseline": asdict(data.baseline()),
             "machine": machine_facts(),
+            "comparing": comparing,
         }
         display.say(f"baseline: {describe_baseline(Baseline(**facts['baseline']), labels)}")
         stepper = build(
@@ -123,7 +124,7 @@ def resume(
     path: Path,
     console: Console,
     *,
-    comparing: bool = True,
+    comparing: bool | None = None,
     attempt: Attempt | None = None,
     cell: str | None = None,
     trust: bool = False,
@@ -131,6 +132,7 @@ def resume(
     """Go on with a run from its last checkpoint, with the run's own configuration.
 
     Args:
+        comparing: whether the speed is compared with torch.nn's; as the run began if None.
         attempt: of torchrun, if it is known already.
         cell: file.py:cell, in place of the file that the run names.
         trust: whether the file that the run names may be run, and links in its folder followed.
@@ -178,6 +180,7 @@ def resume(
         for complaint in complaints:
             display.say(f"{complaint}\n  so    an older checkpoint is used")
         restore_loop(loop, point, facts.machine)
+        comparing = facts.comparing if comparing is None else comparing
         return train_and_conclude(loop, data, facts.content, began, comparing)
 
 
