@@ -63,7 +63,8 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "drawing": f"{MIDDLE} compiler",
     # derivatives of any order end in torch ops
     "nn": f"{MIDDLE} engines.reference compiler explaining drawing",
-    "functional": "errors frontend ops cells nn torch",  # with the calls of another library
+    # with the calls of another library
+    "functional": "errors checks torch_internals frontend ops cells nn torch",
     # published ones, around cells
     "layers": "errors checks frontend ops cells cell_files nn functional torch",
     "interchange": "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -11,9 +12,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from elman import cells
-from elman.errors import ShapeError
+from elman.checks import check_flag, is_number, shown
+from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell, cell
-from elman.functional.running import check_options, repeat, run, single
+from elman.functional.running import check_options, check_tensors, promoted, repeat, run, runs
 from elman.ops import exp, sqrt, sum
 
 
@@ -26,27 +28,31 @@ def _scaled(q: Any, k: Any, scale: float, norm: bool) -> tuple[Any, Any]:
     return (scale * _unit(q), _unit(k)) if norm else (scale * q, k)
 
 
-@cell(input="q[K], k[K], v[V], b", state="S[K, V]", output="y[V]")
+@runs
+@cell(input="q[K], k[K], v[V], beta", state="S[K, V]", output="y[V]")
 def scaled_delta_net(
-    q: Any, k: Any, v: Any, b: Any, S: Any, *, scale: float = 1.0, norm: bool = False
+    q: Any, k: Any, v: Any, beta: Any, S: Any, *, scale: float = 1.0, norm: bool = False
 ) -> Any:
-    return cells.delta_net(*_scaled(q, k, scale, norm), v, b, S)
+    return cells.delta_net(*_scaled(q, k, scale, norm), v, beta, S)
 
 
-@cell(input="q[K], k[K], v[V], g, b", state="S[K, V]", output="y[V]")
+@runs
+@cell(input="q[K], k[K], v[V], g, beta", state="S[K, V]", output="y[V]")
 def scaled_gated_delta_net(
-    q: Any, k: Any, v: Any, g: Any, b: Any, S: Any, *, scale: float = 1.0, norm: bool = False
+    q: Any, k: Any, v: Any, g: Any, beta: Any, S: Any, *, scale: float = 1.0, norm: bool = False
 ) -> Any:
-    return cells.gated_delta_net(*_scaled(q, k, scale, norm), v, exp(g), b, S)
+    return cells.gated_delta_net(*_scaled(q, k, scale, norm), v, exp(g), beta, S)
 
 
-@cell(input="q[K], k[K], v[V], g[K], b", state="S[K, V]", output="y[V]")
+@runs
+@cell(input="q[K], k[K], v[V], g[K], beta", state="S[K, V]", output="y[V]")
 def scaled_kda(
-    q: Any, k: Any, v: Any, g: Any, b: Any, S: Any, *, scale: float = 1.0, norm: bool = False
+    q: Any, k: Any, v: Any, g: Any, beta: Any, S: Any, *, scale: float = 1.0, norm: bool = False
 ) -> Any:
-    return cells.kda(*_scaled(q, k, scale, norm), v, exp(g), b, S)
+    return cells.kda(*_scaled(q, k, scale, norm), v, exp(g), beta, S)
 
 
+@runs
 @cell(input="q[K], k[K], v[V], g[K]", state="S[K, V]", output="y[V]")
 def scaled_gla(
     q: Any, k: Any, v: Any, g: Any, S: Any, *, scale: float = 1.0, norm: bool = False
@@ -59,7 +65,7 @@ def delta_rule(
     k: Tensor,
     v: Tensor,
     beta: Tensor,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
@@ -74,20 +80,22 @@ def delta_rule(
         v [B, T, heads, V]: values. A multiple of the heads of q and k is allowed: each of
             these then serves several consecutive heads.
         beta [B, T, heads]: writing strengths.
-        scale: of the queries; 1 / sqrt(K) if None.
+        scale: of the queries, a number or a tensor []; 1 / sqrt(K) if None.
         initial_state [N, heads, K, V]: zeros if None.
         output_final_state: whether the last states are returned.
         use_qk_l2norm_in_kernel: whether queries and keys are divided by their norms first.
         cu_seqlens [N + 1]: where sequences begin and end that lie behind one another, if B = 1;
-            else N = B.
+            else N = B. It rises from 0 to T; a sequence without steps keeps its state. Inside
+            torch.compile a list of numbers.
         options: of other implementations that change no result, as ``chunk_size``.
 
     Returns:
-        out [B, T, heads, V], and the last states [N, heads, K, V] or None.
+        out [B, T, heads, V] in the dtype of v, and the last states [N, heads, K, V] or None, in the
+        common dtype of all arguments, in which is computed: float32 at least.
 
     Raises:
-        ShapeError: shapes do not belong together.
-        InputError: an option is unknown, or not available.
+        ShapeError: shapes do not belong together, or sequences do not lie in [0, T].
+        InputError: an argument is of another kind, an option is unknown, or not available.
     """
     common = scale, initial_state, output_final_state, cu_seqlens, options
     return _run(scaled_delta_net, (q, k, v, beta), use_qk_l2norm_in_kernel, *common)
@@ -99,7 +107,7 @@ def gated_delta_rule(
     v: Tensor,
     g: Tensor,
     beta: Tensor,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
@@ -130,7 +138,7 @@ def kda(
     v: Tensor,
     g: Tensor,
     beta: Tensor,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
@@ -159,7 +167,7 @@ def gla(
     k: Tensor,
     v: Tensor,
     g: Tensor,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     cu_seqlens: Tensor | Sequence[int] | None = None,
@@ -185,56 +193,123 @@ def gla(
 def _run(
     cell: Cell,
     given: Sequence[Tensor],
-    norm: bool,
-    scale: float | None,
-    state: Tensor | None,
-    output_final_state: bool,
-    cu_seqlens: Tensor | Sequence[int] | None,
+    norm: Any,
+    scale: Any,
+    state: Any,
+    output_final_state: Any,
+    cu_seqlens: Any,
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     """Run a cell whose inputs are a query, a key, a value and gates."""
     check_options(options)
-    inputs = _check(cell, given)
+    output_final_state = check_flag("output_final_state", output_final_state)
+    _check_inputs(cell, given)
     q, _, v, *_ = given
     heads, keys, values = v.shape[2], q.shape[-1], v.shape[-1]
+    lengths = None if cu_seqlens is None else _lengths(cu_seqlens, q)
+    if state is not None:
+        shape = [len(q) if lengths is None else len(lengths), heads, keys, values]
+        check_tensors(initial_state=state)
+        if [*state.shape] != shape:
+            raise ShapeError(f"initial_state must be {shape}, got {[*state.shape]}")
+    *inputs, state = promoted(*given, state)
     inputs = [repeat(x, heads) for x in inputs]
-    lengths = None
-    if cu_seqlens is not None:
-        lengths = _lengths(cu_seqlens, inputs[0])
-        inputs = [pad_sequence([*x[0].split(lengths)], batch_first=True) for x in inputs]
-    shape = [len(inputs[0]), heads, keys, values]
-    if state is not None and [*state.shape] != shape:
-        raise ShapeError(f"initial_state must be {shape}, got {[*state.shape]}")
-    options = {"scale": keys**-0.5 if scale is None else scale, "norm": norm}
-    out, last = run(cell, options, (keys, values), inputs, state=state, lengths=lengths)
-    if lengths is not None:
-        out = torch.cat([x[:n] for x, n in zip(out, lengths, strict=True)])[None]
+    factor = max(keys, 1) ** -0.5 if scale is None else _check_scale(scale)
+    is_tensor = isinstance(factor, Tensor)
+    of_cell = {
+        "scale": 1.0 if is_tensor else factor,
+        "norm": check_flag("use_qk_l2norm_in_kernel", norm),
+    }
+    if lengths is None:
+        out, last = run(cell, of_cell, (keys, values), inputs, state=state)
+    else:
+        out, last = _run_joined(cell, of_cell, (keys, values), inputs, state, lengths)
+    if is_tensor:  # outputs are linear in the query, and states know nothing of it
+        out = out * factor
     return out.to(v.dtype), last if output_final_state else None
 
 
-def _check(cell: Cell, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The inputs in float32 at least. Raises ShapeError: they do not belong together."""
-    q, _, v, *_ = inputs
+def _run_joined(
+    cell: Cell,
+    options: dict[str, Any],
+    sizes: tuple[int, int],
+    inputs: Sequence[Tensor],
+    state: Tensor | None,
+    lengths: list[int],
+) -> tuple[Tensor, Tensor]:
+    """As :func:`run`, of sequences behind one another in inputs [1, T, ..], some maybe of no steps:
+    the outputs [1, T, ..], and the last states of each."""
+    kept = [n for n, length in enumerate(lengths) if length]
+    if not kept:
+        none = [x[0, :0].expand(len(lengths), *x.shape[1:]) for x in inputs]
+        out, last = run(cell, options, sizes, none, state=state)
+        return out.flatten(0, 1)[None], last
+    pieces = [x[0].split(lengths) for x in inputs]
+    padded = [pad_sequence([each[n] for n in kept], batch_first=True) for each in pieces]
+    begin = state if state is None or len(kept) == len(lengths) else state[kept]
+    steps = [lengths[n] for n in kept]
+    out, last = run(cell, options, sizes, padded, state=begin, lengths=steps)
+    out = torch.cat([x[:n] for x, n in zip(out, steps, strict=True)])[None]
+    if len(kept) < len(lengths):
+        ends = last.new_zeros(len(lengths), *last.shape[1:]) if state is None else state
+        last = ends.index_copy(0, torch.tensor(kept, device=last.device), last)
+    return out, last
+
+
+def _check_scale(scale: Any) -> float | Tensor:
+    """A number, or a tensor of one. Raises InputError: it is neither; ShapeError: of more."""
+    if isinstance(scale, Tensor):
+        if scale.dim():
+            raise ShapeError(
+                f"scale must be a number, or a tensor of no dims, got {[*scale.shape]}"
+            )
+        check_tensors(scale=scale)
+        return scale
+    if not is_number(scale):
+        raise InputError(f"scale must be a number, or a tensor of no dims, got {shown(scale)}")
+    return float(scale)
+
+
+def _check_inputs(cell: Cell, inputs: Sequence[Tensor]) -> None:
+    """Raise ShapeError if inputs do not belong together; InputError: as :func:`check_tensors`."""
     names = [entry.name for entry in cell.inputs]
-    shapes = {name: list(x.shape) for name, x in zip(names, inputs, strict=True)}
+    given = dict(zip(names, inputs, strict=True))
+    check_tensors(**given)
+    q, _, v, *_ = inputs
     sizes = {"K": q.shape[-1:], "V": v.shape[-1:]}
     for entry, x in zip(cell.inputs, inputs, strict=True):
         inner = sizes[str(entry.shape[0][0])] if entry.shape else ()
-        fits = x.dim() == 3 + len(inner) and x.shape[:2] == q.shape[:2]
-        fits = fits and x.shape[3:] == inner and v.shape[2] % x.shape[2] == 0
-        if not fits:
+        fits = q.dim() == v.dim() == 4 and x.dim() == 3 + len(inner)
+        fits = fits and x.shape[:2] == q.shape[:2] and x.shape[3:] == inner
+        if not fits or not _divides(x.shape[2], v.shape[2]):
             hint = "q, k [B, T, heads, K], v [B, T, heads, V], gates [B, T, heads, ..]"
+            shapes = {name: list(value.shape) for name, value in given.items()}
             raise ShapeError(f"expected {hint}; got {shapes}")
-    return [single(x) for x in inputs]
 
 
-def _lengths(cu_seqlens: Tensor | Sequence[int], x: Tensor) -> list[int]:
-    """Lengths of the sequences. Raises ShapeError: these do not lie in x [1, T, ..]."""
-    ends = torch.as_tensor(cu_seqlens).tolist()
+def _divides(groups: int, heads: int) -> bool:
+    """Whether each of some groups has as many heads, at least one."""
+    return groups == heads or (0 < groups <= heads and heads % groups == 0)
+
+
+def _lengths(cu_seqlens: Any, x: Tensor) -> list[int]:
+    """Lengths of the sequences. Raises InputError: no whole numbers; ShapeError: the sequences do
+    not lie in x [1, T, ..]."""
+    ends = cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens
+    try:
+        ends = [operator.index(end) for end in ends]
+    except TypeError:
+        text = "cu_seqlens must be whole numbers [N + 1], a tensor or a list"
+        raise InputError(f"{text}, got {_described(cu_seqlens)}") from None
     lengths = [end - start for start, end in pairwise(ends)]
-    if len(x) != 1 or ends[:1] != [0] or ends[-1] != x.shape[1] or min(lengths, default=0) < 1:
+    if len(x) != 1 or ends[:1] != [0] or ends[-1] != x.shape[1] or min(lengths, default=0) < 0:
         raise ShapeError(
             "cu_seqlens must rise from 0 to T, of inputs [1, T, ..]; "
             f"got {ends} and {list(x.shape)}"
         )
     return lengths
+
+
+def _described(value: Any) -> str:
+    """A tensor by its dtype and shape, and else as messages repeat values."""
+    return f"{value.dtype} {[*value.shape]}" if isinstance(value, Tensor) else shown(value)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman import cells
 from elman.cells.mamba import scan_step
+from elman.checks import check_flag, is_number, shown
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import cell
-from elman.functional.running import check_options, repeat, run, single
+from elman.functional.running import check_options, check_tensors, promoted, repeat, run, runs
 from elman.ops import clip, softplus
 
 _CHANNELS = 64  # of Mamba in one sample at most, so that samples are enough for all cores
@@ -23,6 +25,7 @@ def _step_size(dt: Any, bias: Any, positive: bool) -> Any:
     return softplus(dt + bias) if positive else dt + bias
 
 
+@runs
 @cell(input="x[P], dt, B[N], C[N]", static="A, D, bias", state="S[P, N]", output="y[P]")
 def biased_mamba2(
     x: Any, dt: Any, B: Any, C: Any, A: Any, D: Any, bias: Any, S: Any,
@@ -36,6 +39,7 @@ def biased_mamba2(
     return y + D * x, S
 
 
+@runs
 @cell(
     input="x[H], dt[H], B[N], C[N]", static="A[H, N], D[H], bias[H]", state="S[H, N]", output="y[H]"
 )
@@ -85,33 +89,38 @@ def mamba2_scan(
         seq_idx, cu_seqlens: not available.
 
     Returns:
-        out [B, T, heads, P]; a pair with the last states [B, heads, P, N] if asked for.
+        out [B, T, heads, P] in the dtype of x; a pair with the last states [B, heads, P, N] if
+        asked for, in the common dtype of what they depend on, float32 at least.
 
     Raises:
         ShapeError: shapes do not belong together.
-        InputError: sequences lie behind one another, or an option is unknown.
+        InputError: an argument is of another kind, sequences lie behind one another, or an option
+            is unknown.
     """
     check_options(options)
     if seq_idx is not None or cu_seqlens is not None:
         raise InputError("mamba2_scan: sequences behind one another are not available", "pad them")
-    lead, heads, P, N = x.shape[:2], A.shape[0], x.shape[-1], B.shape[-1]
-    groups = B.shape[2] if B.dim() == 4 else 0
+    returns = check_flag("return_final_states", return_final_states)
+    _check_dims(x=(x, 4), A=(A, 1), B=(B, 4))
+    lead, heads, P, N, groups = x.shape[:2], A.shape[0], x.shape[-1], B.shape[-1], B.shape[2]
     _check(
         {"x": (x, (*lead, heads, P)), "dt": (dt, (*lead, heads)), "A": (A, (heads,))}
         | {"B": (B, (*lead, groups, N)), "C": (C, (*lead, groups, N)), "D": (D, (heads,))}
         | {"z": (z, x.shape), "dt_bias": (dt_bias, (heads,))}
         | {"initial_states": (initial_states, (len(x), heads, P, N))},
     )
-    if not groups or heads % groups:
+    if groups != heads and (not groups or heads % groups):
         raise ShapeError(f"{heads} heads cannot be divided among {groups} groups of B and C")
+    dtype = x.dtype
+    x, dt, A, B, C, D, dt_bias, state = promoted(x, dt, A, B, C, D, dt_bias, initial_states)
     zeros = A.new_zeros(heads)
-    low, high = dt_limit
-    cell_options = {"positive": dt_softplus, "low": float(low), "high": float(high)}
-    inputs = [single(x), single(dt), *(repeat(single(v), heads) for v in (B, C))]
+    low, high = _check_limit(dt_limit)
+    cell_options = {"positive": check_flag("dt_softplus", dt_softplus), "low": low, "high": high}
+    inputs = [x, dt, *(repeat(v, heads) for v in (B, C))]
     static = [A, zeros if D is None else D, zeros if dt_bias is None else dt_bias]
-    out, last = run(biased_mamba2, cell_options, (P, N), inputs, static, initial_states)
-    out = out.to(x.dtype) if z is None else (out * F.silu(single(z))).to(x.dtype)
-    return (out, last) if return_final_states else out
+    out, last = run(biased_mamba2, cell_options, (P, N), inputs, static, state)
+    out = _gated(out, z).to(dtype)
+    return (out, last) if returns else out
 
 
 def selective_scan(
@@ -144,13 +153,16 @@ def selective_scan(
         options: of other implementations that change no result.
 
     Returns:
-        out [B, channels, T]; a pair with the last state [B, channels, N] if asked for.
+        out [B, channels, T] in the dtype of u; a pair with the last state [B, channels, N] if asked
+        for, in the common dtype of what it depends on, float32 at least.
 
     Raises:
         ShapeError: shapes do not belong together.
-        InputError: an option is unknown.
+        InputError: an argument is of another kind, or an option is unknown.
     """
     check_options(options)
+    returns = check_flag("return_last_state", return_last_state)
+    _check_dims(u=(u, 3), A=(A, 2))
     channels, N, steps = u.shape[1], A.shape[-1], u.shape[-1]
     shape, each = (len(u), N, steps), (channels,)
     _check(
@@ -158,20 +170,49 @@ def selective_scan(
         | {"B": (B, shape), "C": (C, shape), "D": (D, each), "z": (z, u.shape)}
         | {"delta_bias": (delta_bias, each)},
     )
-    size = max(n for n in range(1, min(_CHANNELS, channels) + 1) if channels % n == 0)
+    size = max([1, *(n for n in range(2, min(_CHANNELS, channels) + 1) if channels % n == 0)])
+    dtype = u.dtype
+    u, delta, A, B, C, D, delta_bias = promoted(u, delta, A, B, C, D, delta_bias)
     heads, zeros = channels // size, A.new_zeros(channels)
-    inputs = [single(v).mT.unflatten(-1, (heads, size)) for v in (u, delta)]
-    inputs += [single(v).mT.unsqueeze(2).expand(-1, -1, heads, -1) for v in (B, C)]
+    inputs = [v.mT.unflatten(-1, (heads, size)) for v in (u, delta)]
+    inputs += [v.mT.unsqueeze(2).expand(-1, -1, heads, -1) for v in (B, C)]
     static = [A, zeros if D is None else D, zeros if delta_bias is None else delta_bias]
     static = [v.unflatten(0, (heads, size)) for v in static]
-    out, last = run(biased_mamba, {"positive": delta_softplus}, (size, N), inputs, static)
+    cell_options = {"positive": check_flag("delta_softplus", delta_softplus)}
+    out, last = run(biased_mamba, cell_options, (size, N), inputs, static)
     out, last = out.flatten(2).mT, last.flatten(1, 2)
-    out = out.to(u.dtype) if z is None else (out * F.silu(single(z))).to(u.dtype)
-    return (out, last) if return_last_state else out
+    out = _gated(out, z).to(dtype)
+    return (out, last) if returns else out
 
 
-def _check(shapes: dict[str, tuple[Tensor | None, tuple[int, ...]]]) -> None:
-    """Raise ShapeError if a tensor has another shape."""
+def _gated(out: Tensor, z: Tensor | None) -> Tensor:
+    """out · silu(z), in the dtype that both have in common."""
+    return out if z is None else out * F.silu(z.to(torch.promote_types(out.dtype, z.dtype)))
+
+
+def _check_dims(**expected: tuple[Any, int]) -> None:
+    """Raise InputError if an argument is no tensor of floating-point numbers, ShapeError if it has
+    another number of dims."""
+    for name, (value, dims) in expected.items():
+        check_tensors(**{name: value})
+        if value.dim() != dims:
+            raise ShapeError(f"{name} must be of {dims} dims, got {[*value.shape]}")
+
+
+def _check(shapes: dict[str, tuple[Any, tuple[int, ...]]]) -> None:
+    """Raise ShapeError if a tensor has another shape; InputError: as :func:`check_tensors`."""
     for name, (value, shape) in shapes.items():
-        if value is not None and value.shape != shape:
+        if value is None:
+            continue
+        check_tensors(**{name: value})
+        if value.shape != shape:
             raise ShapeError(f"{name} must be {[*shape]}, got {[*value.shape]}")
+
+
+def _check_limit(limit: Any) -> tuple[float, float]:
+    """Two numbers. Raises InputError: they are others, or the first is the larger."""
+    pair = limit if isinstance(limit, tuple | list) else ()
+    if len(pair) != 2 or not all(map(is_number, pair)) or not pair[0] <= pair[1]:
+        text = f"dt_limit must be two numbers, the lower first, got {shown(limit)}"
+        raise InputError(text, "dt_limit=(0.0, float('inf'))")
+    return float(pair[0]), float(pair[1])
