@@ -32,7 +32,8 @@ from elman.train.run import checkpoint
 from elman.train.run.folder import RunFolder, list_runs
 
 KILLED_RUN = Path(__file__).with_name("killed_run.py")
-sys.path += [str(KILLED_RUN.parent), str(KILLED_RUN.parents[2] / "tests")]
+ROOT = KILLED_RUN.parents[2]  # what helpers of tests import lies there, too
+sys.path += [str(KILLED_RUN.parent), str(ROOT / "tests"), str(ROOT)]
 
 from killed_run import PLACES, STRIKE, Strike  # noqa: E402
 

@@ -330,6 +330,32 @@ def test_numpy_numbers_are_numbers():
             rnn(lambda x, h, W, R, b, gate=gate: gate(h.shape) * h)
 
 
+@pytest.mark.parametrize("v", [math.nan, math.inf, -math.inf, 0.0, -0.0, -1.5, 2.5, -3, 1e308])
+def test_numbers_that_python_refuses(v):
+    """Where Python's functions raise or leave the real numbers, they have torch's values."""
+    exact = torch.tensor(float(v), dtype=torch.float64)
+    got = [ops.round(v), ops.abs(v)]
+    want = [exact.round(), exact.abs()]
+    for w in (math.nan, math.inf, 0.0, 0.5, -1.5, -1, -2, 3, 1e308, -1e308):
+        got.append(ops.pow(v, w))
+        want.append(exact.pow(torch.tensor(float(w), dtype=torch.float64)))
+    torch.testing.assert_close(
+        torch.tensor([float(n) for n in got], dtype=torch.float64), torch.stack(want),
+        equal_nan=True,
+    )  # fmt: skip
+
+
+def test_whole_numbers_beyond_all_floating_point_numbers():
+    """They are refused at the user's line."""
+    with pytest.raises(TraceError, match="too large for a floating-point number") as caught:
+
+        @cell(input="x[I]", state="h[I]")
+        def step(x, h):
+            return ops.tanh(x + h * 10**400)
+
+    assert "10**400" in str(caught.value)
+
+
 def test_functions_that_python_has_too():
     """Of numbers and lists they are Python's, inside formulas and outside."""
     assert ops.abs(-1.5) == 1.5

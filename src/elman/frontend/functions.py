@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -129,14 +130,14 @@ def round(v: Any, *digits: int) -> Any:  # torch's name
     Example:
         >>> h = straight_through(round(h), h)
     """
-    if is_number(v):
-        return builtins.round(v, *digits)
+    if is_number(v):  # Python's has no whole number for infinity and NaN
+        return builtins.round(v, *digits) if math.isfinite(v) else v
     if digits:
         refuse("round gives whole numbers, it takes no digits", "0.01 * round(100 * v)")
     return pointwise("round", v)
 
 
-def pow(v: Any, w: Any) -> Tracer:  # torch's name
+def pow(v: Any, w: Any) -> Any:  # torch's name
     """v ** w, elementwise; either may be a number. Whole powers up to 8 are products. Python's
     ``pow`` of two numbers.
 
@@ -144,8 +145,18 @@ def pow(v: Any, w: Any) -> Tracer:  # torch's name
         >>> h = h * pow(1 + h * h, -0.5)
     """
     if is_number(v) and is_number(w):
-        return v**w
+        return _power_of_numbers(v, w)
     return power_of(v, w)
+
+
+def _power_of_numbers(v: float, w: float) -> float:
+    """Python's power, or torch's where Python raises or leaves the real numbers: infinity and NaN
+    (C11, F.10.4.4)."""
+    try:
+        power = v**w
+    except (ZeroDivisionError, OverflowError):
+        return math.copysign(math.inf, v) if w % 2 == 1 else math.inf
+    return math.nan if isinstance(power, complex) else power
 
 
 def remainder(v: Any, w: Any) -> Tracer:

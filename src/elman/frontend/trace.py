@@ -291,7 +291,10 @@ def lift(value: Any) -> Node:
     if isinstance(value, Tracer):
         return value.node
     if is_number(value):
-        return node("const", (), (float(value),), where=where_called())
+        try:
+            return node("const", (), (float(value),), where=where_called())
+        except OverflowError:
+            refuse("a whole number is too large for a floating-point number", "float('inf')")
     if _is_tensor(value) or _is_numpy_array(value):
         refuse(
             f"a {'torch tensor' if _is_tensor(value) else 'numpy array'} cannot take part in a "
