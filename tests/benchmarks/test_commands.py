@@ -18,11 +18,10 @@ HUNTS = {  # tiny campaigns
     "kills": ("--out", "kills", "--kills", "1", "--only", "write", "--started-by", "alone"),
     "random_arguments": ("--count", "4", "--workers", "1"),
     "random_cells": ("--seeds", "0:1", "--formulas", "2"),
+    "random_matrix_cells": ("--seeds", "0:2"),
+    "random_options": ("--seeds", "0:2"),
 }
-FILES = (  # called by their path
-    *(f"benchmarks/robustness/{name}.py" for name in HUNTS),
-    *("benchmarks/gpu.py", "release/dist.py"),
-)
+FILES = ("benchmarks/gpu.py", "release/dist.py")  # called by their path
 SCRIPTS = (  # modules; tests beside this one run their cases in tiny, in this process
     *("accuracies", "authors_layers", "bf16", "examples", "language_cells", "merged_steps"),
     *("perplexity", "scaling", "speakers", "time_shards", "transformers_models"),
@@ -63,10 +62,11 @@ def test_every_script_has_a_case() -> None:
         if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
     }
     modules = {f"{name.replace('.', '/')}.py" for name in MODULES[1:]} | {"benchmarks/__main__.py"}
-    assert found == {*FILES} | modules | {*ELSEWHERE}
+    hunts = {f"benchmarks/robustness/{name}.py" for name in HUNTS}
+    assert found == {*FILES} | hunts | modules | {*ELSEWHERE}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HUNTS)
 def test_hunts(name: str, tmp_path: Path) -> None:
     """A kill, and a few files, cells and calls: processes that compile and train."""
