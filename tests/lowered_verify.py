@@ -231,7 +231,13 @@ class _Verifier:
         self, body: Iterable[Statement], products: int, block: GateBlock | None, turn: int
     ) -> None:
         count = 0
+        stored: set[Cell] = set()
         for statement in body:
+            if isinstance(statement, Store):
+                cell = self._cell(statement.access, turn)
+                if cell in stored:
+                    raise self._fail(statement.access, "is stored twice: the first value is lost")
+                stored.add(cell)
             match statement:
                 case Let(value) | Store(_, value):
                     for part in _leaves(value):

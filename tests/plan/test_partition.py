@@ -239,6 +239,14 @@ def test_slots_follow_one_another():
     assert not Slot("H").fits(other, Life(0, 1, False))
 
 
+def test_values_that_one_segment_stores_share_no_slot():
+    """The one that is stored last would be there, whichever is read later."""
+    a, b = (node("input", (), (name,), (("H",),)) for name in "ab")
+    lives = {a: Life(4, 4, False), b: Life(4, 9, False)}
+    for order in ([a, b], [b, a]):
+        assert len({index for _, index in assign(order, lives, [], []).values()}) == 2
+
+
 def test_a_scalar_read_by_many_is_not_overwritten():
     """Scalars of a step are read by every unit: their slot is free only after the phase."""
 

@@ -151,6 +151,7 @@ def test_every_plan_is_lowered(first):
         source = random.Random(seed)
         drawn = source.choice([matrix_cell, linear_matrix_cell])(source.choice)
         for training in (False, True):
-            job = job_of(case_of(drawn, 2, 2, torch.float64), training=training)
+            tape = source.choice(["auto", "save", "recompute"])
+            job = job_of(case_of(drawn, 2, 2, torch.float64), training=training, tape=tape)
             for planned in filter(None, (job, job.several)):
                 verify(lower(program(planned.pair, planned.spec, PRICES_OF_C), 8))

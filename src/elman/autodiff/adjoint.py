@@ -6,7 +6,7 @@ from elman.autodiff.rules import VJP
 from elman.ir.build import Builder, scales
 from elman.ir.graph import Node, Rate, walk
 from elman.ir.pair import Pair, Step, Sum, loop_invariant
-from elman.ir.types import Shape
+from elman.ir.types import Shape, is_matrix
 
 _CONSTANTS = ("const", "count")
 
@@ -28,20 +28,22 @@ def _split_coefficient(build: Builder, part: Node) -> tuple[float, Node]:
 
 
 def _summed(build: Builder, cotangents: list[Node]) -> list[Node]:
-    """Sum the cotangents of a scalar over units: one reduction per rate and coefficient.
+    """Sum the cotangents of a scalar over units: one reduction per rate and coefficient, and one
+    per matrix, which is summed in the pass that computes it.
 
     before: sum(-a) + sum(-b)  ->  after: -sum(a, b)
     """
-    groups: dict[tuple[float, Rate], list[Node]] = {}
+    groups: dict[tuple[float, Rate, Node | None], list[Node]] = {}
     rest: list[Node] = []
     for cotangent in cotangents:
         if len(cotangent.shape) == 1:
             coef, value = _split_coefficient(build, cotangent)
-            groups.setdefault((coef, value.rate), []).append(value)
+            key = coef, value.rate, value if is_matrix(value) else None
+            groups.setdefault(key, []).append(value)
         else:
             rest.append(_fitted(build, cotangent, ()))
     sums = [
-        build.scale(coef, build.make("sum", value, (), ())) for (coef, _), value in groups.items()
+        build.scale(coef, build.make("sum", value, (), ())) for (coef, *_), value in groups.items()
     ]
     return rest + sums
 

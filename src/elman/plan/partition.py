@@ -183,11 +183,13 @@ class _Cutter:
         """Primal values the backward reads; derivative factors may be taped like any other."""
         if not self.spec.training:
             return ()
-        everything = below([*self.pair.d_states, *self.late])
+        roots = [*self.pair.d_states, *self.late]
+        if self.spec.options.tape == "recompute":
+            kept = self.related.comparisons
+            return tuple(v for v in below(roots, kept) if v in kept and v.rate <= Rate.STATE)
+        everything = below(roots)
         primal = [v for v in everything if v.rate <= Rate.STATE]
         read = _boundary(everything, self.late, Rate.STATE)
-        if self.spec.options.tape == "recompute":
-            return tuple(value for value in primal if value in self.related.comparisons)
         forward = self.pair.primal
         factor = 0.0 if self.spec.options.tape == "save" else 1.0
 

@@ -27,8 +27,9 @@ class Life:
     summed: bool = False
 
     def before(self, later: Life) -> bool:
-        """Whether ``later`` may overwrite this value in place."""
-        same_code = not (self.last_full or later.summed)
+        """Whether ``later`` may overwrite this value in place: not where one segment stores both,
+        since the order of its stores says nothing of lifetimes."""
+        same_code = self.start < later.start and not (self.last_full or later.summed)
         return self.last < later.start or (self.last == later.start and same_code)
 
 
