@@ -12,9 +12,9 @@ from elman import compiler, passes
 from elman.engines.base import Job
 from elman.errors import VerifyError
 from elman.ir.graph import Graph, Node, Rate, node, walk
-from elman.ir.ops import OPS
+from elman.ir.ops import OF_PARTS, OPS
 from elman.ir.pair import Pair
-from elman.ir.types import is_matrix, matrix_axes
+from elman.ir.types import Axis, Dim, is_matrix, matrix_axes, parts_of
 from elman.nn.autograd.derived import PerSampleKernel
 
 
@@ -28,6 +28,16 @@ def _grouped(groups: Node, vectors: tuple[Node, ...]) -> bool:
     if len(vectors) != 1 or len(vectors[0].shape) != 1 or len(groups.shape) != 1:
         return False
     return len(groups.shape[0]) == len(vectors[0].shape[0])
+
+
+def _units(dim: Dim) -> list[tuple[Axis, Axis]]:
+    """Names of rows with their columns, in order; a number is as many rows of one unit."""
+    units: list[tuple[Axis, Axis]] = []
+    for block in dim:
+        rows, columns = block if isinstance(block, tuple) else (block, "")
+        for part in parts_of(rows):
+            units += [(1, columns)] * part if isinstance(part, int) else [(str(part), columns)]
+    return units
 
 
 def verify_node(value: Node) -> None:
@@ -56,8 +66,16 @@ def verify_node(value: Node) -> None:
     if value.op == "swapaxes":
         axes = matrix_axes(value.args[0])[::-1]
         _check(is_matrix(value) and matrix_axes(value) == axes, value, "a transpose")
+    elif value.op in OF_PARTS:
+        part, wide = value.args[0], value
+        if value.op == "cut":
+            part, wide = wide, part
+        units = _units((*value.data, *part.shape[0]))
+        _check(units == _units(wide.shape[0])[: len(units)], value, "no part of a gate block")
     elif op.kind == "scan":
         _check(value.shape == value.args[0].shape != (), value, "a scan of unlike shape")
+    if value.op == "reblock":
+        _check(_units(value.shape[0]) == _units(value.args[0].shape[0]), value, "other units")
     if value.op == "lin":
         _check(len(value.coefs) == len(value.args), value, "coefficients")
     if value.op == "bmm":

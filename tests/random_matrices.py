@@ -33,10 +33,14 @@ MADE = {  # dims of a value -> formulas of others: {a}, {b}: its rows and column
 {ac} @ {w:b, c}.T | outer({a}, {b}) | {ab} + {ab} | {ab} * {ab} | rows({a}) * {ab} | {s} * {ab}
 columns({b}) - {ab} | {w:a, b} * {ab} | {ab} + columns({w:b}) | rows({w:a}) * {ab} | sigmoid({ab})
 softmax({ab}, axis=0) | softmax({ab}, axis=1) | where({ab} > 0.1234, {ab}, {ab}) | {ab} / (2 + {s})
+split(concat({ab}, {ab}), 2)[1] | split(outer(concat({a}, {a}), {b}), 2)[0]
+concat({ca}, {ba}).T @ concat({cb}, {bb})
 shift({ab}, {b}) | shift({ab}.T, {a}).T | {ab} - columns(amax({ab}, axis=0)) | exp(-abs({ab}))
 dropout({ab}, 0.3) | zoneout({ab}, {ab}, 0.4) | {ab} * noise({ab}) | uniform({ab}) * {ab}""",
     1: """{ab} @ {b} | {ba}.T @ {b} | sum({ab}, axis=1) | mean({ba}, axis=0) | amax({ab}, axis=1)
 amax({ba}, axis=0) | var({ba}, axis=0) | {w:a, b} @ {b} | {a} * {a} | softmax({a}) | sigmoid({a})
+outer({a}, concat({b}, {c})) @ concat({b}, {c}) | split(outer({c}, concat({a}, {a})).T @ {c}, 2)[1]
+split(amax(columns(concat({a}, {a})) * outer({c}, concat({a}, {a})), axis=0), 2)[0]
 {a} + {w:a} | {s} * {a} | {ab} @ {w:b} | zoneout({a}, {a}, 0.4) | {a} + noise({a})""",
     0: """mean({ab}) | amax({ab}) | mean({a}) | {s} - {w} | sigmoid({s}) | sum({a} * {a})
 {s} * noise({s})""",
@@ -116,15 +120,19 @@ where({s} > 0.1234, {s}, {s}) | exp(-abs({s})) | amax({K}) | sum({K}) / (2 + {s}
 def linear_matrix_cell(choose: Choose) -> Drawn:
     """A cell whose matrix [K, V] is linear in itself, decayed by states that are vectors and
     numbers; ``I`` is K, ``H`` V."""
-    names = {"q": "K", "k": "K", "x": "V", "m": "", "S": "K, V", "n": "K", "e": ""}
+    rows = choose(["K", "K", "2K"])  # of the matrix: a vector, or two
+    names = {"q": "K", "k": "K", "x": "V", "m": "", "S": f"{rows}, V", "n": "K", "e": ""}
     values, lines, weights = dict(names), list[str](), dict[str, str]()
 
     def filled(text: str) -> str:
         def pick(hole: re.Match[str]) -> str:
-            dims = hole[1].replace("s", "")
-            return choose([name for name, own in values.items() if own == dims])
+            dims = hole[1].replace("s", "").replace("R", "K")
+            fits = [name for name, own in values.items() if own == dims]
+            if hole[1] == "R" and rows == "2K":
+                return f"concat({choose(fits)}, {choose(fits)})"
+            return choose(fits)
 
-        return re.sub(r"\{(K|s)\}", pick, text)
+        return re.sub(r"\{(K|s|R)\}", pick, text)
 
     def one_of(table: str) -> str:
         return filled(_one_of(choose, table))
@@ -134,16 +142,16 @@ def linear_matrix_cell(choose: Choose) -> Drawn:
         lines.append(f"v{number} = tanh({one_of(OF_VECTORS[dims])})")
         values[f"v{number}"] = dims
     decay = one_of(
-        """rows(sigmoid({K})) * S | sigmoid({s}) * S | 0.5 * S | rows({K}) * S * {s}
-rows(sigmoid({K})) * S | sigmoid({s}) * S | dropout(S, 0.2)"""
+        """rows(sigmoid({R})) * S | sigmoid({s}) * S | 0.5 * S | rows({R}) * S * {s}
+rows(sigmoid({R})) * S | sigmoid({s}) * S | dropout(S, 0.2)"""
     )
-    delta = one_of("x | x - S.T @ {K} | {s} * x | x - 0.1 * sum(S, axis=0) | 0.1 * sum(S, axis=0)")
-    lines.append(f"S = {decay} + outer(0.1 * {filled('{K}')}, {delta})")
+    delta = one_of("x | x - S.T @ {R} | {s} * x | x - 0.1 * sum(S, axis=0) | 0.1 * sum(S, axis=0)")
+    lines.append(f"S = {decay} + outer(0.1 * {filled('{R}')}, {delta})")
     scale = one_of("1.0 | {s} | 1 / (2 + {s}) | 1 / maximum(abs(sum({K} * {K})), 0.5)")
-    output, read = "V", f"S.T @ {filled('{K}')}"
+    output, read = "V", f"S.T @ {filled('{R}')}"
     if choose([False, False, True]):  # a product that no state depends on
-        output, weights["w0"] = choose([("V", "K, K"), ("K", "V, K")])
-        read = f"{'S' if output == 'K' else 'S.T'} @ tanh(w0 @ q)"
+        output, weights["w0"] = choose([("V", f"{rows}, K"), (rows, "V, K")])
+        read = f"{'S' if output == rows else 'S.T'} @ tanh(w0 @ q)"
     results = [f"({scale}) * ({read})", "S"]
     results += [filled("0.5 * n + 0.5 * {K}"), filled("0.5 * e + 0.5 * {s}")]
     inputs, states = ({name: names[name] for name in group} for group in ("qkxm", "Sne"))

@@ -107,11 +107,6 @@ BAD = {  # name -> (strings, what the message says, the hint)
         "state S[C, Y, X] has 3 dims, at most 2 here",
         "a cell knows neither batch nor time: one sample, one step; heads are an option",
     ),
-    "an axis of several parts": (
-        {"state": "S[2H, H]"},
-        "state S[2H, H]: an axis of a matrix per sample is one name or one number, not 2H",
-        'a matrix for each part, "S0[K, V], S1[K, V]", or a name of its own',
-    ),
     "matrix output": (
         {"output": "y[B, H]"},
         "output y[B, H] has a dim B",
@@ -221,6 +216,11 @@ def test_dims_are_bound():
     assert pairs.bind(3, 64) == {"I": 3, "K": 32}
     wide = declare(input="x[I+4]")
     assert wide.bind(7, 5) == {"I": 3, "H": 5}
+    matrix = declare(state="h[2K, V]", weights="W[V, I]")
+    assert matrix.bind(3, 5, K=2) == {"I": 3, "V": 5, "K": 2}
+    matrix = declare(input="x[3K, 2I]", state="h[K+P+4+4, 2V]", weights="W[V, I]")
+    assert matrix.bind(6, 8, K=2, P=1) == {"I": 3, "V": 4, "K": 2, "P": 1}
+    assert str(matrix.states[0]) == "h[K+P+8, 2V]"
     projected = declare(weights="W[P, I]")
     assert projected.bind(3, 5, P=2) == {"I": 3, "H": 5, "P": 2}
 
@@ -240,6 +240,18 @@ UNBOUND = {  # name -> (strings, call, what)
         {"state": "h[2H]"},
         {"H": 4},
         "hidden_size is 7, but the first state h[2H] has 8 units",
+    ),
+    "a matrix": (
+        {"state": "h[K, V]", "weights": "W[V, I]"},
+        {"K": 2, "V": 5},
+        "hidden_size is 7, but the first state h[K, V] has 5 columns\n"
+        "  hint  input_size is that of the first input, hidden_size that of the first state; of a"
+        " matrix the last axis, here V",
+    ),
+    "columns of two parts": (
+        {"state": "h[K, 2V]", "weights": "W[V, I]"},
+        {"K": 2},
+        "hidden_size is 7, which no V makes equal to 2V",
     ),
     "two unknowns": ({"state": "h[J+K]"}, {"H": 4}, "J+K has several unknown dims, give K by key"),
 }

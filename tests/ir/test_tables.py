@@ -24,7 +24,7 @@ from functions_of_one import FUNCTIONS
 
 LEAVES = {op.name for op in OPS.values() if op.kind == "leaf"}
 WRITTEN = {"add", "sub", "neg"}  # only before the canonical form: a sum with coefficients after it
-_MOVED = {"split", "concat", "training", "per_sample"}  # gone after the canonical form
+_MOVED = {"split", "concat", "training", "per_sample", "reblock"}  # gone after the canonical form
 STRUCTURAL = {"lin", "matmul", "bmm", "outer", "transpose"} | {  # own C code
     op.name for op in OPS.values() if op.kind in ("reduce", "spread", "scan")
 }

@@ -224,6 +224,8 @@ VJP: dict[str, Row] = {
     "tile": lambda b, n, d: (b.make("fold", (d,), (), n.args[0].shape),),
     "fold": lambda b, n, d: (b.make("tile", (d,), (), n.args[0].shape),),
     "cumsum": _cumsum,
+    "place": lambda b, n, d: (b.make("cut", (d,), n.data, n.args[0].shape),),
+    "cut": lambda b, n, d: (b.make("place", (d,), n.data, n.args[0].shape),),
     "swapaxes": lambda b, n, d: (b.make("swapaxes", (d,), (), n.args[0].shape),),
     "roll": lambda b, n, d: (b.make("roll", (d,), (-n.data[0],)),),
     "matmul": _matmul,

@@ -11,9 +11,29 @@ from elman.frontend.dims import check_cut
 from elman.frontend.draws import dropout, noise, uniform, zoneout
 from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import describe, mismatch, refuse, where_called
-from elman.frontend.trace import Tracer, is_number, lift, pointwise, power_of, vector_dim
+from elman.frontend.trace import (
+    Tracer,
+    is_number,
+    lift,
+    matrix_shape,
+    per_sample,
+    pointwise,
+    power_of,
+    reblocked,
+    vector_dim,
+)
 from elman.ir.graph import Node, node
-from elman.ir.types import Dim, Shape, is_matrix, parse_dim, show_dim
+from elman.ir.types import (
+    Axis,
+    Dim,
+    Shape,
+    axis_of,
+    is_matrix,
+    matrix_axes,
+    parse_dim,
+    parts_of,
+    show_dim,
+)
 
 __all__ = [
     "abs",
@@ -235,7 +255,7 @@ def _cut(value: Node, dims: list[Dim]) -> list[Tracer]:
 
 
 def split(v: Any, parts: Any) -> list[Tracer]:
-    """Split a vector (or the rows of a weight) into equal parts, or into parts of named dims.
+    """Split a vector (or the rows of a matrix) into equal parts, or into parts of named dims.
 
     ``split(v, 3)`` of [3H] returns three of [H]; ``split(v, "H, H, P")`` returns unequal parts.
     ``split(v, 2)`` of [8] returns two of [4].
@@ -247,9 +267,31 @@ def split(v: Any, parts: Any) -> list[Tracer]:
         >>> r, z, n = split(V @ x, 3)
     """
     value = lift(v)
-    if not value.shape or is_matrix(value):
+    if is_matrix(value):
+        return _split_rows(value, parts)
+    if not value.shape:
         vector_dim(value, "split")
-    dim = value.shape[0]
+    return _cut(value, _parts(value.shape[0], parts))
+
+
+def _split_rows(matrix: Node, parts: Any) -> list[Tracer]:
+    """The rows of a matrix per sample [2K, V] in parts, each a matrix."""
+    rows, columns = matrix_axes(matrix)
+    dim = cut_dim(parts_of(rows))
+    dims = _parts(dim, parts)
+    cut = _cut(reblocked(matrix, _of_rows(dim, columns)), [_of_rows(d, columns) for d in dims])
+    pairs = zip(cut, dims, strict=True)
+    return [Tracer(reblocked(part.node, matrix_shape(d, (columns,))[0])) for part, d in pairs]
+
+
+def _of_rows(dim: Dim, columns: Axis) -> Dim:
+    """A matrix for each part of its rows."""
+    return tuple((axis_of((part,)), columns) for part in dim)
+
+
+def _parts(dim: Dim, parts: Any) -> list[Dim]:
+    """The dims of equal parts, or of those that a text names. Raises TraceError: they do not make
+    up the dim."""
     if isinstance(parts, str):
         try:
             dims = [traced_dim(parse_dim(part)) for part in parts.split(",")]
@@ -262,7 +304,7 @@ def split(v: Any, parts: Any) -> list[Tracer]:
                 f" which is [{show_dim(sum_of(dims))}]",
                 "the parts, in order, are the whole vector",
             )
-        return _cut(value, dims)
+        return dims
     if type(parts) is not int or parts < 1:
         refuse(f"split takes a number of parts or their dims, not {parts!r}", "split(v, 3)")
     width, rest = divmod(len(dim), parts)
@@ -270,7 +312,7 @@ def split(v: Any, parts: Any) -> list[Tracer]:
     if rest or any(run != runs[0] for run in runs):
         check_cut(_equal_parts(dim, parts), (dim,))
         refuse(f"cannot split [{show_dim(dim)}] into {parts} equal parts", _parts_hint(dim, parts))
-    return _cut(value, runs)
+    return runs
 
 
 def _parts_hint(dim: Dim, count: int) -> str:
@@ -295,12 +337,19 @@ def sum_of(dims: list[Dim]) -> Dim:
 
 
 def concat(*vectors: Any) -> Tracer:
-    """Join vectors (or weights along their rows): [I] and [H] give [I+H].
+    """Join vectors, or matrices along their rows: [I] and [H] give [I+H], matrices per sample
+    [K, V] and [P, V] give [K+P, V].
+
+    Raises:
+        TraceError: one is a scalar.
+        ShapeError: matrices have unlike columns.
 
     Example:
         >>> h = tanh(M @ concat(x, h))
     """
     values = [lift(vector) for vector in vectors]
+    if any(map(is_matrix, values)):
+        return _concat_rows([per_sample(value) for value in values])
     if not values:
         refuse("concat of nothing", "concat(x, h)")
     for value in values:
@@ -309,8 +358,6 @@ def concat(*vectors: Any) -> Tracer:
                 f"cannot concat {describe(value)}: it is not a vector",
                 "spread(s, v) is a scalar s as a vector, at each unit of v; W @ x is a vector",
             )
-        if is_matrix(value):
-            vector_dim(value, "concat")
         check_cut(value.shape[1:], values[0].shape[1:])
         if value.shape[1:] != values[0].shape[1:]:
             raise mismatch(
@@ -318,3 +365,16 @@ def concat(*vectors: Any) -> Tracer:
             )
     dim = sum_of([value.shape[0] for value in values])
     return Tracer(node("concat", values, (), (dim, *values[0].shape[1:]), where_called()))
+
+
+def _concat_rows(values: list[Node]) -> Tracer:
+    """Matrices per sample [K, V] and [P, V] one below the other: [K+P, V]."""
+    for value in values:
+        if not is_matrix(value) or matrix_axes(value)[1] != matrix_axes(values[0])[1]:
+            hint = "matrices that are joined have equal columns; concat(S.T, A.T).T joins columns"
+            raise mismatch("concat", values[0], value, hint)
+    columns = matrix_axes(values[0])[1]
+    dim = sum_of([value.shape[0] for value in values])
+    rows = sum_of([parts_of(matrix_axes(value)[0]) for value in values])
+    below = node("concat", values, (), (dim,), where_called())
+    return Tracer(reblocked(below, matrix_shape(rows, (columns,))[0]))

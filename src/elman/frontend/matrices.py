@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from elman.frontend.lines import describe, mismatch, refuse, where_called
-from elman.frontend.trace import AlongAxis, Tracer, lift, pointwise, vector_dim
+from elman.frontend.trace import AlongAxis, Tracer, joined, lift, pointwise, vector_dim
 from elman.ir.graph import node
 from elman.ir.types import is_matrix, matrix_axes
 
@@ -14,20 +14,16 @@ __all__ = ["columns", "outer", "rows", "shift"]
 
 def _along(name: str, v: Any, axis: int) -> Tracer:
     value = lift(v)
-    if len(vector_dim(value, name)) > 1:
-        refuse(
-            f"{name} takes a vector of one part, not {describe(value)}",
-            "cut it first: k, q = split(W @ x, 2)",
-        )
+    vector_dim(value, name)
     return AlongAxis(value, axis)
 
 
 def rows(v: Any) -> Tracer:
     """A value for each row of a matrix per sample: [K], repeated over the columns of the matrix
-    [K, V] that it meets.
+    [K, V] that it meets; of a vector of parts, [2K] of [2K, V].
 
     Raises:
-        TraceError: v is not a vector, or has several parts.
+        TraceError: v is not a vector.
 
     Example:
         >>> S = rows(sigmoid(h)) * outer(h, c)
@@ -37,10 +33,10 @@ def rows(v: Any) -> Tracer:
 
 def columns(v: Any) -> Tracer:
     """A value for each column of a matrix per sample: [V], repeated over the rows of the matrix
-    [K, V] that it meets.
+    [K, V] that it meets; of a vector of parts, [2V] of [K, 2V].
 
     Raises:
-        TraceError: v is not a vector, or has several parts.
+        TraceError: v is not a vector.
 
     Example:
         >>> S = columns(sigmoid(c)) * outer(h, c)
@@ -50,7 +46,10 @@ def columns(v: Any) -> Tracer:
 
 def outer(k: Any, v: Any) -> Tracer:
     """All products of a unit of k [K] with a unit of v [V], a matrix per sample [K, V]:
-    ``rows(k) * columns(v)``.
+    ``rows(k) * columns(v)``. A vector of parts is one axis: ``outer(concat(k, q), v)`` is [2K, V].
+
+    Raises:
+        TraceError: k or v is not a vector.
 
     Example:
         >>> y = outer(h, c) @ c
@@ -63,13 +62,13 @@ def shift(S: Any, v: Any) -> Tracer:
     over the last n values of v.
 
     Raises:
-        TraceError: S is no matrix per sample, or has several parts.
+        TraceError: S is no matrix per sample.
         ShapeError: v has another number of units than a row of S.
 
     Example:
         >>> y = shift(outer(h, c), c) @ c
     """
-    matrix, row, where = lift(S), lift(v), where_called()
+    matrix, row, where = lift(S), joined(lift(v)), where_called()
     if not is_matrix(matrix):
         refuse(f"shift moves the rows of a matrix, not of {describe(matrix)}", 'state="S[n, H]"')
     n, columns_dim = matrix_axes(matrix)

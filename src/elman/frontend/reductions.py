@@ -20,6 +20,7 @@ from elman.frontend.trace import (
     AlongAxis,
     Tracer,
     lift,
+    parted,
     per_sample,
     sum_of_axis,
     transpose,
@@ -339,7 +340,7 @@ def _over_axis(op: str, v: Any, groups: Groups, axis: int) -> Tracer:
     _groups_of_axis(op, Tracer(value), groups, axis)
     if axis in (0, -2):
         value = lift(transpose(Tracer(value)))
-    return _over(op, value, ((matrix_axes(value)[0],),))
+    return Tracer(parted(_over(op, value, ((matrix_axes(value)[0],),)).node))
 
 
 def _over_weights(op: str, matrix: Node, axis: int | None) -> Tracer:

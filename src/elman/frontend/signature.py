@@ -10,7 +10,19 @@ from typing import Any
 
 from elman.errors import ShapeError, TraceError, sized_by, spelled
 from elman.frontend.reserved import check_names
-from elman.ir.types import Dim, Shape, dim_size, names_in, parse_dim, show_dim, show_shape
+from elman.ir.types import (
+    Dim,
+    Shape,
+    axis_of,
+    dim_size,
+    is_matrix,
+    matrix_axes,
+    names_in,
+    parse_dim,
+    parts_of,
+    show_dim,
+    show_shape,
+)
 
 _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
 
@@ -107,8 +119,8 @@ def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declar
 
 
 def _matrix_dim(kind: str, name: str, shape: Shape, where: str) -> Dim:
-    """The dim of a matrix per sample. Raises TraceError: an axis is several gate blocks, or names
-    the batch."""
+    """The dim of a matrix per sample. Raises TraceError: an axis names the batch."""
+    rows, columns = shape
     for dim in shape:
         if dim in (("B",), ("T",)):
             raise TraceError(
@@ -116,17 +128,7 @@ def _matrix_dim(kind: str, name: str, shape: Shape, where: str) -> Dim:
                 f'{_SAMPLE}; a matrix of each sample is "S[K, V]", with other names of dims',
                 at=where,
             )
-        if len(dim) > 1:
-            raise TraceError(
-                f"{kind} {name}{show_shape(shape)}: an axis of a matrix per sample is one name or"
-                f" one number, not {show_dim(dim)}",
-                f'a matrix for each part, "{name}0[K, V], {name}1[K, V]", or a name of its own',
-                at=where,
-            )
-    (rows,), (columns,) = shape
-    assert not isinstance(rows, tuple)
-    assert not isinstance(columns, tuple)
-    return ((rows, columns),)
+    return ((axis_of(rows), axis_of(columns)),)
 
 
 def solve_dim(
@@ -135,20 +137,26 @@ def solve_dim(
     """Find the one unknown name of a declared vector from its size and record it in ``bound``.
 
     ``h[2K]`` with size 64 gives K = 32. The size of a matrix is that of its rows, its last axis:
-    ``S[K, V]`` with size 64 gives V = 64.
+    ``S[K, V]`` with size 64 gives V = 64, ``S[K, 2V]`` gives V = 32.
 
     Raises:
         ShapeError: the size does not fit, or more than one name is unknown.
     """
-    dim = entry.shape[0]
-    if isinstance(dim[0], tuple):
-        dim = (dim[0][1],)
+    dim, of_matrix = entry.shape[0], is_matrix(entry)
+    if of_matrix:
+        dim = parts_of(matrix_axes(entry)[1])
     unknown = sorted({a for a in dim if isinstance(a, str) and a not in bound})
     text = show_dim(dim)
     if not unknown:
         units = dim_size(dim, bound)
         if units != size:
-            raise ShapeError(f"{size_name} is {size}, but {origin} {entry} has {units} units")
+            has = f"{units} columns" if of_matrix else f"{units} units"
+            hint = (
+                "input_size is that of the first input, hidden_size that of the first state; of a"
+                f" matrix the last axis, here {text}"
+            )
+            message = f"{size_name} is {size}, but {origin} {entry} has {has}"
+            raise ShapeError(message, hint if of_matrix else "")
         return
     if len(unknown) > 1:
         hint = f"give {' and '.join(unknown[1:])} {sized_by(unknown[1:])}"

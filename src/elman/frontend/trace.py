@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from elman.frontend.dims import check_cut
 from elman.frontend.foreign_names import BUILTINS_OF_TWO, BUILTINS_OVER_UNITS, hint_for
+from elman.frontend.heads import cut_dim
 from elman.frontend.lines import (
     called,
     describe,
@@ -20,7 +21,7 @@ from elman.frontend.lines import (
     where_called,
 )
 from elman.ir.graph import Node, Rate, node
-from elman.ir.types import Dim, Shape, is_matrix, matrix_axes, show_shape
+from elman.ir.types import Dim, Shape, axis_of, is_matrix, matrix_axes, parts_of, show_shape
 
 
 def _operator(op: str) -> Callable[[Tracer, Any], Tracer]:
@@ -195,7 +196,7 @@ class Tracer:
 
 class AlongAxis(Tracer):
     """A vector along the rows [K] or the columns [V] of a matrix per sample, until an elementwise
-    op with one tells the other axis.
+    op with one tells the other axis; its parts joined.
 
     Attributes:
         axis: 0 for a value per row, 1 for a value per column.
@@ -204,7 +205,7 @@ class AlongAxis(Tracer):
     __slots__ = ("axis",)
 
     def __init__(self, value: Node, axis: int) -> None:
-        super().__init__(value)
+        super().__init__(joined(value))
         self.axis = axis
 
     @property
@@ -226,6 +227,29 @@ class AlongAxis(Tracer):
             )
         op = ("spread", "tile")[self.axis]
         return Tracer(node(op, (self.node,), (), shape, where_called()))
+
+
+def reblocked(value: Node, dim: Dim) -> Node:
+    """The same units in other gate blocks."""
+    if value.shape == (dim,):
+        return value
+    if value.op == "reblock" and value.args[0].shape == (dim,):
+        return value.args[0]
+    return node("reblock", (value,), (), (dim,), where_called())
+
+
+def joined(vector: Node) -> Node:
+    """A vector of several parts [2K] as one gate block, as an axis of a matrix per sample is."""
+    if len(vector.shape) != 1 or is_matrix(vector):
+        return vector
+    return reblocked(vector, (axis_of(vector.shape[0]),))
+
+
+def parted(vector: Node) -> Node:
+    """A vector along an axis of a matrix per sample, in the parts that other vectors [2K] have."""
+    (axis,) = vector.shape[0]
+    assert not isinstance(axis, tuple), "a vector"
+    return reblocked(vector, cut_dim(parts_of(axis)))
 
 
 class Transposed(Tracer):
@@ -354,24 +378,15 @@ def _pointwise_along(op: str, operands: tuple[Any, ...]) -> Tracer:
 
 def per_sample(value: Node) -> Node:
     """A matrix of weights [K, V] as a matrix per sample, the same for all; other values as they
-    are. Raises TraceError: its rows or columns have several parts."""
+    are."""
     if len(value.shape) < 2:
         return value
-    rows, columns = value.shape
-    if len(rows) > 1 or len(columns) > 1:
-        refuse(
-            f"{describe(value)} meets a matrix of each sample, whose axes have one part each",
-            "cut it into its parts first: A, B = split(W, 2)",
-        )
-    return node("per_sample", (value,), (), matrix_shape(rows, columns), where_called())
+    return node("per_sample", (value,), (), matrix_shape(*value.shape), where_called())
 
 
 def matrix_shape(rows: Dim, columns: Dim) -> Shape:
     """The shape of a matrix per sample, of the dims of two vectors."""
-    (k,), (v,) = rows, columns
-    assert not isinstance(k, tuple), "a vector"
-    assert not isinstance(v, tuple), "a vector"
-    return (((k, v),),)
+    return (((axis_of(rows), axis_of(columns)),),)
 
 
 _PRODUCTS = 8  # powers that are products
@@ -435,7 +450,6 @@ def _of_two(left: Any, right: Any) -> Tracer:
         matrix_axes(value)[:: -1 if side in data else 1]
         for side, value in zip("LR", sides, strict=True)
     )
-    check_cut(((inner,),), ((like,),))
     if inner != like:
         hint = "S @ W of S[K, N] takes W[N, V], W @ S takes W[V, K]; S.T is the transpose"
         raise mismatch("multiply", sides[0], sides[1], hint)
@@ -447,10 +461,8 @@ def _of_samples(matrix: Node, vector: Node, axis: int) -> Tracer:
     (axis 0): the sum over that axis of elementwise products."""
     if len(vector.shape) != 1 or is_matrix(vector):
         _refuse_product(matrix, vector)
-    block = matrix.shape[0][0]
-    assert isinstance(block, tuple), "a matrix per sample"
-    check_cut(vector.shape, ((block[axis],),))
-    if vector.shape != ((block[axis],),):
+    block = matrix_axes(matrix)
+    if joined(vector).shape != ((block[axis],),):
         right = f"S @ v needs v of shape [{block[1]}], S.T @ k needs k of shape [{block[0]}]"
         raise mismatch("multiply", matrix, vector, right)
     scaled = pointwise("mul", Tracer(matrix), AlongAxis(vector, axis))
@@ -460,10 +472,8 @@ def _of_samples(matrix: Node, vector: Node, axis: int) -> Tracer:
 def sum_of_axis(matrix: Node, axis: int) -> Tracer:
     """The sum of a matrix per sample [K, V] over its rows (axis 0): [V], or over its columns
     (axis 1): [K]."""
-    block = matrix.shape[0][0]
-    assert isinstance(block, tuple), "a matrix per sample"
-    op, rest = ("fold", block[1]) if axis == 0 else ("sum", block[0])
-    return Tracer(node(op, (matrix,), (), ((rest,),), where_called()))
+    op, rest = ("fold", "sum")[axis], matrix_axes(matrix)[1 - axis]
+    return Tracer(parted(node(op, (matrix,), (), ((rest,),), where_called())))
 
 
 def _refuse_product(left: Node, right: Node) -> NoReturn:

@@ -17,7 +17,7 @@ from typing import Any
 
 from elman.ir.draws import SCALE, drawn, stream
 from elman.ir.graph import Node, walk
-from elman.ir.ops import COMPARISONS, OF_MATRICES, OPS
+from elman.ir.ops import COMPARISONS, OF_MATRICES, OF_PARTS, OPS
 from elman.ir.types import axes_of, dim_size, shape_size
 
 Array = Any
@@ -60,6 +60,14 @@ def _cumsum(xp: Any, node: Node, v: Array) -> Array:
     return xp.flip(xp.cumsum(xp.flip(v))) if node.backward_in_units else xp.cumsum(v)
 
 
+def _place(xp: Any, node: Node, v: Array, first: int, size: int) -> Array:
+    """``v`` at the units from ``first`` on of so many, -0 elsewhere."""
+    zero = xp.constant(-0.0)
+    counts = first, size - first - v.shape[-1]
+    before, behind = (xp.broadcast_to(zero, (*v.shape[:-1], count)) for count in counts)
+    return xp.concat((before, v, behind), -1)
+
+
 def units_of(xp: Any, node: Node, values: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
     """Concatenate the units of a reduction's arguments on the last axis [..., n], or split into
     groups [..., groups, n / groups]; matrices of weights are flattened row by row."""
@@ -95,6 +103,8 @@ MEANING: dict[str, Callable[..., Array]] = {
     "spread": lambda xp, node, a, units, width: a,
     "one_hot": _one_hot,
     "cumsum": _cumsum,
+    "place": _place,
+    "cut": lambda xp, node, v, first, size: v[..., first : first + size],
     "matmul": _matmul,
     "bmm": lambda xp, node, a, b: (
         (xp.swapaxes(a, -1, -2) if "L" in node.data else a)
@@ -106,6 +116,7 @@ MEANING: dict[str, Callable[..., Array]] = {
     ),
     "outer": lambda xp, node, a, b: a[..., :, None] * b[..., None, :],
     "transpose": lambda xp, node, a: xp.swapaxes(a, -1, -2),
+    "reblock": lambda xp, node, a: a,
     "per_sample": lambda xp, node, a: a.reshape(*a.shape[:-2], -1),
 }
 
@@ -163,6 +174,9 @@ def node_function(xp: Any, node: Node, dims: Mapping[str, int]) -> Callable[...,
     kind = OPS[node.op].kind
     if node.op in OF_MATRICES:
         return partial(_of_matrices, xp, node, dims)
+    if node.op in OF_PARTS:
+        first, (size,) = dim_size(node.data, dims), shape_size(node.shape, dims)
+        return partial(MEANING[node.op], xp, node, first=first, size=size)
     if kind == "spread":
         return partial(_spread, xp, node, dims=dims)
     meaning = partial(MEANING[node.op], xp, node)

@@ -42,6 +42,9 @@ _TABLE = (
     Op("transpose", "move", 1, 0.0),
     # a weight matrix [K, V] as a matrix per sample: gone after ``passes/static``
     Op("per_sample", "move", 1, 0.0),
+    # the same units in other gate blocks: several as one, which is an axis of a matrix per sample,
+    # or the other way round. The canonical form has a sum of ``place``, and ``cut``
+    Op("reblock", "move", 1, 0.0),
     # the first in training, the second otherwise: gone after ``passes/draws``
     Op("training", "move", 2, 0.0),
     # a sum with coefficients: data = (coefs, bias); gathers add, sub, neg and scaling
@@ -103,6 +106,10 @@ _TABLE = (
     Op("one_hot", "spread", 1),
     # sums of units from the first to each; data = ("R",): from each to the last
     Op("cumsum", "scan", 1),
+    # a gate block within a wider one, -0 elsewhere, which changes no sum; a gate block that is a
+    # part of a wider one. data: the gate blocks before it
+    Op("place", "scan", 1),
+    Op("cut", "scan", 1),
     # of a matrix per sample: its transpose; its rows, each ``data[0]`` further down, round the end
     Op("swapaxes", "scan", 1),
     Op("roll", "scan", 1),
@@ -136,6 +143,8 @@ def spell_calls(call: str) -> dict[str, str]:
 
 # ops of whole matrices per sample: of units by row and column
 OF_MATRICES = ("bmm", "swapaxes", "roll")
+# of a gate block that lies within a wider one, vectors or rows of matrices
+OF_PARTS = ("place", "cut")
 # a vector along one axis of a matrix per sample; sums of one, taken in the pass that computes it
 SPREADS = ("spread", "tile")
 ACCUMULATED = ("sum", "fold")

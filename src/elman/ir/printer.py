@@ -11,7 +11,7 @@ import ast
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from elman.ir.graph import Graph, Node, readers, walk
-from elman.ir.ops import OPS
+from elman.ir.ops import OF_PARTS, OPS
 from elman.ir.pair import Pair, Step, loop_invariant
 from elman.ir.types import is_matrix, show_dim, show_shape
 
@@ -136,6 +136,8 @@ class Names:
                 for arg, side in zip(args, "LR", strict=True)
             )
             return f"{left} @ {right}", _TIMES
+        if value.op == "reblock":  # the same units
+            return self._inner(args[0], _ATOM), _ATOM
         if value.op == "swapaxes":
             return f"{self._inner(args[0], _ATOM)}.T", _ATOM
         if value.op in _INFIX:
@@ -153,6 +155,8 @@ class Names:
             texts.append("reverse=True")
         elif value.op == "roll":
             texts.append(f"{value.data[0]}")
+        elif value.op in OF_PARTS:
+            texts += [f"at={show_dim(value.data) or 0}", show_dim(value.shape[0])]
         elif len(args) == 1 and is_matrix(args[0]) and value.op != "fold" and value.shape:
             texts.append("axis=1")
         elif value.op == "fold":

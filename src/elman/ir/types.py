@@ -1,7 +1,9 @@
 """Dims and shapes of values in a graph, without batch and time.
 
 A dim is an ordered tuple of *gate blocks*: ``3H`` is (H, H, H), ``I+H`` is (I, H), ``4`` is (4,).
-A matrix per sample ``S[K, V]`` is one gate block, the pair (K, V): its units row by row.
+A matrix per sample ``S[K, V]`` is one gate block, the pair (K, V): its units row by row. An axis
+of several parts is a name of its own there, the text of its dim: ``S[2K, V]`` is ("2K", V). Only
+the tracer, which cuts vectors along it into their parts, (K, K), knows more of it than its size.
 Equality, ``split`` and ``concat`` are tuple operations; there is no symbolic algebra.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from itertools import groupby
 from typing import Protocol
 
@@ -48,13 +51,45 @@ def parse_dim(text: str) -> Dim:
     return tuple(gate_blocks)
 
 
+@cache
+def parts_of(axis: Axis) -> Dim:
+    """The gate blocks that a vector along an axis of a matrix per sample has: ``2K`` is (K, K)."""
+    if isinstance(axis, int):
+        return (axis,)
+    gate_blocks: list[GateBlock] = []
+    for term in axis.split("+"):
+        match = _TERM.fullmatch(term)
+        assert match is not None, "an axis is a sum of names and numbers"
+        count, name = int(match["count"] or 1), match["name"]
+        gate_blocks.extend([count] if name is None else [name] * count)
+    return tuple(gate_blocks)
+
+
+def axis_of(dim: Dim) -> Axis:
+    """The axis of a matrix per sample along which a vector of this dim lies, the reverse of
+    :func:`parts_of`: (K, K) is ``2K``. Numbers side by side are one."""
+    gate_blocks: list[GateBlock] = []
+    for gate_block in dim:
+        last = gate_blocks[-1] if gate_blocks else None
+        if isinstance(gate_block, int) and isinstance(last, int):
+            gate_blocks[-1] = last + gate_block
+        else:
+            gate_blocks.append(gate_block)
+    if len(gate_blocks) > 1:
+        return show_dim(tuple(gate_blocks))
+    (axis,) = gate_blocks
+    assert not isinstance(axis, tuple), "the dim of a vector"
+    return axis
+
+
 def show_dim(dim: Dim) -> str:
     """Print a dim as it is written: (H, H, H) -> 3H, (I, H) -> I+H."""
     terms: list[str] = []
     for gate_block, run in groupby(dim):
         count = len(list(run))
         if isinstance(gate_block, tuple):
-            terms.extend([f"{gate_block[0]}·{gate_block[1]}"] * count)
+            axes = [f"({axis})" if "+" in str(axis) else str(axis) for axis in gate_block]
+            terms.extend(["·".join(axes)] * count)
         elif isinstance(gate_block, int):
             terms.extend([str(gate_block)] * count)
         else:
@@ -75,7 +110,10 @@ def gate_block_size(gate_block: GateBlock, dims: Mapping[str, int]) -> int:
     """Size of one gate block under a binding of names to sizes."""
     if isinstance(gate_block, tuple):
         return gate_block_size(gate_block[0], dims) * gate_block_size(gate_block[1], dims)
-    return gate_block if isinstance(gate_block, int) else dims[gate_block]
+    if isinstance(gate_block, int):
+        return gate_block
+    size = dims.get(gate_block)
+    return dim_size(parts_of(gate_block), dims) if size is None else size
 
 
 def dim_size(dim: Dim, dims: Mapping[str, int]) -> int:
@@ -117,4 +155,5 @@ def names_in(shape: Shape) -> set[str]:
     """The named dims that occur in a shape."""
     blocks = [gate_block for dim in shape for gate_block in dim]
     axes = [axis for block in blocks for axis in (block if isinstance(block, tuple) else (block,))]
-    return {axis for axis in axes if isinstance(axis, str)}
+    parts = [part for axis in axes for part in parts_of(axis)]
+    return {part for part in parts if isinstance(part, str)}

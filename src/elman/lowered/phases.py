@@ -8,7 +8,7 @@ segment with  n = tanh(W @ x + b),  written to the tape
 from __future__ import annotations
 
 from elman.ir.graph import Node
-from elman.ir.ops import OPS, SPREADS
+from elman.ir.ops import OF_PARTS, OPS, SPREADS
 from elman.ir.pair import loop_invariant
 from elman.ir.types import axes_of, is_matrix
 from elman.lowered.groups import roll
@@ -262,7 +262,12 @@ class PhaseLowering:
     def _moved(self, value: Node) -> Moved:
         """A matrix made of elements of another one that lie elsewhere in it."""
         (arg,) = value.args
-        return Moved(self.column(arg), *self._axes(arg), *value.data)
+        rows, columns = self._axes(arg)
+        if value.op in OF_PARTS:
+            down = sum(map(self.layout.size, value.data)) // columns
+        else:
+            down = sum(value.data)
+        return Moved(value.op, self.column(arg), rows, columns, down)
 
     def _multiply(self, value: Node, targets: tuple[Access, ...]) -> Multiply:
         """A product of two matrices per sample."""

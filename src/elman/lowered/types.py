@@ -159,13 +159,15 @@ class Reduce:
 @dataclass(frozen=True)
 class Across:
     """A vector whose units read other units of one column: reductions of groups, ``spread``,
-    ``one_hot``, ``cumsum``.
+    ``one_hot``, ``cumsum``, ``place``, ``cut``.
 
     Attributes:
         name: the op.
         column: read from memory.
-        groups, width: how many groups the longer of both vectors has, and units of each.
-        shift: of ``one_hot``: units counted before.
+        groups, width: how many groups the longer of both vectors has, and units of each; of
+            ``place`` and ``cut``: 1, and units of the shorter vector.
+        shift: of ``one_hot``: units counted before; of ``place`` and ``cut``: units of the longer
+            vector before those of the shorter.
         reverse: of ``cumsum``: from the last unit to the first.
     """
 
@@ -195,11 +197,14 @@ class Moved:
     """In a part over a matrix: the transpose of another one, or its rows, moved.
 
     Attributes:
+        name: the op: ``swapaxes``, ``roll``, ``place``, ``cut``.
         access: read from memory.
         rows, columns: of that matrix.
-        down: how many rows they are moved by, round the end; 0: the transpose.
+        down: of ``roll``: how many rows they are moved by, round the end; of ``place`` and ``cut``:
+            rows of the higher matrix above those of the lower one.
     """
 
+    name: str
     access: Access
     rows: int
     columns: int
@@ -214,7 +219,7 @@ def columns_of(value: Value) -> Iterator[tuple[Access, bool]]:
     match value:
         case Load(access):
             yield access, False
-        case Across(_, access) | Along(access) | Moved(access):
+        case Across(_, access) | Along(access) | Moved(_, access):
             yield access, True
         case Reduce(_, columns, mean):
             yield from ((column, True) for column in columns)

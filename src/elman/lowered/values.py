@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from elman.ir.draws import stream
 from elman.ir.graph import Node
-from elman.ir.ops import OPS
+from elman.ir.ops import OF_PARTS, OPS
 from elman.ir.types import dim_size
 from elman.lowered.layout import Layout
 from elman.lowered.types import Access, Across, Affine, Axis, Const, Op, Value
@@ -41,7 +41,9 @@ def across(value: Node, column: Access, layout: Layout) -> Across:
     if value.op == "cumsum":
         units = layout.units(value)
         return Across(value.op, column, 1, units, reverse=value.backward_in_units)
+    shift = sum(map(layout.size, value.data)) if value.op in ("one_hot", *OF_PARTS) else 0
+    if value.op in OF_PARTS:
+        return Across(value.op, column, 1, min(map(layout.units, (value, arg))), shift)
     groups, vector = (value, arg) if OPS[value.op].kind == "reduce" else (arg, value)
     count = layout.units(groups)
-    shift = sum(map(layout.size, value.data)) if value.op == "one_hot" else 0
     return Across(value.op, column, count, layout.units(vector) // count, shift)

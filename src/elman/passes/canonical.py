@@ -95,6 +95,8 @@ class _GateBlocks:
             for index, value in enumerate(units):
                 self._round(value, (old, index))
             return units
+        if old.op == "reblock":
+            return self._reblocked(old, blocks)
         if old.op in OF_MATRICES:
             return [self.build.make(old.op, blocks, old.data, old.shape, old.where)]
         if old.op == "count":
@@ -105,6 +107,23 @@ class _GateBlocks:
             return [self._over_units(old, blocks, row) for row in range(len(old.shape[0]))]
         shapes = [((gate_block,),) for gate_block in old.shape[0]] if old.shape else [()]
         return [self._applied(old, shape, r) for r, shape in enumerate(shapes)]
+
+    def _reblocked(self, old: Node, blocks: list[Node]) -> list[Node]:
+        """Several gate blocks as one, or one as several."""
+        (dim,), (parts,) = old.shape, old.args[0].shape
+        if len(blocks) == 1:
+            return [
+                self.build.make("cut", blocks, dim[:row], ((part,),), old.where)
+                for row, part in enumerate(dim)
+            ]
+        wide = [self.build.broadcast(v, ((part,),)) for v, part in zip(blocks, parts, strict=True)]
+        places = [
+            self.build.make("place", (block,), parts[:row], (dim,), old.where)
+            for row, block in enumerate(wide)
+        ]
+        value = self.build.lin((1.0, place) for place in places)
+        self._round(value, (old, 0))
+        return [value]
 
     def _over_units(self, old: Node, blocks: list[Node], row: int) -> Node:
         """One gate block of a grouped reduction, a spread or a scan."""

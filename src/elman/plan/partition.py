@@ -218,10 +218,11 @@ class _Cutter:
             set()
         )  # products that the loop does not need, and what follows from them
         for value in nodes:
-            # a matrix per sample is of the loop, whatever product it is computed of
+            # a matrix per sample, and what reads one, is of the loop, whatever product it is
+            # computed of: of sum(n * z, S * U) n may be a product that only the epilogue needs
             if (
                 value not in in_loop
-                and not is_matrix(value)
+                and not any(map(is_matrix, (value, *value.args)))
                 and (value.op == "matmul" or any(arg in outside for arg in value.args))
             ):
                 outside.add(value)

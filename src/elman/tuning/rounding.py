@@ -17,7 +17,7 @@ from elman.engines.base import Job, Kernel
 from elman.engines.reference.engine import Change, ReferenceKernel, change_of, steps
 from elman.ir.evaluate import units_of
 from elman.ir.graph import Graph, Node
-from elman.ir.ops import COMPARISONS, FLAT, OPS, STAND_INS
+from elman.ir.ops import COMPARISONS, FLAT, OF_PARTS, OPS, STAND_INS
 from elman.tuning.trial import Trial
 
 _EXACT = (
@@ -30,6 +30,7 @@ _EXACT = (
     "neg",
     "spread",
     "uniform",
+    *OF_PARTS,
 )
 # whose arguments' cotangents are the result's: nothing is multiplied, so nothing is rounded
 _PASSED_BACK = ("add", "sub", "relu", "abs", "minimum", "maximum", "sum", "amax")

@@ -16,6 +16,15 @@ INLINE V one_hot_of(const T *p, long u, long groups, long width, long before) {
     }
     return x;
 }
+/* n units at those from `first` on of a longer vector, -0 elsewhere; and n units of it from there */
+INLINE V place_of(const T *p, long u, long n, long first) {
+    if (u >= first && u + VL <= first + n) return ld(p + (u - first));
+    V x = bc(-(T)0);
+    for (int i = 0; i < VL; i++)
+        if (u + i >= first && u + i < first + n) LANE(x, i) = p[u + i - first];
+    return x;
+}
+INLINE V cut_of(const T *p, long u, long n, long first) { return ldn(p + first, u, n); }
 /* over groups of `width` neighbours: those of the groups from u on, of which there are `groups` */
 #define GROUPED(name, text)                                                                            \
     INLINE V name(const T *p, long u, long groups, long width) {                                       \

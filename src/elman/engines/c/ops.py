@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elman.ir.ops import REDUCTIONS, spell_calls
+from elman.ir.ops import OF_PARTS, REDUCTIONS, spell_calls
 from elman.lowered.types import Across
 
 SPELL: dict[str, str] = {
@@ -86,6 +86,8 @@ def spell_across(value: Across, address: str) -> str:
     """Units u, u + 1 … of a value that reads other units of the column at an address."""
     if value.name == "cumsum":
         return f"sums_{'from' if value.reverse else 'to'}({address}, u, {value.width})"
+    if value.name in OF_PARTS:
+        return f"{value.name}_of({address}, u, {value.width}, {value.shift})"
     arguments = f"{address}, u, {value.groups}, {value.width}"
     if value.name in REDUCE:
         return f"{value.name}_of_groups({arguments})"

@@ -247,9 +247,16 @@ class Spelling:
     def _moved(self, value: Moved) -> str:
         """C text of a vector of a matrix whose elements lie elsewhere in another one."""
         place, rows, columns = self.at(value.access), value.rows, value.columns
-        if not value.down:
+        if value.name == "swapaxes":
             return f"strided({place} + i, {columns}, u, {rows})"
-        return f"ldn({place} + (i + {-value.down % rows}) % {rows} * {columns}, u, {columns})"
+        if value.name == "place":
+            first, end = value.down, value.down + rows
+            row = f"ldn({place} + (i - {first}) * {columns}, u, {columns})"
+            return f"(i < {first} || i >= {end} ? bc(-(T)0) : {row})"
+        row = f"(i + {value.down})"
+        if value.name == "roll":
+            row = f"(i + {-value.down % rows}) % {rows}"
+        return f"ldn({place} + {row} * {columns}, u, {columns})"
 
     def partial(self, access: Access) -> bool:
         """Whether a vector may reach over the end of what belongs to a column."""

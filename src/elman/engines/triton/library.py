@@ -187,6 +187,20 @@ def one_hot(number, WIDTH: tl.constexpr, BEFORE: tl.constexpr):
 
 
 @triton.jit
+def place(v, UNITS: tl.constexpr, COUNT: tl.constexpr, FIRST: tl.constexpr):
+    """The first COUNT units of a block [units, samples] at those from FIRST on of UNITS, -0
+    elsewhere."""
+    k = tl.arange(0, UNITS)[:, None] - FIRST
+    return tl.where((k >= 0) & (k < COUNT), units(v, tl.maximum(k, 0)), -0.0)
+
+
+@triton.jit
+def cut(v, UNITS: tl.constexpr, FIRST: tl.constexpr):
+    """UNITS units of a block [units, samples] from FIRST on."""
+    return units(v, tl.arange(0, UNITS)[:, None] + FIRST)
+
+
+@triton.jit
 def number(v):
     """Zero in the place of NaN."""
     return tl.where(v != v, 0.0, v)

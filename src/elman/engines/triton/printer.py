@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Sequence
 
 from elman.engines.triton.layout import TritonLayout, padded, power_of_2
 from elman.engines.triton.ops import FOLDS, block, number, spell, spell_sum
+from elman.ir.ops import OF_PARTS
 from elman.lowered.types import (
     Acc,
     Access,
@@ -255,6 +256,10 @@ class Printer(ABC):
         if value.name == "cumsum":
             return f"tl.cumsum({only(*self.all_units(column))}, 0, reverse={value.reverse})"
         wide = self.use(column) if column.scalar else self.all_units(column)[0]
+        if value.name in OF_PARTS:
+            count = f", {width}" if value.name == "place" else ""
+            size = padded(self._part_units)
+            return f"lib.{value.name}({wide}, {size}{count}, {value.shift})"
         if value.name not in ("spread", "one_hot"):
             return _grouped(value.name, wide, padded(groups), width)
         wide = f"lib.spread({wide}, {padded(groups * width)}, {width}, N)"
