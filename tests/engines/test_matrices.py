@@ -535,6 +535,25 @@ def test_merged_steps_are_offered_and_refused():
         engine.compile(other, "4-steps/batch")
 
 
+@cell(input="x[V]", state="S[V, V]", output="y[V]", weights="W[V, V]")
+def bypassed(x, S, W):
+    """A product with weights beside what is read of the matrix."""
+    S = 0.5 * S + outer(x, x)
+    return S.T @ x + W @ x, S
+
+
+def test_steps_whose_sums_read_the_cotangent_of_the_output_are_not_merged():
+    """The gradient of W is the sum over all steps of what lies step by step."""
+    case = random_case(bypassed, Sizes(T=9, B=3, I=5, H=5), 0, F64)
+    need("c", job_of(case))
+    for schedule in ENGINE.schedules(job_of(case), 9, 3):
+        check_kernel(kernel_of(job_of(case), "c", schedule), case, oracle(case))
+    with pytest.raises(EngineError, match="steps of bypassed cannot be merged"):
+        ENGINE.compile(job_of(case), "4-steps/batch")
+    evaluated = job_of(case, training=False)
+    assert ENGINE.schedules(evaluated, 9, 3)[0].startswith("4-steps/")
+
+
 def test_merged_steps_of_no_samples():
     case = random_case(delta, Sizes(T=4, B=0, I=5, H=7), 0, F64)
     need("c", job_of(case))

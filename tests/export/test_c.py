@@ -25,6 +25,7 @@ from exported_c import CC, STRICT, by_c, check, drawn, expected, library
 from functions_of_one import FUNCTIONS, torchs
 from kernels import cell_from
 from library_sizes import DIMS
+from matrix_parts import PARTS, PARTS_SIZES
 from products import every, some_of
 from random_matrices import cells_of_weights, matrix_cells
 from unseen import UNSEEN, of_heads
@@ -59,6 +60,15 @@ def test_heads_of_matrices(tmp_path):
     assert "x [15], g [15] -> y [93]: y [5], s [1], Y [25] of each head */" in header
     for name in ("layers", "outputs"):
         subprocess.run(["make", "-C", str(tmp_path / name), "check"], check=True, timeout=100)
+
+
+@needs_compiler
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("cell", every(2, PARTS))
+def test_axes_of_several_parts(cell, lanes, tmp_path):
+    """Parts whose ends lie within a vector."""
+    torch.manual_seed(0)
+    check(elman.Recurrent(cell, **PARTS_SIZES[cell.name]), tmp_path, lanes)
 
 
 @needs_compiler

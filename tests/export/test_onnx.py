@@ -23,6 +23,7 @@ from functions_of_one import AUTHORS, within
 from helpers import assert_same, forced
 from kernels import cell_from
 from library_sizes import DIMS
+from matrix_parts import PARTS, PARTS_SIZES
 from products import every
 from random_cells import drawn_cells
 from unseen import UNSEEN, of_heads
@@ -111,6 +112,13 @@ def test_heads_of_matrices(options, runtime, tmp_path):
     assert made.inputs["x"] == (*lead, 3, 2)
     assert made.inputs["A"] == ("B", 3)
     assert made.outputs["S_n"] == (len(net.runners), "B", 3, 2, 3)
+
+
+@pytest.mark.parametrize("one", every(2, PARTS))
+def test_axes_of_several_parts(one, runtime, tmp_path):
+    """Of matrices, joined and cut."""
+    net = elman.Recurrent(one, **PARTS_SIZES[one.name])
+    check(runtime, net, tmp_path, T=2, states=True)
 
 
 @pytest.mark.parametrize("one", every(12, [*UNSEEN]))

@@ -24,6 +24,7 @@ from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, assert_all_same, job_of, need, oracle, random_case
 from kernels import case_of, ill_conditioned
 from library_sizes import matrix_sizes
+from matrix_parts import hedgehog, random_features, stacked
 from packed_rows import alone, together
 from random_cells import Drawn
 from random_matrices import linear_matrix_cells, matrix_cells
@@ -33,6 +34,7 @@ MULTIPLIED = {cells.plastic_rnn, cells.lstmn, cells.mc_lstm}  # weights times ve
 CUT_IN_ROWS = [cells.mamba, cells.mamba2, cells.longhorn]
 PACKED = [cells.gated_delta_net, cells.mlstm, cells.retention]
 OFFERED = [cell for cell in cells.MATRIX if cell not in MULTIPLIED]
+OFFERED += [hedgehog, random_features]  # vectors of parts along their rows
 CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]  # fixtures are settings
 pytestmark = [
     pytest.mark.usefixtures("device"),
@@ -147,6 +149,7 @@ def test_packed_rows(cell: Cell) -> None:
     "cell, sizes, reason",
     [
         (cells.plastic_rnn, None, "its steps multiply a matrix of weights with a vector"),
+        (stacked, None, "it has no kernel for place of matrices per sample"),
         (cells.m2rnn, Sizes(T=2, B=1, I=512, H=512), "do not fit into the registers of a program"),
     ],
 )

@@ -84,8 +84,11 @@ class CEngine(Engine):
         """Schedules that the forecast does not rule out on an idle machine, since a choice is
         kept."""
         plain = ranked(self._program(job), batch, _threads(job))
-        group = job.several.spec.steps if job.several is not None else steps + 1
-        best = [Schedule(plain[0], steps=group)] if group <= steps else []
+        several = job.several
+        is_long = several is not None and several.spec.steps <= steps
+        best: list[Schedule] = []
+        if several is not None and is_long and self._merges(several):
+            best = [Schedule(plain[0], steps=several.spec.steps)]
         return tuple(schedule.name for schedule in (*best, *plain))
 
     def together(
@@ -119,7 +122,7 @@ class CEngine(Engine):
         if chosen.steps == 1:
             return kernel
         several = job.several
-        if several is None or several.spec.steps != chosen.steps:
+        if several is None or several.spec.steps != chosen.steps or not self._merges(several):
             raise EngineError(f"steps of {job.name} cannot be merged: schedule {schedule!r}")
         grouped = self._kernel(several, chosen.blocks).scheduled(chosen.division)
         return MergedSteps(kernel, grouped, chosen.steps)
@@ -128,6 +131,15 @@ class CEngine(Engine):
         chosen = Schedule.parse(schedule) if schedule else Schedule()
         kernel = CKernel(job, self._program(job), chosen.blocks, timed=True)
         return kernel.scheduled(chosen.division)
+
+    def _merges(self, several: Job) -> bool:
+        """Whether a kernel of merged steps finds the rows of what it reads. Those of a cotangent of
+        the output lie step by step, so no sum over the rows of several groups can read them, as
+        that for W of ``S @ q + W @ x`` would."""
+        planned = self._program(several)
+        operands = [v for term in planned.sums for v in (term.left, term.right) if v is not None]
+        sweep = planned.backward
+        return sweep is None or all(sweep.summed(v).where != "d_output" for v in operands)
 
     def _kernel(self, job: Job, blocks: Blocks = USUAL_BLOCKS) -> CKernel:
         kernels = self._kernels.setdefault(job, {})

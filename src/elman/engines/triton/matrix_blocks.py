@@ -19,6 +19,7 @@ from elman.engines.triton.ops import number
 from elman.engines.triton.printer import NO_UNIT, only, overlap
 from elman.engines.triton.schedule import TritonSchedule
 from elman.errors import EngineError
+from elman.ir.ops import OF_PARTS
 from elman.ir.types import GateBlock, axes_of
 from elman.lowered.lower import DirectionLowering
 from elman.lowered.types import (
@@ -356,6 +357,13 @@ class MatrixBlocks(Loop):
             return self.define(f"tl.trans({moved})")
         if isinstance(value, Reduce) and value.name in OF_MATRICES:
             return self._sum(value)
+        if isinstance(value, Across) and value.name in OF_PARTS:
+            divisible, is_partial = self.divisible, self.use(value.column) in self._partial_sums
+            name = super().name(value)
+            if is_partial:  # units of sums, moved, are linear in them
+                self.divisible = divisible
+                return self._linear(name)
+            return name
         return super().name(value)
 
     def elementwise(self, op: str, args: Sequence[str], stream: int) -> str:
