@@ -79,8 +79,8 @@ def show_value(value: Value) -> str:
             return f"{name}({show_access(column)}, {groups}x{width})"
         case Along(access, axis):
             return f"{show_access(access)} along {axis}"
-        case Moved(access, down=down):
-            return f"{show_access(access)} {f'down {down}' if down else 'transposed'}"
+        case Moved(name, access, down=down):
+            return f"{name}({show_access(access)}, {down})"
 
 
 def _statements(statements: tuple[Statement, ...]) -> Iterator[str]:

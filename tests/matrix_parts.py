@@ -26,7 +26,7 @@ from elman.ops import sum as total
 def hedgehog(q, k, v, S, z):
     """Linear attention with the features and the normaliser of Hedgehog.
 
-    Source: Zhang et al. 2024, arXiv:2402.04347, section 4.
+    Source: Zhang et al. 2024, arXiv:2402.04347.
     """
     f, p = (concat(softmax(a), softmax(-a)) for a in (q, k))
     S, z = S + outer(p, v), z + p
@@ -35,7 +35,7 @@ def hedgehog(q, k, v, S, z):
 
 @cell(input="x[I], g", state="S[2K, V], z[2K]", output="y[V]", weights="Q[K, I], R[K, I], W[V, I]")
 def random_features(x, g, S, z, Q, R, W):
-    """Gated attention by random features (Peng et al. 2021, arXiv:2103.02143, section 3)."""
+    """Gated attention by random features (Peng et al. 2021, arXiv:2103.02143)."""
     g, p = sigmoid(g), concat(sin(R @ x), cos(R @ x))
     S = g * S + (1 - g) * outer(p, W @ x)
     z = g * z + (1 - g) * p

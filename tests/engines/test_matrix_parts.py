@@ -10,9 +10,15 @@ from torch.utils._pytree import tree_leaves
 import elman
 from elman import cell
 from elman.compiler import graph_of
-from elman.ops import amax, concat, outer
+from elman.engines.c.engine import PRICES
+from elman.lowered.lower import lower
+from elman.ops import amax, concat, outer, sigmoid, sin
+from elman.ops import sum as total
 from elman.passes.merge import merge_steps
-from helpers import assert_same, need_engine
+from elman.plan.build import program
+from helpers import assert_same, job_of, need_engine, random_case
+from library_sizes import matrix_sizes
+from lowered_verify import verify
 from matrix_parts import PARTS_SIZES, hedgehog, numbered, random_features, stacked, wide
 
 F64 = torch.float64
@@ -199,6 +205,38 @@ def test_second_derivatives(name):
         )
         twice.append(torch.autograd.grad(weighted(g**2 for g in first), x))
     compare(*reversed(twice), len(x), 3)
+
+
+@pytest.mark.parametrize("chosen", [hedgehog, random_features, stacked], ids=lambda one: one.name)
+def test_lowered_programs_are_verified(chosen):
+    """Accesses lie in their memory, and what is loaded is stored before."""
+    job = job_of(random_case(chosen, matrix_sizes(chosen, 4, 5), 0, F64))
+    for planned in filter(None, (job, job.several)):
+        verify(lower(program(planned.pair, planned.spec, PRICES), 8))
+
+
+def test_a_normaliser_of_products_beside_a_matrix():
+    """The gradient of a gate is one sum over a vector that later products make and over a matrix,
+    which no phase behind the loop can read."""
+    need_engine("c")
+
+    @cell(
+        input="x[I], g", state="S[K, V], z[K]", output="y[V]", weights="Q[K, I], R[K, I], W[V, I]"
+    )
+    def gated(x, g, S, z, Q, R, W):
+        g, p, f = sigmoid(g), sin(R @ x), sin(Q @ x)
+        S = g * S + (1 - g) * outer(p, W @ x)
+        z = g * z + (1 - g) * p
+        return S.T @ f / (2 + total(f * z)), S, z
+
+    x, g = drawn([(I,), ()], 5, B, seed=8)
+    results = {}
+    for engine in ("reference", "c"):
+        torch.manual_seed(0)
+        net = elman.Recurrent(gated, I, V, K=K, dtype=F64, engine=engine)
+        out, _ = net((x, g))
+        results[engine] = torch.autograd.grad(weighted([out]), [x, g, *net.parameters()])
+    compare(results["c"], results["reference"], 99, 5)
 
 
 @pytest.mark.parametrize("chosen", [hedgehog, random_features], ids=lambda each: each.name)
