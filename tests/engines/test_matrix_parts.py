@@ -261,3 +261,22 @@ def test_joined_parts_are_exact():
         want = torch.cat([k, -k])
         assert torch.equal(out[0, 0].nan_to_num(7), want.nan_to_num(7))
         assert torch.equal(out[0, 0].signbit() & (want == 0), want.signbit() & (want == 0))
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("kind", ["tensor", "scheme", "function"])
+def test_matrices_to_begin_with(kind, learned):
+    """``init=`` has a matrix for a state that is one, as it is declared."""
+    begin = torch.arange(12.0, dtype=F64).view(4, 3)
+    inits = {"tensor": begin, "scheme": "eye", "function": lambda S: torch.eye(*S.shape)}
+
+    @cell(input="x[V]", state="S[2K, V]", output="y[2K]", init={"S": inits[kind]})
+    def beginning(x, S):
+        return S @ x, S
+
+    net = elman.Recurrent(beginning, 3, 3, K=2, dtype=F64, learn_initial=learned)
+    x = torch.randn(1, 2, 3, dtype=F64)
+    want = begin if kind == "tensor" else torch.eye(4, 3, dtype=F64)
+    out, last = net(x)
+    assert_same("out", out[0], x[0] @ want.T, F64, 1)
+    assert torch.equal(last[0].detach(), want.expand(2, 4, 3))

@@ -8,6 +8,7 @@ from typing import Any
 
 from elman.errors import TraceError
 from elman.frontend.signature import Declared
+from elman.ir.types import is_matrix
 
 Init = Any  # a number, the name of a scheme, an array or a function; no array type is known here
 
@@ -41,7 +42,8 @@ def check_init(
         near = get_close_matches(init, SCHEMES, 1)
         hint = f"init={{{name!r}: {near[0]!r}}}" if near else f"there are {', '.join(SCHEMES)}"
         raise TraceError(f"init of {name}: no scheme {init!r}", hint, at=where)
-    if isinstance(init, str) and init not in FILLS and len(weight.shape) < 2:
+    matrix = len(weight.shape) == 2 or is_matrix(weight)
+    if isinstance(init, str) and init not in FILLS and not matrix:
         raise TraceError(
             f"init of {name}: {init} is for matrices, which {weight} is not",
             f"init={{{name!r}: 0.5}}, or {' or '.join(map(repr, FILLS))}, or a function",

@@ -15,7 +15,7 @@ from elman.checks import check_dropout, check_flag, check_size
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell, same_cell
 from elman.frontend.initial import Init
-from elman.ir.types import shape_size
+from elman.ir.types import axes_of, shape_size
 from elman.nn.call.dense import check_factory
 from elman.nn.call.plan import plan_call
 from elman.nn.compile.names import fixed_engine
@@ -203,6 +203,8 @@ class Recurrent(SequenceModule):
         starts = [value.detach() for value in self._initial()]
         for runner, states in zip(self.runners.values(), self.runtime.signature.form.rows(starts)):
             for state, value in zip(runner.cell.states, states):
+                axes = axes_of(state.shape[0][0], dict(runner.dims)) if state.shape else None
+                value = value if axes is None else value.unflatten(-1, axes)
                 _initialise(value, runner.cell.init.get(state.name, "zeros"), f"init of {state}")
 
     @run_whole
