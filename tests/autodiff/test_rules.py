@@ -305,6 +305,18 @@ ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language
             torch.cat([outer(x, h)[..., 1:, :], x.tanh()[..., None, :]], -2) * h[..., None]
         ).sum(-2),
     ),
+    "place": (
+        lambda x, h, *_: ops.sin(ops.outer(ops.concat(x, h, x), h)).T @ ops.concat(h, x, x),
+        lambda x, h, *_: (
+            outer(torch.cat([x, h, x], -1), h).sin() * torch.cat([h, x, x], -1)[..., None]
+        ).sum(-2),
+    ),
+    "cut": (
+        lambda x, h, *_: ops.split(ops.sin(ops.outer(x, ops.concat(h, x))).T @ h, 2)[1] * x,
+        lambda x, h, *_: (
+            (outer(x, torch.cat([h, x], -1)).sin() * h[..., None]).sum(-2).chunk(2, -1)[1] * x
+        ),
+    ),
     "sign": (
         lambda x, h, *_: ops.abs(ops.abs(x) - h) * x,
         lambda x, h, *_: (x.abs() - h).abs() * x,

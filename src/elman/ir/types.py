@@ -112,8 +112,8 @@ def gate_block_size(gate_block: GateBlock, dims: Mapping[str, int]) -> int:
         return gate_block_size(gate_block[0], dims) * gate_block_size(gate_block[1], dims)
     if isinstance(gate_block, int):
         return gate_block
-    size = dims.get(gate_block)
-    return dim_size(parts_of(gate_block), dims) if size is None else size
+    is_name = gate_block.isidentifier()  # else the text of an axis of several parts
+    return dims[gate_block] if is_name else dim_size(parts_of(gate_block), dims)
 
 
 def dim_size(dim: Dim, dims: Mapping[str, int]) -> int:
