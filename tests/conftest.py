@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -173,6 +174,16 @@ def pytest_runtest_setup(item):
 def nothing_said_before(monkeypatch):
     """What is said once per process is said once per test."""
     monkeypatch.setattr("elman.errors._warned", set())
+
+
+@pytest.fixture(autouse=True)
+def compiled_afresh():
+    """Programs that torch compiled for one test count against no limit of others: it compiles one
+    function eight times."""
+    yield
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
 
 
 @pytest.fixture(scope="session")

@@ -163,11 +163,11 @@ def matrices(X, S):
     return X + 0.5 * S
 
 
-@elman.cell(input="x[I]", state="h[H]", weights="W[H, I]", output="y[H], e")
-def two(x, h, W):
-    """Two outputs."""
+@elman.cell(input="x[I]", state="h[H]", weights="W[H, I]", output="e, y[H]")
+def number(x, h, W):
+    """A number as the first output."""
     y = W @ x + h
-    return y, ops.mean(y), y
+    return ops.mean(y), y, y
 
 
 CASES: dict[str, tuple[Callable[..., torch.nn.Module], Callable[..., Tensor]]] = {
@@ -409,7 +409,7 @@ def test_stacks(cell):
             "the state must be a tuple of",
         ),
         (lambda: layers.Stack(matrices, 4, 8), InputError, "not one input of any size"),
-        (lambda: layers.Stack(two, 4, 8), InputError, r"the output of two is y\[H\], e, and a"),
+        (lambda: layers.Stack(number, 4, 8), InputError, "the first output of number is e, not a"),
         (lambda: layers.Stack(3, 4, 8), InputError, "cell must be a text"),
         (
             lambda: layers.MLSTM(8, num_heads=2)(torch.ones(3, 2, 8), (torch.ones(1),)),
