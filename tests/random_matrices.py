@@ -166,22 +166,23 @@ OF_WEIGHTS_ALONG = {  # dims of a value -> formulas of others, each of weights a
 {K, V} @ {V} | softmax({K}) | {K} * {K}""",
     "V": """sum({K, V}, axis=0) | mean({K, V}, axis=0) | amax({K, V}, axis=0) | var({K, V}, axis=0)
 {K, V}.T @ {K} | softmax({V}) | {V} - {V}""",
+    "": """sum({K}) | amax({V}) | mean({K, V}) | {} * {} | sigmoid({})""",
 }
 
 
 def cell_of_weights(choose: Choose) -> Drawn:
     """A cell whose matrix and vectors are computed of weights alone; ``I`` is K, ``H`` V."""
-    weights = {"W": "K, V", "U": "K, V", "g": "K", "b": "V"}
+    weights = {"W": "K, V", "U": "K, V", "g": "K", "b": "V", "s": ""}
     values = {dims: [n for n in weights if weights[n] == dims] for dims in OF_WEIGHTS_ALONG}
     lines: list[str] = []
     for number in range(choose([4, 5, 6, 7, 8])):
         dims = choose([*OF_WEIGHTS_ALONG])
         text = _one_of(choose, OF_WEIGHTS_ALONG[dims])
-        filled = re.sub(r"\{(.+?)\}", lambda hole: choose(values[hole[1]]), text)
+        filled = re.sub(r"\{(.*?)\}", lambda hole: choose(values[hole[1]]), text)
         lines.append(f"v{number} = tanh({filled})")
         values[dims].append(f"v{number}")
-    matrix, k, v = (values[dims][-1] for dims in OF_WEIGHTS_ALONG)
-    results = [f"0.5 * h + 0.5 * tanh({matrix}.T @ ({k} * q) + {v} * x)"]
+    matrix, k, v, s = (values[dims][-1] for dims in OF_WEIGHTS_ALONG)
+    results = [f"0.5 * h + 0.5 * tanh({s} * ({matrix}.T @ ({k} * q)) + {v} * x)"]
     text = cell_text(lines, weights, {"q": "K", "x": "V"}, {"h": "V"}, {}, results)
     return Drawn(text, choose(FEW_SIZES), choose(FEW_SIZES), 2)
 

@@ -171,7 +171,7 @@ def test_layers_that_read_matrices():
             [matrices, mixed],
             6,
             {"bidirectional": True},
-            r"is with bidirectional=True two matrices \[3, 6\]",
+            r"is a matrix \[3, 6\] of each direction",
         ),
         ([matrices, mixed], [5, 6], {}, r"hidden_size is 6, but the first state C\[K, V\] has"),
         ([matrices, mixed], 6, {"K": [3, 2]}, r"X\[K, V\] is \[2, 6\], and the output .* \[3, 6\]"),

@@ -55,7 +55,7 @@ def recurrent(of: Any, **options: Any) -> Any:
 
 def test_a_cell_without_a_recurrent_product():
     """There is nothing to be dropped: told with what there is instead."""
-    with pytest.raises(InputError, match="multiplies no state with a weight matrix"):
+    with pytest.raises(InputError, match=r"multiplies no state \[H\] with a weight matrix"):
         recurrent(cells.indrnn, recurrent_dropout=0.1)
     recurrent(cells.indrnn, zoneout=0.1)
 

@@ -165,7 +165,7 @@ def _multiplied(cell: Cell, read: list[Tracer], roots: list[Node]) -> list[Node]
     rewritten = read_by_products(roots, instead)
     if rewritten == roots:
         raise InputError(
-            f"recurrent_dropout: {cell.name} multiplies no state with a weight matrix",
+            f"recurrent_dropout: {cell.name} multiplies no state [H] with a weight matrix",
             "zoneout=0.1 holds units of any state; dropout(v, 0.1) in a formula drops others",
             at=cell.where,
         )

@@ -16,6 +16,7 @@ OF_MODULES = (
     "device", "dtype", "engine", "heads", "plan", "precision", "residual", "clip_gradient",
     "learn_initial", "zoneout", "recurrent_dropout", "recurrent_dropout_per", "weight_dropout",
 )  # fmt: skip
+_SELF = "self"  # of Python's: the module
 OF_CALLS = (
     "state", "lengths", "reset", "reset_to", "mask", "masked_output", "draws", "static", "outputs",
 )  # fmt: skip
@@ -36,7 +37,7 @@ def check_names(
     """
     for kind, names in (("option", options), ("dim", dims), ("constant", constants)):
         for name in sorted(names):
-            of_module = name in OF_MODULES
+            of_module = name in (*OF_MODULES, _SELF)
             if of_module or (name in OF_CALLS and kind != "constant"):
                 owner = "Recurrent" if of_module else "each call of a module"
                 raise TraceError(

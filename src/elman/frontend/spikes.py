@@ -13,6 +13,7 @@ slope 1); it is the height of ``triangle``; ``tanh`` and ``heavi_erfc`` have 1 -
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from math import pi
 from types import MappingProxyType
@@ -113,12 +114,12 @@ def _read(text: str, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         stated = {key.strip(): float(value) for key, value in pairs}
     except ValueError:
         stated = {}
-    if not stated or parameters or not rest.endswith(")"):
-        refuse(
-            f"surrogate {shown(text)} cannot be read, or has parameters twice",
-            'state them once, by name: "sigmoid(slope=4)"',
-        )
-    return name, stated
+    problem = "has parameters twice" if parameters else "cannot be read"
+    if stated and not all(0.0 < value < math.inf for value in stated.values()):
+        problem = "has a parameter that is no positive number"
+    elif stated and not parameters and rest.endswith(")"):
+        return name, stated
+    refuse(f"surrogate {shown(text)} {problem}", 'state each by name, once: "sigmoid(slope=4)"')
 
 
 def _find_named(name: Any, parameters: dict[str, Any]) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -295,8 +295,11 @@ def _divides(groups: int, heads: int) -> bool:
 def _lengths(cu_seqlens: Any, x: Tensor) -> list[int]:
     """Lengths of the sequences. Raises InputError: no whole numbers; ShapeError: the sequences do
     not lie in x [1, T, ..]."""
-    ends = cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens
+    is_dense = isinstance(cu_seqlens, Tensor) and cu_seqlens.layout is torch.strided
+    ends = cu_seqlens.tolist() if is_dense else cu_seqlens
     try:
+        if isinstance(ends, Mapping | Tensor):  # a sparse tensor
+            raise TypeError
         ends = [operator.index(end) for end in ends]
     except TypeError:
         text = "cu_seqlens must be whole numbers [N + 1], a tensor or a list"

@@ -103,7 +103,8 @@ class Project:
             if len(vectors):
                 arrays[f"{layer.name}_vec"] = vectors
             behind = len(layer.variables)
-            arrays |= {f"{layer.name}_h{behind + k}": c for k, c in enumerate(layer.constants)}
+            constants = enumerate(layer.constants)
+            arrays |= {f"{layer.name}_h{behind + k}": c.reshape(-1) for k, c in constants}
         for layer, values in zip(self.layers, self.learned):
             for k, value in enumerate(values):
                 arrays[f"{layer.name}_i{k}"] = value.detach().reshape(-1)

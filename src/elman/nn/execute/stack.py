@@ -300,16 +300,19 @@ def _bind_layer(
     cell, height, dims = formula
     entry, below = cell.inputs[0], f"{size} units"
     if matrix is not None:
-        two = "with bidirectional=True two matrices" if bidirectional else "a matrix"
-        below = f"{two} [{matrix[0]}, {matrix[1]}], which a vector reads as {size} units"
+        below = f"a matrix [{matrix[0]}, {matrix[1]}]"
+        below += " of each direction" if bidirectional else ""
+        below += "" if is_matrix(entry) else f", which a vector reads as {size} units"
     reads_matrix = layer > 0 and is_matrix(entry)
     if reads_matrix:
         if matrix is None or bidirectional:
-            raise InputError(
-                f"{cell.name}, layer {layer}: {entry} is a matrix, and the output of the layer "
-                f"below is {below}",
-                "a module for each: upper(lower(x)[0].unflatten(-1, (K, V)))",
+            message = (
+                f"{cell.name}, layer {layer}: {entry} is a matrix, and the output of the layer"
             )
+            out = "lower(x)[0].unflatten(-1, (K, V))"
+            if matrix is not None:  # columns of the two lie side by side
+                out = f"lower(x)[0][..., :{matrix[1]}], the columns of one direction"
+            raise InputError(f"{message} below is {below}", f"a module for each: upper({out})")
         size = matrix[1] * cell.batch_heads
     try:
         bound = cell.bind(size, height, **dims)

@@ -70,7 +70,7 @@ def resolve_layers(
                 continue
             if not _is_single_value(layer_cell, name, value, count):
                 value = _per_layer(name, value, count)[layer]
-            if value is not None or name in layer_cell.defaults:
+            if value is not None or name in layer_cell.defaults or name not in names:
                 values[name] = value
         bound_cell, dims, fixed = _bind_options(layer_cell, values)
         for name, number in (("hidden_size", size), *dims.items()):

@@ -160,7 +160,9 @@ class Recurrent(SequenceModule):
                 if getattr(self, option):
                     raise InputError(f"{option}: {names} has no state")
         if self.weight_dropout and not any(map(any, self.runtime.recurrent)):
-            raise InputError(f"weight_dropout: {names} multiplies no state with a weight matrix")
+            raise InputError(
+                f"weight_dropout: {names} multiplies no state [H] with a weight matrix"
+            )
 
     def _formulas(self) -> list[Formula]:
         if self._layer_formulas is not None:

@@ -86,7 +86,7 @@ def restore(model: Model) -> Model:
             raise InputError(
                 f"elman.restore: {name or 'the model'} is a {own}, which is derived from "
                 f"elman.{layer.__name__}: {own} cannot be made torch's",
-                f"model.get_submodule({name!r}).__class__ = elman.{layer.__name__}",
+                f"give it the class below first: layer.__class__ = {own}.__bases__[0]",
             )
     classes: dict[type, type] = {}
     for _, module in marked:

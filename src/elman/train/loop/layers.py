@@ -9,6 +9,7 @@ from torch import nn
 import elman.nn
 from elman.cell_files import find_cell, find_sequence_cell
 from elman.errors import InputError
+from elman.ir.types import names_in
 from elman.layers.stack import LAYERS, Stack
 from elman.layers.strided import Strided
 from elman.train.loop.config import RANDOM_OPTIONS, Config
@@ -75,7 +76,13 @@ def check_cell(config: Config) -> None:
             title = f"{config.hidden} hidden units cannot be halved for two directions"
             raise InputError(title, f"--hidden {config.hidden + 1}")
     if config.cell not in LAYERS and config.cell not in BUILT_IN:
-        find_sequence_cell(config.cell)
+        cell = find_sequence_cell(config.cell)
+        declared = (*cell.inputs, *cell.states, *cell.outputs, *cell.weights)
+        given = names_in(cell.inputs[0].shape).union(*(names_in(s.shape) for s in cell.states[:1]))
+        free = sorted({name for entry in declared for name in names_in(entry.shape)} - given)
+        if free:
+            title = f"{cell.name} has a dim {free[0]} of its own, which no option of a run sizes"
+            raise InputError(title, f"a number, or the state's dim, in the place of {free[0]}")
 
 
 def _runs_blocks(config: Config) -> bool:
