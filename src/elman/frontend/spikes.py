@@ -22,7 +22,7 @@ from typing import Any
 from elman.checks import shown
 from elman.frontend import functions as f
 from elman.frontend.lines import describe, refuse
-from elman.frontend.trace import Tracer, lift, pointwise
+from elman.frontend.trace import Tracer, is_number, lift, pointwise
 from elman.ir.graph import Rate
 
 
@@ -114,12 +114,10 @@ def _read(text: str, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         stated = {key.strip(): float(value) for key, value in pairs}
     except ValueError:
         stated = {}
-    problem = "has parameters twice" if parameters else "cannot be read"
-    if stated and not all(0.0 < value < math.inf for value in stated.values()):
-        problem = "has a parameter that is no positive number"
-    elif stated and not parameters and rest.endswith(")"):
-        return name, stated
-    refuse(f"surrogate {shown(text)} {problem}", 'state each by name, once: "sigmoid(slope=4)"')
+    if not stated or parameters or not rest.endswith(")"):
+        problem = "has parameters twice" if parameters else "cannot be read"
+        refuse(f"surrogate {shown(text)} {problem}", 'state each by name, once: "sigmoid(slope=4)"')
+    return name, stated
 
 
 def _find_named(name: Any, parameters: dict[str, Any]) -> Callable[..., Any]:
@@ -131,7 +129,12 @@ def _find_named(name: Any, parameters: dict[str, Any]) -> Callable[..., Any]:
             "or give the derivative: spike(v, lambda v: 1 / (1 + 25 * abs(v))**2)",
         )
     takes = list(inspect.signature(surrogate).parameters)[1:]
-    for parameter in parameters:
+    for parameter, value in parameters.items():
+        if is_number(value) and not 0.0 < value < math.inf:
+            refuse(
+                f"{parameter} of surrogate {name!r} must be a positive number, not {value!r}",
+                f"spike(v, {name!r}, {parameter}=2.0)",
+            )
         if parameter not in takes:
             refuse(
                 f"surrogate {name!r} takes no {parameter!r} (it takes: {', '.join(takes)})",

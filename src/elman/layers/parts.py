@@ -18,12 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError
 from elman.frontend.cell import Cell, cell
-from elman.layers.arguments import (
-    check_sizes,
-    check_state,
-    check_steps,
-    for_layers,
-)
+from elman.layers.arguments import check_sizes, check_state, check_steps, for_layers
 from elman.nn import Recurrent
 from elman.ops import mean, shift, silu, sqrt, sum
 
@@ -150,8 +145,8 @@ def check_adds(cell: str, input_size: int, output_size: int) -> None:
 
 
 def first_output(out: Any) -> Any:
-    """Of several outputs of a layer the first, which what stands above it reads; the output of
-    others, which may be packed."""
+    """The first of several outputs of a layer, which the layer above reads; a single output, packed
+    or not, as it is."""
     return out[0] if isinstance(out, tuple) and not isinstance(out, PackedSequence) else out
 
 

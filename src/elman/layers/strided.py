@@ -13,14 +13,8 @@ from elman.cell_files import find_sequence_cell
 from elman.checks import check_dropout, check_flag, check_list, shown
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import Cell
-from elman.layers.arguments import (
-    check_sizes,
-    check_steps,
-    each,
-    for_layers,
-    part_size,
-)
-from elman.layers.parts import first_output
+from elman.layers.arguments import check_sizes, check_steps, each, for_layers, part_size
+from elman.layers.parts import check_adds, first_output
 from elman.nn import Recurrent
 from elman.nn.engine_choice import shards_time
 
@@ -48,10 +42,9 @@ class Strided(nn.Module):
             sequence would read the state of s steps after it.
 
     Raises:
-        InputError: there is no such cell or option, the cell has another output than one vector, or
-            a size or stride is no positive integer.
-        ShapeError: ``hidden_size`` or ``heads`` cannot be divided among the groups; ``residual``
-            adds layers of unlike size.
+        InputError: there is no such cell or option, the cell's first output is no vector,
+            ``residual`` adds layers of unlike size, or a size or stride is no positive integer.
+        ShapeError: ``hidden_size`` or ``heads`` cannot be divided among the groups.
 
     Example:
         >>> net = elman.layers.Strided("gru", 4, 32, strides=(1, 2, 4, 8))
@@ -93,18 +86,16 @@ class Strided(nn.Module):
             check_sizes(stride=stride)
         groups = len(self.strides)
         units = part_size("hidden_size", hidden_size, groups, "groups (strides)")
-        options |= (
-            {"heads": part_size("heads", heads, groups, "groups (strides)")} if heads > 1 else {}
-        )
+        if heads > 1:
+            options["heads"] = part_size("heads", heads, groups, "groups (strides)")
         made, size = find_sequence_cell(cell), input_size
         self.layers = nn.ModuleList()
         for _ in range(num_layers):
             layer = [Recurrent(made, size, units, engine=engine, **options) for _ in self.strides]
             self.layers.append(nn.ModuleList(layer))
             below, size = size, sum(group.output_size for group in layer)
-            if self.residual and len(self.layers) > 1 and below != size:
-                problem = f"residual=True adds an input [{below}] to an output [{size}]"
-                raise ShapeError(f"{problem} of {made.name}")
+            if self.residual and len(self.layers) > 1:
+                check_adds(made.name, below, size)
         self.output_size = size
         self.dropout = nn.Dropout(check_dropout(dropout, num_layers))
 
@@ -162,9 +153,8 @@ def _run(group: nn.Module, x: Tensor, states: Any, stride: int) -> tuple[Tensor,
         out [T, B, H], and the states of the last s steps.
     """
     T, B = x.shape[:2]
-    for part in (
-        () if states is None else states if isinstance(states, (tuple, list)) else (states,)
-    ):
+    several = states if isinstance(states, (tuple, list)) else (states,)
+    for part in several if states is not None else ():
         if not isinstance(part, Tensor) or part.shape[:2] != (stride, B):
             found = list(part.shape) if isinstance(part, Tensor) else shown(part)
             raise ShapeError(f"states of stride {stride} must be [{stride}, {B}, n], got {found}")

@@ -43,22 +43,16 @@ class ResetRule:
     def rewrite(self, graph: Graph) -> Graph:
         """See :class:`Rule`."""
         flag = further_leaf(graph, "input", "reset")
-        learned = self.to == "learned"
-        first = [
-            further_leaf(
-                graph,
-                "weight" if learned else "input",
-                f"{state.name}_initial",
-                _shape_as_weight(state) if learned else state.shape,
-            )
-            for state in graph.states
-        ]
+        op = "weight" if self.to == "learned" else "input"
+        shapes = [_shape_as_weight(s) if op == "weight" else s.shape for s in graph.states]
+        names = [f"{state.name}_initial" for state in graph.states]
+        first = [further_leaf(graph, op, *entry) for entry in zip(names, shapes, strict=True)]
         starts = [
-            node("const", (), (0.0,)) if self.to == "zeros"
-            else node("per_sample", (leaf,), (), state.shape) if learned and is_matrix(state)
-            else leaf
+            node("per_sample", (leaf,), (), state.shape) if leaf.shape != state.shape else leaf
             for leaf, state in zip(first, graph.states, strict=True)
-        ]  # fmt: skip
+        ]
+        if self.to == "zeros":
+            starts = [node("const", (), (0.0,))] * len(first)
         pairs = zip(starts, graph.next_states, strict=True)
         after = [node("where", (flag, *pair), (), pair[1].shape) for pair in pairs]
         return replace(
@@ -70,7 +64,7 @@ class ResetRule:
 
 
 def _shape_as_weight(state: Node) -> Shape:
-    """Shape of a weight that has an element for each of a state."""
+    """Shape of a weight with an element for each one of a state: of a matrix [K, V] two dims."""
     return tuple((axis,) for axis in matrix_axes(state)) if is_matrix(state) else state.shape
 
 

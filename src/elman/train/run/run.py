@@ -104,9 +104,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
             "comparing": comparing,
         }
         display.say(f"baseline: {describe_baseline(Baseline(**facts['baseline']), labels)}")
-        stepper = build(
-            config, fabric, data
-        )  # before a folder is made: what is refused leaves none
+        stepper = build(config, fabric, data)  # what is refused leaves no folder behind
         path = str(create_run(out, task.name).path) if fabric.global_rank == 0 else ""
         folder = RunFolder(Path(fabric.broadcast(path)))
         loop = assemble(config, stepper, data, folder, display)
