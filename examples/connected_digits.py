@@ -167,7 +167,7 @@ def main() -> None:
                 f"word error {word_error(model, held_out):.1%}",
                 flush=True,
             )
-    print(f"products at {flop / max(seconds, 1e-9) / 1e9:.1f} GFLOP/s of whole training steps")
+    print(f"products at {flop / max(seconds, 1e-9) / 1e9:.3g} GFLOP/s of whole training steps")
 
 
 if __name__ == "__main__":

@@ -13,12 +13,9 @@ is set, else for this run.
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
 import random
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -30,6 +27,7 @@ from typing import Any
 import torch
 from forking import Ended, forked
 from random_formulas import Draw, Formula, cell_of
+from seeds import run_seeds
 from torch import Tensor
 
 from elman import compiler
@@ -263,25 +261,5 @@ def campaign(seeds: Sequence[int], formulas: int) -> int:
     return failed
 
 
-def main() -> int:
-    """Run; 1 if anything failed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", default="0:50", help="first:last, the last one not included")
-    parser.add_argument("--formulas", type=int, default=20, help="of a cell")
-    options = parser.parse_args()
-    first, last = (int(text) for text in options.seeds.split(":"))
-    os.environ["ELMAN_POISON"] = "1"
-    os.environ.setdefault("ELMAN_CFLAGS", "-O0")
-    os.environ.setdefault("ELMAN_CACHE_SIZE", "100 MiB")
-    torch.set_num_threads(1)  # children are forked
-    warnings.filterwarnings("ignore", ".*but no result depends on")  # chance has no purpose
-    with tempfile.TemporaryDirectory(prefix="random-cells-") as folder:
-        os.environ.setdefault("ELMAN_CACHE", folder)
-        failed = campaign(range(first, last), options.formulas)
-    count = (last - first) * options.formulas
-    print(f"done: {count} formulas of seeds {first}:{last}, {failed} failed")
-    return bool(failed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_seeds(__doc__, "formulas", campaign, each="formulas", formulas=20))

@@ -12,19 +12,17 @@ Kernels are kept in ELMAN_CACHE if that is set, else for this run.
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from forking import Ended, forked
+from seeds import run_seeds
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -177,24 +175,5 @@ def campaign(seeds: Sequence[int], workers: int) -> int:
     return failed
 
 
-def main() -> int:
-    """Run; 1 if anything failed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", default="0:50", help="first:last, the last one not included")
-    parser.add_argument("--workers", type=int, default=1, help="processes at once")
-    options = parser.parse_args()
-    first, last = (int(text) for text in options.seeds.split(":"))
-    os.environ["ELMAN_POISON"] = "1"
-    os.environ.setdefault("ELMAN_CFLAGS", "-O0")
-    os.environ.setdefault("ELMAN_CACHE_SIZE", "100 MiB")
-    torch.set_num_threads(1)  # children are forked
-    warnings.filterwarnings("ignore", ".*but no result depends on")  # chance has no purpose
-    with tempfile.TemporaryDirectory(prefix="random-matrix-cells-") as folder:
-        os.environ.setdefault("ELMAN_CACHE", folder)
-        failed = campaign(range(first, last), options.workers)
-    print(f"done: {last - first} cells of seeds {first}:{last}, {failed} failed")
-    return bool(failed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_seeds(__doc__, "cells", campaign, workers=1))

@@ -16,12 +16,10 @@ Kernels are kept in ELMAN_CACHE if that is set, else for this run.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import re
 import sys
-import tempfile
 import traceback
 import warnings
 from collections import Counter
@@ -32,6 +30,7 @@ import torch
 from forking import Ended, forked
 from random_equivalents import Case, DifferenceError, check_module
 from random_layers import check_function, check_layer
+from seeds import run_seeds
 from torch import nn
 
 import elman
@@ -305,6 +304,7 @@ def verdict(seed: int) -> tuple[str, str]:
 def campaign(seeds: Sequence[int], workers: int = 1) -> int:
     """The combinations of some seeds; how many failures there are."""
     counts: Counter[str] = Counter()
+    warnings.simplefilter("ignore")  # of dropout with one layer, of modules in training
     for seed, result in forked(seeds, verdict, batch=SEEDS, workers=workers,
                                limit_s=lambda seed: LIMIT_S):  # fmt: skip
         kind, text = result if not isinstance(result, Ended) else (
@@ -317,23 +317,5 @@ def campaign(seeds: Sequence[int], workers: int = 1) -> int:
     return counts["fails"] + counts["differs"]
 
 
-def main() -> int:
-    """Run; 1 if anything failed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--seeds", default="0:100", help="first:last, the last one not included")
-    parser.add_argument("--workers", type=int, default=1)
-    options = parser.parse_args()
-    first, last = (int(text) for text in options.seeds.split(":"))
-    os.environ.setdefault("ELMAN_CFLAGS", "-O0")
-    os.environ.setdefault("ELMAN_CACHE_SIZE", "100 MiB")
-    torch.set_num_threads(1)  # children are forked
-    warnings.filterwarnings("ignore")  # of dropout with one layer, of modules in training
-    with tempfile.TemporaryDirectory(prefix="random-options-") as folder:
-        os.environ.setdefault("ELMAN_CACHE", folder)
-        failed = campaign(range(first, last), options.workers)
-    print(f"done: {last - first} combinations of seeds {first}:{last}, {failed} failed")
-    return bool(failed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_seeds(__doc__, "combinations", campaign, workers=1))

@@ -31,7 +31,7 @@ _RECOGNISED = re.compile(
     r"step +(?P<steps>\d+) +(?P<seconds>[\d.]+) s  loss (?P<loss>[\d.]+)  "
     r"word error (?P<word_error>[\d.]+)%"
 )
-_RATE = re.compile(r"products at (?P<gflops>[\d.]+) GFLOP/s")
+_RATE = re.compile(r"products at (?P<gflops>[\d.e+-]+) GFLOP/s")
 _FITTED = re.compile(r"(?P<way>\S.*?) +loss [\d.]+ -> (?P<loss>[\d.]+), (?P<ms>[\d.]+) ms a step")
 
 

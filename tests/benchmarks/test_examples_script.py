@@ -39,7 +39,7 @@ def test_rows_of_each_example(recordings, tmp_path, monkeypatch, capsys):
     rows = read_rows(rows_file)
     assert rows[kept[0]]["steps"] == 2
     assert rows[kept[0]]["word_error"] >= 0
-    assert rows[kept[0]]["gflops"] >= 0  # one decimal: 0.0 on a machine under load
+    assert rows[kept[0]]["gflops"] > 0
     assert rows[kept[1]]["ways"].keys() == {"c", "deer", "in turn"}
     assert rows[kept[1]]["command"].startswith("python examples/neural_ode.py --field hamiltonian")
     capsys.readouterr()

@@ -34,7 +34,7 @@ REFUSED = {
     "lengths": f"{CUT} have no lengths of their own",
     "checkpoint": f"{CUT} have no checkpoints",
     "transform": f"{CUT} go through no transform",
-    "compiled": "nothing",  # torch runs what it cannot compile as it is, unless fullgraph=True
+    "compiled": f"nothing; {CUT} are not compiled: they run as without torch.compile",
     "second": f"{CUT} have no second derivatives",
 }
 

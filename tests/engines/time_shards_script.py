@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -201,7 +202,9 @@ def cases(process: Process, names: list[str]) -> Iterator[tuple[str, float | str
     net = elman.GRU(4, 6)
     yield "transform", refused(lambda: torch.vmap(lambda x: net(x)[0])(torch.randn(3, 4, 2, 4)))
     compiled = torch.compile(net, backend="eager")
-    yield "compiled", refused(lambda: compiled(x))
+    with warnings.catch_warnings(record=True) as log:
+        warnings.simplefilter("always")
+        yield "compiled", refused(lambda: compiled(x)) + "".join(f"; {w.message}" for w in log)
     with elman.shard_time():
         out = net(x.requires_grad_())[0]
     torch.autograd.grad(out.sum(), x, retain_graph=True)

@@ -20,7 +20,7 @@ from elman.engines import registry
 from elman.engines.call import Call
 from elman.engines.precision import BF16, request_precision
 from elman.engines.time_shards import CUT, shards_time
-from elman.errors import EngineError, InputError
+from elman.errors import EngineError, InputError, warn_once
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.transforms import transform_reason
 from elman.nn.call.layout import as_number, cast_to, device_type, unwrap_single
@@ -36,7 +36,7 @@ from elman.nn.options.mask import masked_outputs
 from elman.nn.options.outputs import Outputs, RunSettings
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
-from elman.torch_internals import autocast_enabled, saved_tensors_are_hooked
+from elman.torch_internals import autocast_enabled, constant, saved_tensors_are_hooked
 
 if TYPE_CHECKING:
     from elman.nn.modules.sequence import SequenceModule
@@ -210,6 +210,7 @@ class CallPlan:
         call = self.enter(module, arguments, draw_traced_keys if self.traced else draw_keys)
         settings = self.settings
         if self.traced and shards_time():
+            _warn_of_shards()
             raise EngineError(f"{CUT} are not compiled")
         if self.traced and traces_onnx():
             if self.draws:
@@ -345,6 +346,13 @@ class CallPlan:
             [torch.dropout(value, share, True) if drops else value for value, drops in zip(*layer)]
             for layer in zip(weights, self.runtime.recurrent, strict=True)
         ]
+
+
+@constant  # called while the compiler traces, which takes the error behind it for a graph break
+def _warn_of_shards() -> bool:
+    """Warn that a call inside of ``shard_time`` runs as without torch.compile."""
+    warn_once(f"{CUT} are not compiled: they run as without torch.compile")
+    return True
 
 
 def plan_call(
