@@ -273,7 +273,7 @@ def with_mask(x, h, W, mask):
     return tanh(mask * (W @ x + h))
 
 
-@pytest.mark.parametrize("name", [*OF_MODULES, *OF_CALLS])
+@pytest.mark.parametrize("name", [*OF_MODULES, *OF_CALLS, "self"])
 def test_names_that_modules_take(name):
     """An option, a dim or a constant that a module could not be given is refused where it is
     declared, at its line."""

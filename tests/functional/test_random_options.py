@@ -179,10 +179,11 @@ CALLS: dict[str, tuple[Callable[..., Given], Callable[..., tuple[Tensor, Tensor]
     "selective_scan": (drawn_mamba, loop_mamba, "return_last_state", "u"),
 }
 TENSORS = (5, [1.0], torch.ones(2, dtype=torch.long), torch.ones(2, dtype=torch.complex64), "q")
-NUMBERS = (torch.ones(1), torch.tensor(1), "1", True, [1.0], 1j)
+NUMBERS = (torch.ones(1), torch.tensor(1), "1", True, [1.0], 1j, 10**400)
 FLAGS = ("yes", None, 2, torch.ones(2))
 ENDS = ([0.0, 5.0], [[0, 5]], torch.tensor([0.0, 5.0]), torch.tensor([[0, 5]]), 5, "05", [None])
 ENDS += ([1, 5], [0, 3, 2, 5], [0, 9], [0, -1, 5], [0, 4], [0], [])
+ENDS += ({0: 1, 5: 2}, torch.tensor([0, 5]).to_sparse())
 PAIRS = ((0.0,), None, (1.0, 0.0), (math.nan, 1.0), "01", (torch.tensor(0.1), 1.0), 0.1)
 ANY = (torch.ones(2, 2), [0, 2])
 REFUSED = {"scale": NUMBERS, "cu_seqlens": ENDS, "dt_limit": PAIRS, "seq_idx": ANY}

@@ -344,6 +344,8 @@ def test_bad_construction():
         InputError, match=r"neither a dim nor an option .*options: activation, leak"
     ):
         made(optional, 3, 4, speed=3)
+    with pytest.raises(InputError, match="Recurrent has no argument 'speed'"):
+        made(optional, 3, 4, speed=None)
     with pytest.raises(ShapeError, match=r"readout, layer 0: unknown dim P"):
         made(readout, 3, 4)
     with pytest.raises(InputError, match="hidden_size must be at least 1, got 0"):

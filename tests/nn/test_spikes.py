@@ -276,6 +276,10 @@ WRONG = {
     "takes no 'height' (it takes: slope)": lambda x, h, w: spike(h, "sigmoid(height=2)"),
     "surrogate 'sigmoid(4)' cannot be read": lambda x, h, w: spike(h, "sigmoid(4)"),
     "surrogate 'atan(alpha=1' cannot be read": lambda x, h, w: spike(h, "atan(alpha=1"),
+    "slope of surrogate 'sigmoid' must be a positive": lambda x, h, w: spike(
+        h, "sigmoid(slope=nan)"
+    ),
+    "alpha of surrogate 'atan' must be a positive": lambda x, h, w: spike(h, "atan", alpha=-1.0),
     "has parameters twice": lambda x, h, w: spike(h, "sigmoid(slope=4)", slope=4.0),
     "of weights alone": lambda x, h, w: h * clip_gradient(2 * w, 1.0),
 }

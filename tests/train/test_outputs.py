@@ -41,6 +41,11 @@ def scalar(x, h, W, R):
 def matrix(x, h, W, R):
     h = tanh(W @ x + R @ h)
     return outer(h, h), h
+
+@cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], Q[P, H]", output="y[P]")
+def free(x, h, W, R, Q):
+    h = tanh(W @ x + R @ h)
+    return Q @ h, h
 """
 SHAPES = {"series": (8, 2), "images": (3, 3), "per step": (8, 2), "per sequence": (8, 2)}
 PLACES: dict[str, tuple[str, dict[str, Any]]] = {  # where a cell runs -> the task, its options
@@ -112,4 +117,11 @@ def test_outputs_that_do_not_fit(run, tmp_path, cell, place):
     message = {"wide": "the output of wide has 24 units, its input 12"}
     with pytest.raises(InputError, match=message.get(cell, f"the first output of {cell} is")):
         run(cell, place)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_dims_that_no_option_sizes(run, tmp_path):
+    """A cell with further dims of its own is refused before a run folder is made."""
+    with pytest.raises(InputError, match="free has a dim P of its own, which no option of a run"):
+        run("free", "per step")
     assert not (tmp_path / "runs").exists()

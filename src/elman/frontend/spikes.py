@@ -86,13 +86,13 @@ def spike(
             ``"atan"``: alpha / 2 / (1 + (π / 2 · alpha · v)²), alpha=2;
             ``"sigmoid"``: slope · σ(slope v) (1 - σ(slope v)), slope=25;
             ``"triangular"``: ``height · max(0, 1 - |v| / width)``, height=1, width=1.
-        parameters: of the surrogate.
+        parameters: of the surrogate, positive.
 
     Second derivatives are those of the surrogate.
 
     Raises:
-        TraceError: no surrogate has this name or takes such a parameter, or its text cannot be
-            read.
+        TraceError: no surrogate has this name or takes such a parameter, a parameter is not
+            positive, or the text cannot be read.
 
     Example:
         >>> s = spike(h - 1.0, "atan")

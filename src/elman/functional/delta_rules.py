@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -265,9 +266,10 @@ def _check_scale(scale: Any) -> float | Tensor:
             )
         check_tensors(scale=scale)
         return scale
-    if not is_number(scale):
-        raise InputError(f"scale must be a number, or a tensor of no dims, got {shown(scale)}")
-    return float(scale)
+    if is_number(scale):
+        with suppress(OverflowError):  # a whole number beyond all floating-point numbers
+            return float(scale)
+    raise InputError(f"scale must be a number, or a tensor of no dims, got {shown(scale)}")
 
 
 def _check_inputs(cell: Cell, inputs: Sequence[Tensor]) -> None:

@@ -311,7 +311,7 @@ def _bind_layer(
             )
             out = "lower(x)[0].unflatten(-1, (K, V))"
             if matrix is not None:  # columns of the two lie side by side
-                out = f"lower(x)[0][..., :{matrix[1]}], the columns of one direction"
+                out = f"lower(x)[0][..., :{matrix[1]}]"
             raise InputError(f"{message} below is {below}", f"a module for each: upper({out})")
         size = matrix[1] * cell.batch_heads
     try:
