@@ -165,7 +165,6 @@ def test_compiled(name):
     layers a compiled call drops of padded rows what an eager one drops of packed ones."""
     row = ROWS[name]
     net = row.make("c")
-    torch._dynamo.reset()
     compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
     count = 1 if row.options.get("dropout") or [*ROWS].index(name) % 2 else 2
     for lengths in (None, torch.tensor(LENGTHS))[:count]:
@@ -185,7 +184,6 @@ def test_compiled(name):
                 assert_close(found[0][key], value)
             else:
                 assert torch.equal(found[0][key], value), key
-    torch._dynamo.reset()
 
 
 @unlike_rows

@@ -94,7 +94,6 @@ def test_compiled_in_the_same_order(monkeypatch):
         assert engine_of("GRU", "reference") == "reference"
         with forced("reference"):
             assert engine_of("GRU", "c") == "reference"
-    torch._dynamo.reset()
 
 
 def test_unknown_names(monkeypatch):

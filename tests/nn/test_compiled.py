@@ -31,11 +31,8 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def fresh():
-    """Nothing compiled before."""
-    torch._dynamo.reset()
+    """Nothing counted before."""
     counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 def results(call, module, x):

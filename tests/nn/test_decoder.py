@@ -305,7 +305,6 @@ def test_a_batch_of_cotangents():
 @pytest.mark.parametrize("options", ({}, {"bias": False, "label_smoothing": 0.1}))
 def test_compiled_in_one_graph(reduction, options):
     """torch.compile sees one operator; without gradients too; a wrong target is still named."""
-    torch._dynamo.reset()
     decoder = made(reduction=reduction, **options)
     call = torch.compile(decoder, fullgraph=True, backend="aot_eager")
     x, targets = given(4, 2, ignored=((1, 1),))
@@ -315,7 +314,6 @@ def test_compiled_in_one_graph(reduction, options):
         assert_close(call(x, targets), plain(decoder, x, targets))
     with pytest.raises(InputError, match=r"target\[3, 1\] is 99, not one of"):
         call(x, targets.index_put((torch.tensor(3), torch.tensor(1)), torch.tensor(99)))
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -228,7 +228,6 @@ def test_compiled(asks, kind):
     if asks == "bfloat16":
         net, x = net.bfloat16(), X.bfloat16()
     found = []
-    torch._dynamo.reset()
     for call in (net, torch.compile(net, fullgraph=True, backend="aot_eager")):
         net.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=asks == "autocast"):

@@ -93,12 +93,10 @@ def test_compiled(layer, effect):
     torch.manual_seed(0)
     model, x = Keeping(LAYERS[layer](), effect), torch.randn(5, 2, 3)
     other = copy.deepcopy(model)
-    torch._dynamo.reset()
     got = results(other, torch.compile(other, backend="aot_eager"), x)
     for a, b in zip(got, results(model, model, x), strict=True):
         assert_close(a, b)
     assert other.calls == model.calls
-    torch._dynamo.reset()
 
 
 @quiet
@@ -109,12 +107,10 @@ def test_output_in_place(layer):
     model, x = Keeping(LAYERS[layer](), "in place"), torch.randn(5, 2, 3)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         results(model, model, x)
-    torch._dynamo.reset()
     got = results(model, torch.compile(model, backend="aot_eager"), x)
     model.rnn.register_forward_hook(lambda _, __, made: (made[0].clone(), made[1]))
     for a, b in zip(got, results(model, model, x), strict=True):
         assert_close(a, b)
-    torch._dynamo.reset()
 
 
 @each_layer

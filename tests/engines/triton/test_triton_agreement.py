@@ -425,7 +425,6 @@ def test_a_stack_of_both_directions() -> None:
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_autocast_inside_a_compiled_model() -> None:
     """The same numbers in one graph, as an operator that runs in autocast's type."""
-    torch._dynamo.reset()
     net = elman.LSTM(3, 5, engine="triton").to(DEVICE)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
     x = torch.randn(3, 2, 3, device=DEVICE, requires_grad=True)
@@ -439,7 +438,6 @@ def test_autocast_inside_a_compiled_model() -> None:
         assert got.dtype == want.dtype
         torch.testing.assert_close(got, want, rtol=0, atol=0)
     assert found[1][0].dtype == torch.bfloat16
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("kind", ["GRU", "LSTM"])

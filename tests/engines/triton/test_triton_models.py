@@ -85,7 +85,6 @@ def call_with(layer: nn.Module, given: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_compiled(kind: str) -> None:
     """torch.compile's graph of a stack computes what the stack computes, gradients too."""
-    torch._dynamo.reset()
     torch.manual_seed(0)
     net = getattr(elman, kind)(31, 65, 2, bidirectional=True).cuda()
     x = torch.randn(T, B, 31, device="cuda", requires_grad=True)
