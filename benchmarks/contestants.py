@@ -151,8 +151,9 @@ def _operators(problem: Problem, products: str) -> Contestant | str:
 
 
 def leaves_of(problem: Problem) -> dict[str, Tensor]:
-    """The weights, to be differentiated by."""
-    return {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
+    """The weights, to be differentiated by; not the states that a cell declares to begin with."""
+    weights = problem.weights.items()
+    return {k: w.clone().requires_grad_() for k, w in weights if not k.startswith("initial_")}
 
 
 def _short(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
