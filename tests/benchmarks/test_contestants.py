@@ -62,7 +62,7 @@ def pairs() -> Iterator[Any]:
     def row(case: Case, *names: str, double: bool = False, marks: Any = ()) -> Any:
         return pytest.param(case, names, double, id=f"{case.name}: {', '.join(names)}", marks=marks)
 
-    for cell in ("leaky_memory", *STEPS):
+    for cell in ("leaky_memory", "izhikevich", *STEPS):  # the second begins at no zeros
         for layers in (1, 2) if cell in STEPS else (1,):
             case = replace(SMALL, name=f"{cell} x {layers}", cell=cell, T=7, layers=layers)
             yield row(replace(case, baseline="loop"), OURS, double=True)
