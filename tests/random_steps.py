@@ -173,6 +173,8 @@ torch.cumprod(torch.sigmoid({a}), -1) | {a}.diff(dim=-1) | F.softmin({a}, -1)
 {a}.unfold(-1, 1, 1).squeeze(-1) | {a} + torch.tensor({c_list}).to({a})
 torch.cummax({a} + {J}, -1).values | torch.repeat_interleave({a}, 2, dim=-1)
 torch.cat([{a}] * 2, -1) | {a}.masked_fill(EVEN_{l}, 0.2) | torch.where(EVEN_{l}, {a}, {b})
+{a}.scatter(-1, {X}.expand_as({a})[..., :1], 0.3) | {a}.index_fill(-1, {X}[:1], 0.3)
+{a}.index_add(-1, {X}, {b}) | {a}.index_copy(-1, {X}, {b}) | {a}.masked_fill({m}, -0.1).cumsum(-1)
 """)
 REDUCE = _table("""
 {a}.sum({d}) | {a}.mean(dim={d}) | {a}.var({d}, unbiased=False)
@@ -365,8 +367,29 @@ else:
 
 {v} = F.dropout({a}, 0.5, training=False) * ({k} if flag else {k})
 
-assert {a}.dim() > 0
-{v} = torch.utils.checkpoint.checkpoint(torch.tanh, {a}, use_reentrant=False)
+{v} = {a}.clone()
+{v}[:, 0] = {v}[:, 0] * 0.5
+
+{v} = {a}.clone()
+{v}[:, :2] = 0.25
+
+{v} = {a} * 0.5
+{v}[..., 1:].copy_({b}[..., :-1])
+
+{v} = {a}.clone()
+{v}[..., [0, -1]] = 0.1
+
+{v} = {a}.clone()
+{v}[..., 0], {v}[..., -1] = {b}[..., -1], {b}[..., 0]
+
+{v} = torch.zeros(B, *{a}.shape[1:]).to({a})
+for i in range({l}):
+    {v}[..., i] = {a}[..., i] + (0.5 * {v}[..., i - 1].clone() if i else 0)
+
+out = [torch.zeros_like({a}[..., 0])]
+for part in {a}.unbind(-1):
+    out.append(torch.tanh(0.5 * out[-1] + part))
+{v} = torch.stack(out[1:], dim=-1)
 
 norm = {a}.pow(2).sum(-1, keepdim=True).sqrt() + 0.5
 unit = {a} / norm
@@ -582,6 +605,7 @@ class _Writer:
     weights: dict[str, Weight] = field(default_factory=dict)
     live: dict[str, Any] = field(default_factory=_globals)
     refused: list[str] = field(default_factory=list)  # templates that gave nothing of use
+    all: str | None = None  # a vector of whatever nothing depended on
 
     def one_in(self, n: int) -> bool:
         return self.choose([False] * (n - 1) + [True])
@@ -609,9 +633,16 @@ class _Writer:
     # Holes of templates.
 
     def pick(self, fits: Callable[[tuple[int, ...]], bool]) -> str | None:
-        """A value whose shape of a sample fits; late ones first."""
+        """A value whose shape of a sample fits; late ones, and ones that nothing depends on, more
+        often."""
         names = [n for n, v in self.values.items() if fits(tuple(v.shape[1:]))][::-1]
-        return self.choose(names[:3] + names) if names else None
+        idle = [n for n in self.idle() if n in names]
+        return self.choose(names[:3] + idle + idle + names) if names else None
+
+    def idle(self) -> list[str]:
+        """Values that no line depends on, late ones first."""
+        used = set(re.findall(r"\w+", " ".join(re.sub(r"^(\w+) = ", "", x) for x in self.lines)))
+        return [n for n in self.values if n not in used][::-1]
 
     def filled(self, template: str, a: str, **more: str) -> str:
         """A template with its holes filled, for a main value."""
@@ -748,13 +779,31 @@ class _Writer:
         template = self.choose(self.choose(kinds))
         self.let(self.filled(template, name), template)
 
-    def of_shape(self, shape: tuple[int, ...]) -> str:
-        """A value of a shape; late ones more often, made of one if there is none."""
+    def gather(self) -> None:
+        """Write a vector of some values that nothing depends on: states are to depend on them."""
+        parts: list[str] = []
+        size = 0
+        for name in self.idle():
+            value = self.values[name]
+            if len(parts) < 5 and size + value[0].numel() <= MOST:
+                size += value[0].numel()
+                flat = {1: ".unsqueeze(-1)", 2: ""}.get(value.dim(), ".flatten(1)")
+                parts.append(f"{name}{flat}")
+        if len(parts) > 1:
+            self.all = self.let(f"torch.cat([{', '.join(parts)}], dim=-1)")
+
+    def of_shape(self, shape: tuple[int, ...], kept: Sequence[str] = ()) -> str:
+        """A value of a shape, made of another if there is none; one that nothing depends on, if
+        there is such a value besides ``kept``."""
         own = [n for n in self.values if n.startswith("v")]
+        idle = [n for n in self.idle() if n not in kept]
         fits = [n for n in own if tuple(self.values[n].shape[1:]) == shape][::-1]
-        if fits and not self.one_in(4):
-            return self.choose(fits[:2] + fits)
-        source = self.choose((own or [*self.values])[::-1][:5])
+        first = [n for n in fits if n in idle]
+        if fits and (not self.all or self.one_in(3)) and not self.one_in(4):
+            return self.choose(first or fits)
+        source = self.choose(idle[:5] or (own or [*self.values])[::-1][:5])
+        if self.all and self.choose([True, True, False]):
+            source = self.all
         rank = self.values[source].dim() - 1
         flat = (
             source if rank == 1 else f"{source}.flatten(1)" if rank else f"{source}.unsqueeze(-1)"
@@ -771,13 +820,16 @@ class _Writer:
         assert made is not None, text
         return made
 
-    def after(self, name: str) -> str:
-        """A line for the state after the step: O(1) for all time; its name."""
+    def after(self, name: str, kept: Sequence[str]) -> str:
+        """A line for the state after the step: O(1) for all time; its name. ``kept``: states after
+        the step that are there already."""
         shape = tuple(self.values[name].shape[1:])
         holes = {"h": name}
         if len(shape) > 1 and self.choose([True, True, False]):
-            key = self.let(f"F.normalize({self.of_shape(shape[:-1])} + 0.1234, dim=-1, eps=0.1)")
-            value = self.let(f"torch.tanh({self.of_shape((*shape[:-2], shape[-1]))})")
+            key = self.let(
+                f"F.normalize({self.of_shape(shape[:-1], kept)} + 0.1234, dim=-1, eps=0.1)"
+            )
+            value = self.let(f"torch.tanh({self.of_shape((*shape[:-2], shape[-1]), kept)})")
             assert key is not None
             assert value is not None
             holes |= {"k": key, "v": value}
@@ -785,9 +837,9 @@ class _Writer:
             template = template.replace("{v}", value)
         else:
             template = self.choose(UPDATES)
-            holes["u"] = self.of_shape(shape)
+            holes["u"] = self.of_shape(shape, kept)
             if "{u2}" in template:
-                holes["u2"] = self.of_shape(shape)
+                holes["u2"] = self.of_shape(shape, kept)
             if "{g}" in template:
                 holes["g"] = self.weight("parameter", self.choose([(), shape[-1:], shape]))
         text = re.sub(r"\{(\w+)\}", lambda hole: holes[hole[1]], template)
@@ -877,9 +929,16 @@ def written(choose: Choose) -> tuple[DrawnStep, list[str]]:
         writer.let(writer.with_weights(embedded.format(next(iter(states)))))
     for _ in range(choose([6, 4, 3, 5, 8, 10, 14])):
         writer.make()
-    after = [writer.after(name) for name in states]
+    if choose([True, True, True, False]):
+        writer.gather()
+    after: list[str] = []
+    for name in states:
+        after.append(writer.after(name, after))
     late = [n for n in writer.values if n not in states and n not in inputs][::-1]
-    outputs = [choose([*after, *late[:6]]) for _ in range(choose([1, 1, 2, 3]))]
+    idle = [n for n in writer.idle() if n in late and n not in after]
+    outputs = idle[: choose([1, 2, 3, 3])] if choose([True, True, False]) else []
+    if not outputs or (len(outputs) < 3 and choose([True, False])):
+        outputs.append(choose([*after, *late[:6]]))
     if choose([False] * 11 + [True]):
         outputs[-1] = f"{outputs[-1]} > 0.1234"
     names, given = [*states], [n for n in inputs if n != "token"]

@@ -20,6 +20,7 @@ HUNTS = {  # tiny campaigns
     "random_cells": ("--seeds", "0:1", "--formulas", "2"),
     "random_matrix_cells": ("--seeds", "0:2"),
     "random_options": ("--seeds", "0:2"),
+    "random_steps": ("--seeds", "0:2"),
 }
 FILES = ("benchmarks/gpu.py", "release/dist.py")  # called by their path
 SCRIPTS = (  # modules; tests beside this one run their cases in tiny, in this process

@@ -137,6 +137,6 @@ def test_samples_of_a_drawn_step_know_nothing_of_each_other(seed):
 
 
 def test_seeds_draw_the_same_steps_ever_after_and_hardly_any_twice():
-    texts = [repr(of_seed(seed)) for seed in range(100)]
-    assert len(set(texts)) > 95
-    assert texts == [repr(of_seed(seed)) for seed in range(100)]
+    texts = [repr(of_seed(seed)) for seed in range(30)]
+    assert len(set(texts)) == 30
+    assert texts == [repr(of_seed(seed)) for seed in range(30)]
