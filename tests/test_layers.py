@@ -65,6 +65,8 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "nn": f"{MIDDLE} engines.reference compiler explaining drawing",
     # with the calls of another library
     "functional": "errors checks torch_internals frontend ops cells nn torch",
+    # steps in torch's operations: read by the frontend, run by layers
+    "steps": "errors checks torch_internals ir frontend nn torch",
     # published ones, around cells
     "layers": "errors checks frontend ops cells cell_files nn functional torch",
     "interchange": "",
@@ -77,7 +79,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "export": "interchange.c interchange.onnx",
     "measuring": f"{MIDDLE} compiler nn",
     "__init__": f"{MIDDLE} compiler explaining drawing nn weights train measuring export"
-    " layers engines.deer functional",
+    " layers engines.deer functional steps",
     "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export measuring"
     " interchange.weights layers"
     " __init__ *",

@@ -32,15 +32,19 @@ from elman.version import __version__
 if _TYPE_CHECKING:
     from elman import export, functional, layers
     from elman.measuring.measure import measure
+    from elman.steps.api import scan
+    from elman.steps.loop import Loop
     from elman.train.run.loading import load
 
 for _public in _NAMED:
     _public.__module__ = __name__  # what pickles call it, wherever it is defined
 
 
-_LAZY = {  # functions of rooms that need more than torch
+_LAZY = {  # names of rooms that few runs need
+    "Loop": "elman.steps.loop",
     "load": "elman.train.run.loading",
     "measure": "elman.measuring.measure",
+    "scan": "elman.steps.api",
 }
 
 
@@ -58,6 +62,7 @@ __all__ = [
     "restore",
     "GRU",
     "LSTM",
+    "Loop",
     "LinearCrossEntropyLoss",
     "PlanOptions",
     "RNN",
@@ -78,6 +83,7 @@ __all__ = [
     "ops",
     "release",
     "safe_globals",
+    "scan",
     "shard_time",
     "tune",
     "using",

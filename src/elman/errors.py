@@ -3,6 +3,7 @@
 ElmanError
 ├── TraceError            a cell does something a formula cannot (if, print, a torch call …)
 ├── ShapeError            shapes that do not fit (also a ValueError)
+├── StepError             a step in torch's operations is no formula (a branch on a number …)
 ├── InputError            tensors, sizes or options that do not fit a module (also a ValueError)
 ├── VerifyError           an invariant of elman's own graphs is broken: a bug of ours
 ├── EngineError           an engine asked for by name cannot run this plan; the text says why
@@ -40,6 +41,14 @@ class ElmanError(Exception):
 
 class TraceError(ElmanError):
     """A cell does something that is not a formula of its arguments."""
+
+
+class StepError(ElmanError):
+    """A step in torch's operations cannot be read as a formula; the text names the operation."""
+
+
+class StepWarning(UserWarning):
+    """A step runs as a plain loop, since it cannot be read as a formula."""
 
 
 class ShapeError(ElmanError, ValueError):

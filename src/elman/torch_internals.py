@@ -17,11 +17,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from threading import Lock
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
@@ -563,3 +565,76 @@ def forget_triton_function(name: str) -> None:
     from triton.runtime import jit
 
     getattr(jit, "_triton_jit_function_registry", {}).pop(name, None)
+
+
+# ---- steps in torch's operations
+
+
+def _never(_: Tensor) -> bool:
+    return False
+
+
+is_functional: Callable[[Tensor], bool] = _private("torch", "_is_functional_tensor", _never)
+"""Whether a tensor is one that torch.func.functionalize has wrapped. Without it: never."""
+
+no_modes: Callable[[], AbstractContextManager[Any]] = _private(
+    "torch.utils._python_dispatch", "_disable_current_modes", nullcontext
+)
+"""A context in which no dispatch mode sees torch's operations. Without it: modes see them."""
+
+_single_level: Any = _private("torch.autograd.function", "_SingleLevelFunction", None)
+_own_backward_users: list[Any] = []
+_own_backward_lock = Lock()
+OwnBackward = Callable[[Any, tuple[Any, ...], Callable[..., Any]], Any]
+
+
+@contextmanager
+def own_backwards(call: OwnBackward) -> Generator[None]:
+    """Inside, calls of a torch.autograd.Function are ``call(function, args, original)``.
+
+    Those of all threads come by, so that ``call`` decides by the context that it is called in.
+    Without the private class, functions are called as they are, and their backward is not seen.
+    """
+    if _single_level is None:
+        yield
+        return
+    own: ContextVar[Any] = _own_backward
+
+    def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
+        original: Any = super(_single_level, function).apply
+        current = own.get()
+        if current is None or kwargs:
+            return original(*args, **kwargs)
+        return current(function, args, original)
+
+    with _own_backward_lock:
+        _own_backward_users.append(call)
+        if len(_own_backward_users) == 1:
+            _single_level.apply = classmethod(apply)
+    token = own.set(call)
+    try:
+        yield
+    finally:
+        own.reset(token)
+        with _own_backward_lock:
+            _own_backward_users.remove(call)
+            if not _own_backward_users:
+                del _single_level.apply
+
+
+_own_backward: ContextVar[Any] = ContextVar("elman_own_backward", default=None)
+
+
+@cache
+def _decompositions() -> Mapping[Any, Any]:
+    return torch._decomp.core_aten_decompositions()
+
+
+def decomposition(operation: Any) -> Callable[..., Any] | None:
+    """An operation in terms of others, if torch has such a rule."""
+    found = _decompositions().get(operation)
+    if found is None and operation.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    ):
+        return operation.decompose
+    return found

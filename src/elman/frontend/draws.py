@@ -150,3 +150,15 @@ def repeat_number(number: float, shape: Shape) -> Tracer:
 def _training(sampled: Tracer, expected: Tracer) -> Tracer:
     values: tuple[Node, ...] = (sampled.node, expected.node)
     return Tracer(node("training", values, (), sampled.node.shape, where_called()))
+
+
+def draw_uniform(like: Tracer) -> Tracer:
+    """Uniform random numbers in [0, 1) in training and evaluation alike, one for each unit."""
+    return _sample(like.node.shape, "step")
+
+
+def draw_normal(like: Tracer) -> Tracer:
+    """Standard normal random numbers in training and evaluation alike, one for each unit."""
+    shape = like.node.shape
+    radius = pointwise("sqrt", -2.0 * pointwise("log", 1.0 - _sample(shape, "step")))
+    return radius * pointwise("cos", 2.0 * math.pi * _sample(shape, "step"))

@@ -1,0 +1,1 @@
+"""Steps written in torch's operations: traced once, read as the formula of a cell."""

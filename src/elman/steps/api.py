@@ -1,0 +1,73 @@
+"""``elman.scan``: the loop over a step in torch's operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from elman.errors import InputError, ShapeError
+from elman.nn.engine_choice import check_engine, requested_engine
+from elman.nn.options.registry import select_options
+from elman.steps.binding import Binder, Call
+
+_binders: dict[Any, Binder] = {}
+_MOST = 256
+
+
+def scan(
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    *,
+    dim: int = 0,
+    reverse: bool = False,
+    engine: str = "auto",
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Run ``carry, y = step(carry, x)`` over the steps of a sequence, fused.
+
+    Args:
+        step: in torch's operations.
+        init: the first carry: a tensor [B, ..], or a tree of such.
+        xs [T, B, ..]: inputs, a tree of tensors.
+        dim: the axis of steps.
+        reverse: begin with the last step; ys have the order of xs.
+        engine: a name, or ``auto``.
+        options: ``lengths``, ``reset``, ``reset_to``, ``mask``, ``masked_output`` as of a layer.
+
+    Returns:
+        carry, ys [T, B, ..].
+    """
+    dims = dim
+    xs = pytree.tree_map_only(Tensor, lambda x: x.movedim(dims, 0), xs) if dim else xs
+    leaves = [xs] if isinstance(xs, Tensor) else pytree.tree_leaves(xs)
+    if not leaves or not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves):
+        raise InputError("scan: xs [T, ..] is a tensor, or a tree of tensors")
+    steps = {leaf.shape[0] for leaf in leaves}
+    if len(steps) != 1:
+        raise ShapeError(f"scan: xs have {sorted(steps)} steps")
+    (count,) = steps
+    if reverse:
+        xs = pytree.tree_map_only(Tensor, lambda x: x.flip(0), xs)
+    binder = _binder_of(step)
+    engine = requested_engine(check_engine(engine))
+    chosen = select_options(options) if options else {}
+    call = Call(step, step, init, xs, chosen, engine, count)
+    carry, ys = binder.run(call)
+    if reverse:
+        ys = pytree.tree_map_only(Tensor, lambda y: y.flip(0), ys)
+    if dim:
+        ys = pytree.tree_map_only(Tensor, lambda y: y.movedim(0, dims), ys)
+    return carry, ys
+
+
+def _binder_of(step: Any) -> Binder:
+    key = getattr(step, "__code__", None) or type(step)
+    if key not in _binders:
+        if len(_binders) >= _MOST:
+            _binders.pop(next(iter(_binders)))
+        _binders[key] = Binder()
+    return _binders[key]

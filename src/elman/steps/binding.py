@@ -1,0 +1,371 @@
+"""Finds the program of a step: one that was made for the same formula, or a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from elman.errors import ElmanError, StepError, StepWarning, warn
+from elman.frontend.lines import line_of
+from elman.steps import judge, plain
+from elman.steps.closure import Walk, restored
+from elman.steps.reading import Reading, read
+from elman.steps.running import Program
+from elman.steps.tape import BATCHES, Ref, Tape, record
+
+Leaves = Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
+_MOST = 64  # formulas of one step
+_warned: set[str] = set()
+
+
+@dataclass
+class Call:
+    """One call of a loop.
+
+    Attributes:
+        step: of the trees of a carry and an input, returns those of the next carry and an output.
+        root: what the user gave: it is walked.
+        carry, xs: trees.
+        options: of the layer.
+        engine: a name, or ``auto``.
+        steps: T.
+    """
+
+    step: Callable[[Any, Any], tuple[Any, Any]]
+    root: Any
+    carry: Any
+    xs: Any
+    options: Mapping[str, Any]
+    engine: str
+    steps: int
+
+
+@dataclass
+class Entry:
+    """A formula, or why there is none.
+
+    Attributes:
+        root, walk: of the step, when it was last called.
+        program: of the formula; None: there is none.
+        reason: why.
+        captured: where the tensors that the formula reads stand among those of the walk.
+        read: numbers that the step read from tensors: where these stand, and what they were.
+        y_spec: of the tree of outputs.
+        alone: whether calls with one sample were seen to have the same formula.
+    """
+
+    root: Any
+    walk: Walk
+    program: Program | None
+    reason: StepError | None
+    captured: list[int]
+    read: list[tuple[int, Any]]
+    y_spec: Any
+    batched: bool
+
+
+class Binder:
+    """The formulas of steps."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Any, list[Entry]] = {}
+
+    def __deepcopy__(self, memo: Any) -> Binder:
+        return Binder()
+
+    def __reduce__(self) -> Any:
+        return Binder, ()
+
+    def run(self, call: Call) -> tuple[Any, Any]:
+        """Run a loop: the trees of the last carry, and of the outputs [T, ..].
+
+        Raises:
+            StepError: the step cannot be read, and an engine is asked for by name.
+        """
+        carry, carry_spec = pytree.tree_flatten(call.carry)
+        xs, x_spec = pytree.tree_flatten(call.xs)
+        entry = self._find(call, carry, carry_spec, xs, x_spec)
+        if entry.program is None:
+            return self._run_plain(call, entry, carry, carry_spec, xs, x_spec)
+        tensors = entry.walk.tensors
+        captured = [tensors[at] for at in entry.captured]
+        sizes = call.steps, _batch_of(carry) if entry.batched else 1
+        ends, ys = entry.program.run(xs, carry, captured, sizes, call.options)
+        return carry_spec.unflatten(ends), entry.y_spec.unflatten(ys)
+
+    def find(self, call: Call) -> Entry:
+        """The formula of a step, as :meth:`run` would run it."""
+        carry, carry_spec = pytree.tree_flatten(call.carry)
+        xs, x_spec = pytree.tree_flatten(call.xs)
+        return self._find(call, carry, carry_spec, xs, x_spec)
+
+    def _run_plain(
+        self, call: Call, entry: Entry, carry: Any, carry_spec: Any, xs: Any, x_spec: Any
+    ) -> tuple[Any, Any]:
+        assert entry.reason is not None, "there is a reason"
+        if call.engine != "auto":
+            raise entry.reason
+        if str(entry.reason) not in _warned:
+            _warned.add(str(entry.reason))
+            warn(f"the step runs as a plain loop: {entry.reason}", StepWarning)
+        spec: list[Any] = []
+        step = _of_leaves(call.step, carry_spec, x_spec, spec)
+        ends, ys = plain.run(step, carry, xs, call.steps, call.options)
+        return carry_spec.unflatten(ends), spec[0].unflatten(ys)
+
+    def _find(self, call: Call, carry: Any, carry_spec: Any, xs: Any, x_spec: Any) -> Entry:
+        batch = _batch_of(carry)
+        key = (
+            carry_spec,
+            x_spec,
+            call.engine,
+            batch == 1,
+            *[(_shape(c.shape, batch), c.dtype, c.device.type) for c in carry],
+            *[(_shape(x.shape[1:], batch), x.dtype, x.device.type) for x in xs],
+        )
+        entries = self._entries.setdefault(key, [])
+        for entry in entries:
+            if entry.root is call.root and entry.walk.unchanged() and _reads_alike(entry):
+                return entry
+        walk = Walk(call.root, batch)
+        for entry in entries:
+            if entry.walk.signature == walk.signature:
+                before = entry.walk
+                entry.walk = walk
+                if _reads_alike(entry):
+                    entry.root = call.root
+                    return entry
+                entry.walk = before
+        entry = _make(call, walk, carry, carry_spec, xs, x_spec, entries)
+        entries.insert(0, entry)
+        del entries[_MOST:]
+        return entry
+
+
+def _reads_alike(entry: Entry) -> bool:
+    return all(
+        torch.equal(entry.walk.tensors[at], value)
+        if isinstance(value, Tensor)
+        else entry.walk.tensors[at].tolist() == value
+        for at, value in entry.read
+    )
+
+
+def _batch_of(carry: Sequence[Any]) -> int:
+    """B: the first axis of the first state that has one."""
+    return next((c.shape[0] for c in carry if isinstance(c, Tensor) and c.dim()), 1)
+
+
+def _shape(shape: Sequence[int], batch: int) -> Any:
+    """A shape in which the batch has no size."""
+    return ("B", *shape[1:]) if shape and shape[0] == batch else tuple(shape)
+
+
+def _of_leaves(
+    step: Callable[[Any, Any], tuple[Any, Any]], carry_spec: Any, x_spec: Any, spec: list[Any]
+) -> Leaves:
+    """The step as a function of leaves; the form of its outputs is put into ``spec``."""
+
+    def of_leaves(carry: Sequence[Any], x: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        after, y = step(carry_spec.unflatten([*carry]), x_spec.unflatten([*x]))
+        leaves, after_spec = pytree.tree_flatten(after)
+        if after_spec != carry_spec and len(leaves) != carry_spec.num_leaves:
+            raise StepError(
+                f"the step returns a carry of the form {after_spec}, given {carry_spec}",
+                "step(carry, x) returns (carry, y), the carry in the form it has",
+            )
+        ys, y_spec = pytree.tree_flatten(y)
+        spec[:] = [y_spec]
+        return leaves, ys
+
+    return of_leaves
+
+
+def _make(
+    call: Call,
+    walk: Walk,
+    carry: Sequence[Tensor],
+    carry_spec: Any,
+    xs: Sequence[Tensor],
+    x_spec: Any,
+    others: Sequence[Entry],
+) -> Entry:
+    """Trace, read and judge a step."""
+    spec: list[Any] = []
+    step = _of_leaves(call.step, carry_spec, x_spec, spec)
+    batch = _batch_of(carry)
+    reason: StepError | None = None
+    for batched, samples in _attempts(carry, walk, batch):
+        try:
+            tape = _traced(step, walk, carry, xs, batch if batched else 0, samples)
+            entry = _entry(call, walk, tape, step, carry, xs, spec, batched, others)
+        except StepError as error:
+            reason = reason or error
+            continue
+        except ElmanError as error:
+            reason = reason or StepError(str(error).partition("\n")[0])
+            continue
+        return entry
+    return Entry(call.root, walk, None, reason, [], [], None, True)
+
+
+def _attempts(carry: Sequence[Tensor], walk: Walk, batch: int) -> list[tuple[bool, list[Tensor]]]:
+    """Ways to see samples: the first axis of states, with and without a row for each sample in
+    tensors that are closed over; or none at all."""
+    rows = [t for t in walk.tensors if t.dim() > 1 and t.shape[0] == batch and type(t) is Tensor]
+    ways: list[tuple[bool, list[Tensor]]] = []
+    if any(c.dim() for c in carry):
+        ways.append((True, []))
+        if rows:
+            ways.append((True, rows))
+    ways.append((False, []))
+    return ways
+
+
+def _traced(
+    step: Leaves,
+    walk: Walk,
+    carry: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    batch: int,
+    samples: Sequence[Tensor],
+) -> Tape:
+    """Record a step; what it changes of its own is put back.
+
+    Raises:
+        StepError: it cannot be recorded, or it changes what it reads.
+    """
+
+    def run(carry: Sequence[Any], x: Sequence[Any]) -> Any:
+        after, ys = step(carry, x)
+        return [*after], [*ys]
+
+    def arguments(size: int) -> tuple[Any, ...]:
+        def like(value: Tensor, shape: Sequence[int]) -> Tensor:
+            if batch and shape and shape[0] == batch:
+                shape = (size, *shape[1:])
+            if value.is_floating_point():
+                return torch.rand(shape, device=value.device, dtype=value.dtype)
+            return torch.zeros(shape, device=value.device, dtype=value.dtype)
+
+        return [like(c, c.shape) for c in carry], [like(x, x.shape[1:]) for x in xs]
+
+    restore = restored(walk)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
+            for size in BATCHES:
+                try:
+                    tape = record(run, arguments, samples, size)
+                    break
+                except StepError:
+                    if size == BATCHES[-1]:
+                        raise
+                    restore()
+    finally:
+        changed = restore()
+    if changed:
+        _check_changes(run, arguments, samples, tape, walk, changed)
+    return tape
+
+
+def _check_changes(
+    run: Any, arguments: Any, samples: Any, tape: Tape, walk: Walk, changed: Sequence[str]
+) -> None:
+    """Check that what a step changes of its module has no effect on its next call: that it is
+    written before it is read."""
+    kept = {id(t) for t in tape.captured.values()}
+    hidden = [
+        name
+        for name, tensor in zip(walk.names, walk.tensors)
+        if id(tensor) in kept and name.rpartition("_")[2] in changed
+    ]
+    numbers_change = True
+    restore = restored(walk)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            first = record(run, arguments, samples, tape.batch)
+            again = record(run, arguments, samples, tape.batch)
+        numbers_change = len(first.entries) != len(again.entries) or not first.same_as(again)
+    except StepError:
+        numbers_change = True
+    finally:
+        restore()
+    if hidden or numbers_change:
+        raise StepError(
+            f"the step changes {', '.join(sorted({*changed}))} of its module, and reads it",
+            "give it to the step as a state, and return it",
+        )
+
+
+def _entry(
+    call: Call,
+    walk: Walk,
+    tape: Tape,
+    step: Leaves,
+    carry: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    spec: list[Any],
+    batched: bool,
+    others: Sequence[Entry],
+) -> Entry:
+    places = {id(tensor): at for at, tensor in enumerate(walk.tensors)}
+    captured: list[int] = []
+    for tensor in tape.captured.values():
+        if id(tensor) not in places:
+            raise StepError(
+                f"it reads a tensor {[*tensor.shape]} that elman cannot find again",
+                "close over it, or give it as an input",
+            )
+        captured.append(places[id(tensor)])
+    reads = [(places[id(tensor)], number) for tensor, number in tape.read if id(tensor) in places]
+    numbers = dict(zip(tape.captured, captured))
+    tensors = [walk.tensors[at] for at in captured]
+    for other in others:  # what changed is no part of the formula
+        same = other.program is not None and other.program.reading.tape.same_as(tape)
+        if same and not tape.places and not other.program.reading.tape.places:
+            return Entry(
+                call.root, walk, other.program, None, captured, reads, spec[0], other.batched
+            )
+    count = len(carry)
+    carries, inputs = tape.inputs[:count], tape.inputs[count:]
+    name = _name_of(call.root)
+    names = {n: _word(walk.names[at]) for n, at in zip(tape.captured, captured)}
+
+    def read_again() -> Reading:
+        return read(tape, inputs, carries, name, names)
+
+    reading = read_again()
+    reads += [(numbers[n], tape.captured[n].clone()) for n in tape.places]
+    dtype = next((c.dtype for c in carry if c.is_floating_point()), torch.get_default_dtype())
+    program = Program(reading, inputs, carries, call.engine, dtype)
+    restore = restored(walk)
+    try:
+        judge.check(judge.Case(step, read_again, program, xs, carry, tensors))
+    finally:
+        restore()
+    return Entry(call.root, walk, program, None, captured, reads, spec[0], batched)
+
+
+def _name_of(root: Any) -> str:
+    """A name of the step for messages."""
+    name = getattr(root, "__name__", "") or type(root).__name__
+    code = getattr(root, "__code__", None)
+    if not name.isidentifier():
+        name = "step"
+    _ = line_of(code.co_filename, code.co_firstlineno) if code else ""
+    return name
+
+
+def _word(name: str) -> str:
+    word = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    return word if word and not word[0].isdigit() else f"w_{word}"
+
+
+def inputs_of(tape: Tape, count: int) -> tuple[list[Ref], list[Ref]]:
+    """References of the carry and of the inputs."""
+    return tape.inputs[:count], tape.inputs[count:]

@@ -1,0 +1,90 @@
+"""The layer that runs a step's formula, with weights that are given in each call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.frontend.cell import Cell
+from elman.frontend.signature import Declared
+from elman.ir.types import dim_size, gate_block_size
+from elman.nn.call.plan import plan_call
+from elman.nn.compile.names import fixed_engine
+from elman.nn.engine_choice import requested_engine
+from elman.nn.execute.layer import Runner
+from elman.nn.modules.layer_config import Formula
+from elman.nn.modules.sequence import SequenceModule
+
+
+class StepLayer(SequenceModule):
+    """One layer of a step's formula.
+
+    Args:
+        cell: the formula; its dims are numbers.
+        engine: a name, or ``auto``.
+    """
+
+    def __init__(self, cell: Cell, engine: str) -> None:
+        super().__init__()
+        self._set_options({"engine": engine})
+        self.cell = cell
+        self.input_size, self.hidden_size = _units(cell.inputs), _units(cell.states)
+        self.num_layers, self.bidirectional, self.batch_first = 1, False, False
+        self.dropout = 0.0
+        self._names = [weight.name for weight in cell.weights]
+        self.training = True  # a step that draws numbers draws them in each call
+
+    def _formulas(self) -> list[Formula]:
+        return [(self.cell, self.hidden_size, {})]
+
+    def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
+        return [[weight.name for weight in self.cell.weights]]
+
+    def run(
+        self, x: Any, state: Any, weights: Sequence[Tensor], options: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """Run the formula over a batch of sequences.
+
+        Args:
+            x, state: in the inner layout, a matrix of each sample as one axis.
+            weights: in declared order.
+            options: of the call.
+
+        Returns:
+            As ``forward`` of a layer, in the inner layout.
+        """
+        layer = self.with_weights(weights)
+        plans = layer.runtime.plans
+        kind = plans.kind_of(layer, x, state, options)
+        if kind is not None:
+            plan = plans.find(kind)
+            if plan is not None:
+                return plan.run_again(layer, x, state, options, kind.weights)
+        if torch.compiler.is_compiling():
+            engine = fixed_engine(layer.engine)
+        else:
+            engine = requested_engine(layer.engine)
+        return layer._run(*plan_call(layer, x, state, options, engine), kind)
+
+    def with_weights(self, weights: Sequence[Tensor]) -> StepLayer:
+        """The same layer with the weights of a call: what is derived of it is shared."""
+        _ = self.runtime
+        layer = object.__new__(StepLayer)
+        attributes = {**self.__dict__, "_parameters": dict(zip(self._names, weights))}
+        object.__setattr__(layer, "__dict__", attributes)
+        return layer
+
+
+def _units(declared: Sequence[Declared]) -> int:
+    """The size of the first argument: its units, or the columns of a matrix."""
+    if not declared or not declared[0].shape:
+        return 1
+    (first, *_), *_ = declared[0].shape
+    return (
+        gate_block_size(first[1], {})
+        if isinstance(first, tuple)
+        else dim_size(declared[0].shape[0], {})
+    )

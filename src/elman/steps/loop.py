@@ -1,0 +1,188 @@
+"""``elman.Loop``: a module around a step module."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from elman.checks import check_callable, check_flag
+from elman.errors import InputError, ShapeError
+from elman.nn.engine_choice import check_engine, requested_engine
+from elman.nn.options.registry import CallOptions, select_options
+from elman.steps.binding import Binder, Call
+
+_FORMS = (
+    "cell(x, h) -> h, cell(x, (h, c)) -> (h, c), cell(x, h) -> (out, state), "
+    "cell(x, s, m) -> (out, s, m); carry_first=True: cell(carry, x) -> (carry, y)"
+)
+
+
+class Loop(nn.Module):
+    """A module that makes one step, run over sequences.
+
+    The parameters stay those of the step module, ``cell``: state_dict, train(), to(), deepcopy,
+    optimizers and DDP see it as any module.
+
+    Args:
+        cell: a module, or a function, of one step. Its form is found out in the first call:
+            ``cell(x, h) -> h`` and ``cell(x, (h, c)) -> (h, c)``, as torch's cells; ``-> (out,
+            state)``; several states side by side, ``cell(x, s, m) -> (out, s, m)``.
+        carry_first: ``cell(carry, x) -> (carry, y)``.
+        batch_first: x and out are [B, T, ..].
+        reverse: begin with the last step; out has the order of x.
+        engine: a name, or ``auto``.
+    """
+
+    def __init__(
+        self,
+        cell: Callable[..., Any],
+        *,
+        carry_first: bool = False,
+        batch_first: bool = False,
+        reverse: bool = False,
+        engine: str = "auto",
+    ) -> None:
+        super().__init__()
+        if not isinstance(cell, nn.Module):
+            check_callable("cell", cell, ("x", "h"), "elman.Loop(torch.nn.GRUCell(8, 16))")
+        self.cell = cell
+        self.carry_first = check_flag("carry_first", carry_first)
+        self.batch_first = check_flag("batch_first", batch_first)
+        self.reverse = check_flag("reverse", reverse)
+        self.engine = check_engine(engine)
+        self._binder = Binder()
+        self._adapters: dict[Any, Any] = {}
+
+    def forward(self, x: Any, state: Any = None, **options: Unpack[CallOptions]) -> Any:
+        """Run the step over a batch of sequences.
+
+        Args:
+            x [T, B, ..]: inputs, a tensor or a tree of such; a tuple is given to the step as one
+                argument.
+            state: as the step takes it, [B, ..].
+            options: ``lengths``, ``reset``, ``reset_to``, ``mask``, ``masked_output``.
+
+        Returns:
+            out [T, B, ..], and the state after the last step of each sequence.
+        """
+        axis = 1 if self.batch_first else 0
+        leaves = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
+        if not leaves or min(leaf.dim() for leaf in leaves) <= axis:
+            raise InputError("Loop: x [T, B, ..] is a tensor, or a tree of tensors")
+        counts = {leaf.shape[axis] for leaf in leaves}
+        if len(counts) != 1:
+            raise ShapeError(f"Loop: inputs have {sorted(counts)} steps")
+        (steps,) = counts
+        if self.batch_first:
+            x = pytree.tree_map_only(Tensor, lambda leaf: leaf.transpose(0, 1), x)
+        if self.reverse:
+            x = pytree.tree_map_only(Tensor, lambda leaf: leaf.flip(0), x)
+        chosen = select_options(options) if options else {}
+        first: list[Any] = []
+        if state is None:
+            x, state, first, steps = self._begin(x, steps)
+        out, state = self._run(x, state, chosen, steps)
+        if first:
+            out = pytree.tree_map(lambda a, b: torch.cat([a.unsqueeze(0), b]), first[0], out)
+        if self.reverse:
+            out = pytree.tree_map_only(Tensor, lambda y: y.flip(0), out)
+        if self.batch_first:
+            out = pytree.tree_map_only(Tensor, lambda y: y.transpose(0, 1), out)
+        return out, state
+
+    def _run(self, x: Any, state: Any, options: dict[str, Any], steps: int) -> tuple[Any, Any]:
+        step = self._step_of(state)
+        engine = requested_engine(self.engine)
+        after, out = self._binder.run(Call(step, self.cell, state, x, options, engine, steps))
+        return out, after
+
+    def _begin(self, x: Any, steps: int) -> tuple[Any, Any, list[Any], int]:
+        """The first step of a cell that makes its first state itself."""
+        row = pytree.tree_map_only(Tensor, lambda leaf: leaf[0], x)
+        result = self.cell(None, row) if self.carry_first else self.cell(row)
+        if self.carry_first:
+            state, out = result
+        elif isinstance(result, Tensor):
+            state = out = result
+        elif (
+            len(result) == 2
+            and all(isinstance(part, Tensor) for part in result)
+            and isinstance(self.cell, nn.LSTMCell)
+        ):
+            state, out = result, result[0]
+        elif len(result) > 2:
+            out, state = result[0], tuple(result[1:])
+        else:
+            out, state = result
+        rest = pytree.tree_map_only(Tensor, lambda leaf: leaf[1:], x)
+        return rest, state, [out], steps - 1
+
+    def _step_of(self, state: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
+        """The cell as a function of a carry and an input."""
+        cell = self.cell
+        if self.carry_first:
+            return cell
+        spec = pytree.tree_structure(state)
+        if spec not in self._adapters:
+            self._adapters[spec] = _adapter(cell, state)
+        return self._adapters[spec]
+
+    def extra_repr(self) -> str:
+        """Options that are not the defaults."""
+        fields = ("carry_first", "batch_first", "reverse", "engine")
+        usual = {"carry_first": False, "batch_first": False, "reverse": False, "engine": "auto"}
+        return ", ".join(
+            f"{name}={getattr(self, name)!r}"
+            for name in fields
+            if getattr(self, name) != usual[name]
+        )
+
+
+def _adapter(cell: Any, state: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Adapt a cell's form to ``(carry, x) -> (carry, y)``."""
+    spec = pytree.tree_structure(state)
+    several = isinstance(state, (tuple, list)) and not hasattr(state, "_fields")
+    function = cell.forward if isinstance(cell, nn.Module) else cell
+    try:
+        parameters = [
+            p
+            for p in inspect.signature(function).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        parameters = []
+    required = [p for p in parameters if p.default is p.empty]
+    apart = several and len(state) > 1 and len(parameters) > len(state)
+    apart = apart and (len(required) > 2 or _reads_apart(parameters, len(state)))
+
+    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+        result = cell(x, *carry) if apart else cell(x, carry)
+        if pytree.tree_structure(result) == spec:
+            leaves = pytree.tree_leaves(result)
+            return result, leaves[0]
+        if isinstance(result, (tuple, list)) and len(result) > 1:
+            out, *rest = result
+            after = rest[0] if len(rest) == 1 else tuple(rest)
+            if pytree.tree_structure(after) == spec:
+                return after, out
+            if spec.num_leaves == len(pytree.tree_leaves(after)):
+                return spec.unflatten(pytree.tree_leaves(after)), out
+        raise InputError(
+            f"Loop cannot read what the step returns, {pytree.tree_structure(result)}, given a "
+            f"state {spec}",
+            _FORMS,
+        )
+
+    return step
+
+
+def _reads_apart(parameters: list[Any], count: int) -> bool:
+    """Whether the parameters after the input are states side by side, by their names."""
+    names = [p.name for p in parameters[1 : 1 + count]]
+    words = ("mem", "syn", "spk", "h", "c", "s", "m", "v", "state", "hidden", "cell")
+    return all(name.rstrip("_0123456789") in words or name.startswith(words[:3]) for name in names)

@@ -1,0 +1,70 @@
+"""The plain loop: a step's own function, called for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+def run(
+    step: Callable[..., Any],
+    carry: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    steps: int,
+    options: Mapping[str, Any],
+) -> tuple[list[Any], list[Any]]:
+    """Run a step for each step of a sequence.
+
+    Args:
+        step: called with leaves of the carry and of x, returns leaves of the next carry and y.
+        carry: leaves. xs: leaves [T, ..].
+        steps: T.
+        options: ``lengths``, ``reset``, ``reset_to``, ``mask``, ``masked_output`` as of a layer.
+
+    Returns:
+        Leaves of the last carry, and of the outputs [T, ..].
+    """
+    start, now = [*carry], [*carry]
+    lengths, reset, mask = (options.get(name) for name in ("lengths", "reset", "mask"))
+    ends = None if lengths is None else torch.as_tensor(lengths, device=now[0].device)
+    outputs: list[list[Any]] = []
+    for t in range(steps):
+        if reset is not None:
+            initial = options.get("reset_to") == "initial"
+            fresh = start if initial else [torch.zeros_like(value) for value in start]
+            now = [_chosen(reset[t], new, old) for new, old in zip(fresh, now, strict=True)]
+        before = now
+        now, ys = step(now, [x[t] for x in xs])
+        now = [*now]
+        held = {id(new): old for new, old in zip(now, before, strict=True)}
+        if ends is not None:
+            now = [_chosen(t < ends, new, old) for new, old in zip(now, before, strict=True)]
+            ys = [_chosen(t < ends, y, 0) for y in ys]
+        if mask is not None:
+            holds = options.get("masked_output") != "zeros"
+            ys = [_chosen(mask[t], y, held.get(id(y), 0) if holds else 0) for y in ys]
+            now = [_chosen(mask[t], new, old) for new, old in zip(now, before, strict=True)]
+        outputs.append([*ys])
+    columns = [[row[k] for row in outputs] for k in range(len(outputs[0]))] if outputs else []
+    return now, [
+        torch.stack(column) if isinstance(column[0], Tensor) else column[-1] for column in columns
+    ]
+
+
+def _chosen(flags: Tensor, new: Any, old: Any) -> Any:
+    """``new`` where a flag of the sample is not 0, else ``old``."""
+    if not isinstance(new, Tensor):
+        return new
+    flags = flags.to(torch.bool).to(new.device)
+    flags = flags.reshape(*flags.shape, *[1] * (new.dim() - flags.dim()))
+    other = old if isinstance(old, Tensor) else torch.full_like(new, old)
+    return torch.where(flags, new, other)
+
+
+def leaves_of(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves and form of a tree of tensors; named tuples and dicts are trees."""
+    return pytree.tree_flatten(tree)

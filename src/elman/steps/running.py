@@ -1,0 +1,329 @@
+"""Runs a step that was read: what torch computes before the loop, the loop, what comes after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.utils import _pytree as pytree
+
+from elman.steps import arrays as A  # noqa: N812
+from elman.steps.layer import StepLayer
+from elman.steps.reading import Leaf, Place, Reading, Result, _is_ref
+from elman.steps.tape import OWN_GRADIENT, Ref
+
+
+class Program:
+    """A step that was read, with the layer that runs it.
+
+    Args:
+        reading: of the step.
+        inputs, carries: references of what the step was given.
+        engine: a name, or ``auto``.
+        dtype: of the formula.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        inputs: Sequence[Ref],
+        carries: Sequence[Ref],
+        engine: str,
+        dtype: torch.dtype,
+    ) -> None:
+        self.reading, self.inputs, self.carries, self.dtype = reading, inputs, carries, dtype
+        self.layer = StepLayer(reading.cell, engine)
+        tape = reading.tape
+        self._places = {
+            ref: Place.of(tape.metas[ref.number].shape, tape.batch)
+            for ref in {
+                *inputs,
+                *carries,
+                *[leaf.ref for leaf in reading.leaves if leaf.ref is not None],
+            }
+        }
+        self._captured = [*map(Ref, tape.captured)]
+        self._constants = {Ref(n): c for n, c in tape.constants.items()}
+        groups = {
+            kind: [leaf for leaf in reading.leaves if leaf.kind == kind]
+            for kind in ("input", "static", "weight")
+        }
+        self._inputs, self._static = groups["input"], groups["static"]
+        self._weights = [self._weight_of(leaf) for leaf in groups["weight"]]
+        states = [(at, leaf) for at, group in enumerate(reading.states) for leaf in group]
+        self._states = [(at, self._entering(leaf, 0)) for at, leaf in states]
+        self._entering_inputs = [self._entering(leaf, 1) for leaf in self._inputs]
+        self._direct = [
+            inputs.index(leaf.ref) if leaf.ref in inputs else None for leaf in self._inputs
+        ]
+        self._leaving = [self._leaving_of(result, 0) for result in reading.carries]
+        self._leaving_ys = [self._leaving_of(result, 1) for result in reading.ys]
+
+    def run(
+        self,
+        xs: Sequence[Tensor],
+        carry: Sequence[Tensor],
+        captured: Sequence[Tensor],
+        sizes: tuple[int, int],
+        options: Mapping[str, Any],
+    ) -> tuple[list[Any], list[Any]]:
+        """Run the loop.
+
+        Args:
+            xs: leaves [T, ..].
+            carry: leaves.
+            captured: tensors that the step closes over, as they are now.
+            sizes: T and B.
+            options: of the layer's call.
+
+        Returns:
+            Leaves of the last carry, and of the outputs [T, ..].
+        """
+        reading, (_, batch) = self.reading, sizes
+        once: dict[Ref, Tensor] = dict(zip(self._captured, captured))
+        each: dict[Ref, Tensor] = {}
+        if reading.before[0]:
+            once.update(self._constants)
+            self._replay(reading.before[0], once, 0)
+        if reading.before[1] or reading.after:
+            each = {**once, **self._constants, **self._rows(xs, once, sizes)}
+            self._replay(reading.before[1], each, sizes[0] * batch)
+        x = [self._input(at, xs, each, sizes) for at in range(len(self._inputs))]
+        weights = [weight(once) for weight in self._weights]
+        call: dict[str, Any] = dict(options)
+        if self._static:
+            call["static"] = tuple(
+                [self._of_sample(leaf, once[leaf.ref], 0) for leaf in self._static if leaf.ref]
+            )
+        starts = [self._start(enter(carry[at]), batch) for at, enter in self._states]
+        state = None if not starts else starts[0] if len(starts) == 1 else tuple(starts)
+        out, last = self.layer.run(tuple(x) if len(x) > 1 else x[0], state, weights, call)
+        lasts = last if isinstance(last, tuple) else (last,)
+        outs = out if isinstance(out, tuple) else (out,)
+        ends = [
+            carry[at] if leave is None else leave(lasts) for at, leave in enumerate(self._leaving)
+        ]
+        if reading.after:
+            self._after(outs, carry, each, sizes)
+        ys = [
+            self._y(result, xs, once, each, sizes) if leave is None else leave(outs)
+            for result, leave in zip(reading.ys, self._leaving_ys)
+        ]
+        return ends, ys
+
+    # ---- what torch computes
+
+    def _rows(
+        self, xs: Sequence[Tensor], once: Mapping[Ref, Tensor], sizes: tuple[int, int]
+    ) -> dict[Ref, Tensor]:
+        """Inputs, and static ones, with all steps' samples along the axis of samples."""
+        steps, _ = sizes
+        rows: dict[Ref, Tensor] = {}
+        for ref, value in zip(self.inputs, xs, strict=True):
+            rows[ref] = self._merged(value, self._places[ref], sizes)
+        for leaf in self._static:
+            if leaf.ref is not None:
+                wide = once[leaf.ref].expand(steps, *once[leaf.ref].shape)
+                rows[leaf.ref] = self._merged(wide, self._places[leaf.ref], sizes)
+        return rows
+
+    def _merged(self, value: Tensor, place: Place, sizes: tuple[int, int]) -> Tensor:
+        apart = place.apart(value, 1)
+        if place.batch is None:
+            apart = apart.expand(-1, sizes[1], *apart.shape[2:])
+            return apart.flatten(0, 1)
+        return place.join(apart.flatten(0, 1), 0)
+
+    def _replay(self, entries: Sequence[int], values: dict[Ref, Tensor], rows: int) -> None:
+        """Run operations of the tape on other tensors.
+
+        Args:
+            rows: in place of the batch of the tape.
+        """
+        tape = self.reading.tape
+
+        def number(n: Any) -> Any:
+            is_batch = type(n) is int and n and n % tape.batch == 0
+            return n // tape.batch * rows if is_batch else n
+
+        def argument(value: Any) -> Any:
+            return values[value] if isinstance(value, Ref) else number(value)
+
+        for at in entries:
+            entry = tape.entries[at]
+            args, kwargs = pytree.tree_map(argument, (entry.args, entry.kwargs), is_leaf=_is_ref)
+            with torch.no_grad() if entry.stops else nullcontext():
+                if entry.op == OWN_GRADIENT:
+                    results = _Own.apply(args[0], len(args[1]), *args[1], *args[2])
+                else:
+                    results = entry.op(*args, **kwargs)
+            refs = pytree.tree_leaves(entry.results, is_leaf=_is_ref)
+            given = pytree.tree_leaves(results)
+            values.update({r: v for r, v in zip(refs, given, strict=True) if isinstance(r, Ref)})
+
+    def _after(
+        self,
+        outs: Sequence[Tensor],
+        carry: Sequence[Tensor],
+        each: dict[Ref, Tensor],
+        sizes: tuple[int, int],
+    ) -> None:
+        for ref, result in self.reading.exported.items():
+            value = self._leave(result, outs, 1)
+            each[ref] = self._merged(value, result.place, sizes)
+        for ref, value in zip(self.carries, carry, strict=True):
+            if ref not in each:
+                wide = value.expand(sizes[0], *value.shape)
+                each[ref] = self._merged(wide, self._places[ref], sizes)
+        self._replay(self.reading.after, each, sizes[0] * sizes[1])
+
+    # ---- arguments of the layer
+
+    def _entering(self, leaf: Leaf, lead: int) -> Callable[[Tensor], Tensor]:
+        """How a value becomes a leaf of the formula."""
+        if leaf.ref is None:
+            return lambda value: value
+        place, dtype = self._places[leaf.ref], self.dtype
+        if place.batch != 0 or place.shape[0] != 1 or leaf.at or len(place.shape) > 2:
+            return lambda value: self._of_sample(leaf, value, lead)
+        if len(place.shape) == 2 and not leaf.declared.shape:
+            return lambda value: value.squeeze(-1).to(dtype)
+        return lambda value: value if value.dtype is dtype else value.to(dtype)
+
+    def _of_sample(self, leaf: Leaf, value: Tensor, lead: int) -> Tensor:
+        """A value as a leaf of the formula: [*lead, B, n], or [*lead, B] of a scalar."""
+        assert leaf.ref is not None, "a value of the step"
+        place = self._places[leaf.ref]
+        apart = place.apart(value, lead)
+        axes = A.long_axes(place.shape)
+        for axis, at in reversed([*zip(axes, leaf.at)]):
+            apart = apart.select(lead + 1 + axis, at)
+        apart = apart.to(self.dtype)
+        if not leaf.declared.shape:
+            return apart.reshape(apart.shape[: lead + 1])
+        return apart.flatten(lead + 1)
+
+    def _input(
+        self,
+        at: int,
+        xs: Sequence[Tensor],
+        each: Mapping[Ref, Tensor],
+        sizes: tuple[int, int],
+    ) -> Tensor:
+        (steps, batch), leaf, direct = sizes, self._inputs[at], self._direct[at]
+        if leaf.ref is None:
+            device = xs[0].device if xs else None
+            return torch.zeros(steps, batch, dtype=self.dtype, device=device)
+        if direct is not None:
+            value = xs[direct]
+        else:
+            place, value = self._places[leaf.ref], each[leaf.ref]
+            if place.batch is None:
+                value = value.expand(steps, *value.shape)
+            else:
+                value = place.join(place.apart(value, 0).unflatten(0, (steps, batch)), 1)
+        value = self._entering_inputs[at](value)
+        return value if value.shape[1] == batch else value.expand(steps, batch, *value.shape[2:])
+
+    def _weight_of(self, leaf: Leaf) -> Callable[[Mapping[Ref, Tensor]], Tensor]:
+        """How a weight is found among the tensors of a call."""
+        ref, dtype = leaf.ref, self.dtype
+        assert ref is not None, "a value of the step"
+        if leaf.constant is not None:
+            constant = self._shaped(leaf, leaf.constant)
+            return lambda values: constant
+        shape = self.reading.tape.metas[ref.number].shape
+        if not leaf.at and len(shape) == len(leaf.declared.shape):
+            return lambda values: (
+                value if (value := values[ref]).dtype is dtype else value.to(dtype)
+            )
+        return lambda values: self._shaped(leaf, values[ref])
+
+    def _shaped(self, leaf: Leaf, value: Tensor) -> Tensor:
+        for at in leaf.at:
+            axis = next(axis for axis, n in enumerate(value.shape) if n != 1)
+            value = value.select(axis, at)
+        if value.dim() != len(leaf.declared.shape):
+            value = value.reshape([n for n in value.shape if n != 1])
+        return value.to(self.dtype)
+
+    def _start(self, value: Tensor, batch: int) -> Tensor:
+        if value.shape[0] != batch:
+            value = value.expand(batch, *value.shape[1:])
+        return value.unsqueeze(0)
+
+    # ---- results
+
+    def _leaving_of(self, result: Result, lead: int) -> Callable[[Sequence[Tensor]], Tensor] | None:
+        """How a result of the cell becomes what torch has; None of one that torch has."""
+        if result.kind != "cell":
+            return None
+        place, dtype, part = result.place, result.dtype, result.parts
+        usual = place.batch == 0 and place.shape[0] == 1 and place.shape == result.base
+        usual = usual and (len(place.shape) == 1 or (len(place.shape) == 2 and place.shape[1] > 1))
+        if not (usual and isinstance(part, int) and dtype is self.dtype):
+            return lambda values: self._leave(result, values, lead)
+        if lead:
+            return lambda values: values[part]
+        return lambda values: values[part].squeeze(0)
+
+    def _leave(self, result: Result, values: Sequence[Tensor], lead: int) -> Tensor:
+        """A result of the cell, [*lead, ..] as torch has it."""
+        value = _gathered(result.parts, values, 1)
+        value = value.reshape(*value.shape[:2], *result.base)
+        value = value.expand(*value.shape[:2], *result.place.shape)
+        if not lead:
+            value = value.squeeze(0)
+        return result.place.join(value, lead).to(result.dtype)
+
+    def _y(
+        self,
+        result: Result,
+        xs: Sequence[Tensor],
+        once: Mapping[Ref, Tensor],
+        each: Mapping[Ref, Tensor],
+        sizes: tuple[int, int],
+    ) -> Any:
+        if result.kind == "plain":
+            return result.value
+        steps, batch = sizes
+        if result.value in self.inputs:
+            return xs[self.inputs.index(result.value)]
+        value = each.get(result.value, once.get(result.value))
+        value = self._constants.get(result.value) if value is None else value
+        assert value is not None, "torch computed it"
+        if result.place.batch is None or result.value in once:
+            return value.expand(steps, *value.shape)
+        apart = result.place.apart(value, 0).unflatten(0, (steps, batch))
+        return result.place.join(apart, 1)
+
+
+def _gathered(parts: Any, values: Sequence[Tensor], lead: int) -> Tensor:
+    """The values [*lead, B, n] of slices, next to one another along n."""
+    if isinstance(parts, list):
+        return torch.cat([_gathered(part, values, lead) for part in parts], lead + 1)
+    value = values[parts]
+    return value.unsqueeze(-1) if value.dim() == lead + 1 else value
+
+
+class _Own(Function):
+    """The first tensor, with the gradient of Σ slope · input."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, count: int, *rest: Tensor) -> Tensor:
+        ctx.save_for_backward(*rest)
+        ctx.count = count
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        inputs, slopes = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        given = [
+            (gradient * slope).sum_to_size(value.shape)
+            for value, slope in zip(inputs, slopes, strict=True)
+        ]
+        return None, None, *given, *[None] * len(slopes)

@@ -1,0 +1,472 @@
+"""Tape of a step: torch's operations, recorded in order while the step runs once.
+
+The batch has a prime number of samples while a step is recorded, one that no size of the program
+has, so the axis of samples is the one whose size is a multiple of it, through every view. (Tensors
+without memory would do as well, but torch imports its compiler for their shapes, some seconds.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+from torch.distributions import Distribution
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from elman.errors import StepError
+from elman.frontend.lines import where_asked
+from elman.steps.operations import find
+from elman.torch_internals import decomposition, is_functional, no_modes, own_backwards
+
+BATCHES = (101, 37)  # the second where the first is a size of the program
+OWN_GRADIENT = "torch.autograd.Function"
+RANDOM = ("rand", "randn", "randint", "bernoulli", "uniform", "normal", "exponential", "random")
+_NO_NUMBER = "it reads a number from a tensor"
+_CHOOSE = (
+    "torch.where(condition, a, b) chooses for each sample; a number of the module is an attribute"
+)
+_READS = ("item", "__bool__", "__int__", "__float__", "__index__", "tolist", "numpy", "__array__")
+
+
+class Ref(NamedTuple):
+    """A tensor of the tape: its number, one per value that it has had."""
+
+    number: int
+
+
+class Entry(NamedTuple):
+    """One operation.
+
+    Attributes:
+        op: of torch; ``OWN_GRADIENT`` of a value, inputs and slopes.
+        args, kwargs: with a :class:`Ref` in place of each tensor.
+        results: what it returns, with references; of what it writes to, the new value.
+        where: the user's line.
+        stops: whether torch.no_grad() surrounds it.
+    """
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: Any
+    where: str
+    stops: bool
+
+    @property
+    def name(self) -> str:
+        """``add.Tensor`` of torch.ops.aten; without the mark of forms that write in place."""
+        return name_of(self.op)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes to an argument."""
+        return not isinstance(self.op, str) and self.op._schema.is_mutable
+
+
+def name_of(op: Any) -> str:
+    """``add.Tensor`` of torch.ops.aten; without the mark of forms that write in place."""
+    packet, dot, overload = str(op).removeprefix("aten.").partition(".")
+    in_place = packet.endswith("_") and not packet.endswith("__")
+    return (packet[:-1] if in_place else packet) + dot + overload
+
+
+@dataclass
+class Tape:
+    """A recorded step.
+
+    Attributes:
+        entries: in their order.
+        batch: samples while it was recorded.
+        metas: tensors, by number of reference.
+        inputs: references of what the step was given.
+        captured: tensors that the step closes over, by number of reference.
+        per_sample: those of them that have a row for each sample.
+        constants: tensors that the step makes of numbers alone.
+        places: those of them that are indices, whose numbers are part of the formula.
+        read: captured tensors a number of which the step reads, and the number.
+        results: leaves of what it returns: references, or what is no tensor.
+        spec: of the tree of results.
+    """
+
+    batch: int = BATCHES[0]
+    entries: list[Entry] = field(default_factory=list[Entry])
+    metas: list[Tensor] = field(default_factory=list[Tensor])
+    inputs: list[Ref] = field(default_factory=list[Ref])
+    captured: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    per_sample: set[int] = field(default_factory=set[int])
+    places: set[int] = field(default_factory=set[int])
+    constants: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    read: list[tuple[Tensor, Any]] = field(default_factory=list[tuple[Tensor, Any]])
+    results: list[Any] = field(default_factory=list[Any])
+    spec: Any = None
+
+    def same_as(self, other: Tape) -> bool:
+        """Whether two tapes are of one formula: the same operations of the same values."""
+        return (
+            self._plain() == other._plain()
+            and self.constants.keys() == other.constants.keys()
+            and all(
+                _equal(value, other.constants[number]) for number, value in self.constants.items()
+            )
+        )
+
+    def _plain(self) -> Any:
+        """All but tensors, with the batch as a name."""
+
+        def number(value: Any) -> Any:
+            is_batch = type(value) is int and value and value % self.batch == 0
+            return f"{value // self.batch}B" if is_batch else value
+
+        entries = [
+            (entry.op, *pytree.tree_map(number, entry[1:4], is_leaf=lambda v: type(v) is Ref))
+            for entry in self.entries
+        ]
+        dtypes = [tensor.dtype for tensor in self.metas]
+        return entries, self.results, self.spec, [*self.captured], self.per_sample, dtypes
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
+
+
+class OverlapError(Exception):
+    """A tensor is read after another one that shares its memory was written to."""
+
+
+def record(
+    step: Callable[..., Any],
+    arguments: Callable[[int], tuple[Any, ...]],
+    per_sample: Sequence[Tensor] = (),
+    batch: int = BATCHES[0],
+) -> Tape:
+    """Run a step once.
+
+    Args:
+        step: called with the arguments.
+        arguments: made for so many samples.
+        per_sample: closed-over tensors with a row for each sample.
+        batch: samples.
+
+    Raises:
+        StepError: the step raises an error, which is its cause, or does what no tape can hold.
+    """
+    try:
+        return _record(step, arguments(batch), per_sample, batch)
+    except OverlapError:
+        functional = cast("Callable[..., Any]", torch.func.functionalize)
+        return _record(functional(step, remove="mutations"), arguments(batch), per_sample, batch)
+
+
+def _record(
+    step: Callable[..., Any], arguments: tuple[Any, ...], per_sample: Sequence[Tensor], batch: int
+) -> Tape:
+    recorder = Recorder(per_sample, batch)
+    tape = recorder.tape
+    tape.inputs = [recorder.enter(leaf) for leaf in pytree.tree_leaves(arguments) if _is(leaf)]
+    validate = Distribution._validate_args  # reads numbers
+    token = _current.set(recorder)
+    try:
+        Distribution.set_default_validate_args(False)
+        with own_backwards(_apply), torch.enable_grad(), _Images(recorder), recorder:
+            leaves, tape.spec = pytree.tree_flatten(step(*arguments))
+    except (StepError, OverlapError):
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        where = recorder.where or where_asked()
+        raise StepError(f"{type(error).__name__}: {reason}", at=where) from error
+    finally:
+        _current.reset(token)
+        Distribution.set_default_validate_args(validate)
+    tape.results = [recorder.refer(leaf) if _is(leaf) else leaf for leaf in leaves]
+    return tape
+
+
+def _is(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+_current: ContextVar[Recorder | None] = ContextVar("elman_recorder", default=None)
+
+
+class Recorder(TorchDispatchMode):
+    """Mode that writes operations on a tape."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, some seconds, to keep it out of here
+
+    def __init__(self, per_sample: Sequence[Tensor], batch: int) -> None:
+        super().__init__()
+        self.tape = Tape(batch)
+        self.where = ""
+        self._numbers: dict[int, int] = {}  # id of a tensor -> its present number
+        self._images: dict[int, Tensor] = {}  # id of a captured tensor -> its stand-in
+        self._alive: list[Tensor] = []  # so that no id stands for two
+        self._per_sample = {id(tensor) for tensor in per_sample}
+        self._written: dict[int, list[Tensor]] = {}  # storage -> tensors that were written to
+
+    def enter(self, tensor: Tensor) -> Ref:
+        """Number a tensor."""
+        self._alive.append(tensor)
+        self.tape.metas.append(tensor)
+        number = self._numbers[id(tensor)] = len(self.tape.metas) - 1
+        return Ref(number)
+
+    def image(self, tensor: Tensor) -> Tensor:
+        """The stand-in of a captured tensor, a copy; others are themselves."""
+        if id(tensor) in self._numbers or is_functional(tensor):
+            return tensor
+        if id(tensor) not in self._images:
+            if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+                raise StepError(f"it reads a {type(tensor).__name__}", at=where_asked())
+            is_sample = id(tensor) in self._per_sample
+            meta = tensor.detach().clone()
+            if is_sample:
+                count = self.tape.batch // len(meta) + 1
+                meta = meta.repeat(count, *[1] * (meta.dim() - 1))[: self.tape.batch]
+            self._alive.append(tensor)
+            self._images[id(tensor)] = meta
+            number = self.enter(meta).number
+            self.tape.captured[number] = tensor
+            if is_sample:
+                self.tape.per_sample.add(number)
+        return self._images[id(tensor)]
+
+    def captured(self, tensor: Any) -> bool:
+        """Whether a tensor is one that the step closes over."""
+        is_new = _is(tensor) and id(tensor) not in self._numbers
+        return is_new and not is_functional(tensor)
+
+    def is_value(self, tensor: Any) -> bool:
+        """Whether a tensor depends on what the step is given, or closes over."""
+        if not _is(tensor):
+            return False
+        return self._numbers.get(id(tensor)) not in self.tape.constants
+
+    def refer(self, tensor: Tensor) -> Ref:
+        """The reference of a tensor's present value.
+
+        Raises:
+            StepError: nothing recorded made it.
+        """
+        with torch._C.DisableTorchFunction(), _paused():
+            tensor = self.image(tensor)
+        number = self._numbers.get(id(tensor))
+        if number is None:
+            raise StepError("a value comes from outside of torch's operations", at=where_asked())
+        self._check_overlap(tensor)
+        return Ref(number)
+
+    def _check_overlap(self, tensor: Tensor) -> None:
+        number = self._numbers[id(tensor)]
+        for other in self._written.get(_memory(tensor), ()):
+            later = self._numbers[id(other)] > number
+            if later and other is not tensor and _overlap(tensor, other):
+                raise OverlapError
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        self.where = where_asked()
+        leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if _is(leaf)]
+        if self._is_constant(func, leaves, args):
+            results = func(*args, **kwargs)
+            for leaf in pytree.tree_leaves(results):
+                if _is(leaf):
+                    self.tape.constants[self.enter(leaf).number] = leaf.clone()
+            return results
+        if "_local_scalar_dense" in str(func):
+            raise StepError(_NO_NUMBER, at=self.where)
+        args, kwargs = pytree.tree_map_only(Tensor, self._stand_in, (args, kwargs))
+        name = name_of(func)
+        if find(name) is None and (rewritten := decomposition(func)) is not None:
+            with self:
+                results = rewritten(*args, **kwargs)
+            if results is not NotImplemented:
+                return results
+        given = pytree.tree_map_only(Tensor, self.refer, (args, kwargs))
+        results = func(*args, **kwargs)
+        self._note(func, given, args, kwargs, results)
+        return results
+
+    def _stand_in(self, tensor: Tensor) -> Tensor:
+        """What an operation reads for a tensor: for a constant, which may be written to, a copy."""
+        number = self._numbers.get(id(tensor))
+        if number is None:
+            return self.image(tensor)
+        if number not in self.tape.constants:
+            return tensor
+        copy = tensor.detach().clone()
+        self.tape.constants[self.enter(copy).number] = copy
+        return copy
+
+    def _is_constant(self, func: Any, leaves: list[Tensor], args: Any) -> bool:
+        """Whether an operation is of numbers alone, and not of the batch: it runs as it is."""
+        name = str(func).removeprefix("aten.").partition(".")[0].strip("_")
+        if name.partition("_")[0] in RANDOM or name in RANDOM:
+            return False
+        if any(self._numbers.get(id(leaf)) not in self.tape.constants for leaf in leaves):
+            return name.startswith("lift_fresh")
+        sizes = [n for n in pytree.tree_leaves(args) if isinstance(n, int)]
+        return not any(n and n % self.tape.batch == 0 for n in sizes)
+
+    def _note(self, func: Any, refs: Any, given: Any, named: Any, results: Any) -> None:
+        """Write an operation down.
+
+        Args:
+            refs: its arguments by position and name, as references.
+            given, named: its arguments.
+        """
+        written: list[Tensor] = []
+        if func._schema.is_mutable:
+            for at, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    value = given[at] if at < len(given) else named.get(argument.name)
+                    written += [leaf for leaf in pytree.tree_leaves(value) if _is(leaf)]
+        for tensor in written:
+            others = self._written.setdefault(_memory(tensor), [])
+            others[:] = [other for other in others if other is not tensor] + [tensor]
+        noted: dict[int, Ref] = {}
+
+        def enter(tensor: Tensor) -> Ref:
+            if id(tensor) not in noted:
+                noted[id(tensor)] = self.enter(tensor)
+            return noted[id(tensor)]
+
+        returned = pytree.tree_map_only(Tensor, enter, results)
+        for tensor in written:
+            if id(tensor) not in noted:
+                raise StepError(f"{func} writes to a tensor that it does not return", at=self.where)
+        entry = Entry(func, refs[0], refs[1], returned, self.where, not torch.is_grad_enabled())
+        self.tape.entries.append(entry)
+
+    def own_gradient(self, function: Any, args: tuple[Any, ...]) -> Any:
+        """Call a torch.autograd.Function: its forward, and its backward for a gradient of one."""
+        context = _Context([_is(arg) and arg.is_floating_point() for arg in args])
+        with torch.no_grad():
+            if function.setup_context is not torch.autograd.Function.setup_context:
+                value = function.forward(*args)
+                function.setup_context(context, args, value)
+            else:
+                value = function.forward(context, *args)
+        values = value if isinstance(value, tuple) else (value,)
+        marked: list[Any] = []
+        for at, output in enumerate(values):
+            if not _is(output) or not output.is_floating_point():
+                marked.append(output)
+                continue
+            ones = [
+                (torch.ones_like if k == at else torch.zeros_like)(other)
+                for k, other in enumerate(values)
+            ]
+            slopes = function.backward(context, *ones)
+            slopes = slopes if isinstance(slopes, tuple) else (slopes,)
+            pairs = [
+                (self.refer(self.image(arg)), self.refer(slope))
+                for arg, slope in zip(args, slopes)
+                if _is(arg) and _is(slope)
+            ]
+            with _paused():
+                result = output.clone()
+            given = (self.refer(output), [a for a, _ in pairs], [s for _, s in pairs])
+            where = where_asked()
+            entry = Entry(OWN_GRADIENT, given, {}, self.enter(result), where, False)
+            self.tape.entries.append(entry)
+            marked.append(result)
+        return tuple(marked) if isinstance(value, tuple) else marked[0]
+
+
+class _Images(TorchFunctionMode):
+    """Mode in which a captured tensor is its stand-in, from the outermost function on."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        recorder, name = self._recorder, getattr(func, "__name__", "")
+        if args and name in _READS:
+            tensor = args[0]
+            if recorder.captured(tensor) and tensor.numel() == 1 and name != "numpy":
+                value = func(tensor)
+                recorder.tape.read.append((tensor, value))
+                return value
+            if recorder.is_value(tensor):
+                raise StepError(_NO_NUMBER, _CHOOSE, at=where_asked())
+        if name == "__set__" and args and recorder.captured(args[0]):
+            raise StepError("it changes a tensor that it closes over", at=where_asked())
+
+        def image(tensor: Tensor) -> Tensor:
+            with _paused():
+                return recorder.image(tensor)
+
+        args, kwargs = pytree.tree_map_only(Tensor, image, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def _paused() -> Iterator[None]:
+    """Inside, nothing is recorded."""
+    with no_modes():
+        yield
+
+
+class _Context(FunctionCtx):
+    """What a torch.autograd.Function saves for its backward."""
+
+    def __init__(self, needs: Sequence[bool]) -> None:
+        self.needs_input_grad = tuple(needs)
+        self.saved_tensors: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        pass
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        raise StepError("a torch.autograd.Function writes to its input", at=where_asked())
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        pass
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+
+def _apply(function: Any, args: tuple[Any, ...], original: Callable[..., Any]) -> Any:
+    """A call of a torch.autograd.Function while a step is recorded."""
+    recorder = _current.get()
+    return original(*args) if recorder is None else recorder.own_gradient(function, args)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one storage have an element in common."""
+    if a.stride() != b.stride() or a.shape != b.shape:
+        return True
+    dims = sorted(zip(a.stride(), a.shape, strict=True), reverse=True)
+    return _meet(int(a.storage_offset()) - int(b.storage_offset()), dims)
+
+
+def _meet(distance: int, dims: Sequence[tuple[int, int]]) -> bool:
+    """Whether strides, each taken less than its size times in either direction, cover a
+    distance."""
+    if not dims:
+        return distance == 0
+    (stride, size), rest = dims[0], dims[1:]
+    if stride == 0:
+        return _meet(distance, rest)
+    count = distance // stride
+    return any(abs(n) < size and _meet(distance - n * stride, rest) for n in (count, count + 1))
