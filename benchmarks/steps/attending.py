@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from benchmarks.steps.case import Case, Sizes, Step, zeros
 
@@ -14,27 +14,34 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Bahdanau(nn.Module):
-    """The additive attention and GRU of a decoder."""
+    """Additive attention: a query [B, 1, H], keys [B, S, H] -> context [B, 1, H], weights."""
 
-    def __init__(self, I: int, H: int) -> None:
+    def __init__(self, H: int) -> None:
         super().__init__()
         self.Wa, self.Ua, self.Va = nn.Linear(H, H), nn.Linear(H, H), nn.Linear(H, 1)
-        self.gru = nn.GRUCell(I + H, H)
-        self.out = nn.Linear(H, I)
 
-    def attend(self, query: Tensor, keys: Tensor) -> Pair:
-        """Context [B, 1, H] and weights [B, 1, S] of a query [B, 1, H], keys [B, S, H]."""
+    def forward(self, query: Tensor, keys: Tensor) -> Pair:
         scores = self.Va(torch.tanh(self.Wa(query) + self.Ua(keys)))
         scores = scores.squeeze(2).unsqueeze(1)
-        weights = F.softmax(scores, dim=-1)
+        weights = functional.softmax(scores, dim=-1)
         return torch.bmm(weights, keys), weights
 
 
-def bahdanau_step(cell: Bahdanau, encoded: Tensor) -> Step:
+class AttentionDecoder(nn.Module):
+    """The attention, GRU and output of a decoder."""
+
+    def __init__(self, I: int, H: int) -> None:
+        super().__init__()
+        self.attention = Bahdanau(H)
+        self.gru = nn.GRUCell(I + H, H)
+        self.out = nn.Linear(H, I)
+
+
+def bahdanau_step(cell: AttentionDecoder, encoded: Tensor) -> Step:
     """A decoder's step over encoder outputs [B, S, H]: h [B, H], x [B, I] -> h, (y, weights)."""
 
     def step(h: Tensor, x: Tensor) -> tuple[Tensor, Pair]:
-        context, weights = cell.attend(h.unsqueeze(1), encoded)
+        context, weights = cell.attention(h.unsqueeze(1), encoded)
         h = cell.gru(torch.cat((x, context.squeeze(1)), dim=1), h)
         return h, (cell.out(h), weights.squeeze(1))
 
@@ -47,7 +54,7 @@ class TutorialDecoder(nn.Module):
     def __init__(self, H: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(WORDS, H)
-        self.attention = Bahdanau(H, H)
+        self.attention = Bahdanau(H)
         self.gru = nn.GRU(2 * H, H, batch_first=True)
         self.out = nn.Linear(H, WORDS)
         self.dropout = nn.Dropout(0.1)
@@ -58,7 +65,7 @@ def tutorial_step(decoder: TutorialDecoder, encoded: Tensor) -> Step:
 
     def step(hidden: Tensor, token: Tensor) -> Pair:
         embedded = decoder.dropout(decoder.embedding(token))
-        context, _ = decoder.attention.attend(hidden.permute(1, 0, 2), encoded)
+        context, _ = decoder.attention(hidden.permute(1, 0, 2), encoded)
         output, hidden = decoder.gru(torch.cat((embedded, context), dim=2), hidden)
         return hidden, decoder.out(output)
 
@@ -79,8 +86,8 @@ class Decoder(nn.Module):
         self.gru, self.out = nn.GRUCell(H, H), nn.Linear(H, WORDS)
 
     def forward(self, token: Tensor, h: Tensor) -> Pair:
-        h = self.gru(F.relu(self.embedding(token)), h)
-        return F.log_softmax(self.out(h), dim=-1), h
+        h = self.gru(functional.relu(self.embedding(token)), h)
+        return functional.log_softmax(self.out(h), dim=-1), h
 
 
 def greedy(decoder: Decoder) -> Step:
@@ -142,7 +149,7 @@ def delta_inputs(T: int, B: int, sizes: Sizes) -> tuple[Tensor, ...]:
     """q, k, v of heads, log decays, write strengths [T, B, N, ..]."""
     N, D = sizes.heads, sizes.H // sizes.heads
     q, k, v = torch.randn(3, T, B, N, D)
-    return q, k, v, F.logsigmoid(torch.randn(T, B, N)), torch.rand(T, B, N)
+    return q, k, v, functional.logsigmoid(torch.randn(T, B, N)), torch.rand(T, B, N)
 
 
 class RWKV4(nn.Module):
@@ -156,9 +163,7 @@ class RWKV4(nn.Module):
             nn.Linear(H, H, bias=False) for _ in range(4)
         )
 
-    def forward(
-        self, x: Tensor, state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def forward(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         before, aa, bb, pp = state
         xk = x * self.mix_k + before * (1 - self.mix_k)
         xv = x * self.mix_v + before * (1 - self.mix_v)
@@ -219,7 +224,7 @@ CASES = [
     Case(
         "bahdanau",
         f"{SEQ2SEQ} (BahdanauAttention), arXiv 1409.0473, with a GRUCell",
-        lambda s: Bahdanau(s.I, s.H),
+        lambda s: AttentionDecoder(s.I, s.H),
         "s,x->s,y",
         zeros(),
         (10, 32, 128, 128),

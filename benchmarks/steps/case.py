@@ -199,6 +199,11 @@ def call_step(call: str, step: Step, x: Tree, state: Tree) -> tuple[Tree, Tree]:
     raise ValueError(f"no way to call a step: {call}")
 
 
+def at(x: Tree, t: int) -> Tree:
+    """The input of step t."""
+    return tree_map(lambda leaf: leaf[t], x)
+
+
 def plain_loop(built: Built, x: Tree, state: Tree) -> tuple[Tree, Tree]:
     """The ordinary Python loop.
 
@@ -211,6 +216,6 @@ def plain_loop(built: Built, x: Tree, state: Tree) -> tuple[Tree, Tree]:
     """
     outputs = []
     for t in range(len(tree_leaves(x)[0])):
-        y, state = call_step(built.case.call, built.step, tree_map(lambda v: v[t], x), state)
+        y, state = call_step(built.case.call, built.step, at(x, t), state)
         outputs.append(y)
     return tree_map(lambda *ys: torch.stack(ys), *outputs), state

@@ -5,7 +5,7 @@ Cases without a package need torch only; the others import theirs when they are 
 
 from __future__ import annotations
 
-from benchmarks.steps import attending, dynamics, gated, libraries
+from benchmarks.steps import attending, dynamics, fastrnns, gated, libraries
 from benchmarks.steps.case import CALLS, Built, Case, Sizes, build, call_step, plain_loop
 
 __all__ = [
@@ -22,7 +22,8 @@ __all__ = [
 
 CASES: dict[str, Case] = {
     case.name: case
-    for case in [*libraries.CASES, *gated.CASES, *dynamics.CASES, *attending.CASES]
+    for module in (libraries, gated, fastrnns, dynamics, attending)
+    for case in module.CASES
 }
 
 

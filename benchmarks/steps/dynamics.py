@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from benchmarks.steps.case import Case, Sizes, stream, zeros
 
@@ -79,19 +79,19 @@ class RSSM(nn.Module):
 
     def moments(self, layer: nn.Module, hidden: Tensor) -> Pair:
         mean, raw = torch.chunk(layer(hidden), 2, dim=1)
-        return mean, F.softplus(raw) + self.least
+        return mean, functional.softplus(raw) + self.least
 
     def forward(self, state: Pair, inputs: tuple[Tensor, ...]) -> tuple[Pair, tuple[Tensor, ...]]:
         belief, stochastic = state
         action, nonterminal, observation, noise, noise_post = inputs
         stochastic = stochastic * nonterminal
         embedded = self.fc_embed_state_action(torch.cat([stochastic, action], dim=1))
-        belief = self.rnn(F.relu(embedded), belief)
-        hidden = F.relu(self.fc_embed_belief_prior(belief))
+        belief = self.rnn(functional.relu(embedded), belief)
+        hidden = functional.relu(self.fc_embed_belief_prior(belief))
         prior_mean, prior_std = self.moments(self.fc_state_prior, hidden)
         prior = prior_mean + prior_std * noise
         both = torch.cat([belief, observation], dim=1)
-        hidden = F.relu(self.fc_embed_belief_posterior(both))
+        hidden = functional.relu(self.fc_embed_belief_posterior(both))
         mean, std = self.moments(self.fc_state_posterior, hidden)
         posterior = mean + std * noise_post
         y = belief, prior, prior_mean, prior_std, posterior, mean, std
@@ -121,9 +121,17 @@ class LMU(nn.Module):
 
     def forward(self, x: Tensor, state: Pair) -> Pair:
         h, m = state
-        u = F.linear(x, self.e_x) + F.linear(h, self.e_h) + F.linear(m, self.e_m)
-        m = F.linear(m, self.A) + F.linear(u, self.B)
-        h = torch.tanh(F.linear(x, self.W_x) + F.linear(h, self.W_h) + F.linear(m, self.W_m))
+        u = (
+            functional.linear(x, self.e_x)
+            + functional.linear(h, self.e_h)
+            + functional.linear(m, self.e_m)
+        )
+        m = functional.linear(m, self.A) + functional.linear(u, self.B)
+        h = torch.tanh(
+            functional.linear(x, self.W_x)
+            + functional.linear(h, self.W_h)
+            + functional.linear(m, self.W_m)
+        )
         return h, m
 
 
@@ -172,7 +180,7 @@ class EchoState(nn.Module):
         self.W, self.W_in = nn.Buffer(W), nn.Buffer(2 * torch.rand(H, I) - 1)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
-        pre = F.linear(x, self.W_in) + F.linear(h, self.W)
+        pre = functional.linear(x, self.W_in) + functional.linear(h, self.W)
         return (1 - self.leak) * h + self.leak * torch.tanh(pre)
 
 
@@ -220,15 +228,15 @@ class Mamba(nn.Module):
         conv = torch.roll(conv, shifts=-1, dims=-1)
         conv[:, :, -1] = x
         x = torch.sum(conv * self.conv1d.weight.squeeze(1), dim=-1) + self.conv1d.bias
-        x = F.silu(x)
+        x = functional.silu(x)
         dt, B, C = torch.split(self.x_proj(x), [self.rank, self.N, self.N], dim=-1)
-        dt = F.softplus(F.linear(dt, self.dt_proj.weight) + self.dt_proj.bias)
+        dt = functional.softplus(functional.linear(dt, self.dt_proj.weight) + self.dt_proj.bias)
         A = -torch.exp(self.A_log.float() if self.A_log.dtype == torch.half else self.A_log)
         dA = torch.exp(torch.einsum("bd,dn->bdn", dt, A))
         dB = torch.einsum("bd,bn->bdn", dt, B)
         ssm = ssm * dA + x.unsqueeze(-1) * dB
         y = torch.einsum("bdn,bn->bd", ssm, C) + self.D * x
-        return self.out_proj(y * F.silu(z)), conv, ssm
+        return self.out_proj(y * functional.silu(z)), conv, ssm
 
 
 def lmu(sizes: Sizes) -> nn.Module:

@@ -6,11 +6,10 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from benchmarks.steps.case import Case, Sizes, Step, Tree, stream, zeros
 
-FASTRNNS = "https://github.com/pytorch/pytorch/tree/main/benchmarks/fastrnns"
 Pair = tuple[Tensor, Tensor]
 
 
@@ -51,7 +50,7 @@ class DreamerGRU(nn.Module):
 
 
 class HasteLayerNormLSTM(nn.Module):
-    """haste's LSTM with layer norm and zoneout: ((x [B, I], mask [B, H]), (h, c)) -> (h, (h, c))."""
+    """haste's LSTM with layer norm and zoneout: ((x, mask [B, H]), (h, c)) -> (h, (h, c))."""
 
     def __init__(self, I: int, H: int, zoneout: float = 0.1) -> None:
         super().__init__()
@@ -70,11 +69,11 @@ class HasteLayerNormLSTM(nn.Module):
     def forward(self, inputs: Pair, state: Pair) -> tuple[Tensor, Pair]:
         x, mask = inputs
         h, c = state
-        W = F.layer_norm(x @ self.kernel, self.gamma.shape[1:]) * self.gamma[0]
-        R = F.layer_norm(h @ self.recurrent_kernel, self.gamma.shape[1:]) * self.gamma[1]
+        W = functional.layer_norm(x @ self.kernel, self.gamma.shape[1:]) * self.gamma[0]
+        R = functional.layer_norm(h @ self.recurrent_kernel, self.gamma.shape[1:]) * self.gamma[1]
         i, g, f, o = (W + R + self.bias).chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        normed = F.layer_norm(c, self.gamma_h.shape, self.gamma_h, self.beta_h)
+        normed = functional.layer_norm(c, self.gamma_h.shape, self.gamma_h, self.beta_h)
         new = torch.sigmoid(o) * torch.tanh(normed)
         if self.training:
             new = (new - h) * mask + h
@@ -107,8 +106,8 @@ class GRUD(nn.Module):
     def forward(self, state: Pair, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Pair, Tensor]:
         h, last = state
         x, m, d = inputs
-        gamma_x = torch.exp(-1 * F.relu(self.w_dg_x(d)))
-        gamma_h = torch.exp(-1 * F.relu(self.w_dg_h(d)))
+        gamma_x = torch.exp(-1 * functional.relu(self.w_dg_x(d)))
+        gamma_h = torch.exp(-1 * functional.relu(self.w_dg_h(d)))
         last = torch.where(m > 0, x, last)
         x = m * x + (1 - m) * (gamma_x * x + (1 - gamma_x) * self.x_mean)
         x = m * x + (1 - m) * (gamma_x * last + (1 - gamma_x) * self.x_mean)
@@ -124,111 +123,6 @@ def observed(T: int, B: int, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
     """Values, whether observed (0 or 1), time since [T, B, I]."""
     x = stream(T, B, sizes)
     return x, (torch.rand_like(x) < 0.3).float(), torch.rand_like(x)
-
-
-class FastLSTM(nn.Module):
-    """The LSTMCell of PyTorch's benchmarks, without the script: (x, (h, c)) -> (h, (h, c))."""
-
-    def __init__(self, I: int, H: int) -> None:
-        super().__init__()
-        scale = 1 / math.sqrt(H)  # theirs is 1: their own numbers saturate
-        self.weight_ih = nn.Parameter(scale * torch.randn(4 * H, I))
-        self.weight_hh = nn.Parameter(scale * torch.randn(4 * H, H))
-        self.bias_ih = nn.Parameter(scale * torch.randn(4 * H))
-        self.bias_hh = nn.Parameter(scale * torch.randn(4 * H))
-
-    def forward(self, input: Tensor, state: Pair) -> tuple[Tensor, Pair]:
-        hx, cx = state
-        gates = (
-            torch.mm(input, self.weight_ih.t())
-            + self.bias_ih
-            + torch.mm(hx, self.weight_hh.t())
-            + self.bias_hh
-        )
-        return lstm(gates, cx)
-
-
-def lstm(gates: Tensor, cx: Tensor) -> tuple[Tensor, Pair]:
-    """The rest of an LSTM of gates [B, 4H]."""
-    ingate, forgetgate, cellgate, outgate = gates.chunk(4, 1)
-    ingate = torch.sigmoid(ingate)
-    forgetgate = torch.sigmoid(forgetgate)
-    cellgate = torch.tanh(cellgate)
-    outgate = torch.sigmoid(outgate)
-    cy = (forgetgate * cx) + (ingate * cellgate)
-    hy = outgate * torch.tanh(cy)
-    return hy, (hy, cy)
-
-
-class DecomposedLayerNorm(nn.Module):
-    """Layer norm by mean and std, without an epsilon."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
-
-    def forward(self, input: Tensor) -> Tensor:
-        mu = input.mean(-1, keepdim=True)
-        sigma = input.std(-1, keepdim=True, unbiased=False)
-        return (input - mu) / sigma * self.weight + self.bias
-
-
-class FastLayerNormLSTM(nn.Module):
-    """The LayerNormLSTMCell of PyTorch's benchmarks: (x, (h, c)) -> (h, (h, c))."""
-
-    def __init__(self, I: int, H: int, decompose: bool = False) -> None:
-        super().__init__()
-        norm = DecomposedLayerNorm if decompose else nn.LayerNorm
-        self.weight_ih = nn.Parameter(torch.randn(4 * H, I))
-        self.weight_hh = nn.Parameter(torch.randn(4 * H, H))
-        self.layernorm_i, self.layernorm_h = norm(4 * H), norm(4 * H)
-        self.layernorm_c = norm(H)
-
-    def forward(self, input: Tensor, state: Pair) -> tuple[Tensor, Pair]:
-        hx, cx = state
-        igates = self.layernorm_i(torch.mm(input, self.weight_ih.t()))
-        hgates = self.layernorm_h(torch.mm(hx, self.weight_hh.t()))
-        ingate, forgetgate, cellgate, outgate = (igates + hgates).chunk(4, 1)
-        ingate = torch.sigmoid(ingate)
-        forgetgate = torch.sigmoid(forgetgate)
-        cellgate = torch.tanh(cellgate)
-        outgate = torch.sigmoid(outgate)
-        cy = self.layernorm_c((forgetgate * cx) + (ingate * cellgate))
-        hy = outgate * torch.tanh(cy)
-        return hy, (hy, cy)
-
-
-def premultiplied(cell: FastLSTM) -> Step:
-    """Their LSTM on premultiplied inputs [B, 4H], a function of the weights."""
-    w_hh, b_ih, b_hh = cell.weight_hh, cell.bias_ih, cell.bias_hh
-
-    def step(hidden: Pair, igates: Tensor) -> tuple[Pair, Tensor]:
-        hx, cx = hidden
-        gates = igates + torch.mm(hx, w_hh.t()) + b_ih + b_hh
-        hy, hidden = lstm(gates, cx)
-        return hidden, hy
-
-    return step
-
-
-class MultiplicativeLSTM(nn.Module):
-    """Their multiplicative-integration LSTM (milstm_cell): (x, (h, c)) -> (h, (h, c))."""
-
-    def __init__(self, I: int, H: int) -> None:
-        super().__init__()
-        scale = 1 / math.sqrt(H)
-        self.w_ih = nn.Parameter(scale * torch.randn(4 * H, I))
-        self.w_hh = nn.Parameter(scale * torch.randn(4 * H, H))
-        self.bias = nn.Parameter(scale * torch.randn(4 * H))
-        self.alpha, self.beta_i, self.beta_h = (
-            nn.Parameter(1 + scale * torch.randn(4 * H)) for _ in range(3)
-        )
-
-    def forward(self, x: Tensor, state: Pair) -> tuple[Tensor, Pair]:
-        hx, cx = state
-        Wx = x.mm(self.w_ih.t())
-        Uz = hx.mm(self.w_hh.t())
-        return lstm(self.alpha * Wx * Uz + self.beta_i * Wx + self.beta_h * Uz + self.bias, cx)
 
 
 class MogrifierLSTM(nn.Module):
@@ -274,7 +168,7 @@ class IndRNN(nn.Module):
 
     def forward(self, input: Tensor, hx: Tensor) -> Tensor:
         return torch.relu(
-            F.linear(input, self.weight_ih, self.bias_ih) + torch.mul(self.weight_hh, hx)
+            functional.linear(input, self.weight_ih, self.bias_ih) + torch.mul(self.weight_hh, hx)
         )
 
 
@@ -335,8 +229,8 @@ class PhasedLSTM(nn.Module):
 
 
 def clocked(T: int, B: int, sizes: Sizes) -> Pair:
-    """Inputs [T, B, I] and growing times [T, B]."""
-    return stream(T, B, sizes), torch.cumsum(0.1 + torch.rand(T, B), 0)
+    """Inputs [T, B, I] and growing times [T, B], later than every phase."""
+    return stream(T, B, sizes), 21 + torch.cumsum(0.1 + torch.rand(T, B), 0)
 
 
 class MinGRU(nn.Module):
@@ -353,7 +247,7 @@ class MinGRU(nn.Module):
 
 
 class NARX(nn.Module):
-    """A network with tapped delay lines: (u's [B, D, I], y's [B, D, 1]), u [B, I] -> .., y [B, 1]."""
+    """A network with tapped delay lines: (u's [B, D, I], y's [B, D, 1]), u [B, I] -> .., y."""
 
     def __init__(self, I: int, H: int, delays: int = 5) -> None:
         super().__init__()
@@ -419,50 +313,6 @@ CASES = [
         lambda m, B, s: (torch.zeros(B, s.H), torch.zeros(B, s.I)),
         (49, 64, 33, 49),
         inputs=observed,
-    ),
-    Case(
-        "fastrnns_lstm",
-        f"{FASTRNNS}/custom_lstms.py LSTMCell",
-        lambda s: FastLSTM(s.I, s.H),
-        OUT,
-        zeros(2),
-        (100, 64, 512, 512),
-    ),
-    Case(
-        "fastrnns_layernorm_lstm",
-        f"{FASTRNNS}/custom_lstms.py LayerNormLSTMCell",
-        lambda s: FastLayerNormLSTM(s.I, s.H),
-        OUT,
-        zeros(2),
-        (100, 64, 512, 512),
-    ),
-    Case(
-        "fastrnns_layernorm_lstm_decomposed",
-        f"{FASTRNNS}/custom_lstms.py LayerNormLSTMCell(decompose_layernorm=True)",
-        lambda s: FastLayerNormLSTM(s.I, s.H, True),
-        OUT,
-        zeros(2),
-        (100, 64, 512, 512),
-        remark="std without an epsilon",
-    ),
-    Case(
-        "fastrnns_premultiplied_lstm",
-        f"{FASTRNNS}/cells.py premul_lstm_cell",
-        lambda s: FastLSTM(s.I, s.H),
-        SCAN,
-        zeros(2),
-        (100, 64, 512, 512),
-        inputs=lambda T, B, s: torch.randn(T, B, 4 * s.H),
-        adapt=premultiplied,
-        remark="a function; weight_ih has no gradient",
-    ),
-    Case(
-        "fastrnns_milstm",
-        f"{FASTRNNS}/cells.py milstm_cell, arXiv 1606.06630",
-        lambda s: MultiplicativeLSTM(s.I, s.H),
-        OUT,
-        zeros(2),
-        (100, 64, 512, 512),
     ),
     Case(
         "mogrifier_lstm",

@@ -26,7 +26,17 @@ def currents(T: int, B: int, sizes: Sizes) -> Tensor:
 
 def spikes(T: int, B: int, sizes: Sizes) -> Tensor:
     """Input spikes [T, B, I]."""
-    return (torch.rand(T, B, sizes.I) < 0.3).float()
+    return (torch.rand(T, B, sizes.I) < 0.5).float()
+
+
+def strong(T: int, B: int, sizes: Sizes) -> Tensor:
+    """Strong currents [T, B, I]."""
+    return 5 * torch.rand(T, B, sizes.I)
+
+
+def strongest(T: int, B: int, sizes: Sizes) -> Tensor:
+    """Currents [T, B, I] that make Izhikevich's neurons spike."""
+    return 50 * torch.rand(T, B, sizes.I)
 
 
 def attribute(path: str) -> Any:
@@ -145,7 +155,9 @@ def snn(name: str, cell: str, states: int, *args: Any, **more: Any) -> Case:
         f"{SNNTORCH}, {cell}",
         more.pop("module", lambda sizes: attribute(f"snntorch.{cell}")(*args, **options)),
         more.pop("call", "x,*s->out,*s"),
-        more.pop("state", lambda m, B, sizes: tuple(torch.zeros(B, sizes.H) for _ in range(states))),
+        more.pop(
+            "state", lambda m, B, sizes: tuple(torch.zeros(B, sizes.H) for _ in range(states))
+        ),
         (25, 128, 1000, 1000),
         inputs=more.pop("inputs", currents),
         package="snntorch",
@@ -174,14 +186,24 @@ SNNS = [
         module=lambda sizes: attribute("snntorch.RLeaky")(0.95, linear_features=sizes.H),
     ),
     snn("synaptic", "Synaptic", 2, 0.9, 0.8, trained=False),
-    snn("alpha", "Alpha", 3, 0.9, 0.8, trained=False, remark=CLAMPED + "; -= on its new states"),
-    snn("lapicque", "Lapicque", 1, 0.8, trained=False),
+    snn(
+        "alpha",
+        "Alpha",
+        3,
+        0.9,
+        0.8,
+        inputs=strong,
+        trained=False,
+        remark=CLAMPED + "; -= on its new states",
+    ),
+    snn("lapicque", "Lapicque", 1, 0.8, inputs=strong, trained=False),
     snn(
         "slstm",
         "SLSTM",
         2,
-        module=lambda sizes: attribute("snntorch.SLSTM")(sizes.I, sizes.H),
-        remark="keeps given states only if their shape is the input's, so I = H",
+        module=lambda sizes: attribute("snntorch.SLSTM")(sizes.I, sizes.H, threshold=0.1),
+        remark="keeps given states only if their shape is the input's, so I = H; its own "
+        "threshold, 1, is above all its potentials",
     ),
 ]
 
@@ -214,11 +236,6 @@ def norse(name: str, build: Callable[[Any, Sizes], nn.Module], **more: Any) -> C
     )
 
 
-def strong(T: int, B: int, sizes: Sizes) -> Tensor:
-    """Currents [T, B, I] that reach norse's threshold at its steps of 1 ms."""
-    return 5 * torch.rand(T, B, sizes.I)
-
-
 HOOKED = "a hook zeroes the diagonal of the recurrent weights' gradient; state: a namedtuple"
 NORSES = [
     norse(
@@ -231,21 +248,18 @@ NORSES = [
     ),
     norse("lif_recurrent", lambda n, s: n.LIFRecurrentCell(s.I, s.H), remark=HOOKED),
     norse("lsnn_recurrent", lambda n, s: n.LSNNRecurrentCell(s.I, s.H), remark=HOOKED),
-    norse(
-        "li", lambda n, s: n.LICell(), inputs=strong, tied=True, trained=False, spiking=False
-    ),
+    norse("li", lambda n, s: n.LICell(), inputs=strong, tied=True, trained=False, spiking=False),
     norse(
         "izhikevich",
         lambda n, s: n.IzhikevichCell(attribute("norse.torch.tonic_spiking")),
-        inputs=strong,
+        inputs=strongest,
         tied=True,
         trained=False,
     ),
     norse(
         "izhikevich_recurrent",
-        lambda n, s: n.IzhikevichRecurrentCell(
-            s.I, s.H, attribute("norse.torch.tonic_spiking")
-        ),
+        lambda n, s: n.IzhikevichRecurrentCell(s.I, s.H, attribute("norse.torch.tonic_spiking")),
+        inputs=strongest,
         remark=HOOKED,
     ),
 ]
@@ -328,17 +342,19 @@ def mlstm_cell(sizes: Sizes) -> nn.Module:
     """The mLSTM cell."""
     cell = "xlstm.blocks.mlstm.cell.mLSTMCell"
     return attribute(cell)(
-        attribute(f"{cell}Config")(
-            context_length=256, embedding_dim=sizes.H, num_heads=sizes.heads
-        )
+        attribute(f"{cell}Config")(context_length=256, embedding_dim=sizes.H, num_heads=sizes.heads)
     )
 
 
 def mlstm_step(cell: Any) -> Step:
-    """Its step on queries, keys, values [B, 1, H] each."""
+    """Its step on queries, keys, values [B, 1, H] each, copied: it squeezes them in place.
+
+    In its layer they are results of projections of one step, which nothing else reads.
+    """
 
     def step(state: Tree, x: tuple[Tensor, Tensor, Tensor]) -> tuple[Tree, Tensor]:
-        out, state = cell.step(*x, state)
+        q, k, v = x
+        out, state = cell.step(q.clone(), k.clone(), v.clone(), state)
         return state, out
 
     return step

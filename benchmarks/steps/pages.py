@@ -1,0 +1,107 @@
+"""Rows of steps as lines of a terminal and as a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.rows import Row
+from benchmarks.table import machine_line
+
+WIDTH = 150  # of why a step was refused, in a table
+
+
+def worst(row: Row, dtype: str) -> tuple[str, float] | None:
+    """The value that is farthest off in either mode, and how far; none if nothing was compared."""
+    found = [
+        (name, value)
+        for mode in ("train", "eval")
+        for name, value in row.get(mode, {}).get(dtype, {}).items()
+    ]
+    return max(found, key=lambda pair: pair[1], default=None)
+
+
+def why(row: Row) -> str:
+    """Why a step was not run by elman; "" if it was."""
+    if "absent" in row or "failed" in row:
+        return row.get("absent") or row["failed"]
+    refused: dict[str, str] = row.get("refused", {})
+    texts = set(refused.values())
+    if len(texts) == 1 and len(refused) == 2:
+        return texts.pop()
+    return "; ".join(f"{mode}: {text}" for mode, text in refused.items())
+
+
+def speedup(times: dict[str, Any] | None) -> str:
+    """A speed-up with its quartiles."""
+    if times is None:
+        return ""
+    if "failed" in times:
+        return "failed"
+    low, middle, high = times["speedup"]
+    return f"{middle:.3g} ({low:.3g}–{high:.3g})"
+
+
+def off(row: Row, dtype: str) -> str:
+    """The largest error of a row, with its name."""
+    found = worst(row, dtype)
+    return "" if found is None else f"{found[1]:.1e} {found[0]}"
+
+
+def line(row: Row) -> str:
+    """A row for a terminal."""
+    begin = f"{row['case']:36}"
+    reason = why(row)
+    if reason and "times" not in row:
+        return f"{begin}refused: {reason[:WIDTH]}"
+    times = "  ".join(f"{size} {speedup(t)}" for size, t in row.get("times", {}).items())
+    note = f"  but {reason[:WIDTH]}" if reason else ""
+    return f"{begin}{times}  f64 {off(row, 'float64')}  f32 {off(row, 'float32')}{note}"
+
+
+def page(rows: dict[str, Row]) -> str:
+    """A page about rows: what elman runs, and what it refuses."""
+    run = [row for row in rows.values() if "times" in row]
+    others = [row for row in rows.values() if "times" not in row]
+    sizes = list(dict.fromkeys(size for row in run for size in row["times"]))
+    lines = ["# Steps of packages and of public code", "", setting(run), ""]
+    lines += table(
+        ["step", "source", "engine", *sizes, "off, float64", "off, float32", "but"],
+        [
+            [
+                row["case"],
+                f"{row['source']} ({row['version']})",
+                row["engine"],
+                *(speedup(row["times"].get(size)) for size in sizes),
+                off(row, "float64"),
+                off(row, "float32"),
+                why(row)[:WIDTH],
+            ]
+            for row in run
+        ],
+    )
+    if others:
+        lines += ["", "## Refused", ""]
+        lines += table(
+            ["step", "source", "why", "expected"],
+            [[r["case"], r["source"], why(r)[:WIDTH], r.get("expected", "")] for r in others],
+        )
+    return "\n".join(lines) + "\n"
+
+
+def setting(run: list[Row]) -> str:
+    """How rows were measured, in a sentence."""
+    if not run:
+        return "Nothing was run."
+    machines = dict.fromkeys(f"{machine_line(row)}; {row['mode']}()" for row in run)
+    return (
+        "Training steps (forward and backward, float32) over those of a Python loop: medians and "
+        "quartiles. Sizes are T×B×H, or the source's own. Errors are the largest, relative to the "
+        "largest value, of outputs, last states and all gradients, in train() and eval(). "
+        f"Measured on: {'; '.join(machines)}."
+    )
+
+
+def table(head: list[str], body: list[list[str]]) -> list[str]:
+    """Lines of a table."""
+    rows = [head, ["---"] * len(head), *body]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
