@@ -227,11 +227,13 @@ class Mamba(nn.Module):
         x, z = self.in_proj(hidden).chunk(2, dim=-1)
         conv = torch.roll(conv, shifts=-1, dims=-1)
         conv[:, :, -1] = x
-        x = torch.sum(conv * self.conv1d.weight.squeeze(1), dim=-1) + self.conv1d.bias
+        x = torch.sum(conv * self.conv1d.weight.squeeze(1), dim=-1)
+        if self.conv1d.bias is not None:
+            x = x + self.conv1d.bias
         x = functional.silu(x)
         dt, B, C = torch.split(self.x_proj(x), [self.rank, self.N, self.N], dim=-1)
         dt = functional.softplus(functional.linear(dt, self.dt_proj.weight) + self.dt_proj.bias)
-        A = -torch.exp(self.A_log.float() if self.A_log.dtype == torch.half else self.A_log)
+        A = -torch.exp(self.A_log)
         dA = torch.exp(torch.einsum("bd,dn->bdn", dt, A))
         dB = torch.einsum("bd,bn->bdn", dt, B)
         ssm = ssm * dA + x.unsqueeze(-1) * dB

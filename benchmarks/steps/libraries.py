@@ -90,6 +90,18 @@ def irregular(cell: nn.Module) -> Step:
     return step
 
 
+def mixed(cfc: Any) -> Step:
+    """The step of ``ncps.torch.CfC(mixed_memory=True)``: an LSTM, then the cell."""
+
+    def step(state: tuple[Tensor, Tensor], x: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        h, c = state
+        h, c = cfc.lstm(x, (h, c))
+        out, h = cfc.rnn_cell(x, h, 1.0)
+        return (h, c), out
+
+    return step
+
+
 def timed(T: int, B: int, sizes: Sizes) -> tuple[Tensor, Tensor]:
     """Values [T, B, I] and times between them [T, B, 1]."""
     return torch.randn(T, B, sizes.I), 0.1 + torch.rand(T, B, 1)
@@ -118,7 +130,7 @@ def full(sizes: Sizes) -> Any:
 def ncps_case(name: str, module: Callable[[Sizes], nn.Module], **more: Any) -> Case:
     """A case of ncps: the sizes of its README, but more steps (it has 3)."""
     rest = {"call": "s,x->s,y", "adapt": regular, "own": (32, 2, 20, 50), "package": "ncps"}
-    return Case(f"ncps_{name}", NCPS, module, state=zeros(), **{**rest, **more})
+    return Case(f"ncps_{name}", NCPS, module, **{"state": zeros(), **rest, **more})
 
 
 NCPS_CASES = [
@@ -126,6 +138,12 @@ NCPS_CASES = [
     ncps_case("cfc_pure", cfc(mode="pure")),
     ncps_case("cfc_no_gate", cfc(mode="no_gate")),
     ncps_case("cfc_irregular", cfc(), adapt=irregular, inputs=timed),
+    ncps_case(
+        "cfc_mixed",
+        lambda sizes: attribute("ncps.torch.CfC")(sizes.I, sizes.H, mixed_memory=True),
+        adapt=mixed,
+        state=zeros(2),
+    ),
     ncps_case(
         "cfc_dropout",
         cfc(backbone_layers=2, backbone_dropout=0.1),
