@@ -314,11 +314,13 @@ def jelly(name: str, node: str, *args: Any, **more: Any) -> Case:
     )
 
 
-OPERATOR = "float32: one custom operator for forward and backward; float64: torch's operators"
+SEQUENCE = (
+    "a step is a sequence of one for its own loop: unsqueeze, then [0]; v: in a dict of memories"
+)
 JELLIES = [
-    jelly("lif", "LIFNode", trained=False, remark=OPERATOR),
-    jelly("plif", "ParametricLIFNode", remark=OPERATOR),
-    jelly("if", "IFNode", trained=False, remark=OPERATOR),
+    jelly("lif", "LIFNode", trained=False, remark=SEQUENCE),
+    jelly("plif", "ParametricLIFNode", remark=SEQUENCE),
+    jelly("if", "IFNode", trained=False, remark=SEQUENCE),
     jelly("simple_lif", "SimpleLIFNode", 2.0, True, trained=False),
     jelly("simple_if", "SimpleIFNode", trained=False),
 ]
