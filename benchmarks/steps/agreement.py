@@ -15,7 +15,9 @@ from benchmarks.steps.case import Built, Case, Sizes, Tree, build, call_step, fl
 Values = dict[str, Tensor]
 Runner = Callable[[Tree, Tree], tuple[Tree, Tree]]  # x, state -> outputs, last state
 SMALL = (20, 3, Sizes(6, 8))  # T, B and sizes at which values are compared
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 SHOWN = 3  # largest errors in a row
+LONGEST = 700  # of a refusal's text
 
 
 class LoopError(Exception):
@@ -123,34 +125,48 @@ def largest(all_errors: dict[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.2g}") for name, value in ranked[:SHOWN]}
 
 
+def reason(error: BaseException) -> str:
+    """An error in a line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:LONGEST]
+
+
 def compare(case: Case, training: bool, engine: str, through: str) -> dict[str, Any]:
     """Agreement in a mode of the module.
 
     Returns:
-        the largest errors in float64 and float32, relative, by name; ``rounding``, the largest
-        of the loop in float32 against float64; ``kinds``, values of another dtype than the loop's;
-        ``flips``, the share of spikes that differ in float32. Of a step that draws, ``random``.
+        of float64 and float32 the largest errors, relative, by name, or in ``refused`` why elman
+        does not run it; ``rounding``, the largest of the loop in float32 against float64;
+        ``kinds``, values of another dtype than the loop's; ``flips``, the share of spikes that
+        differ in float32. Of a step that draws, ``random`` instead of errors.
+
+    Raises:
+        LoopError: the ordinary loop fails.
     """
     row: dict[str, Any] = {}
-    plain: dict[torch.dtype, Values] = {}
-    for dtype in (torch.float64, torch.float32):
+    plain: dict[str, Values] = {}
+    for name, dtype in DTYPES.items():
         one, other = (
             build(case, *SMALL, dtype=dtype, training=training, perturbed=True) for _ in range(2)
         )
         try:
-            plain[dtype] = values(one, loops(one))
+            wanted = plain[name] = values(one, loops(one))
         except Exception as problem:
-            raise LoopError(f"{type(problem).__name__}: {problem}") from problem
-        found = values(other, elmans(other, engine, through))
+            raise LoopError(reason(problem)) from problem
+        try:
+            found = values(other, elmans(other, engine, through))
+        except Exception as problem:
+            row.setdefault("refused", {})[name] = reason(problem)
+            continue
         if training and case.random:
-            return {"random": True}
-        name = str(dtype).removeprefix("torch.")
-        row[name] = largest(errors(found, plain[dtype]))
-        wrong = [n for n, v in plain[dtype].items() if n in found and found[n].dtype != v.dtype]
+            row["random"] = True
+            continue
+        row[name] = largest(errors(found, wanted))
+        wrong = [n for n, v in wanted.items() if n in found and found[n].dtype != v.dtype]
         if wrong:
             row.setdefault("kinds", {})[name] = wrong
-        if case.spiking and dtype == torch.float32:
-            spikes, theirs = found["output 0"], plain[dtype]["output 0"]
-            row["flips"] = ((spikes - theirs).abs() > 0.5).double().mean().item()
-    rounding = errors(plain[torch.float32], plain[torch.float64])
-    return {**row, "rounding": largest(rounding)}
+        if case.spiking and name == "float32":
+            flipped = (found["output 0"] - wanted["output 0"]).abs() > 0.5
+            row["flips"] = flipped.double().mean().item()
+    row["rounding"] = largest(errors(plain["float32"], plain["float64"]))
+    return row

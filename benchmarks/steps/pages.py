@@ -21,14 +21,21 @@ def worst(row: Row, dtype: str) -> tuple[str, float] | None:
 
 
 def why(row: Row) -> str:
-    """Why a step was not run by elman; "" if it was."""
-    if "absent" in row or "failed" in row:
-        return row.get("absent") or row["failed"]
-    refused: dict[str, str] = row.get("refused", {})
-    texts = set(refused.values())
-    if len(texts) == 1 and len(refused) == 2:
-        return texts.pop()
-    return "; ".join(f"{mode}: {text}" for mode, text in refused.items())
+    """Why elman does not run a step, or not in every mode and dtype; "" if it does."""
+    for word in ("absent", "failed"):
+        if word in row:
+            return f"{word}: {row[word]}"
+    refused = {
+        f"{mode}, {dtype}": text
+        for mode in ("train", "eval")
+        for dtype, text in row.get(mode, {}).get("refused", {}).items()
+    }
+    if len(refused) == 4 and len(set(refused.values())) == 1:
+        return f"refused: {refused['train, float32']}"
+    by_text: dict[str, list[str]] = {}
+    for place, text in refused.items():
+        by_text.setdefault(text, []).append(place)
+    return "; ".join(f"refused in {' and '.join(ps)}: {text}" for text, ps in by_text.items())
 
 
 def speedup(times: dict[str, Any] | None) -> str:
@@ -52,7 +59,7 @@ def line(row: Row) -> str:
     begin = f"{row['case']:36}"
     reason = why(row)
     if reason and "times" not in row:
-        return f"{begin}refused: {reason[:WIDTH]}"
+        return f"{begin}{reason[:WIDTH]}"
     times = "  ".join(f"{size} {speedup(t)}" for size, t in row.get("times", {}).items())
     note = f"  but {reason[:WIDTH]}" if reason else ""
     return f"{begin}{times}  f64 {off(row, 'float64')}  f32 {off(row, 'float32')}{note}"
@@ -80,7 +87,7 @@ def page(rows: dict[str, Row]) -> str:
         ],
     )
     if others:
-        lines += ["", "## Refused", ""]
+        lines += ["", "## Not run", ""]
         lines += table(
             ["step", "source", "why", "expected"],
             [[r["case"], r["source"], why(r)[:WIDTH], r.get("expected", "")] for r in others],
