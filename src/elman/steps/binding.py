@@ -56,17 +56,44 @@ class Entry:
         captured: where the tensors that the formula reads stand among those of the walk.
         read: numbers that the step read from tensors: where these stand, and what they were.
         y_spec: of the tree of outputs.
-        alone: whether calls with one sample were seen to have the same formula.
+        shapes: of the call, where samples are not seen: it is for these alone.
+        graded: whether gradients were compared, too.
     """
 
     root: Any
-    walk: Walk
+    walk: Walk | None
     program: Program | None
     reason: StepError | None
     captured: list[int]
     read: list[tuple[int, Any]]
     y_spec: Any
-    batched: bool
+    shapes: Any = None
+    graded: bool = False
+
+    def holds(self, shapes: Any) -> bool:
+        """Whether it is for arguments of such shapes."""
+        return self.shapes is None or self.shapes == shapes
+
+    def unchanged(self) -> bool:
+        """Whether nothing has changed of what the step closes over."""
+        return self.walk is not None and self.walk.unchanged() and self._reads_alike(self.walk)
+
+    def follows(self, walk: Walk) -> bool:
+        """Take another walk, if the formula is the same."""
+        same = self.walk is not None and self.walk.signature == walk.signature
+        if not same or not self._reads_alike(walk):
+            return False
+        self.walk = walk
+        return True
+
+    def _reads_alike(self, walk: Walk) -> bool:
+        """Whether the numbers that the step reads from tensors are what they were."""
+        return all(
+            torch.equal(walk.tensors[at], value)
+            if isinstance(value, Tensor)
+            else walk.tensors[at].tolist() == value
+            for at, value in self.read
+        )
 
 
 class Binder:
@@ -92,9 +119,10 @@ class Binder:
         entry = self._find(call, carry, carry_spec, xs, x_spec)
         if entry.program is None:
             return self._run_plain(call, entry, carry, carry_spec, xs, x_spec)
+        assert entry.walk is not None, "of a program"
         tensors = entry.walk.tensors
         captured = [tensors[at] for at in entry.captured]
-        sizes = call.steps, _batch_of(carry) if entry.batched else 1
+        sizes = call.steps, _batch_of(carry) if entry.shapes is None else 1
         ends, ys = entry.program.run(xs, carry, captured, sizes, call.options)
         return carry_spec.unflatten(ends), entry.y_spec.unflatten(ys)
 
@@ -129,31 +157,22 @@ class Binder:
             *[(_shape(x.shape[1:], batch), x.dtype, x.device.type) for x in xs],
         )
         entries = self._entries.setdefault(key, [])
+        shapes = [value.shape for value in (*carry, *xs)]
         for entry in entries:
-            if entry.root is call.root and entry.walk.unchanged() and _reads_alike(entry):
+            if entry.root is call.root and entry.holds(shapes) and entry.unchanged():
                 return entry
-        walk = Walk(call.root, batch)
+        try:
+            walk = Walk(call.root, batch)
+        except StepError as error:
+            return Entry(call.root, None, None, error, [], [], None)
         for entry in entries:
-            if entry.walk.signature == walk.signature:
-                before = entry.walk
-                entry.walk = walk
-                if _reads_alike(entry):
-                    entry.root = call.root
-                    return entry
-                entry.walk = before
+            if entry.follows(walk) and entry.holds(shapes):
+                entry.root = call.root
+                return entry
         entry = _make(call, walk, carry, carry_spec, xs, x_spec, entries)
         entries.insert(0, entry)
         del entries[_MOST:]
         return entry
-
-
-def _reads_alike(entry: Entry) -> bool:
-    return all(
-        torch.equal(entry.walk.tensors[at], value)
-        if isinstance(value, Tensor)
-        else entry.walk.tensors[at].tolist() == value
-        for at, value in entry.read
-    )
 
 
 def _batch_of(carry: Sequence[Any]) -> int:
@@ -211,7 +230,7 @@ def _make(
             reason = reason or StepError(str(error).partition("\n")[0])
             continue
         return entry
-    return Entry(call.root, walk, None, reason, [], [], None, True)
+    return Entry(call.root, walk, None, reason, [], [], None)
 
 
 def _attempts(carry: Sequence[Tensor], walk: Walk, batch: int) -> list[tuple[bool, list[Tensor]]]:
@@ -274,30 +293,36 @@ def _traced(
 
 
 def _check_changes(
-    run: Any, arguments: Any, samples: Any, tape: Tape, walk: Walk, changed: Sequence[str]
+    run: Any,
+    arguments: Any,
+    samples: Any,
+    tape: Tape,
+    walk: Walk,
+    changed: Mapping[str, tuple[Any, Any]],
 ) -> None:
     """Check that what a step changes of its module has no effect on its next call: that it is
     written before it is read."""
     kept = {id(t) for t in tape.captured.values()}
-    hidden = [
-        name
-        for name, tensor in zip(walk.names, walk.tensors)
-        if id(tensor) in kept and name.rpartition("_")[2] in changed
-    ]
-    numbers_change = True
+    pairs = changed.values()
+    if any(id(old) in kept or not isinstance(new, Tensor) for old, new in pairs):
+        raise StepError(
+            f"the step changes {', '.join(sorted(changed))} of what it closes over",
+            "give it to the step as a state, and return it",
+        )
+    differs = True
     restore = restored(walk)
     try:
         with torch.random.fork_rng(devices=[]):
             first = record(run, arguments, samples, tape.batch)
             again = record(run, arguments, samples, tape.batch)
-        numbers_change = len(first.entries) != len(again.entries) or not first.same_as(again)
+        differs = not first.same_as(again)
     except StepError:
-        numbers_change = True
+        pass
     finally:
         restore()
-    if hidden or numbers_change:
+    if differs:
         raise StepError(
-            f"the step changes {', '.join(sorted({*changed}))} of its module, and reads it",
+            f"the step changes {', '.join(sorted(changed))} of its module, and reads it",
             "give it to the step as a state, and return it",
         )
 
@@ -325,12 +350,19 @@ def _entry(
     reads = [(places[id(tensor)], number) for tensor, number in tape.read if id(tensor) in places]
     numbers = dict(zip(tape.captured, captured))
     tensors = [walk.tensors[at] for at in captured]
+    graded = torch.is_grad_enabled()
+    shapes = None if batched else [value.shape for value in (*carry, *xs)]
+    program: Program | None = None
     for other in others:  # what changed is no part of the formula
-        same = other.program is not None and other.program.reading.tape.same_as(tape)
-        if same and not tape.places and not other.program.reading.tape.places:
-            return Entry(
-                call.root, walk, other.program, None, captured, reads, spec[0], other.batched
-            )
+        like = other.program
+        if like is None or other.shapes != shapes or like.reading.tape.places or tape.places:
+            continue
+        if like.reading.tape.same_as(tape):
+            program = like
+            if other.graded >= graded:
+                return Entry(
+                    *(call.root, walk, program, None, captured, reads, spec[0], shapes, graded)
+                )
     count = len(carry)
     carries, inputs = tape.inputs[:count], tape.inputs[count:]
     name = _name_of(call.root)
@@ -339,16 +371,17 @@ def _entry(
     def read_again() -> Reading:
         return read(tape, inputs, carries, name, names)
 
-    reading = read_again()
+    reading = read_again() if program is None else program.reading
     reads += [(numbers[n], tape.captured[n].clone()) for n in tape.places]
     dtype = next((c.dtype for c in carry if c.is_floating_point()), torch.get_default_dtype())
-    program = Program(reading, inputs, carries, call.engine, dtype)
+    if program is None:
+        program = Program(reading, inputs, carries, call.engine, dtype)
     restore = restored(walk)
     try:
         judge.check(judge.Case(step, read_again, program, xs, carry, tensors))
     finally:
         restore()
-    return Entry(call.root, walk, program, None, captured, reads, spec[0], batched)
+    return Entry(call.root, walk, program, None, captured, reads, spec[0], shapes, graded)
 
 
 def _name_of(root: Any) -> str:

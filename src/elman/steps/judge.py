@@ -116,7 +116,7 @@ def _compare(case: Case, fixed: float | None, dtype: torch.dtype, seed: int) -> 
     weights = [_twin(c, dtype) for c in case.few]
     own = [_twin(c, dtype) for c in case.few]
     mode = _Fixed(fixed) if fixed is not None else nullcontext()
-    with _quiet(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+    with _quiet(), torch.random.fork_rng(devices=[]):
         with parametrize.cached(), _Instead(case.captured, own), mode:
             torch.manual_seed(seed)
             expected, leaves = _run_own(case, xs, carry, sizes[0])
@@ -132,6 +132,8 @@ def _compare(case: Case, fixed: float | None, dtype: torch.dtype, seed: int) -> 
                 raise StepError(f"its formula cannot run: {error}") from error
     actual = [*ends, *ys]
     _compare_values("a result", actual, expected, dtype)
+    if not torch.is_grad_enabled():
+        return
     cotangents = [
         torch.randn(v.shape, generator=generator, dtype=torch.float64, device=v.device).to(v.dtype)
         if _flows(v)
@@ -163,7 +165,7 @@ def _varied(value: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Te
 
 
 def _leaf(value: Tensor) -> Tensor:
-    return value.clone().requires_grad_(value.is_floating_point())
+    return value.clone().requires_grad_(value.is_floating_point() and torch.is_grad_enabled())
 
 
 def _used(value: Tensor) -> Tensor:
@@ -174,7 +176,7 @@ def _used(value: Tensor) -> Tensor:
 def _twin(value: Tensor, dtype: torch.dtype) -> Tensor:
     if not value.is_floating_point():
         return value.clone()
-    return value.to(dtype).clone().requires_grad_()
+    return value.to(dtype).clone().requires_grad_(torch.is_grad_enabled())
 
 
 def _run_own(
@@ -200,8 +202,7 @@ def _gradients(
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     if not pairs or not wanted:
         return [None] * len(leaves)
-    with torch.enable_grad():
-        total = torch.stack([(v * c).sum().double() for v, c in pairs]).sum()
+    total = torch.stack([(v * c).sum().double() for v, c in pairs]).sum()
     grads = iter(torch.autograd.grad(total, wanted, allow_unused=True))
     return [next(grads) if leaf.requires_grad else None for leaf in leaves]
 

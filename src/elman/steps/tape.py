@@ -129,8 +129,8 @@ class Tape:
             (entry.op, *pytree.tree_map(number, entry[1:4], is_leaf=lambda v: type(v) is Ref))
             for entry in self.entries
         ]
-        dtypes = [tensor.dtype for tensor in self.metas]
-        return entries, self.results, self.spec, [*self.captured], self.per_sample, dtypes
+        kinds = [(tensor.dtype, [*map(number, tensor.shape)]) for tensor in self.metas]
+        return entries, self.results, self.spec, [*self.captured], self.per_sample, kinds
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
@@ -175,7 +175,7 @@ def _record(
     token = _current.set(recorder)
     try:
         Distribution.set_default_validate_args(False)
-        with own_backwards(_apply), torch.enable_grad(), _Images(recorder), recorder:
+        with own_backwards(_apply), _Images(recorder), recorder:
             leaves, tape.spec = pytree.tree_flatten(step(*arguments))
     except (StepError, OverlapError):
         raise
@@ -208,6 +208,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.tape = Tape(batch)
         self.where = ""
+        self._graded = torch.is_grad_enabled()
         self._numbers: dict[int, int] = {}  # id of a tensor -> its present number
         self._images: dict[int, Tensor] = {}  # id of a captured tensor -> its stand-in
         self._alive: list[Tensor] = []  # so that no id stands for two
@@ -345,7 +346,8 @@ class Recorder(TorchDispatchMode):
         for tensor in written:
             if id(tensor) not in noted:
                 raise StepError(f"{func} writes to a tensor that it does not return", at=self.where)
-        entry = Entry(func, refs[0], refs[1], returned, self.where, not torch.is_grad_enabled())
+        stops = self._graded and not torch.is_grad_enabled()
+        entry = Entry(func, refs[0], refs[1], returned, self.where, stops)
         self.tape.entries.append(entry)
 
     def own_gradient(self, function: Any, args: tuple[Any, ...]) -> Any:
