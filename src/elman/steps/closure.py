@@ -56,6 +56,7 @@ class Walk:
         self.dicts += [_HOOKS._global_forward_pre_hooks]
         self.lists: list[list[Any]] = []
         self._classes: list[Mapping[str, Any]] = []
+        self._known: set[type] = set()
         self._names_of: list[tuple[Mapping[str, Any], str]] = []  # values under names
         self._watched: list[Callable[[], Any]] = []  # values that have no dict or list
         self._copies: list[tuple[Callable[[], Any], Any]] = []  # compared by value
@@ -199,10 +200,9 @@ class Walk:
     def _class(self, kind: type) -> None:
         """Functions and numbers of the classes that users write."""
         for base in kind.__mro__:
-            if id(base) in self._seen or _is_library(base.__module__):
+            if base in self._known or _is_library(base.__module__):
                 continue
-            self._seen[id(base)] = len(self._seen)
-            self._held.append(base)
+            self._known.add(base)
             self._classes.append(vars(base))
             for key, item in [*vars(base).items()]:
                 if key in ("__dict__", "__weakref__", "__module__", "__doc__", "__slots__"):
