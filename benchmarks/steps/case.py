@@ -20,6 +20,7 @@ CALLS = {
     "x,(h,c)->(h,c)": "cell(x, (h, c)) -> (h, c); the output is h",
     "x,s->out,s": "cell(x, state) -> (out, state)",
     "x,*s->out,*s": "cell(x, s, m) -> (out, s, m)",
+    "x,*s->*s": "cell(x, s, m) -> (s, m)",
     "s,x->s,y": "step(carry, x) -> (carry, y), the order of scan",
 }
 
@@ -193,6 +194,9 @@ def call_step(call: str, step: Step, x: Tree, state: Tree) -> tuple[Tree, Tree]:
         case "x,*s->out,*s":
             out, *states = step(x, *state)
             return out, tuple(states)
+        case "x,*s->*s":
+            state = tuple(step(x, *state))
+            return state[0], state
         case "s,x->s,y":
             state, y = step(state, x)
             return y, state

@@ -202,6 +202,7 @@ SNNS = [
         "RLeaky",
         2,
         module=lambda sizes: attribute("snntorch.RLeaky")(0.95, linear_features=sizes.H),
+        call="x,*s->*s",
     ),
     snn("synaptic", "Synaptic", 2, 0.9, 0.8, trained=False),
     snn(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from elman import cells, errors, nn, ops, weights
-from elman.drawing import draw
 from elman.engines.deer.api import deer, linear_scan
 from elman.frontend.cell import bound_cell, cell
 from elman.nn import (
@@ -34,6 +33,7 @@ if _TYPE_CHECKING:
     from elman.measuring.measure import measure
     from elman.steps.api import scan
     from elman.steps.loop import Loop
+    from elman.steps.showing import draw
     from elman.train.run.loading import load
 
 for _public in _NAMED:
@@ -42,6 +42,7 @@ for _public in _NAMED:
 
 _LAZY = {  # names of rooms that few runs need
     "Loop": "elman.steps.loop",
+    "draw": "elman.steps.showing",
     "load": "elman.train.run.loading",
     "measure": "elman.measuring.measure",
     "scan": "elman.steps.api",

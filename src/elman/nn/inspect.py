@@ -18,12 +18,14 @@ from elman.nn.call.dense import check_model
 from elman.nn.call.plan import plan_call
 from elman.nn.engine_choice import check_engine, requested_engine, unsupported_reason
 from elman.nn.execute.layer import sizes_for_choosing
-from elman.nn.modules.sequence import SequenceModule
+from elman.nn.modules.sequence import SequenceModule, StepModule
 from elman.nn.modules.torch_layers import TorchLayers
 from elman.nn.options.draws import no_keys
 from elman.nn.options.registry import NAMES, CallOptions, select_options
 from elman.plan.checkpoint import EVERYTHING
 from elman.tuning.choose import Choice
+
+_RECURRENT: Any = (SequenceModule, StepModule)
 
 
 def explain(subject: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
@@ -89,6 +91,8 @@ def layers_of(
         InputError: another module, or x is not an input.
         ShapeError, InputError: as ``forward``.
     """
+    if isinstance(module, StepModule):
+        module, x, state, options = module.layer_call(x, state, **options)
     if not isinstance(module, SequenceModule):
         raise _no_layers(module)
     several = isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence)
@@ -123,7 +127,7 @@ def layers_of(
 
 
 def _no_layers(module: nn.Module) -> InputError:
-    inside = [name for name, part in module.named_modules() if isinstance(part, SequenceModule)]
+    inside = [name for name, part in module.named_modules() if isinstance(part, _RECURRENT)]
     if inside:
         hint = f"elman.explain(model.{inside[0]}, x), x being that layer's input"
     elif any(isinstance(part, nn.RNNBase) for part in module.modules()):
@@ -196,7 +200,7 @@ def tune(model: nn.Module, x: Any, *, again: bool = False, **call: Any) -> Tunin
     """
     layers: list[tuple[str, Layer]] = []
     for name, module, arguments, options in _calls(model, x, call):
-        if again:
+        if again and isinstance(module, SequenceModule):
             module._runtime = module._make_runtime()  # without plans and choices of earlier calls
         prefix = f"{name}: " if name else ""
         layers += [(prefix, layer) for layer in layers_of(module, *arguments, **options)]
@@ -221,16 +225,16 @@ def tune_layers(layers: Sequence[tuple[str, Layer]], again: bool = False) -> Tun
 
 def _calls(
     model: nn.Module, x: Any, call: dict[str, Any]
-) -> list[tuple[str, SequenceModule, tuple[Any, ...], dict[str, Any]]]:
+) -> list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]]:
     """The calls of elman's layers inside a call of the model: name, module, its arguments."""
-    if isinstance(model, SequenceModule):
+    if isinstance(model, _RECURRENT):
         return [("", model, (x,), call)]
     check_model("elman.tune", model)
-    names = {part: name for name, part in model.named_modules() if isinstance(part, SequenceModule)}
+    names = {part: name for name, part in model.named_modules() if isinstance(part, _RECURRENT)}
     if not names:
         hint = "elman.accelerate(model) first, if its layers are torch's"
         raise InputError("tune finds no recurrent layer of elman's", hint)
-    calls: dict[SequenceModule, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    calls: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def note(part: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         calls.setdefault(part, (arguments, options))  # type: ignore[arg-type]

@@ -640,8 +640,10 @@ def permute(array: Array, order: Sequence[int]) -> Array:
     if long == sorted(long):
         return moved
     if len(long) == 2:
-        array = array if array.matrix else to_matrix(array)
-        return replace(moved, value=array.value.T)
+        matrix = (array if array.matrix else to_matrix(array)).value
+        if matrix.node.op == "transpose":
+            return replace(moved, value=Tracer(matrix.node.args[0]))
+        return replace(moved, value=matrix.T)
     first = long[0]
     rest = [axis - (axis > first) for axis in order if axis != first]
     rows = [permute(row, rest) for row in unbind(array, first)]

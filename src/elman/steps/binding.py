@@ -74,6 +74,13 @@ class Entry:
         """Whether it is for arguments of such shapes."""
         return self.shapes is None or self.shapes == shapes
 
+    def facts(self, call: Call, carry: Sequence[Any]) -> tuple[list[Tensor], tuple[int, int]]:
+        """The tensors that the formula reads, and T and B."""
+        assert self.walk is not None, "of a program"
+        tensors = self.walk.tensors
+        batch = _batch_of(carry) if self.shapes is None else 1
+        return [tensors[at] for at in self.captured], (call.steps, batch)
+
     def unchanged(self) -> bool:
         """Whether nothing has changed of what the step closes over."""
         return self.walk is not None and self.walk.unchanged() and self._reads_alike(self.walk)
@@ -119,18 +126,24 @@ class Binder:
         entry = self._find(call, carry, carry_spec, xs, x_spec)
         if entry.program is None:
             return self._run_plain(call, entry, carry, carry_spec, xs, x_spec)
-        assert entry.walk is not None, "of a program"
-        tensors = entry.walk.tensors
-        captured = [tensors[at] for at in entry.captured]
-        sizes = call.steps, _batch_of(carry) if entry.shapes is None else 1
-        ends, ys = entry.program.run(xs, carry, captured, sizes, call.options)
+        ends, ys = entry.program.run(xs, carry, *entry.facts(call, carry), call.options)
         return carry_spec.unflatten(ends), entry.y_spec.unflatten(ys)
 
-    def find(self, call: Call) -> Entry:
-        """The formula of a step, as :meth:`run` would run it."""
+    def layer_call(self, call: Call) -> tuple[Any, ...]:
+        """The layer that runs a call, with its weights; x, the state and the options of its call.
+
+        Raises:
+            StepError: the step cannot be read.
+        """
         carry, carry_spec = pytree.tree_flatten(call.carry)
         xs, x_spec = pytree.tree_flatten(call.xs)
-        return self._find(call, carry, carry_spec, xs, x_spec)
+        entry = self._find(call, carry, carry_spec, xs, x_spec)
+        if entry.program is None:
+            assert entry.reason is not None, "there is a reason"
+            raise entry.reason
+        facts = entry.facts(call, carry)
+        layer, x, state, weights, options = entry.program.enter(xs, carry, *facts, call.options)[0]
+        return layer.with_weights(weights), x, state, options
 
     def _run_plain(
         self, call: Call, entry: Entry, carry: Any, carry_spec: Any, xs: Any, x_spec: Any

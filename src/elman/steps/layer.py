@@ -12,6 +12,7 @@ from elman.frontend.cell import Cell
 from elman.frontend.signature import Declared
 from elman.ir.types import dim_size, gate_block_size
 from elman.nn.call.plan import plan_call
+from elman.nn.call.signature import Signature
 from elman.nn.compile.names import fixed_engine
 from elman.nn.engine_choice import requested_engine
 from elman.nn.execute.layer import Runner
@@ -39,6 +40,9 @@ class StepLayer(SequenceModule):
 
     def _formulas(self) -> list[Formula]:
         return [(self.cell, self.hidden_size, {})]
+
+    def _make_heads(self, runners: Mapping[str, Runner], signature: Signature) -> None:
+        """None: matrices come as they are inside."""
 
     def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
         return [[weight.name for weight in self.cell.weights]]

@@ -70,23 +70,12 @@ class Loop(nn.Module):
         Returns:
             out [T, B, ..], and the state after the last step of each sequence.
         """
-        axis = 1 if self.batch_first else 0
-        leaves = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
-        if not leaves or min(leaf.dim() for leaf in leaves) <= axis:
-            raise InputError("Loop: x [T, B, ..] is a tensor, or a tree of tensors")
-        counts = {leaf.shape[axis] for leaf in leaves}
-        if len(counts) != 1:
-            raise ShapeError(f"Loop: inputs have {sorted(counts)} steps")
-        (steps,) = counts
-        if self.batch_first:
-            x = pytree.tree_map_only(Tensor, lambda leaf: leaf.transpose(0, 1), x)
-        if self.reverse:
-            x = pytree.tree_map_only(Tensor, lambda leaf: leaf.flip(0), x)
+        x, steps = self._time_major(x)
         chosen = select_options(options) if options else {}
         first: list[Any] = []
         if state is None:
             x, state, first, steps = self._begin(x, steps)
-        out, state = self._run(x, state, chosen, steps)
+        state, out = self._binder.run(self._call(x, state, chosen, steps))
         if first:
             out = pytree.tree_map(lambda a, b: torch.cat([a.unsqueeze(0), b]), first[0], out)
         if self.reverse:
@@ -95,11 +84,35 @@ class Loop(nn.Module):
             out = pytree.tree_map_only(Tensor, lambda y: y.transpose(0, 1), out)
         return out, state
 
-    def _run(self, x: Any, state: Any, options: dict[str, Any], steps: int) -> tuple[Any, Any]:
-        step = self._step_of(state)
+    def _time_major(self, x: Any) -> tuple[Any, int]:
+        """Inputs [T, B, ..] in the order of steps, and T."""
+        axis = 1 if self.batch_first else 0
+        leaves = [x] if isinstance(x, Tensor) else pytree.tree_leaves(x)
+        if not leaves or not all(isinstance(v, Tensor) and v.dim() > axis for v in leaves):
+            raise InputError("Loop: x [T, B, ..] is a tensor, or a tree of tensors")
+        counts = {leaf.shape[axis] for leaf in leaves}
+        if len(counts) != 1 or counts == {0}:
+            raise ShapeError(f"Loop: inputs have {sorted(counts)} steps")
+        if self.batch_first:
+            x = pytree.tree_map(lambda leaf: leaf.transpose(0, 1), x)
+        if self.reverse:
+            x = pytree.tree_map(lambda leaf: leaf.flip(0), x)
+        return x, counts.pop()
+
+    def _call(self, x: Any, state: Any, options: dict[str, Any], steps: int) -> Call:
         engine = requested_engine(self.engine)
-        after, out = self._binder.run(Call(step, self.cell, state, x, options, engine, steps))
-        return out, after
+        return Call(self._step_of(state), self.cell, state, x, options, engine, steps)
+
+    def layer_call(self, x: Any, state: Any = None, **options: Any) -> tuple[Any, ...]:
+        """The layer that runs a call, and its arguments, for ``explain`` and ``tune``.
+
+        Raises:
+            StepError: the step runs as a plain loop; the text says why.
+        """
+        x, steps = self._time_major(x)
+        if state is None:
+            x, state, _, steps = self._begin(x, steps)
+        return self._binder.layer_call(self._call(x, state, select_options(options), steps))
 
     def _begin(self, x: Any, steps: int) -> tuple[Any, Any, list[Any], int]:
         """The first step of a cell that makes its first state itself."""
@@ -157,8 +170,9 @@ def _adapter(cell: Any, state: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
     except (TypeError, ValueError):
         parameters = []
     required = [p for p in parameters if p.default is p.empty]
-    apart = several and len(state) > 1 and len(parameters) > len(state)
-    apart = apart and (len(required) > 2 or _reads_apart(parameters, len(state)))
+    apart = several and len(parameters) > len(state)
+    names = _reads_apart(parameters, len(state)) if apart else False
+    apart = apart and (len(state) == 1 or len(required) > 2 or names)
 
     def step(carry: Any, x: Any) -> tuple[Any, Any]:
         result = cell(x, *carry) if apart else cell(x, carry)

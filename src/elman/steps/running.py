@@ -83,7 +83,38 @@ class Program:
         Returns:
             Leaves of the last carry, and of the outputs [T, ..].
         """
-        reading, (_, batch) = self.reading, sizes
+        (layer, x, state, weights, call), once, each = self.enter(
+            xs, carry, captured, sizes, options
+        )
+        out, last = layer.run(x, state, weights, call)
+        lasts = last if isinstance(last, tuple) else (last,)
+        outs = out if isinstance(out, tuple) else (out,)
+        ends = [
+            carry[at] if leave is None else leave(lasts) for at, leave in enumerate(self._leaving)
+        ]
+        if self.reading.after:
+            self._after(outs, carry, each, sizes)
+        ys = [
+            self._y(result, xs, once, each, sizes) if leave is None else leave(outs)
+            for result, leave in zip(self.reading.ys, self._leaving_ys)
+        ]
+        return ends, ys
+
+    def enter(
+        self,
+        xs: Sequence[Tensor],
+        carry: Sequence[Tensor],
+        captured: Sequence[Tensor],
+        sizes: tuple[int, int],
+        options: Mapping[str, Any],
+    ) -> tuple[Any, dict[Ref, Tensor], dict[Ref, Tensor]]:
+        """What comes before the loop; arguments as of :meth:`run`.
+
+        Returns:
+            The layer with x, the state, the weights and the options of its call; what torch
+            computed once, and for each step.
+        """
+        reading, batch = self.reading, sizes[1]
         once: dict[Ref, Tensor] = dict(zip(self._captured, captured))
         each: dict[Ref, Tensor] = {}
         if reading.before[0]:
@@ -101,19 +132,8 @@ class Program:
             )
         starts = [self._start(enter(carry[at]), batch) for at, enter in self._states]
         state = None if not starts else starts[0] if len(starts) == 1 else tuple(starts)
-        out, last = self.layer.run(tuple(x) if len(x) > 1 else x[0], state, weights, call)
-        lasts = last if isinstance(last, tuple) else (last,)
-        outs = out if isinstance(out, tuple) else (out,)
-        ends = [
-            carry[at] if leave is None else leave(lasts) for at, leave in enumerate(self._leaving)
-        ]
-        if reading.after:
-            self._after(outs, carry, each, sizes)
-        ys = [
-            self._y(result, xs, once, each, sizes) if leave is None else leave(outs)
-            for result, leave in zip(reading.ys, self._leaving_ys)
-        ]
-        return ends, ys
+        layer_call = self.layer, tuple(x) if len(x) > 1 else x[0], state, weights, call
+        return layer_call, once, each
 
     # ---- what torch computes
 

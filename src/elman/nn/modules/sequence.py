@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from math import prod
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -32,6 +32,15 @@ from elman.nn.options.base import check_sample_values
 from elman.nn.options.draws import check_draws, draws_to_keep
 from elman.nn.options.registry import STEP_OPTIONS, CallOptions, select_options
 from elman.passes.draws import draws_of
+
+
+@runtime_checkable
+class StepModule(Protocol):
+    """A module around a step, which a layer of elman's runs: ``elman.Loop``."""
+
+    def layer_call(self, x: Any, state: Any = None, **options: Any) -> tuple[Any, ...]:
+        """The layer that runs a call; x, the state and the options as that layer takes them."""
+        ...
 
 
 class SequenceModule(ModuleOptions):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from elman.engines.time_shards import CUT, shards_time
 from elman.errors import EngineError, InputError
 from elman.nn.call.dense import is_dense
-from elman.nn.modules.sequence import SequenceModule
+from elman.nn.modules.sequence import SequenceModule, StepModule
 
 
 class Stream:
@@ -23,7 +25,7 @@ class Stream:
     engine is chosen for it: run one before, or name the engine (``engine="c"``).
 
     Args:
-        module: a unidirectional :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
+        module: a unidirectional :class:`elman.Recurrent`, ``RNN``, ``GRU``, ``LSTM`` or ``Loop``.
         state: the initial state, restored by :meth:`reset`, in the form that the module takes:
             [layers, B, H] per state, or a list. Default: the module's default initial state.
         static [B, S]: static inputs, in the form that the module takes.
@@ -46,14 +48,14 @@ class Stream:
     """
 
     def __init__(self, module: Any, state: Any = None, *, static: Any = None) -> None:
-        if not isinstance(module, SequenceModule):
+        if not isinstance(module, (SequenceModule, StepModule)):
             raise InputError(
                 f"Stream takes a recurrent module, not {type(module).__name__}",
                 "elman.Stream(model.rnn); elman.accelerate(model) makes torch's layers elman's",
             )
         if bool(getattr(module, "bidirectional", False)):
             raise InputError("a bidirectional module has no stream: it needs the whole sequence")
-        if static is not None:
+        if static is not None and isinstance(module, SequenceModule):
             module.runtime.signature.check_static()
         self.module: Any = module
         self.static = static
@@ -101,27 +103,40 @@ class Stream:
         """
         if samples is None:
             self.state = self._start
+        elif self.state is not None and isinstance(self.module, StepModule):
+            states, form = tree_flatten(self.state)
+            starts = [torch.zeros_like(v) for v in states]
+            starts = starts if self._start is None else tree_leaves(self._start)
+            self.state = form.unflatten(_restarted(states, starts, samples, 0))
         elif self.state is not None:
             signature = self.module.runtime.signature
             states = signature.form.arrays(self.state)
             if states[0].dim() != 2 + len(self.module.runtime.state_sizes[0]):
                 raise InputError("an unbatched stream has no samples: reset() begins it anew")
-            index, starts = _sample_index(samples, states[0]), [torch.zeros_like(v) for v in states]
+            starts = [torch.zeros_like(value) for value in states]
             if self._start is not None:
                 starts = signature.form.arrays(self._start)
             elif initial := self.module._initial_beside(states):
                 starts = [value.expand_as(state) for value, state in zip(initial, states)]
-            states = [state.clone() for state in states]
-            for state, start in zip(states, starts, strict=True):
-                state[:, index] = start[:, index]
-            self.state = signature.form.nest(states)
+            self.state = signature.form.nest(_restarted(states, starts, samples, 1))
 
 
-def _sample_index(samples: Any, state: Tensor) -> Tensor:
-    """A mask [B], or numbers, of samples of a state [layers, B, ...]."""
-    batch, problem = state.shape[1], ""
+def _restarted(
+    states: Sequence[Tensor], starts: Sequence[Tensor], samples: Any, axis: int
+) -> list[Tensor]:
+    """States in which some samples, along an axis, are those of the beginning."""
+    index = _sample_index(samples, states[0].shape[axis], states[0].device)
+    states = [state.clone() for state in states]
+    for state, start in zip(states, starts, strict=True):
+        state.movedim(axis, 0)[index] = start.movedim(axis, 0)[index]
+    return states
+
+
+def _sample_index(samples: Any, batch: int, device: torch.device) -> Tensor:
+    """A mask [B], or numbers, of samples."""
+    problem = ""
     try:
-        index = torch.as_tensor(samples, device=state.device)
+        index = torch.as_tensor(samples, device=device)
     except (TypeError, ValueError, RuntimeError):
         index = None
     if index is None or not is_dense(index):
