@@ -97,7 +97,11 @@ def check(case: Case) -> None:
         except StepError:
             raise
         except (RuntimeError, TypeError):  # numbers of one type alone
-            _compare(case, fixed, torch.float32, seed)
+            try:
+                _compare(case, fixed, torch.float32, seed)
+            except (RuntimeError, TypeError) as error:
+                reason = str(error).partition("\n")[0]
+                raise StepError(f"it cannot be compared with its formula: {reason}") from error
 
 
 def _compare(case: Case, fixed: float | None, dtype: torch.dtype, seed: int) -> None:

@@ -250,6 +250,8 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "fmod": _fmod,
     "floor_divide": _floor_of,
     "nan_to_num": _nan_to_num,
+    "xlogy": lambda a, b: f.where(pointwise("eq", a, 0.0), 0.0 * b, a * f.log(b)),
+    "hypot": lambda a, b: f.sqrt(a * a + b * b),
     "isnan": lambda v: pointwise("ne", v, v),
     "isinf": lambda v: pointwise("eq", f.abs(v), math.inf),
     "isfinite": lambda v: pointwise("lt", f.abs(v), math.inf),
@@ -817,14 +819,15 @@ def _argmax(facts: Facts, a: Array, dim: Any = None, keepdim: bool = False) -> A
     long = A.long_axes(a.base)
     if a.base[axis] == 1:
         return combine(lambda v: 0.0 * v, a)
-    if not a.flat or long[-1] != axis:
-        raise refuse("the place of the largest value along an axis that is not the last")
-    groups = prod(a.base) // a.base[axis]
-    base = (*a.base[:axis], 1, *a.base[axis + 1 :])
-    if groups > 1:
-        raise refuse("places of the largest values of several rows")
-    first = Tracer(node("argmax", (a.value.node,), (), (), where_called()))
-    result = Array(first, base, base, a.batch)
+    if not a.flat or long != [axis]:
+        first = next(k for k in long if k != axis)
+        inside = axis - (axis > first)
+        rows = [_argmax(facts, row, inside, True) for row in A.unbind(a, first)]
+        places = A.stack(rows, first)
+        return places if keepdim else A.pick(places, axis, 0)
+    largest = Tracer(node("argmax", (a.value.node,), (), (), where_called()))
+    base = (1,) * len(a.shape)
+    result = Array(largest, base, (*a.shape[:axis], 1, *a.shape[axis + 1 :]), a.batch)
     return result if keepdim else A.pick(result, axis, 0)
 
 

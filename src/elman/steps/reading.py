@@ -143,9 +143,6 @@ class _Opaque(NamedTuple):
     rate: Rate
 
 
-_READ_ERRORS = (StepError, TraceError, ShapeError, NotImplementedError)
-
-
 def _rate_of(array: Array) -> Rate:
     if array.slices:
         return max((_rate_of(part) for part in array.value), default=Rate.WEIGHT)
@@ -220,26 +217,23 @@ class Reader:
         rate = max([self._rates[ref] for ref in refs], default=Rate.WEIGHT)
         if entry.name.partition(".")[0].partition("_")[0] in RANDOM:
             rate = max(rate, Rate.INPUT)
-        results = refs_of(entry.results)
         opaque = [v for ref in refs if isinstance(v := self._values.get(ref), _Opaque)]
-        if any(v.rate == rate for v in opaque) and (rate == Rate.STATE or opaque):
-            self._set_opaque(at, results, rate)
-            self._blame(results, refs)
+        if any(v.rate == rate for v in opaque):
+            self._set_opaque(at, rate, self._reason_of(refs))
             return
         if self._given is not None and at in self.opaque:
-            self._set_opaque(at, results, rate)
+            self._set_opaque(at, rate, None)
             return
         try:
             with written_at(entry.where):
                 values = self._read(entry)
         except (UncutError, MatrixError):
             raise
-        except _READ_ERRORS as error:
-            reason = str(error).partition("\n")[0]
-            self._set_opaque(at, results, rate)
+        except Exception as error:  # of a row that does not know such arguments
+            known = isinstance(error, (StepError, TraceError, ShapeError))
+            reason = str(error).partition("\n")[0] if known else "elman has no such form of it"
             said = StepError(f"{_shown(entry)}: {reason}", _hint_of(error), at=entry.where)
-            for ref in results:
-                self.reasons[ref] = said
+            self._set_opaque(at, rate, said)
             return
         given = values if isinstance(values, (tuple, list)) else [values]
         for ref, value in zip(refs_in_order(entry.results), given):
@@ -250,17 +244,28 @@ class Reader:
             self._values[ref] = value
             self._rates[ref] = rate
 
-    def _set_opaque(self, at: int, results: Sequence[Ref], rate: Rate) -> None:
+    def _set_opaque(self, at: int, rate: Rate, reason: StepError | None) -> None:
+        """Leave an operation to torch, for all steps' samples at once, or once.
+
+        Raises:
+            StepError: it is not of each sample alone.
+        """
+        entry = self.tape.entries[at]
+        results = refs_of(entry.results)
+        changing = [r for r in refs_of((entry.args, entry.kwargs)) if self._rates[r] > Rate.WEIGHT]
+        for ref in (*results, *changing) if rate > Rate.WEIGHT else ():
+            place = self._places[ref.number]
+            if place is None or place.batch is None:
+                raise reason or StepError(f"{_shown(entry)} joins samples", at=entry.where)
         self.opaque.add(at)
         for ref in results:
             self._values[ref] = _Opaque(rate)
             self._rates[ref] = rate
+            if reason is not None:
+                self.reasons[ref] = reason
 
-    def _blame(self, results: Sequence[Ref], refs: Sequence[Ref]) -> None:
-        for ref in refs:
-            if ref in self.reasons:
-                for result in results:
-                    self.reasons[result] = self.reasons[ref]
+    def _reason_of(self, refs: Sequence[Ref]) -> StepError | None:
+        return next((self.reasons[ref] for ref in refs if ref in self.reasons), None)
 
     def _read(self, entry: Entry) -> Any:
         """The arrays of an operation."""

@@ -411,7 +411,17 @@ class _Images(TorchFunctionMode):
                 return recorder.image(tensor)
 
         args, kwargs = pytree.tree_map_only(Tensor, image, (args, kwargs or {}))
+        if name == "one_hot":  # it reads numbers to check them
+            return _one_hot(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def _one_hot(places: Tensor, num_classes: int = -1) -> Tensor:
+    """torch.nn.functional.one_hot of a known number of classes."""
+    if num_classes < 1:
+        raise StepError(_NO_NUMBER, "one_hot(v, num_classes=…)", at=where_asked())
+    classes = torch.arange(num_classes, device=places.device)
+    return (places.unsqueeze(-1) == classes).long()
 
 
 @contextmanager
