@@ -38,6 +38,7 @@ from elman.ir.graph import Node, Rate, node
 from elman.ir.types import is_matrix
 
 Shape = tuple[int, ...]
+_FEW = 16  # rows that a matrix is cut into one by one
 _MOST = 64  # slices, or rows that a vector is cut into
 
 
@@ -436,10 +437,13 @@ def _matrix_parts(array: Array, axis: int, sizes: Sequence[int]) -> list[tuple[A
         ):
             cut.append((part if is_row else part.T, size))
         return cut
+    if count > _FEW:
+        raise refuse("some rows are taken from a matrix")
+    rows = [_row_of(Tracer(lift(matrix)), at, count) for at in range(count)]
     for size in sizes:
-        if size > 1:
-            raise refuse("some rows are taken from a matrix")
-        cut.append((Tracer(lift(matrix)).T @ one_hot(start, count), size))
+        places = [matrices.outer(one_hot(k, size), rows[start + k]) for k in range(size)]
+        part = fold(lambda a, b: a + b, places) if size > 1 else rows[start]
+        cut.append((part if is_row or size == 1 else part.T, size))
         start += size
     return cut
 
@@ -552,17 +556,21 @@ def _concat_matrices(arrays: Sequence[Array], bases: Sequence[Shape], of_rows: b
 
 
 def _concat_rows_of_one(arrays: Sequence[Array], bases: Sequence[Shape], of_rows: bool) -> Any:
-    """Matrices and rows one after another: each at its place in a matrix of zeros."""
+    """Matrices and rows one after another: each row at its place in a matrix of zeros."""
     axes = sorted({axis for base in bases for axis in long_axes(base)})
     along = axes[0] if of_rows else axes[-1]
     total = sum(base[along] for base in bases)
+    if total > 2 * _FEW:
+        raise refuse("a row is joined to a matrix")
     terms: list[Any] = []
-    for at, (array, base) in enumerate(zip(arrays, bases, strict=True)):
-        if base[along] != 1:
-            raise refuse("a row is joined to a matrix")
-        place = one_hot(at, total)
-        vector = as_vector(_filled(array, base), prod(base))
-        terms.append(matrices.outer(place, vector) if of_rows else matrices.outer(vector, place))
+    for array, base in zip(arrays, bases, strict=True):
+        for k in range(base[along]):
+            row = pick(array, along, k)
+            vector = as_vector(
+                _filled(row, (*base[:along], *base[along + 1 :])), prod(base) // base[along]
+            )
+            pair = one_hot(len(terms), total), vector
+            terms.append(matrices.outer(*(pair if of_rows else reversed(pair))))
     return fold(lambda a, b: a + b, terms)
 
 

@@ -74,11 +74,13 @@ class Entry:
         """Whether it is for arguments of such shapes."""
         return self.shapes is None or self.shapes == shapes
 
-    def facts(self, call: Call, carry: Sequence[Any]) -> tuple[list[Tensor], tuple[int, int]]:
+    def facts(
+        self, call: Call, carry: Sequence[Any], xs: Sequence[Any]
+    ) -> tuple[list[Tensor], tuple[int, int]]:
         """The tensors that the formula reads, and T and B."""
         assert self.walk is not None, "of a program"
         tensors = self.walk.tensors
-        batch = _batch_of(carry) if self.shapes is None else 1
+        batch = _batch_of(carry, xs) if self.shapes is None else 1
         return [tensors[at] for at in self.captured], (call.steps, batch)
 
     def unchanged(self) -> bool:
@@ -126,7 +128,7 @@ class Binder:
         entry = self._find(call, carry, carry_spec, xs, x_spec)
         if entry.program is None:
             return self._run_plain(call, entry, carry, carry_spec, xs, x_spec)
-        ends, ys = entry.program.run(xs, carry, *entry.facts(call, carry), call.options)
+        ends, ys = entry.program.run(xs, carry, *entry.facts(call, carry, xs), call.options)
         return carry_spec.unflatten(ends), entry.y_spec.unflatten(ys)
 
     def layer_call(self, call: Call) -> tuple[Any, ...]:
@@ -141,7 +143,7 @@ class Binder:
         if entry.program is None:
             assert entry.reason is not None, "there is a reason"
             raise entry.reason
-        facts = entry.facts(call, carry)
+        facts = entry.facts(call, carry, xs)
         layer, x, state, weights, options = entry.program.enter(xs, carry, *facts, call.options)[0]
         return layer.with_weights(weights), x, state, options
 
@@ -160,7 +162,7 @@ class Binder:
         return carry_spec.unflatten(ends), spec[0].unflatten(ys)
 
     def _find(self, call: Call, carry: Any, carry_spec: Any, xs: Any, x_spec: Any) -> Entry:
-        batch = _batch_of(carry)
+        batch = _batch_of(carry, xs)
         key = (
             carry_spec,
             x_spec,
@@ -188,14 +190,20 @@ class Binder:
         return entry
 
 
-def _batch_of(carry: Sequence[Any]) -> int:
-    """B: the first axis of the first state that has one."""
-    return next((c.shape[0] for c in carry if isinstance(c, Tensor) and c.dim()), 1)
+def _batch_of(carry: Sequence[Any], xs: Sequence[Any]) -> int:
+    """B: the first axis of an input that some state has, too; or that of a state."""
+    of_xs = [x.shape[1] for x in xs if x.dim() > 1]
+    of_carry = [c.shape for c in carry if c.dim()]
+    for size in of_xs:
+        if any(size in shape[:2] for shape in of_carry):
+            return size
+    return of_carry[0][0] if of_carry else 1
 
 
-def _shape(shape: Sequence[int], batch: int) -> Any:
-    """A shape in which the batch has no size."""
-    return ("B", *shape[1:]) if shape and shape[0] == batch else tuple(shape)
+def _shape(shape: Sequence[int], batch: int, size: Any = "B") -> tuple[Any, ...]:
+    """A shape in which the axis of samples has another size: the first that has B."""
+    at = next((axis for axis, n in enumerate(shape) if n == batch), None)
+    return tuple(shape) if at is None else (*shape[:at], size, *shape[at + 1 :])
 
 
 def _of_leaves(
@@ -230,7 +238,7 @@ def _make(
     """Trace, read and judge a step."""
     spec: list[Any] = []
     step = _of_leaves(call.step, carry_spec, x_spec, spec)
-    batch = _batch_of(carry)
+    batch = _batch_of(carry, xs)
     reason: StepError | None = None
     for batched, samples in _attempts(carry, walk, batch):
         try:
@@ -279,8 +287,7 @@ def _traced(
 
     def arguments(size: int) -> tuple[Any, ...]:
         def like(value: Tensor, shape: Sequence[int]) -> Tensor:
-            if batch and shape and shape[0] == batch:
-                shape = (size, *shape[1:])
+            shape = _shape(shape, batch, size) if batch else shape
             if value.is_floating_point():
                 return torch.rand(shape, device=value.device, dtype=value.dtype)
             return torch.zeros(shape, device=value.device, dtype=value.dtype)

@@ -172,7 +172,10 @@ def _adapter(cell: Any, state: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
     required = [p for p in parameters if p.default is p.empty]
     apart = several and len(parameters) > len(state)
     names = _reads_apart(parameters, len(state)) if apart else False
-    apart = apart and (len(state) == 1 or len(required) > 2 or names)
+    if apart and len(state) == 1:
+        apart = isinstance(state, tuple) and parameters[1].name not in _TREES
+    else:
+        apart = apart and (len(required) > 2 or names)
 
     def step(carry: Any, x: Any) -> tuple[Any, Any]:
         result = cell(x, *carry) if apart else cell(x, carry)
@@ -193,6 +196,9 @@ def _adapter(cell: Any, state: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
         )
 
     return step
+
+
+_TREES = ("state", "states", "hx", "hidden", "carry")  # what one argument of several is called
 
 
 def _reads_apart(parameters: list[Any], count: int) -> bool:

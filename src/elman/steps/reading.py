@@ -221,7 +221,11 @@ class Reader:
         if any(v.rate == rate for v in opaque):
             self._set_opaque(at, rate, self._reason_of(refs))
             return
-        if self._given is not None and at in self.opaque:
+        kept = rate == Rate.WEIGHT and any(
+            (kind := self.tape.metas[ref.number].dtype).is_floating_point and kind != self._dtype
+            for ref in refs_of(entry.results)
+        )  # numbers that torch rounds to another type than the formula's
+        if kept or (self._given is not None and at in self.opaque):
             self._set_opaque(at, rate, None)
             return
         try:
