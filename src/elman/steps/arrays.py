@@ -38,7 +38,7 @@ from elman.ir.graph import Node, Rate, node
 from elman.ir.types import is_matrix
 
 Shape = tuple[int, ...]
-_FEW = 16  # rows that a matrix is cut into one by one
+_FEW = 32  # rows that a matrix is cut into one by one
 _MOST = 64  # slices, or rows that a vector is cut into
 
 
@@ -560,7 +560,7 @@ def _concat_rows_of_one(arrays: Sequence[Array], bases: Sequence[Shape], of_rows
     axes = sorted({axis for base in bases for axis in long_axes(base)})
     along = axes[0] if of_rows else axes[-1]
     total = sum(base[along] for base in bases)
-    if total > 2 * _FEW:
+    if total > _FEW:
         raise refuse("a row is joined to a matrix")
     terms: list[Any] = []
     for array, base in zip(arrays, bases, strict=True):
