@@ -96,6 +96,21 @@ def test_numbers_cut_elsewhere_cut_groups_too():
     torch.testing.assert_close(run(both, case, "reference")["out"][0], want)
 
 
+def test_groups_of_a_cut_number_are_counted_in_each_part():
+    """[3] is cut, so the 3 groups of each of two [9] are: those are cut into parts of 3, too."""
+
+    @cell(input="x[9], a[3]", state="h[9]", output="y[6]")
+    def both(x, a, h):
+        b, *rest = ops.split(a, 3)
+        return ops.sum(ops.concat(x, h), groups=6) * ops.concat(*rest, b, *rest, b), x
+
+    case = random_case(both, Sizes(2, 3, 9, 9), 1, F64)
+    x, a, h = case.inputs["x"][0], case.inputs["a"][0], case.states["h"]
+    sums = torch.cat([x, h], -1).unflatten(-1, (6, 3)).sum(-1)
+    want = sums * a.roll(-1, -1).repeat(1, 2)
+    torch.testing.assert_close(run(both, case, "reference")["out"][0], want)
+
+
 @pytest.mark.parametrize("heads", [2, 4])
 def test_groups_of_heads(heads):
     """Each head has all of the groups; values of groups meet weights, which all heads share."""

@@ -290,7 +290,7 @@ def _met_counts(dim: Dim, groups: Any) -> Dim | None:
     counts = _counts(dim, groups)
     if counts is None or isinstance(groups, str):
         return counts
-    gate_block, count = dim[0], groups
+    gate_block, count = dim[0], groups // len(dim)
     traced = cut_dim(counts[:1])
     if len(traced) > 1:
         if not isinstance(gate_block, int):
