@@ -42,7 +42,21 @@ def lower_invariants(
             if len(value.shape) < 2:
                 yield Copy(memory.vector(value), layout.weights.access(value))
         else:
+            yield from _numbers_in_memory(value, layout, memory)
             yield _computed(value, layout, memory)
+
+
+def _numbers_in_memory(
+    value: Node, layout: Layout, memory: InvariantMemory
+) -> Iterator[WeightRate]:
+    """Stores of the constants that a value reads in full from memory, as nothing elementwise
+    does."""
+    if OPS[value.op].kind == "pointwise":
+        return
+    for arg in dict.fromkeys(value.args):
+        number = constant(arg, layout)
+        if number is not None:
+            yield Once(1, layout.lanes, Store(memory.vector(arg), number))
 
 
 def _computed(value: Node, layout: Layout, memory: InvariantMemory) -> WeightRate:
