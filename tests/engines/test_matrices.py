@@ -14,6 +14,8 @@ from elman import cell, cells
 from elman.compiler import graph_of
 from elman.engines.c.engine import ENGINE, PRICES
 from elman.errors import EngineError, InputError, ShapeError, TraceError
+from elman.frontend.trace import Tracer
+from elman.ir.graph import node
 from elman.lowered.lower import lower
 from elman.ops import (
     amax,
@@ -441,6 +443,42 @@ def test_sums_of_rows_of_one_vector(as_users):
     case = random_case(centred, Sizes(T=2, B=1, I=8, H=8), 0, F64)
     need("c", job_of(case))
     assert_all_same(call(c_kernel(case), case), oracle(case), F64, case.T)
+
+
+def test_rows_that_are_read_in_a_loop_over_groups_are_prefetched():
+    """Gate blocks alike are one loop; the rows of each are named beyond it."""
+
+    @cell(input="x[24K], v[V]", state="S[K, V], n[24K]", output="y[V]")
+    def beside_a_vector(x, v, S, n):
+        q, k, *_ = split(n, 24)
+        return S.T @ q, 0.9 * S + outer(k, v), 0.5 * n + tanh(x)
+
+    case = random_case(beside_a_vector, Sizes(T=3, B=3, I=24 * 8, H=5), 0, F64)
+    need("c", job_of(case))
+    assert_all_same(call(c_kernel(case), case), oracle(case), F64, case.T)
+
+
+def unit(at: float, count: int) -> Tracer:
+    """1 at one place, 0 elsewhere: what a step in torch picks a row or a unit by."""
+    return Tracer(node("one_hot", (node("const", (), (at,)),), (), ((count,),)))
+
+
+@pytest.mark.parametrize("row", [0, 2])
+def test_a_row_is_picked_by_a_constant(row):
+    """A vector of constants that reads a number in full is computed once per call, from memory."""
+
+    @cell(input="x[V]", state="S[3, V], h[V]", output="y[V]", weights="W[V, V], c[V]")
+    def picked(x, S, h, W, c):
+        of_row = S.T @ unit(row, 3)
+        S = 0.5 * S + outer(unit(1, 3), tanh(W @ h + x))
+        return of_row, S, tanh(W @ of_row + c)
+
+    case = random_case(picked, Sizes(T=5, B=3, I=5, H=5), 0, F64)
+    need("c", job_of(case))
+    got = call(c_kernel(case), case)
+    first = case.states["S"].unflatten(-1, (3, 5))[:, row]
+    assert_same("the row", got["out"][0], first, F64, 1)
+    assert_all_same(got, oracle(case), F64, case.T)
 
 
 def test_sums_are_stored_where_nothing_is_read_any_more():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from elman.engines.c.spelling import accesses
+from elman.lowered.groups import unrolled_phase
 from elman.lowered.types import Access, Direction, Part, Space
 
 _DISTANT = (Space.INPUT, Space.OUTPUT, Space.D_OUTPUT, Space.D_INPUT, Space.TAPE)
@@ -36,8 +37,9 @@ class RowPrefetches:
 
 def distant_columns(direction: Direction) -> list[Access]:
     """The vectors in distant memory that the steps of a sample read or write. Matrices are left
-    out: their rows lie side by side."""
-    segments = [segment for phase in direction.all_phases for segment in phase.segments]
+    out: their rows lie side by side. Of a loop over groups there are those of each group."""
+    phases = map(unrolled_phase, direction.all_phases)
+    segments = [segment for phase in phases for segment in phase.segments]
     sizes = {part.axes[0] * part.axes[1] for part in direction.parts if part.axes}
     return [
         access
