@@ -12,6 +12,8 @@ from elman import compiler
 from elman.engines.c.engine import PRICES
 from elman.engines.c.kernel import CKernel
 from elman.frontend.cell import Cell
+from elman.frontend.trace import Tracer
+from elman.ir.graph import node
 from elman.ir.types import names_in
 from elman.plan.build import program
 from elman.plan.prices import Prices
@@ -69,15 +71,21 @@ def unlike(found: Results, want: Results, dtype: torch.dtype) -> set[str]:
     return bad
 
 
+def unit(like: Tracer, at: float = 0.0) -> Tracer:
+    """A vector that is 1 at one place, which a constant tells, and 0 elsewhere. There is no such
+    function for authors; steps in torch pick rows by it."""
+    return Tracer(node("one_hot", (node("const", (), (at,)),), (), like.node.shape))
+
+
 def cell_from(text: str) -> Cell:
-    """The cell that a text defines under the name ``drawn``."""
+    """The cell that a text defines under the name ``drawn``; :func:`unit` is a name there, too."""
     import linecache
 
     from elman import cell, ops
 
     file = "<drawn>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    names = {"cell": cell, **{name: getattr(ops, name) for name in ops.__all__}}
+    names = {"cell": cell, "unit": unit, **{name: getattr(ops, name) for name in ops.__all__}}
     exec(compile(text, file, "exec"), names)
     return names["drawn"]
 

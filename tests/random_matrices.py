@@ -41,7 +41,8 @@ dropout({ab}, 0.3) | zoneout({ab}, {ab}, 0.4) | {ab} * noise({ab}) | uniform({ab
 amax({ba}, axis=0) | var({ba}, axis=0) | {w:a, b} @ {b} | {a} * {a} | softmax({a}) | sigmoid({a})
 outer({a}, concat({b}, {c})) @ concat({b}, {c}) | split(outer({c}, concat({a}, {a})).T @ {c}, 2)[1]
 split(amax(columns(concat({a}, {a})) * outer({c}, concat({a}, {a})), axis=0), 2)[0]
-{a} + {w:a} | {s} * {a} | {ab} @ {w:b} | zoneout({a}, {a}, 0.4) | {a} + noise({a})""",
+{a} + {w:a} | {s} * {a} | {ab} @ {w:b} | zoneout({a}, {a}, 0.4) | {a} + noise({a})
+{ba}.T @ unit({b}) | {ab} @ unit({b}) | {a} * unit({a})""",
     0: """mean({ab}) | amax({ab}) | mean({a}) | {s} - {w} | sigmoid({s}) | sum({a} * {a})
 {s} * noise({s})""",
 }
@@ -97,6 +98,10 @@ def matrix_cell(choose: Choose) -> Drawn:
     output, state = choose(["V", "K", "K, V"]), {"S": "K, V", "h": "V"}
     made = [f"0.5 * {name} + 0.5 * {late(dims)}" for name, dims in state.items()]
     result = late(output)
+    inputs = {name: names[name] for name in ("q", "x", "m", "A")}
+    if choose([False, False, False, True]):  # gate blocks alike, which one loop computes
+        inputs["u"] = state["n"] = "24V"
+        made.append("0.5 * n + tanh(u * n)")
     if len(output) == 1 and choose([False, True]):  # products that no state depends on
         axes = {"a": output, "b": "KV".replace(output, "")}
         axis = int(output == "K")
@@ -104,7 +109,6 @@ def matrix_cell(choose: Choose) -> Drawn:
             choose, f"sum(S, axis={axis}) | amax(S * S, axis={axis}) | mean(S) | {result}"
         )
         result = filled(f"{read} * ({{w:a, b}} @ {{b}}) + {{w:a, b}} @ {{b}}", axes)
-    inputs = {name: names[name] for name in ("q", "x", "m", "A")}
     text = cell_text(lines, weights, inputs, state, {"y": output}, [result, *made])
     return Drawn(text, choose(FEW_SIZES), choose(FEW_SIZES), 2)
 

@@ -14,8 +14,6 @@ from elman import cell, cells
 from elman.compiler import graph_of
 from elman.engines.c.engine import ENGINE, PRICES
 from elman.errors import EngineError, InputError, ShapeError, TraceError
-from elman.frontend.trace import Tracer
-from elman.ir.graph import node
 from elman.lowered.lower import lower
 from elman.ops import (
     amax,
@@ -49,7 +47,7 @@ from helpers import (
     random_case,
     run,
 )
-from kernels import c_kernel
+from kernels import c_kernel, unit
 from library_sizes import matrix_sizes
 from lowered_machine import lowered_of
 from lowered_verify import verify
@@ -458,25 +456,21 @@ def test_rows_that_are_read_in_a_loop_over_groups_are_prefetched():
     assert_all_same(call(c_kernel(case), case), oracle(case), F64, case.T)
 
 
-def unit(at: float, count: int) -> Tracer:
-    """1 at one place, 0 elsewhere: what a step in torch picks a row or a unit by."""
-    return Tracer(node("one_hot", (node("const", (), (at,)),), (), ((count,),)))
-
-
-@pytest.mark.parametrize("row", [0, 2])
+@pytest.mark.parametrize("row", [0.0, 2.0])
 def test_a_row_is_picked_by_a_constant(row):
     """A vector of constants that reads a number in full is computed once per call, from memory."""
 
     @cell(input="x[V]", state="S[3, V], h[V]", output="y[V]", weights="W[V, V], c[V]")
     def picked(x, S, h, W, c):
-        of_row = S.T @ unit(row, 3)
-        S = 0.5 * S + outer(unit(1, 3), tanh(W @ h + x))
+        column = total(S, axis=1)
+        of_row = S.T @ unit(column, row)
+        S = 0.5 * S + outer(unit(column, 1.0), tanh(W @ h + x))
         return of_row, S, tanh(W @ of_row + c)
 
     case = random_case(picked, Sizes(T=5, B=3, I=5, H=5), 0, F64)
     need("c", job_of(case))
     got = call(c_kernel(case), case)
-    first = case.states["S"].unflatten(-1, (3, 5))[:, row]
+    first = case.states["S"].unflatten(-1, (3, 5))[:, int(row)]
     assert_same("the row", got["out"][0], first, F64, 1)
     assert_all_same(got, oracle(case), F64, case.T)
 
