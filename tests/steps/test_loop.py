@@ -1,10 +1,11 @@
-"""elman.Loop is a module as any other: what torch does to modules, it does to a loop, and its values
-and gradients are those of the plain loop over the cell."""
+"""elman.Loop is a module as any other: what torch does to modules, it does to a loop, and its
+values and gradients are those of the plain loop over the cell."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
 import io
 import os
@@ -219,7 +220,7 @@ def test_a_batch_as_large_as_the_state():
 def test_non_contiguous_and_expanded():
     cell = gru()
     loop = elman.Loop(cell, engine="c")
-    x, h = sequence()
+    _x, h = sequence()
     for of, state in (
         (normal(B, T, I).transpose(0, 1), h),
         (normal(T, B, 2 * I)[..., ::2], normal(H, B).t()),
@@ -544,6 +545,36 @@ def test_another_cell():
     close(loop(*sequence()), plain(loop.cell, *sequence()))
 
 
+@pytest.mark.parametrize("kind", [nn.RNNCell, Unreadable, Gated])
+@pytest.mark.parametrize("before", [nn.GRUCell, Unreadable])
+def test_a_cell_of_another_kind(before, kind):
+    def of(kind: Any) -> Any:
+        return made(kind, I, H) if issubclass(kind, nn.RNNCellBase) else made(kind)
+
+    loop = elman.Loop(of(before))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StepWarning)
+        loop(*sequence())
+        loop.cell = of(kind)
+        agrees(loop, step_of(loop.cell), *sequence()[::-1])
+
+
+def test_a_target_network():
+    """As reinforcement learning has it: a copy of a net that is in use, moved slowly after it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net = elman.Loop(gru())
+        net(*sequence())
+        target = copy.deepcopy(net).requires_grad_(False)
+        with torch.no_grad():
+            for ours, theirs in zip(net.parameters(), target.parameters(), strict=True):
+                ours.mul_(2)
+                theirs.lerp_(ours, 0.1)
+        close(target(*sequence()), plain(target.cell, *sequence()))
+        average = torch.optim.swa_utils.AveragedModel(net)
+        close(average(*sequence()), plain(net.cell, *sequence()))
+
+
 @pytest.mark.parametrize("of", [torch.optim.SGD, torch.optim.Adam])
 def test_optimizers(of):
     x, h = sequence()
@@ -699,7 +730,7 @@ def test_spectral_norm_in_training_is_refused_or_equal():
         parametrizations.spectral_norm(cell, "weight_hh")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StepWarning)
-            out = (elman.Loop(cell) if looped else lambda *a: plain(cell, *a))(*sequence())
+            out = (elman.Loop(cell) if looped else functools.partial(plain, cell))(*sequence())
         ends.append([out, *cell.buffers(), gradients(out[0], cell.parameters())])
     close(ends[0], ends[1])
 
@@ -777,6 +808,22 @@ def test_checkpoint(reentrant):
 
 
 # ---- torch.func
+
+
+@pytest.mark.parametrize("engine", ["reference", "auto"])
+def test_hooks_of_saved_tensors(engine):
+    """The first call, which compares, keeps no more for backward than a second: offloading and
+    checkpoints count."""
+    loop = elman.Loop(gru(), engine=engine)
+    counts = []
+    for _ in range(2):
+        saved: list[Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda v, saved=saved: saved.append(v) or v, lambda v: v
+        ):
+            loop(*sequence())
+        counts.append(len(saved))
+    assert counts[0] == counts[1]
 
 
 def test_functional_call():
@@ -884,12 +931,11 @@ def test_no_steps():
         loop(normal(0, B, I))
 
 
+@pytest.mark.filterwarnings("ignore::elman.errors.StepWarning")
 def test_no_steps_of_a_plain_loop():
     loop = elman.Loop(made(Unreadable))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", StepWarning)
-        with pytest.raises(ElmanError, match="step"):
-            loop(normal(0, B, I), normal(B, H))
+    with pytest.raises(ElmanError, match="step"):
+        loop(normal(0, B, I), normal(B, H))
 
 
 def test_inputs_of_other_lengths():
@@ -913,6 +959,7 @@ def test_options_that_are_not_there():
         loop(*sequence(), masked_output="zeros")
 
 
+@pytest.mark.filterwarnings("ignore::elman.errors.StepWarning")
 def test_the_users_own_error_is_shown():
     class Wrong(nn.Module):
         def forward(self, x: Tensor, h: Tensor) -> Tensor:
@@ -920,8 +967,7 @@ def test_the_users_own_error_is_shown():
 
     with pytest.raises(StepError, match=r"test_loop\.py:\d+"):
         elman.Loop(Wrong(), engine="reference")(*sequence())
-    with pytest.raises((RuntimeError, StepError), match="shape"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", StepWarning)
+    with pytest.raises((RuntimeError, StepError), match="shape"):
         elman.Loop(Wrong())(*sequence())
 
 
@@ -1069,8 +1115,6 @@ def test_a_loop_that_is_gone_leaves_nothing_behind():
 
 @pytest.mark.parametrize("what", ["lambda", "method", "partial", "new modules"])
 def test_no_step_is_traced_twice(monkeypatch, what):
-    import functools
-
     cell = gru()
     x, h = sequence()
 
@@ -1087,7 +1131,7 @@ def test_no_step_is_traced_twice(monkeypatch, what):
     with traces(monkeypatch) as count:
         for seed in range(4):
             step: Any = {
-                "lambda": lambda h, x: (cell(x, h),) * 2,
+                "lambda": lambda h, x, cell=cell: (cell(x, h),) * 2,
                 "method": own.step,
                 "partial": functools.partial(with_factor, 0.5),
                 "new modules": functools.partial(with_factor, 0.5),

@@ -290,8 +290,8 @@ def test_a_carry_of_many_scalars(engine):
     agrees(body, init, normal(6), [rate], engine)
 
 
-# jax #36799: a scan whose carry is a small matrix in float64 (the Cholesky factor of a quasiseparable
-# matrix).
+# jax #36799: a scan whose carry is a small matrix in float64 (the Cholesky factor of a
+# quasiseparable matrix).
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -3,7 +3,10 @@ cannot be read."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -227,6 +230,25 @@ def test_a_carry_that_is_handed_on():
     agrees(step, (normal(B, H), normal(B, H, seed=2), normal(B, H, seed=3)), normal(T, B, H))
 
 
+@pytest.mark.parametrize("engine", ["reference", "auto"])
+@pytest.mark.parametrize("name", ["itself", "of itself"])
+def test_a_carry_that_is_handed_on_and_an_output(name, engine):
+    def step(s: Any, x: Tensor) -> Any:
+        h, k = s
+        h = torch.tanh(h + x)
+        return (h, k), k if name == "itself" else 2 * k
+
+    agrees(step, (normal(B, H), normal(B, H, seed=2)), normal(T, B, H), engine=engine)
+
+
+def test_carries_that_are_shifted():
+    def step(s: Any, x: Tensor) -> Any:
+        a, b, c = s
+        return (x, a, b), torch.tanh(a + c)
+
+    agrees(step, tuple(normal(B, H, seed=k) for k in range(3)), normal(T, B, H))
+
+
 def test_carries_that_change_places():
     def step(s: Any, x: Tensor) -> Any:
         a, b = s
@@ -267,7 +289,7 @@ def test_a_carry_of_another_type():
         return torch.tanh(h + x).float(), h
 
     try:
-        last, ys = fused(step, normal(B, H), normal(T, B, H, dtype=torch.float32))
+        last, _ys = fused(step, normal(B, H), normal(T, B, H, dtype=torch.float32))
     except StepError:
         return
     h, rows = normal(B, H), []
@@ -333,6 +355,59 @@ def test_integer_and_boolean_inputs():
 
     tokens = torch.arange(T * B).reshape(T, B) % 7
     agrees(step, normal(B, H), (tokens, tokens % 3 == 0), [table])
+
+
+def test_a_place_of_each_sample():
+    """What is computed of the size of the batch alone."""
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(h + x * torch.arange(len(h)).unsqueeze(-1))
+        return h, h
+
+    for engine in ("reference", "auto"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StepWarning)
+            try:
+                agrees(step, normal(B, H), normal(T, B, H), engine=engine)
+            except StepError:
+                assert engine != "auto"
+
+
+def test_a_failure_of_any_kind_is_a_plain_loop_under_auto(monkeypatch):
+    """What goes wrong while a step is read, or compared, is no error of a user of engine auto."""
+    from elman.steps import judge
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise KeyError("s1")
+
+    monkeypatch.setattr(judge, "check", fails)
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(0.5 * h + x)
+        return h, h
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StepWarning)
+        agrees(step, normal(B, H), normal(T, B, H), engine="auto")
+    with pytest.raises(StepError):
+        fused(step, normal(B, H), normal(T, B, H))
+
+
+def test_tensors_of_earlier_calls_are_let_go():
+    """A step that closes over what is computed for each call keeps at most the last one alive."""
+    alive = []
+    for seed in range(4):
+        memory = torch.tanh(normal(B, H, seed=seed).requires_grad_())
+
+        def step(h: Tensor, x: Tensor, memory: Tensor = memory) -> Any:
+            h = torch.tanh(h + x * memory)
+            return h, h
+
+        fused(step, normal(B, H), normal(T, B, H))[1].sum().backward()
+        alive.append(weakref.ref(memory))
+        del memory, step
+    gc.collect()
+    assert [of() is not None for of in alive[:-1]] == [False] * 3
 
 
 def test_steps_as_an_input():
@@ -413,10 +488,9 @@ def test_no_steps_say_nothing_of_later_calls():
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StepWarning)
-        with pytest.raises(Exception):  # noqa: B017, PT011  # another test's
-            elman.scan(step, normal(B, H), normal(0, B, I))
-        with pytest.raises(Exception):  # noqa: B017, PT011
-            fused(step, normal(B, H), normal(0, B, I))
+        for engine in ("auto", "reference"):
+            with contextlib.suppress(Exception):  # another test's
+                elman.scan(step, normal(B, H), normal(0, B, I), engine=engine)
     agrees(step, normal(B, H), normal(T, B, I), engine="auto")
     agrees(step, normal(B, H), normal(T, B, I))
 
@@ -828,6 +902,31 @@ def test_wrong_options():
         elman.scan(rnn, init, x, lenghts=[5, 2, 4])
 
 
+@pytest.mark.parametrize("name", ["static", "outputs", "draws"])
+def test_options_of_layers_alone(name):
+    """They say nothing of a step in torch's operations, and are refused."""
+    value = {"static": normal(B, H), "outputs": "states", "draws": normal(T, B, 1, H)}[name]
+    for engine in ("reference", "auto"):
+        with pytest.raises((TypeError, InputError), match=name):
+            elman.scan(rnn, normal(B, H), normal(T, B, I), engine=engine, **{name: value})
+
+
+def test_autocast():
+    """Types of results are the plain loop's."""
+    linear = nn.Linear(H, H)
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(linear(h) + x)
+        return h, h
+
+    init, xs = normal(B, H, dtype=torch.float32), normal(T, B, H, dtype=torch.float32)
+    with warnings.catch_warnings(), torch.autocast("cpu", torch.bfloat16):
+        warnings.simplefilter("ignore", StepWarning)
+        got = fused(step, init, xs)
+        want = plain_scan(step, init, xs)
+    close(got, want, rtol=3e-2, atol=3e-2)
+
+
 # ---- random numbers
 
 MANY = 40, 50, 20  # steps, samples, units
@@ -1097,10 +1196,10 @@ def test_auto_warns_once_and_runs_a_plain_loop(step):
 
 @pytest.mark.usefixtures("nothing_warned")
 def test_each_step_has_a_warning_of_its_own():
-    with pytest.warns(StepWarning) as said:
-        elman.scan(branches, normal(B, H), normal(T, B, H))
-        elman.scan(takes_item, normal(B, H), normal(T, B, H))
-    assert len(said) == 2
+    for step in (branches, takes_item):
+        with pytest.warns(StepWarning, match=HERE) as said:
+            elman.scan(step, normal(B, H), normal(T, B, H))
+        assert len(said) == 1
 
 
 @pytest.mark.usefixtures("nothing_warned")
@@ -1189,7 +1288,7 @@ def test_batch_norm_in_training_is_refused_or_equal(engine, of):
     for run in (scan_on(engine), plain_scan):
         bn, w = nn.BatchNorm1d(H).double(), R.clone().requires_grad_()
 
-        def step(h: Tensor, x: Tensor) -> Any:
+        def step(h: Tensor, x: Tensor, bn: Any = bn, w: Tensor = w) -> Any:
             h = torch.tanh(bn(x) + h @ w) if of == "input" else torch.tanh(x + bn(h @ w))
             return h, h
 
@@ -1217,19 +1316,18 @@ def test_batch_norm_of_the_state_in_eval():
         agrees(step, normal(B, H), normal(T, B, H), [*bn.parameters()], engine="auto")
 
 
+@pytest.mark.filterwarnings("ignore::elman.errors.StepWarning")
 def test_errors_of_the_step_itself_under_auto():
     """The user's own error comes out, as of a plain loop."""
 
     def step(h: Tensor, x: Tensor) -> Any:
         return torch.tanh(h @ W + x), h
 
-    with pytest.raises((RuntimeError, StepError), match="shapes|size"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", StepWarning)
+    with pytest.raises((RuntimeError, StepError), match=r"shapes|size"):
         elman.scan(step, normal(B, H), normal(T, B, H))
 
     def raises(h: Tensor, x: Tensor) -> Any:
         raise KeyError("mine")
 
-    with pytest.raises((KeyError, StepError), match="mine"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", StepWarning)
+    with pytest.raises((KeyError, StepError), match="mine"):
         elman.scan(raises, normal(B, H), normal(T, B, H))
