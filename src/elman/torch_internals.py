@@ -577,6 +577,11 @@ def _never(_: Tensor) -> bool:
 is_functional: Callable[[Tensor], bool] = _private("torch", "_is_functional_tensor", _never)
 """Whether a tensor is one that torch.func.functionalize has wrapped. Without it: never."""
 
+is_wrapped: Callable[[Tensor], bool] = _private(
+    "torch._C._functorch", "is_functorch_wrapped_tensor", _never
+)
+"""Whether a tensor stands for one inside of a transform of torch.func. Without it: never."""
+
 no_modes: Callable[[], AbstractContextManager[Any]] = _private(
     "torch.utils._python_dispatch", "_disable_current_modes", nullcontext
 )

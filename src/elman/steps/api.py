@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 
 from elman.errors import InputError, ShapeError
 from elman.nn.engine_choice import check_engine, requested_engine
-from elman.nn.options.registry import select_options
 from elman.steps.binding import Binder, Call
+from elman.steps.order import options_of_steps, reversed_call, reversed_steps
 
 _binders: dict[Any, Binder] = {}
 _MOST = 256
@@ -47,18 +47,18 @@ def scan(
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves):
         raise InputError("scan: xs [T, ..] is a tensor, or a tree of tensors")
     steps = {leaf.shape[0] for leaf in leaves}
-    if len(steps) != 1:
+    if len(steps) != 1 or steps == {0}:
         raise ShapeError(f"scan: xs have {sorted(steps)} steps")
     (count,) = steps
+    chosen = options_of_steps(options, dim) if options else {}
     if reverse:
-        xs = pytree.tree_map_only(Tensor, lambda x: x.flip(0), xs)
+        xs, chosen = reversed_call(xs, chosen)
     binder = _binder_of(step)
     engine = requested_engine(check_engine(engine))
-    chosen = select_options(options) if options else {}
     call = Call(step, step, init, xs, chosen, engine, count)
     carry, ys = binder.run(call)
     if reverse:
-        ys = pytree.tree_map_only(Tensor, lambda y: y.flip(0), ys)
+        ys = reversed_steps(ys, chosen)
     if dim:
         ys = pytree.tree_map_only(Tensor, lambda y: y.movedim(0, dims), ys)
     return carry, ys

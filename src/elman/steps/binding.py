@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from elman.errors import ElmanError, StepError, StepWarning, warn
+from elman.errors import ElmanError, InputError, StepError, StepWarning, warn
 from elman.frontend.lines import line_of
 from elman.steps import judge, plain
 from elman.steps.closure import Walk, restored
 from elman.steps.reading import Reading, read
 from elman.steps.running import Program
-from elman.steps.tape import BATCHES, Ref, Tape, record
+from elman.steps.tape import BATCHES, Tape, record, recording
 
 Leaves = Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
 _MOST = 64  # formulas of one step
@@ -125,10 +127,16 @@ class Binder:
         """
         carry, carry_spec = pytree.tree_flatten(call.carry)
         xs, x_spec = pytree.tree_flatten(call.xs)
+        if not all(isinstance(leaf, Tensor) for leaf in carry):
+            raise InputError("a leaf of the carry is no tensor", "torch.tensor(0.0)")
+        if recording():
+            return self._run_plain(call, None, carry, carry_spec, xs, x_spec)
         entry = self._find(call, carry, carry_spec, xs, x_spec)
         if entry.program is None:
-            return self._run_plain(call, entry, carry, carry_spec, xs, x_spec)
+            return self._run_plain(call, entry.reason, carry, carry_spec, xs, x_spec)
         ends, ys = entry.program.run(xs, carry, *entry.facts(call, carry, xs), call.options)
+        if entry.program.counts and _too_large([*carry, *ends]):
+            return self._run_plain(call, _LARGE, carry, carry_spec, xs, x_spec)
         return carry_spec.unflatten(ends), entry.y_spec.unflatten(ys)
 
     def layer_call(self, call: Call) -> tuple[Any, ...]:
@@ -148,14 +156,19 @@ class Binder:
         return layer.with_weights(weights), x, state, options
 
     def _run_plain(
-        self, call: Call, entry: Entry, carry: Any, carry_spec: Any, xs: Any, x_spec: Any
+        self,
+        call: Call,
+        reason: StepError | None,
+        carry: Any,
+        carry_spec: Any,
+        xs: Any,
+        x_spec: Any,
     ) -> tuple[Any, Any]:
-        assert entry.reason is not None, "there is a reason"
-        if call.engine != "auto":
-            raise entry.reason
-        if str(entry.reason) not in _warned:
-            _warned.add(str(entry.reason))
-            warn(f"the step runs as a plain loop: {entry.reason}", StepWarning)
+        if reason is not None and call.engine != "auto":
+            raise reason
+        if reason is not None and str(reason) not in _warned:
+            warn(f"the step runs as a plain loop: {reason}", StepWarning)
+            _warned.add(str(reason))
         spec: list[Any] = []
         step = _of_leaves(call.step, carry_spec, x_spec, spec)
         ends, ys = plain.run(step, carry, xs, call.steps, call.options)
@@ -184,10 +197,41 @@ class Binder:
             if entry.follows(walk) and entry.holds(shapes):
                 entry.root = call.root
                 return entry
-        entry = _make(call, walk, carry, carry_spec, xs, x_spec, entries)
+        entry = _apart(lambda: _make(call, walk, carry, carry_spec, xs, x_spec, entries))
         entries.insert(0, entry)
         del entries[_MOST:]
         return entry
+
+
+_LARGE = StepError("a state of whole numbers passes 2**24, which a formula rounds")
+
+
+def _too_large(values: Sequence[Tensor]) -> bool:
+    """Whether a whole number is none of float32."""
+    whole = [v for v in values if not (v.is_floating_point() or v.dtype is torch.bool)]
+    return any(v.numel() and bool((v.abs() >= 2**24).any()) for v in whole)
+
+
+def _apart(make: Callable[[], Entry]) -> Entry:
+    """Call a function in a thread of its own, where none of torch's modes, transforms and hooks
+    of this one are."""
+    graded, context = torch.is_grad_enabled(), copy_context()
+    results: list[Any] = []
+
+    def run() -> None:
+        with torch.set_grad_enabled(graded):
+            try:
+                results.append(context.run(make))
+            except BaseException as error:
+                results.append(error)
+
+    thread = Thread(target=run, name="elman-steps")
+    thread.start()
+    thread.join()
+    (result,) = results
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def _batch_of(carry: Sequence[Any], xs: Sequence[Any]) -> int:
@@ -247,8 +291,10 @@ def _make(
         except StepError as error:
             reason = reason or error
             continue
-        except ElmanError as error:
-            reason = reason or StepError(str(error).partition("\n")[0])
+        except Exception as error:  # an error of ours ends in a plain loop, too
+            text = str(error).partition("\n")[0]
+            known = isinstance(error, ElmanError)
+            reason = reason or StepError(text if known else f"{type(error).__name__}: {text}")
             continue
         return entry
     return Entry(call.root, walk, None, reason, [], [], None)
@@ -296,7 +342,7 @@ def _traced(
 
     restore = restored(walk)
     try:
-        with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
+        with torch.random.fork_rng(devices=[]):
             for size in BATCHES:
                 try:
                     tape = record(run, arguments, samples, size)
@@ -401,6 +447,7 @@ def _entry(
         judge.check(judge.Case(step, read_again, program, xs, carry, tensors))
     finally:
         restore()
+    tape.forget()
     return Entry(call.root, walk, program, None, captured, reads, spec[0], shapes, graded)
 
 
@@ -417,8 +464,3 @@ def _name_of(root: Any) -> str:
 def _word(name: str) -> str:
     word = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
     return word if word and not word[0].isdigit() else f"w_{word}"
-
-
-def inputs_of(tape: Tape, count: int) -> tuple[list[Ref], list[Ref]]:
-    """References of the carry and of the inputs."""
-    return tape.inputs[:count], tape.inputs[count:]

@@ -167,6 +167,9 @@ class Walk:
             self._add(id(value))
             self._class(value)
             return
+        if callable(value) and _is_library(type(value).__module__):
+            self._add(id(value))
+            return
         if not (isinstance(attributes, dict) or slots) or _is_library(type(value).__module__):
             self._add(id(value))
         self._class(type(value))

@@ -24,7 +24,7 @@ from elman.steps import plain
 from elman.steps.operations import fixed_draws
 from elman.steps.reading import Place, Reading
 from elman.steps.running import Program
-from elman.steps.tape import RANDOM, name_of
+from elman.steps.tape import RANDOM, name_of, plain_value
 from elman.torch_internals import own_backwards
 
 _STEPS, _BATCH = 3, 3
@@ -63,16 +63,17 @@ class Case:
         rows = tape.per_sample
         self.captured = [*captured]
         self.few = [
-            _few(c, Place((1, *c.shape[1:]), 0), 0) if number in rows else c.detach()
+            _few(c, Place((1, *c.shape[1:]), 0), 0) if number in rows else plain_value(c)
             for number, c in zip(tape.captured, captured, strict=True)
         ]
+        self.flows = [c.requires_grad or type(c) is not Tensor for c in captured]
         batched = any(p.batch is not None for p in places)
         self.batch = _BATCH if batched else 1
 
 
 def _few(value: Tensor, place: Place, lead: int) -> Tensor:
     """Some samples of a tensor, not all alike."""
-    value = value.detach()
+    value = plain_value(value)
     if place.batch is None:
         return value
     rows = place.apart(value, lead)
@@ -117,8 +118,8 @@ def _compare(case: Case, fixed: float | None, dtype: torch.dtype, seed: int) -> 
     xs = [_varied(x, dtype, generator) for x in case.xs]
     carry = [_varied(c, dtype, generator) for c in case.carry]
     sizes = len(xs[0]) if xs else _STEPS, case.batch
-    weights = [_twin(c, dtype) for c in case.few]
-    own = [_twin(c, dtype) for c in case.few]
+    weights = [_twin(c, dtype, flows) for c, flows in zip(case.few, case.flows, strict=True)]
+    own = [_twin(c, dtype, flows) for c, flows in zip(case.few, case.flows, strict=True)]
     mode = _Fixed(fixed) if fixed is not None else nullcontext()
     with _quiet(), torch.random.fork_rng(devices=[]):
         with parametrize.cached(), _Instead(case.captured, own), mode:
@@ -177,10 +178,10 @@ def _used(value: Tensor) -> Tensor:
     return value.clone() if value.is_floating_point() else value
 
 
-def _twin(value: Tensor, dtype: torch.dtype) -> Tensor:
+def _twin(value: Tensor, dtype: torch.dtype, flows: bool) -> Tensor:
     if not value.is_floating_point():
         return value.clone()
-    return value.to(dtype).clone().requires_grad_(torch.is_grad_enabled())
+    return value.to(dtype).clone().requires_grad_(flows and torch.is_grad_enabled())
 
 
 def _run_own(
@@ -293,7 +294,8 @@ class _Fixed(TorchDispatchMode):
             rate = args[1] if len(args) > 1 else 1.0
             return results.copy_(-torch.log(1.0 - torch.full_like(results, u)) / rate)
         if name == "bernoulli":
-            share = args[1] if len(args) > 1 else kwargs.get("p", args[0])
+            usual = 0.5 if name_of(func) == "bernoulli.float" else args[0]
+            share = args[1] if len(args) > 1 else kwargs.get("p", usual)
             return (
                 results.copy_((u < share).to(results.dtype))
                 if isinstance(share, Tensor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 import torch
@@ -13,8 +13,9 @@ from torch.utils import _pytree as pytree
 from elman.checks import check_callable, check_flag
 from elman.errors import InputError, ShapeError
 from elman.nn.engine_choice import check_engine, requested_engine
-from elman.nn.options.registry import CallOptions, select_options
+from elman.nn.options.registry import CallOptions
 from elman.steps.binding import Binder, Call
+from elman.steps.order import options_of_steps, reversed_call, reversed_steps
 
 _FORMS = (
     "cell(x, h) -> h, cell(x, (h, c)) -> (h, c), cell(x, h) -> (out, state), "
@@ -70,22 +71,24 @@ class Loop(nn.Module):
         Returns:
             out [T, B, ..], and the state after the last step of each sequence.
         """
-        x, steps = self._time_major(x)
-        chosen = select_options(options) if options else {}
+        x, chosen, steps = self._time_major(x, options)
         first: list[Any] = []
         if state is None:
-            x, state, first, steps = self._begin(x, steps)
-        state, out = self._binder.run(self._call(x, state, chosen, steps))
-        if first:
-            out = pytree.tree_map(lambda a, b: torch.cat([a.unsqueeze(0), b]), first[0], out)
+            x, state, first, steps = self._begin(x, chosen, steps)
+        if steps:
+            state, out = self._binder.run(self._call(x, state, chosen, steps))
+            if first:
+                out = pytree.tree_map(lambda a, b: torch.cat([a.unsqueeze(0), b]), first[0], out)
+        else:
+            out = pytree.tree_map(lambda a: a.unsqueeze(0), first[0])
         if self.reverse:
-            out = pytree.tree_map_only(Tensor, lambda y: y.flip(0), out)
+            out = reversed_steps(out, chosen)
         if self.batch_first:
             out = pytree.tree_map_only(Tensor, lambda y: y.transpose(0, 1), out)
         return out, state
 
-    def _time_major(self, x: Any) -> tuple[Any, int]:
-        """Inputs [T, B, ..] in the order of steps, and T."""
+    def _time_major(self, x: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any], int]:
+        """Inputs [T, B, ..] and options in the order of steps, and T."""
         axis = 1 if self.batch_first else 0
         leaves = [x] if isinstance(x, Tensor) else pytree.tree_leaves(x)
         if not leaves or not all(isinstance(v, Tensor) and v.dim() > axis for v in leaves):
@@ -93,11 +96,12 @@ class Loop(nn.Module):
         counts = {leaf.shape[axis] for leaf in leaves}
         if len(counts) != 1 or counts == {0}:
             raise ShapeError(f"Loop: inputs have {sorted(counts)} steps")
+        chosen = options_of_steps(options, axis) if options else {}
         if self.batch_first:
             x = pytree.tree_map(lambda leaf: leaf.transpose(0, 1), x)
         if self.reverse:
-            x = pytree.tree_map(lambda leaf: leaf.flip(0), x)
-        return x, counts.pop()
+            x, chosen = reversed_call(x, chosen)
+        return x, chosen, counts.pop()
 
     def _call(self, x: Any, state: Any, options: dict[str, Any], steps: int) -> Call:
         engine = requested_engine(self.engine)
@@ -109,13 +113,17 @@ class Loop(nn.Module):
         Raises:
             StepError: the step runs as a plain loop; the text says why.
         """
-        x, steps = self._time_major(x)
+        x, chosen, steps = self._time_major(x, options)
         if state is None:
-            x, state, _, steps = self._begin(x, steps)
-        return self._binder.layer_call(self._call(x, state, select_options(options), steps))
+            x, state, _, steps = self._begin(x, chosen, steps)
+        return self._binder.layer_call(self._call(x, state, chosen, steps))
 
-    def _begin(self, x: Any, steps: int) -> tuple[Any, Any, list[Any], int]:
+    def _begin(
+        self, x: Any, options: Mapping[str, Any], steps: int
+    ) -> tuple[Any, Any, list[Any], int]:
         """The first step of a cell that makes its first state itself."""
+        if options:
+            raise InputError(f"Loop: {', '.join(options)} need a first state", "loop(x, state, …)")
         row = pytree.tree_map_only(Tensor, lambda leaf: leaf[0], x)
         result = self.cell(None, row) if self.carry_first else self.cell(row)
         if self.carry_first:
@@ -141,9 +149,14 @@ class Loop(nn.Module):
         if self.carry_first:
             return cell
         spec = pytree.tree_structure(state)
-        if spec not in self._adapters:
-            self._adapters[spec] = _adapter(cell, state)
-        return self._adapters[spec]
+        known = self._adapters.get(spec)
+        if known is None or known[0] is not cell:
+            known = self._adapters[spec] = cell, _adapter(cell, state)
+        return known[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy reads its own cell."""
+        return {**super().__getstate__(), "_adapters": {}, "_binder": Binder()}
 
     def extra_repr(self) -> str:
         """Options that are not the defaults."""

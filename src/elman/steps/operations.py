@@ -525,6 +525,11 @@ def _bernoulli(facts: Facts, a: Any, p: Any = None, **_: Any) -> Array:
     return combine(lambda u, q: pointwise("lt", u, q), _drawn(facts, _uniform), share)
 
 
+@_row("bernoulli.float")
+def _bernoulli_half(facts: Facts, a: Any, p: float = 0.5, **_: Any) -> Array:
+    return _bernoulli(facts, a, p)
+
+
 @_row("native_dropout")
 def _native_dropout(facts: Facts, a: Array, p: float, train: bool | None) -> Any:
     if not train or p == 0.0:

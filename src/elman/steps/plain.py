@@ -33,22 +33,30 @@ def run(
     ends = None if lengths is None else torch.as_tensor(lengths, device=now[0].device)
     outputs: list[list[Any]] = []
     for t in range(steps):
+        inside = None if ends is None else t < ends
         if reset is not None:
             initial = options.get("reset_to") == "initial"
             fresh = start if initial else [torch.zeros_like(value) for value in start]
-            now = [_chosen(reset[t], new, old) for new, old in zip(fresh, now, strict=True)]
-        before = now
-        now, ys = step(now, [x[t] for x in xs])
-        now = [*now]
-        held = {id(new): old for new, old in zip(now, before, strict=True)}
-        if ends is not None:
-            now = [_chosen(t < ends, new, old) for new, old in zip(now, before, strict=True)]
-            ys = [_chosen(t < ends, y, 0) for y in ys]
+            flags = reset[t].bool() if inside is None else reset[t].bool() & inside
+            now = [_chosen(flags, new, old) for new, old in zip(fresh, now, strict=True)]
+        counts = inside
         if mask is not None:
-            holds = options.get("masked_output") != "zeros"
-            ys = [_chosen(mask[t], y, held.get(id(y), 0) if holds else 0) for y in ys]
-            now = [_chosen(mask[t], new, old) for new, old in zip(now, before, strict=True)]
-        outputs.append([*ys])
+            counts = mask[t].bool() if inside is None else mask[t].bool() & inside
+        row = [x[t] for x in xs]
+        if counts is not None:  # what is not read may be NaN, whose gradient would be, too
+            row = [_chosen(counts, x, 0) if x.is_floating_point() else x for x in row]
+        before = now
+        now, ys = step(now, row)
+        now, ys = [*now], [*ys]
+        if counts is not None:
+            held = {id(new): old for new, old in zip(now, before, strict=True)}
+            if options.get("masked_output") == "zeros":
+                held = {}
+            ys = [_chosen(counts, y, held.get(id(y), 0)) for y in ys]
+            if inside is not None:
+                ys = [_chosen(inside, y, 0) for y in ys]
+            now = [_chosen(counts, new, old) for new, old in zip(now, before, strict=True)]
+        outputs.append(ys)
     columns = [[row[k] for row in outputs] for k in range(len(outputs[0]))] if outputs else []
     return now, [
         torch.stack(column) if isinstance(column[0], Tensor) else column[-1] for column in columns
@@ -57,9 +65,9 @@ def run(
 
 def _chosen(flags: Tensor, new: Any, old: Any) -> Any:
     """``new`` where a flag of the sample is not 0, else ``old``."""
-    if not isinstance(new, Tensor):
+    if not isinstance(new, Tensor) or not new.dim():
         return new
-    flags = flags.to(torch.bool).to(new.device)
+    flags = flags.to(new.device, torch.bool)
     flags = flags.reshape(*flags.shape, *[1] * (new.dim() - flags.dim()))
     other = old if isinstance(old, Tensor) else torch.full_like(new, old)
     return torch.where(flags, new, other)

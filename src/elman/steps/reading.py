@@ -174,6 +174,11 @@ class Reader:
         self._names, self._matrices = names, matrices
         self._places = [_place_or_none(meta, tape.batch) for meta in tape.metas]
         self._live = _live(tape)
+        entries = [tape.entries[at] for at in self._live]
+        self._used = {r for entry in entries for r in refs_of((entry.args, entry.kwargs))}
+        self._used |= {ref for ref in tape.results if isinstance(ref, Ref)}
+        after = zip(carries, tape.results)
+        self.handed_on = [before for before, ref in after if ref == before]
         self._dtype = next(
             (m.dtype for r in carries if (m := tape.metas[r.number]).is_floating_point()), None
         )
@@ -208,14 +213,17 @@ class Reader:
         for ref in self._inputs:
             self._rates[ref] = Rate.INPUT
         for ref in self._carries:
-            self._rates[ref] = Rate.STATE
+            self._rates[ref] = Rate.INPUT if ref in self.handed_on else Rate.STATE
         for at in self._live:
             self._evaluate_entry(at, tape.entries[at])
 
     def _evaluate_entry(self, at: int, entry: Entry) -> None:
         refs = refs_of((entry.args, entry.kwargs))
         rate = max([self._rates[ref] for ref in refs], default=Rate.WEIGHT)
-        if entry.name.partition(".")[0].partition("_")[0] in RANDOM:
+        if _is_random(entry):
+            rate = max(rate, Rate.INPUT)
+        places = [self._places[ref.number] for ref in refs_of(entry.results)]
+        if any(place is not None and place.batch is not None for place in places):
             rate = max(rate, Rate.INPUT)
         opaque = [v for ref in refs if isinstance(v := self._values.get(ref), _Opaque)]
         if any(v.rate == rate for v in opaque):
@@ -257,7 +265,11 @@ class Reader:
         entry = self.tape.entries[at]
         results = refs_of(entry.results)
         changing = [r for r in refs_of((entry.args, entry.kwargs)) if self._rates[r] > Rate.WEIGHT]
+        if rate == Rate.INPUT and not changing and not _is_random(entry):
+            raise StepError(f"{_shown(entry)} is of the number of samples", at=entry.where)
         for ref in (*results, *changing) if rate > Rate.WEIGHT else ():
+            if ref not in self._used:
+                continue
             place = self._places[ref.number]
             if place is None or place.batch is None:
                 raise reason or StepError(f"{_shown(entry)} joins samples", at=entry.where)
@@ -278,7 +290,7 @@ class Reader:
             return operations.own_gradient(value, inputs, slopes)
         row = operations.find(entry.name)
         if row is None:
-            raise StepError("elman has no such operation")
+            raise StepError("elman has no such operation", _ELSEWHERE)
         metas = [self.tape.metas[ref.number] for ref in refs_of((entry.args, entry.kwargs))]
         first = next((ref for ref in refs_of(entry.results)), None)
         if first is None:
@@ -338,7 +350,8 @@ class Reader:
         if constant is not None and value is None:
             array = self._constant(ref, constant)
         elif value is None and ref in self._carries:
-            array = self._leaf("state", ref, f"s{self._carries.index(ref)}")
+            kind = "static" if ref in self.handed_on else "state"
+            array = self._leaf(kind, ref, f"s{self._carries.index(ref)}")
         elif value is None and ref in self._inputs:
             array = self._leaf("input", ref, f"x{self._inputs.index(ref)}")
         elif value is None and ref.number in self.tape.captured:
@@ -435,7 +448,12 @@ class Reader:
         return self._rates[ref]
 
 
+def _is_random(entry: Entry) -> bool:
+    return entry.name.partition(".")[0].partition("_")[0] in RANDOM
+
+
 _WITHOUT_MEANING = ("dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking")
+_ELSEWHERE = "what no next state depends on may be anything: of x, or of outputs alone"
 _WITHOUT_MEANING += ("generator", "copy", "implicit", "out_dtype")
 
 
@@ -664,7 +682,7 @@ class _Maker:
         states: list[list[Leaf]] = []
         next_states: list[Tracer] = []
         for at, (ref, before) in enumerate(zip(tape.results[:count], self.carry_refs)):
-            if ref == before:
+            if before in reader.handed_on:
                 carries.append(self._result("static", ref))
                 states.append([])
                 continue

@@ -46,7 +46,15 @@ class Program:
                 *[leaf.ref for leaf in reading.leaves if leaf.ref is not None],
             }
         }
+        floats = [tape.metas[r.number].dtype for r in (*carries, *inputs)]
+        self._main = next((kind for kind in floats if kind.is_floating_point), dtype)
+        self.counts = any(
+            not (kind.is_floating_point or kind is torch.bool) for kind in floats[: len(carries)]
+        )
         self._captured = [*map(Ref, tape.captured)]
+        self._handed_on = [
+            (ref, at) for at, ref in enumerate(carries) if reading.carries[at].kind == "static"
+        ]
         self._constants = {Ref(n): c for n, c in tape.constants.items()}
         groups = {
             kind: [leaf for leaf in reading.leaves if leaf.kind == kind]
@@ -94,8 +102,11 @@ class Program:
         ]
         if self.reading.after:
             self._after(outs, carry, each, sizes)
+        valid = self._valid(options, sizes[0])
         ys = [
-            self._y(result, xs, once, each, sizes) if leave is None else leave(outs)
+            _counted(self._y(result, xs, once, each, sizes), result, valid)
+            if leave is None
+            else leave(outs)
             for result, leave in zip(self.reading.ys, self._leaving_ys)
         ]
         return ends, ys
@@ -116,6 +127,7 @@ class Program:
         """
         reading, batch = self.reading, sizes[1]
         once: dict[Ref, Tensor] = dict(zip(self._captured, captured))
+        once.update({ref: carry[at] for ref, at in self._handed_on})
         each: dict[Ref, Tensor] = {}
         if reading.before[0]:
             once.update(self._constants)
@@ -127,9 +139,8 @@ class Program:
         weights = [weight(once) for weight in self._weights]
         call: dict[str, Any] = dict(options)
         if self._static:
-            call["static"] = tuple(
-                [self._of_sample(leaf, once[leaf.ref], 0) for leaf in self._static if leaf.ref]
-            )
+            values = [self._of_sample(leaf, once[leaf.ref], 0) for leaf in self._static if leaf.ref]
+            call["static"] = tuple([value.expand(batch, *value.shape[1:]) for value in values])
         starts = [self._start(enter(carry[at]), batch) for at, enter in self._states]
         state = None if not starts else starts[0] if len(starts) == 1 else tuple(starts)
         layer_call = self.layer, tuple(x) if len(x) > 1 else x[0], state, weights, call
@@ -284,14 +295,17 @@ class Program:
         """How a result of the cell becomes what torch has; None of one that torch has."""
         if result.kind != "cell":
             return None
-        place, dtype, part = result.place, result.dtype, result.parts
+        place, dtype, part = result.place, self._type_of(result), result.parts
         usual = place.batch == 0 and place.shape[0] == 1 and place.shape == result.base
         usual = usual and (len(place.shape) == 1 or (len(place.shape) == 2 and place.shape[1] > 1))
         if not (usual and isinstance(part, int) and dtype is self.dtype):
             return lambda values: self._leave(result, values, lead)
         if lead:
-            return lambda values: values[part]
-        return lambda values: values[part].squeeze(0)
+            return lambda values: values[part].to(dtype)
+        return lambda values: values[part].squeeze(0).to(dtype)
+
+    def _type_of(self, result: Result) -> torch.dtype:
+        return self.dtype if result.dtype is self._main else result.dtype
 
     def _leave(self, result: Result, values: Sequence[Tensor], lead: int) -> Tensor:
         """A result of the cell, [*lead, ..] as torch has it."""
@@ -300,7 +314,17 @@ class Program:
         value = value.expand(*value.shape[:2], *result.place.shape)
         if not lead:
             value = value.squeeze(0)
-        return result.place.join(value, lead).to(result.dtype)
+        return result.place.join(value, lead).to(self._type_of(result))
+
+    def _valid(self, options: Mapping[str, Any], steps: int) -> Tensor | None:
+        """The steps that count, [T, B]; None: all."""
+        lengths, mask = options.get("lengths"), options.get("mask")
+        valid = None if mask is None else mask.bool()
+        if lengths is not None:
+            ends = torch.as_tensor(lengths)
+            inside = torch.arange(steps, device=ends.device).unsqueeze(1) < ends
+            valid = inside if valid is None else valid & inside.to(valid.device)
+        return valid
 
     def _y(
         self,
@@ -330,6 +354,15 @@ def _gathered(parts: Any, values: Sequence[Tensor], lead: int) -> Tensor:
         return torch.cat([_gathered(part, values, lead) for part in parts], lead + 1)
     value = values[parts]
     return value.unsqueeze(-1) if value.dim() == lead + 1 else value
+
+
+def _counted(value: Any, result: Result, valid: Tensor | None) -> Any:
+    """An output that torch computed, zero where a step does not count."""
+    if valid is None or result.place.batch is None or not isinstance(value, Tensor):
+        return value
+    rows = result.place.apart(value, 1)
+    flags = valid.to(value.device).reshape(*valid.shape, *[1] * (rows.dim() - 2))
+    return result.place.join(torch.where(flags, rows, torch.zeros_like(rows)), 1)
 
 
 class _Own(Function):

@@ -24,7 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from elman.errors import StepError
 from elman.frontend.lines import where_asked
 from elman.steps.operations import find
-from elman.torch_internals import decomposition, is_functional, no_modes, own_backwards
+from elman.torch_internals import (
+    decomposition,
+    is_functional,
+    is_wrapped,
+    no_modes,
+    own_backwards,
+)
 
 BATCHES = (101, 37)  # the second where the first is a size of the program
 OWN_GRADIENT = "torch.autograd.Function"
@@ -69,6 +75,11 @@ class Entry(NamedTuple):
     def writes(self) -> bool:
         """Whether it writes to an argument."""
         return not isinstance(self.op, str) and self.op._schema.is_mutable
+
+
+def _like(tensor: Tensor) -> Tensor:
+    """A tensor of the same kind that takes no memory."""
+    return torch.empty(1, dtype=tensor.dtype).expand(tensor.shape)
 
 
 def name_of(op: Any) -> str:
@@ -117,6 +128,13 @@ class Tape:
                 _equal(value, other.constants[number]) for number, value in self.constants.items()
             )
         )
+
+    def forget(self) -> None:
+        """Let go of all tensors but constants and indices."""
+        self.metas = [_like(meta) for meta in self.metas]
+        kept = self.captured.items()
+        self.captured = {n: t if n in self.places else self.metas[n] for n, t in kept}
+        self.read = []
 
     def _plain(self) -> Any:
         """All but tensors, with the batch as a name."""
@@ -230,7 +248,7 @@ class Recorder(TorchDispatchMode):
             if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
                 raise StepError(f"it reads a {type(tensor).__name__}", at=where_asked())
             is_sample = id(tensor) in self._per_sample
-            meta = tensor.detach().clone()
+            meta = plain_value(tensor)
             if is_sample:
                 count = self.tape.batch // len(meta) + 1
                 meta = meta.repeat(count, *[1] * (meta.dim() - 1))[: self.tape.batch]
@@ -458,6 +476,20 @@ def _apply(function: Any, args: tuple[Any, ...], original: Callable[..., Any]) -
     """A call of a torch.autograd.Function while a step is recorded."""
     recorder = _current.get()
     return original(*args) if recorder is None else recorder.own_gradient(function, args)
+
+
+def plain_value(tensor: Tensor) -> Tensor:
+    """A copy of a tensor; of one that a transform of torch.func hides, another one like it."""
+    if not is_wrapped(tensor):
+        return tensor.detach().clone()
+    if tensor.is_floating_point():
+        return torch.rand(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def recording() -> bool:
+    """Whether a step is being recorded: a loop inside of it is part of it."""
+    return _current.get() is not None
 
 
 def _memory(tensor: Tensor) -> int:
