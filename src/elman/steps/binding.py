@@ -14,11 +14,13 @@ from torch.utils import _pytree as pytree
 
 from elman.errors import ElmanError, InputError, StepError, StepWarning, warn
 from elman.frontend.lines import line_of
+from elman.nn.engine_choice import autocast_type
 from elman.steps import judge, plain
 from elman.steps.closure import Walk, restored
 from elman.steps.reading import Reading, read
 from elman.steps.running import Program
-from elman.steps.tape import BATCHES, Tape, record, recording
+from elman.steps.tape import BATCHES, Tape, plain_value, record, recording
+from elman.torch_internals import autocast_enabled
 
 Leaves = Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
 _MOST = 64  # formulas of one step
@@ -60,6 +62,7 @@ class Entry:
         y_spec: of the tree of outputs.
         shapes: of the call, where samples are not seen: it is for these alone.
         graded: whether gradients were compared, too.
+        types: of the results, under autocast.
     """
 
     root: Any
@@ -71,6 +74,7 @@ class Entry:
     y_spec: Any
     shapes: Any = None
     graded: bool = False
+    types: Sequence[torch.dtype | None] = ()
 
     def holds(self, shapes: Any) -> bool:
         """Whether it is for arguments of such shapes."""
@@ -137,6 +141,9 @@ class Binder:
         ends, ys = entry.program.run(xs, carry, *entry.facts(call, carry, xs), call.options)
         if entry.program.counts and _too_large([*carry, *ends]):
             return self._run_plain(call, _LARGE, carry, carry_spec, xs, x_spec)
+        if entry.types:
+            cast = [v if t is None else v.to(t) for v, t in zip([*ends, *ys], entry.types)]
+            ends, ys = cast[: len(ends)], cast[len(ends) :]
         return carry_spec.unflatten(ends), entry.y_spec.unflatten(ys)
 
     def layer_call(self, call: Call) -> tuple[Any, ...]:
@@ -176,7 +183,9 @@ class Binder:
 
     def _find(self, call: Call, carry: Any, carry_spec: Any, xs: Any, x_spec: Any) -> Entry:
         batch = _batch_of(carry, xs)
+        half = autocast_type(carry[0].device.type) if autocast_enabled() and carry else None
         key = (
+            half,
             carry_spec,
             x_spec,
             call.engine,
@@ -197,7 +206,10 @@ class Binder:
             if entry.follows(walk) and entry.holds(shapes):
                 entry.root = call.root
                 return entry
-        entry = _apart(lambda: _make(call, walk, carry, carry_spec, xs, x_spec, entries))
+        given = carry, carry_spec, xs, x_spec
+        entry = _apart(lambda: _make(call, walk, *given, entries))
+        if half is not None:
+            entry.types = _apart(lambda: _types_of(call, walk, *given, half))
         entries.insert(0, entry)
         del entries[_MOST:]
         return entry
@@ -209,10 +221,30 @@ _LARGE = StepError("a state of whole numbers passes 2**24, which a formula round
 def _too_large(values: Sequence[Tensor]) -> bool:
     """Whether a whole number is none of float32."""
     whole = [v for v in values if not (v.is_floating_point() or v.dtype is torch.bool)]
-    return any(v.numel() and bool((v.abs() >= 2**24).any()) for v in whole)
+    return any(v.numel() and bool((v.long().abs() >= 2**24).any()) for v in whole)
 
 
-def _apart(make: Callable[[], Entry]) -> Entry:
+def _types_of(
+    call: Call,
+    walk: Walk,
+    carry: Sequence[Tensor],
+    carry_spec: Any,
+    xs: Sequence[Tensor],
+    x_spec: Any,
+    half: torch.dtype,
+) -> list[torch.dtype | None]:
+    """The types of what a step returns under autocast."""
+    step, restore = _of_leaves(call.step, carry_spec, x_spec, []), restored(walk)
+    try:
+        with torch.autocast(carry[0].device.type, half), torch.random.fork_rng(devices=[]):
+            given = [[plain_value(c) for c in carry], [plain_value(x[0]) for x in xs]]
+            after, ys = step(*given)
+    finally:
+        restore()
+    return [leaf.dtype if isinstance(leaf, Tensor) else None for leaf in (*after, *ys)]
+
+
+def _apart(make: Callable[[], Any]) -> Any:
     """Call a function in a thread of its own, where none of torch's modes, transforms and hooks
     of this one are."""
     graded, context = torch.is_grad_enabled(), copy_context()

@@ -169,6 +169,7 @@ class Walk:
             return
         if callable(value) and _is_library(type(value).__module__):
             self._add(id(value))
+            self._watch(value, "__wrapped__", name)  # of a cached function
             return
         if not (isinstance(attributes, dict) or slots) or _is_library(type(value).__module__):
             self._add(id(value))

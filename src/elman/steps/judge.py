@@ -7,13 +7,12 @@ compared with ``reference`` (:mod:`elman.tuning.verification`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -121,7 +120,7 @@ def _compare(case: Case, fixed: float | None, dtype: torch.dtype, seed: int) -> 
     weights = [_twin(c, dtype, flows) for c, flows in zip(case.few, case.flows, strict=True)]
     own = [_twin(c, dtype, flows) for c, flows in zip(case.few, case.flows, strict=True)]
     mode = _Fixed(fixed) if fixed is not None else nullcontext()
-    with _quiet(), torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
         with parametrize.cached(), _Instead(case.captured, own), mode:
             torch.manual_seed(seed)
             expected, leaves = _run_own(case, xs, carry, sizes[0])
@@ -311,14 +310,3 @@ def _normal(results: Tensor, args: Any, kwargs: Any, u: float) -> Tensor:
     mean = given[0] if given else kwargs.get("mean", 0.0)
     std = given[1] if len(given) > 1 else kwargs.get("std", 1.0)
     return results.copy_(torch.as_tensor(mean + std * u, dtype=results.dtype).expand_as(results))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Inside, distributions read no numbers to check their arguments."""
-    validate = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        Distribution.set_default_validate_args(validate)

@@ -122,26 +122,30 @@ class Loop(nn.Module):
         self, x: Any, options: Mapping[str, Any], steps: int
     ) -> tuple[Any, Any, list[Any], int]:
         """The first step of a cell that makes its first state itself."""
-        if options:
-            raise InputError(f"Loop: {', '.join(options)} need a first state", "loop(x, state, …)")
         row = pytree.tree_map_only(Tensor, lambda leaf: leaf[0], x)
-        result = self.cell(None, row) if self.carry_first else self.cell(row)
+        out, state = self._first(row)
+        if not options:
+            rest = pytree.tree_map_only(Tensor, lambda leaf: leaf[1:], x)
+            return rest, state, [out], steps - 1
+        zeros = pytree.tree_map_only(Tensor, torch.zeros_like, state)
+        after, _ = self._step_of(zeros)(zeros, row)
+        leaves = zip(pytree.tree_leaves(after), pytree.tree_leaves(state))
+        if not all(torch.equal(a, b) for a, b in leaves):
+            raise InputError(f"Loop: {', '.join(options)} need a first state", "loop(x, state, …)")
+        return x, zeros, [], steps
+
+    def _first(self, row: Any) -> tuple[Any, Any]:
+        """Output and state of a cell that is given no state."""
         if self.carry_first:
-            state, out = result
-        elif isinstance(result, Tensor):
-            state = out = result
-        elif (
-            len(result) == 2
-            and all(isinstance(part, Tensor) for part in result)
-            and isinstance(self.cell, nn.LSTMCell)
-        ):
-            state, out = result, result[0]
-        elif len(result) > 2:
-            out, state = result[0], tuple(result[1:])
-        else:
-            out, state = result
-        rest = pytree.tree_map_only(Tensor, lambda leaf: leaf[1:], x)
-        return rest, state, [out], steps - 1
+            state, out = self.cell(None, row)
+            return out, state
+        result = self.cell(row)
+        if isinstance(result, Tensor):
+            return result, result
+        if isinstance(self.cell, nn.LSTMCell):
+            return result[0], result
+        out, *rest = result
+        return out, rest[0] if len(rest) == 1 else tuple(rest)
 
     def _step_of(self, state: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
         """The cell as a function of a carry and an input."""
