@@ -66,7 +66,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     # with the calls of another library
     "functional": "errors checks torch_internals frontend ops cells nn torch",
     # steps in torch's operations: read by the frontend, run by layers
-    "steps": "errors checks torch_internals ir frontend nn torch",
+    "steps": "errors checks torch_internals ir frontend drawing nn torch",
     # published ones, around cells
     "layers": "errors checks frontend ops cells cell_files nn functional torch",
     "interchange": "",

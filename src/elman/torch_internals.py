@@ -570,6 +570,24 @@ def forget_triton_function(name: str) -> None:
 # ---- steps in torch's operations
 
 
+pytree: Any = torch.utils._pytree
+TorchDispatchMode: Any = torch.utils._python_dispatch.TorchDispatchMode
+no_function_modes: Callable[[], AbstractContextManager[Any]] = _private(
+    "torch._C", "DisableTorchFunction", nullcontext
+)
+"""A context in which no function mode sees torch's operations. Without it: modes see them."""
+
+
+def schema_of(operation: Any) -> Any:
+    """Names of an operation's arguments, and which of them it writes to."""
+    return operation._schema
+
+
+def memory_of(tensor: Tensor) -> int:
+    """A number of the memory that a tensor lies in."""
+    return tensor.untyped_storage()._cdata
+
+
 def _never(_: Tensor) -> bool:
     return False
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from elman.errors import InputError, ShapeError
 from elman.nn.engine_choice import check_engine, requested_engine
 from elman.steps.binding import Binder, Call
 from elman.steps.order import options_of_steps, reversed_call, reversed_steps
+from elman.torch_internals import pytree
 
 _binders: dict[Any, Binder] = {}
 _MOST = 256
@@ -38,8 +38,27 @@ def scan(
         engine: a name, or ``auto``.
         options: ``lengths``, ``reset``, ``reset_to``, ``mask``, ``masked_output`` as of a layer.
 
+    The step is traced once, read as a formula, and compared with itself in a float64 loop, values
+    and gradients. A formula that changes with what the step closes over is traced anew.
+
     Returns:
-        carry, ys [T, B, ..].
+        carry: the last one, in the form of init.
+        ys [T, B, ..]: a tree of the outputs.
+
+    Raises:
+        StepError: the step cannot be read, and an engine is asked for by name. Otherwise it runs as
+            a plain loop, with one warning.
+        InputError, ShapeError: an argument is not what it should be.
+
+    Example:
+        >>> cell = torch.nn.GRUCell(8, 16)
+        >>> def step(h, x):
+        ...     h = cell(x, h)
+        ...     return h, torch.relu(h)
+        ...
+        >>> h, ys = elman.scan(step, torch.zeros(2, 16), torch.randn(5, 2, 8))
+        >>> ys.shape
+        torch.Size([5, 2, 16])
     """
     dims = dim
     xs = pytree.tree_map_only(Tensor, lambda x: x.movedim(dims, 0), xs) if dim else xs

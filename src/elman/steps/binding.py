@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from elman.errors import ElmanError, InputError, StepError, StepWarning, warn
 from elman.frontend.lines import line_of
@@ -20,7 +19,7 @@ from elman.steps.closure import Walk, restored
 from elman.steps.reading import Reading, read
 from elman.steps.running import Program
 from elman.steps.tape import BATCHES, Tape, plain_value, record, recording
-from elman.torch_internals import autocast_enabled
+from elman.torch_internals import autocast_enabled, pytree
 
 Leaves = Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
 _MOST = 64  # formulas of one step

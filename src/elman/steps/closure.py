@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from elman.errors import StepError
 
-_ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _PATHS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _OF_CHANCE = ("random", "secrets", "time", "datetime")  # modules whose functions give anything
 _HOOKS = nn.modules.module
@@ -94,7 +94,7 @@ class Walk:
         """
         if isinstance(value, Tensor):
             self._tensor(value, name)
-        elif isinstance(value, _ATOMS):
+        elif isinstance(value, _PLAIN):
             self._add(type(value), repr(value) if isinstance(value, float | complex) else value)
         elif id(value) in self._seen:
             self._add("again", self._seen[id(value)])
@@ -216,7 +216,7 @@ class Walk:
                     item = item.__func__
                 if isinstance(item, property):
                     item = item.fget
-                if isinstance(item, (types.FunctionType, *_ATOMS, tuple, list, dict, Tensor)):
+                if isinstance(item, (types.FunctionType, *_PLAIN, tuple, list, dict, Tensor)):
                     self._walk(item, key, frozenset())
                 else:
                     self._add(id(item))

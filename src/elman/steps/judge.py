@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from elman.errors import ElmanError, StepError
 from elman.steps import plain
@@ -24,7 +22,7 @@ from elman.steps.operations import fixed_draws
 from elman.steps.reading import Place, Reading
 from elman.steps.running import Program
 from elman.steps.tape import RANDOM, name_of, plain_value
-from elman.torch_internals import own_backwards
+from elman.torch_internals import TorchDispatchMode, own_backwards, pytree
 
 _STEPS, _BATCH = 3, 3
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3}

@@ -8,7 +8,6 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from elman.checks import check_callable, check_flag
 from elman.errors import InputError, ShapeError
@@ -16,6 +15,7 @@ from elman.nn.engine_choice import check_engine, requested_engine
 from elman.nn.options.registry import CallOptions
 from elman.steps.binding import Binder, Call
 from elman.steps.order import options_of_steps, reversed_call, reversed_steps
+from elman.torch_internals import pytree
 
 _FORMS = (
     "cell(x, h) -> h, cell(x, (h, c)) -> (h, c), cell(x, h) -> (out, state), "
@@ -37,6 +37,19 @@ class Loop(nn.Module):
         batch_first: x and out are [B, T, ..].
         reverse: begin with the last step; out has the order of x.
         engine: a name, or ``auto``.
+
+    What the step reads of itself may change at any time: weights, numbers, flags, ``train()``. What
+    it writes to its own attributes is not kept.
+
+    Raises:
+        InputError: an argument is not what it should be.
+
+    Example:
+        >>> loop = elman.Loop(torch.nn.LSTMCell(8, 16))
+        >>> state = torch.zeros(2, 16), torch.zeros(2, 16)
+        >>> out, (h, c) = loop(torch.randn(5, 2, 8), state)
+        >>> out.shape
+        torch.Size([5, 2, 16])
     """
 
     def __init__(

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from elman.errors import InputError
 from elman.nn.options.registry import select_options
+from elman.torch_internals import pytree
 
 _OF_STEPS = ("reset", "mask")
 _TAKEN = (*_OF_STEPS, "lengths", "reset_to", "masked_output")

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from elman.errors import ShapeError, StepError, TraceError, quiet_warnings
 from elman.frontend.cell import Cell
@@ -31,6 +30,7 @@ from elman.steps import operations
 from elman.steps.arrays import Array, MatrixError
 from elman.steps.operations import Facts
 from elman.steps.tape import OWN_GRADIENT, RANDOM, Entry, Ref, Tape
+from elman.torch_internals import memory_of, pytree, schema_of
 
 
 class Place(NamedTuple):
@@ -501,16 +501,14 @@ def writes_outside(tape: Tape, entry: Entry) -> bool:
     """Whether an operation writes to a tensor that the step closes over."""
     if not entry.writes:
         return False
-    schema = entry.op._schema.arguments
+    schema = schema_of(entry.op).arguments
     targets = [
         entry.args[at]
         for at, argument in enumerate(schema)
         if argument.alias_info is not None and argument.alias_info.is_write and at < len(entry.args)
     ]
-    memory = {tape.metas[n].untyped_storage()._cdata for n in tape.captured}
-    return any(
-        tape.metas[ref.number].untyped_storage()._cdata in memory for ref in refs_of(targets)
-    )
+    memory = {memory_of(tape.metas[n]) for n in tape.captured}
+    return any(memory_of(tape.metas[ref.number]) in memory for ref in refs_of(targets))
 
 
 def _shown(entry: Entry) -> str:

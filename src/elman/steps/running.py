@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.utils import _pytree as pytree
 
 from elman.steps import arrays as A  # noqa: N812
 from elman.steps.layer import StepLayer
 from elman.steps.reading import Leaf, Place, Reading, Result, _is_ref
 from elman.steps.tape import OWN_GRADIENT, Ref
+from elman.torch_internals import pytree
 
 
 class Program:

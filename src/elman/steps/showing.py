@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from elman import drawing
 from elman.nn.modules.sequence import StepModule
 from elman.steps.loop import Loop
+from elman.torch_internals import pytree
 
 
 def draw(

@@ -17,18 +17,21 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from elman.errors import StepError
 from elman.frontend.lines import where_asked
 from elman.steps.operations import find
 from elman.torch_internals import (
+    TorchDispatchMode,
     decomposition,
     is_functional,
     is_wrapped,
+    memory_of,
+    no_function_modes,
     no_modes,
     own_backwards,
+    pytree,
+    schema_of,
 )
 
 BATCHES = (101, 37)  # the second where the first is a size of the program
@@ -73,7 +76,7 @@ class Entry(NamedTuple):
     @property
     def writes(self) -> bool:
         """Whether it writes to an argument."""
-        return not isinstance(self.op, str) and self.op._schema.is_mutable
+        return not isinstance(self.op, str) and schema_of(self.op).is_mutable
 
 
 def _like(tensor: Tensor) -> Tensor:
@@ -273,7 +276,7 @@ class Recorder(TorchDispatchMode):
         Raises:
             StepError: nothing recorded made it.
         """
-        with torch._C.DisableTorchFunction(), _paused():
+        with no_function_modes(), _paused():
             tensor = self.image(tensor)
         number = self._numbers.get(id(tensor))
         if number is None:
@@ -283,7 +286,7 @@ class Recorder(TorchDispatchMode):
 
     def _check_overlap(self, tensor: Tensor) -> None:
         number = self._numbers[id(tensor)]
-        for other in self._written.get(_memory(tensor), ()):
+        for other in self._written.get(memory_of(tensor), ()):
             later = self._numbers[id(other)] > number
             if later and other is not tensor and _overlap(tensor, other):
                 raise OverlapError
@@ -341,13 +344,13 @@ class Recorder(TorchDispatchMode):
             given, named: its arguments.
         """
         written: list[Tensor] = []
-        if func._schema.is_mutable:
-            for at, argument in enumerate(func._schema.arguments):
+        if schema_of(func).is_mutable:
+            for at, argument in enumerate(schema_of(func).arguments):
                 if argument.alias_info is not None and argument.alias_info.is_write:
                     value = given[at] if at < len(given) else named.get(argument.name)
                     written += [leaf for leaf in pytree.tree_leaves(value) if _is(leaf)]
         for tensor in written:
-            others = self._written.setdefault(_memory(tensor), [])
+            others = self._written.setdefault(memory_of(tensor), [])
             others[:] = [other for other in others if other is not tensor] + [tensor]
         noted: dict[int, Ref] = {}
 
@@ -488,10 +491,6 @@ def plain_value(tensor: Tensor) -> Tensor:
 def recording() -> bool:
     """Whether a step is being recorded: a loop inside of it is part of it."""
     return _current.get() is not None
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:

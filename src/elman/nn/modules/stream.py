@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_flatten, tree_leaves
 
 from elman.engines.time_shards import CUT, shards_time
 from elman.errors import EngineError, InputError
 from elman.nn.call.dense import is_dense
 from elman.nn.modules.sequence import SequenceModule, StepModule
+from elman.torch_internals import pytree
 
 
 class Stream:
@@ -104,9 +104,9 @@ class Stream:
         if samples is None:
             self.state = self._start
         elif self.state is not None and isinstance(self.module, StepModule):
-            states, form = tree_flatten(self.state)
+            states, form = pytree.tree_flatten(self.state)
             starts = [torch.zeros_like(v) for v in states]
-            starts = starts if self._start is None else tree_leaves(self._start)
+            starts = starts if self._start is None else pytree.tree_leaves(self._start)
             self.state = form.unflatten(_restarted(states, starts, samples, 0))
         elif self.state is not None:
             signature = self.module.runtime.signature
