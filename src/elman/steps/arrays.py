@@ -649,9 +649,7 @@ def permute(array: Array, order: Sequence[int]) -> Array:
         return moved
     if len(long) == 2:
         matrix = (array if array.matrix else to_matrix(array)).value
-        if matrix.node.op == "transpose":
-            return replace(moved, value=Tracer(matrix.node.args[0]))
-        return replace(moved, value=matrix.T)
+        return replace(moved, value=_transposed(matrix))
     first = long[0]
     rest = [axis - (axis > first) for axis in order if axis != first]
     rows = [permute(row, rest) for row in unbind(array, first)]
@@ -778,11 +776,15 @@ def _held(array: Array) -> Array:
     return materialised(replace(array, shape=shape))
 
 
+def _transposed(matrix: Any) -> Any:
+    return Tracer(matrix.node.args[0]) if matrix.node.op == "transpose" else matrix.T
+
+
 def _product(matrix: Array, vector: Array, transposed: bool) -> Tracer:
     """The product of a matrix with a vector."""
     if matrix.flat:
         matrix = to_matrix(matrix)
-    value = matrix.value.T if transposed else matrix.value
+    value = _transposed(matrix.value) if transposed else matrix.value
     return value @ vector.value
 
 
