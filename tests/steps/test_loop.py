@@ -1031,7 +1031,7 @@ def test_another_thread_computes_while_a_step_is_traced():
                 out = torch.tanh(a @ w).sum()
                 out.backward()
                 with pytest.raises(ValueError, match="scale"):
-                    torch.distributions.Normal(torch.zeros(2), -torch.ones(2))
+                    torch.distributions.Normal(torch.zeros(2), -torch.ones(2), validate_args=True)
         except BaseException as error:
             errors.append(error)
 
