@@ -138,7 +138,8 @@ def compare(case: Case, training: bool, engine: str, through: str) -> dict[str, 
         of float64 and float32 the largest errors, relative, by name, or in ``refused`` why elman
         does not run it; ``rounding``, the largest of the loop in float32 against float64;
         ``kinds``, values of another dtype than the loop's; ``flips``, the share of spikes that
-        differ in float32; ``loop``, why the ordinary loop does not run in float64. Of a step that draws, ``random`` instead of errors.
+        differ in float32; ``loop``, why the ordinary loop does not run in float64. Of a step that
+        draws, ``random`` instead of errors.
 
     Raises:
         LoopError: the ordinary loop fails.
