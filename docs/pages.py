@@ -19,6 +19,7 @@ import elman
 from elman import errors, ops
 
 GROUPS = {
+    "Steps": ("Loop", "scan"),
     "Layers": ("RNN", "GRU", "LSTM", "Recurrent", "Stream", "LinearCrossEntropyLoss", "layers"),
     "Models that you have": (
         *("accelerate", "restore", "functional", "nn", "weights", "safe_globals"),
