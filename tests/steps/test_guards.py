@@ -7,12 +7,14 @@ differ. A case that is ``readable`` must not run as a plain loop; others may.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
 import copy
 import dataclasses
 import functools
 import gc
+import itertools
 import math
 import os
 import types
@@ -1574,3 +1576,25 @@ def test_a_list_that_the_step_itself_appends_to(engine):
             return
     if engine == "auto":
         torch.testing.assert_close(torch.stack(kept[-4:]), ys)
+
+
+@on_engines
+def test_a_deque_and_an_iterator(engine):
+    """Containers of Python's that are neither lists nor dicts."""
+    numbers, counted = collections.deque([0.5, 0.25]), itertools.count(1)
+    h, x = normal(3, K), normal(4, 3, K)
+
+    def of_deque(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(numbers[0] * h + x)
+        return h, h
+
+    before = values_agree(of_deque, scan_on(engine), h, x, readable=True)
+    numbers.rotate(1)
+    assert not torch.equal(before, values_agree(of_deque, scan_on(engine), h, x, readable=True))
+
+    def of_iterator(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(h + x / next(counted))
+        return h, h
+
+    with loops_are(False), pytest.raises(StepError, match="an iterator"):
+        elman.scan(of_iterator, h, x, engine="reference")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -1331,3 +1332,47 @@ def test_errors_of_the_step_itself_under_auto():
 
     with pytest.raises((KeyError, StepError), match="mine"):
         elman.scan(raises, normal(B, H), normal(T, B, H))
+
+
+def test_threads_run_their_own_weights():
+    """Steps of one formula share what was made of it, never their tensors."""
+    wrong: list[float] = []
+
+    def work(seed: int) -> None:
+        cell = torch.nn.GRUCell(3, 4)
+        step = lambda h, x: (h := cell(x, h), h)  # noqa: E731
+        h, x = (
+            torch.zeros(2, 4),
+            torch.randn(3, 2, 3, generator=torch.Generator().manual_seed(seed)),
+        )
+        with torch.no_grad():
+            want = h
+            for row in x:
+                want = cell(row, want)
+            for _ in range(100):
+                got = elman.scan(lambda h, x: step(h, x), h, x, engine="reference")[0]
+                wrong.append(float((got - want).abs().max()))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(wrong) == 300
+    assert max(wrong) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_small_arguments_keep_their_digits(dtype):
+    """Where a formula of exp and log alone would cancel."""
+
+    def step(h: Any, x: Any) -> Any:
+        return h, (torch.log1p(x), torch.sinh(x), F.logsigmoid(x + 9), F.softplus(x - 9, beta=2.0))
+
+    x = torch.tensor([1e-12, -3e-9, 2e-5, -0.3, 0.7, 4.0, torch.inf], dtype=dtype).view(1, 7, 1)
+    _, ys = elman.scan(step, torch.zeros(7, 1, dtype=dtype), x, engine="reference")
+    _, want = step(None, x)
+    for got, right in zip(ys, want, strict=True):
+        torch.testing.assert_close(
+            got, right, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=0
+        )

@@ -53,7 +53,7 @@ class Entry:
     """A formula, or why there is none.
 
     Attributes:
-        root, walk: of the step, when it was last called.
+        seen: the step that was last called, with its walk; together, as threads read them.
         program: of the formula; None: there is none.
         reason: why.
         captured: where the tensors that the formula reads stand among those of the walk.
@@ -64,8 +64,7 @@ class Entry:
         types: of the results, under autocast.
     """
 
-    root: Any
-    walk: Walk | None
+    seen: tuple[Any, Walk | None]
     program: Program | None
     reason: StepError | None
     captured: list[int]
@@ -80,25 +79,25 @@ class Entry:
         return self.shapes is None or self.shapes == shapes
 
     def facts(
-        self, call: Call, carry: Sequence[Any], xs: Sequence[Any]
+        self, call: Call, walk: Walk | None, carry: Sequence[Any], xs: Sequence[Any]
     ) -> tuple[list[Tensor], tuple[int, int]]:
         """The tensors that the formula reads, and T and B."""
-        assert self.walk is not None, "of a program"
-        tensors = self.walk.tensors
+        assert walk is not None, "of a program"
+        tensors = walk.tensors
         batch = _batch_of(carry, xs) if self.shapes is None else 1
         return [tensors[at] for at in self.captured], (call.steps, batch)
 
-    def unchanged(self) -> bool:
-        """Whether nothing has changed of what the step closes over."""
-        return self.walk is not None and self.walk.unchanged() and self._reads_alike(self.walk)
+    def unchanged(self, root: Any) -> Walk | None:
+        """The walk of a step, if nothing has changed of what it closes over."""
+        step, walk = self.seen
+        same = step is root and walk is not None and walk.unchanged() and self._reads_alike(walk)
+        return walk if same else None
 
     def follows(self, walk: Walk) -> bool:
-        """Take another walk, if the formula is the same."""
-        same = self.walk is not None and self.walk.signature == walk.signature
-        if not same or not self._reads_alike(walk):
-            return False
-        self.walk = walk
-        return True
+        """Whether the formula of another walk is the same."""
+        before = self.seen[1]
+        same = before is not None and before.signature == walk.signature
+        return same and self._reads_alike(walk)
 
     def _reads_alike(self, walk: Walk) -> bool:
         """Whether the numbers that the step reads from tensors are what they were."""
@@ -108,6 +107,19 @@ class Entry:
             else walk.tensors[at].tolist() == value
             for at, value in self.read
         )
+
+
+_LEAF = pytree.tree_structure(torch.zeros(()))
+
+
+def _flat(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves and form of a tree."""
+    return ([tree], _LEAF) if isinstance(tree, Tensor) else pytree.tree_flatten(tree)
+
+
+def _whole(leaves: list[Any], spec: Any) -> Any:
+    """The tree of leaves."""
+    return leaves[0] if spec is _LEAF else spec.unflatten(leaves)
 
 
 class Binder:
@@ -128,22 +140,22 @@ class Binder:
         Raises:
             StepError: the step cannot be read, and an engine is asked for by name.
         """
-        carry, carry_spec = pytree.tree_flatten(call.carry)
-        xs, x_spec = pytree.tree_flatten(call.xs)
+        carry, carry_spec = _flat(call.carry)
+        xs, x_spec = _flat(call.xs)
         if not all(isinstance(leaf, Tensor) for leaf in carry):
             raise InputError("a leaf of the carry is no tensor", "torch.tensor(0.0)")
         if recording():
             return self._run_plain(call, None, carry, carry_spec, xs, x_spec)
-        entry = self._find(call, carry, carry_spec, xs, x_spec)
+        entry, walk = self._find(call, carry, carry_spec, xs, x_spec)
         if entry.program is None:
             return self._run_plain(call, entry.reason, carry, carry_spec, xs, x_spec)
-        ends, ys = entry.program.run(xs, carry, *entry.facts(call, carry, xs), call.options)
+        ends, ys = entry.program.run(xs, carry, *entry.facts(call, walk, carry, xs), call.options)
         if entry.program.counts and _too_large([*carry, *ends]):
             return self._run_plain(call, _LARGE, carry, carry_spec, xs, x_spec)
         if entry.types:
             cast = [v if t is None else v.to(t) for v, t in zip([*ends, *ys], entry.types)]
             ends, ys = cast[: len(ends)], cast[len(ends) :]
-        return carry_spec.unflatten(ends), entry.y_spec.unflatten(ys)
+        return _whole(ends, carry_spec), _whole(ys, entry.y_spec)
 
     def layer_call(self, call: Call) -> tuple[Any, ...]:
         """The layer that runs a call, with its weights; x, the state and the options of its call.
@@ -151,13 +163,13 @@ class Binder:
         Raises:
             StepError: the step cannot be read.
         """
-        carry, carry_spec = pytree.tree_flatten(call.carry)
-        xs, x_spec = pytree.tree_flatten(call.xs)
-        entry = self._find(call, carry, carry_spec, xs, x_spec)
+        carry, carry_spec = _flat(call.carry)
+        xs, x_spec = _flat(call.xs)
+        entry, walk = self._find(call, carry, carry_spec, xs, x_spec)
         if entry.program is None:
             assert entry.reason is not None, "there is a reason"
             raise entry.reason
-        facts = entry.facts(call, carry, xs)
+        facts = entry.facts(call, walk, carry, xs)
         layer, x, state, weights, options = entry.program.enter(xs, carry, *facts, call.options)[0]
         return layer.with_weights(weights), x, state, options
 
@@ -180,7 +192,9 @@ class Binder:
         ends, ys = plain.run(step, carry, xs, call.steps, call.options)
         return carry_spec.unflatten(ends), spec[0].unflatten(ys)
 
-    def _find(self, call: Call, carry: Any, carry_spec: Any, xs: Any, x_spec: Any) -> Entry:
+    def _find(
+        self, call: Call, carry: Any, carry_spec: Any, xs: Any, x_spec: Any
+    ) -> tuple[Entry, Walk | None]:
         batch = _batch_of(carry, xs)
         half = autocast_type(carry[0].device.type) if autocast_enabled() and carry else None
         key = (
@@ -195,23 +209,23 @@ class Binder:
         entries = self._entries.setdefault(key, [])
         shapes = [value.shape for value in (*carry, *xs)]
         for entry in entries:
-            if entry.root is call.root and entry.holds(shapes) and entry.unchanged():
-                return entry
+            if entry.holds(shapes) and (seen := entry.unchanged(call.root)) is not None:
+                return entry, seen
         try:
             walk = Walk(call.root, batch)
         except StepError as error:
-            return Entry(call.root, None, None, error, [], [], None)
+            return Entry((call.root, None), None, error, [], [], None), None
         for entry in entries:
             if entry.follows(walk) and entry.holds(shapes):
-                entry.root = call.root
-                return entry
+                entry.seen = call.root, walk
+                return entry, walk
         given = carry, carry_spec, xs, x_spec
         entry = _apart(lambda: _make(call, walk, *given, entries))
         if half is not None:
             entry.types = _apart(lambda: _types_of(call, walk, *given, half))
         entries.insert(0, entry)
         del entries[_MOST:]
-        return entry
+        return entry, walk
 
 
 _LARGE = StepError("a state of whole numbers passes 2**24, which a formula rounds")
@@ -294,7 +308,7 @@ def _of_leaves(
                 f"the step returns a carry of the form {after_spec}, given {carry_spec}",
                 "step(carry, x) returns (carry, y), the carry in the form it has",
             )
-        ys, y_spec = pytree.tree_flatten(y)
+        ys, y_spec = _flat(y)
         spec[:] = [y_spec]
         return leaves, ys
 
@@ -328,7 +342,7 @@ def _make(
             reason = reason or StepError(text if known else f"{type(error).__name__}: {text}")
             continue
         return entry
-    return Entry(call.root, walk, None, reason, [], [], None)
+    return Entry((call.root, walk), None, reason, [], [], None)
 
 
 def _attempts(carry: Sequence[Tensor], walk: Walk, batch: int) -> list[tuple[bool, list[Tensor]]]:
@@ -458,7 +472,7 @@ def _entry(
             program = like
             if other.graded >= graded:
                 return Entry(
-                    *(call.root, walk, program, None, captured, reads, spec[0], shapes, graded)
+                    *((call.root, walk), program, None, captured, reads, spec[0], shapes, graded)
                 )
     count = len(carry)
     carries, inputs = tape.inputs[:count], tape.inputs[count:]
@@ -479,7 +493,7 @@ def _entry(
     finally:
         restore()
     tape.forget()
-    return Entry(call.root, walk, program, None, captured, reads, spec[0], shapes, graded)
+    return Entry((call.root, walk), program, None, captured, reads, spec[0], shapes, graded)
 
 
 def _name_of(root: Any) -> str:

@@ -15,7 +15,9 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Mapping
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -66,12 +68,12 @@ class Walk:
         self._add(torch.get_default_dtype(), torch.is_grad_enabled())
         self._add(*map(id, chain(*[hooks.values() for hooks in self.dicts])))
         self._walk(step, "", frozenset())
+        dicts = [d.values() for d in (*self.dicts, *self._classes)]  # views, of what is there now
+        self._views: list[Iterable[Any]] = [*dicts, *self.lists]
         self._ids = self._present()
 
     def _present(self) -> list[int]:
-        dicts = [d.values() for d in (*self.dicts, *self._classes)]
-        found = [*map(id, chain.from_iterable(dicts))]
-        found += map(id, chain.from_iterable(self.lists))
+        found = [*map(id, chain.from_iterable(self._views))]
         found += [id(names.get(name, _NONE)) for names, name in self._names_of]
         found += [id(look()) for look in self._watched]
         return found
@@ -143,6 +145,11 @@ class Walk:
             self._walk(value.get(None), name, names)
         elif type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
             self._by_value(value.tobytes, value.tobytes())
+        elif isinstance(value, (deque, bytearray, array)):
+            self._add(tuple(value))
+            self._copies.append((functools.partial(tuple, value), tuple(value)))
+        elif hasattr(value, "__next__"):
+            raise StepError(f"it reads {type(value).__name__}, an iterator", "give it as an input")
         elif value is os.environ:
             self._by_value(os.environ.copy, os.environ.copy())
         else:

@@ -75,10 +75,6 @@ def _array(value: Any) -> Array:
 # ---- elementwise
 
 
-def _sigmoid_of(v: Any) -> Any:
-    return f.sigmoid(v)
-
-
 def _trunc(v: Any) -> Any:
     return f.where(v < 0, -f.floor(-v), f.floor(v))
 
@@ -99,12 +95,22 @@ def _softplus(v: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     if threshold == 20.0:
         return f.softplus(v) if beta == 1.0 else f.softplus(beta * v) / beta
     scaled = beta * v
-    inside = f.log(1.0 + f.exp(f.minimum(scaled, threshold))) / beta
-    return f.where(scaled > threshold, v, inside)
+    return f.where(scaled > threshold, v, f.softplus(f.minimum(scaled, threshold)) / beta)
+
+
+def _log1p(v: Any) -> Any:
+    """log(1 + v) without cancellation: what 1 + v rounds away of v is in the quotient (Goldberg
+    1991, theorem 4)."""
+    above = f.stop_gradient(1.0 + v)
+    off = above - 1.0
+    lost = pointwise("eq", off, 0.0)
+    exact = f.where(lost, v, f.log(above) * (v / f.where(lost, 1.0, off)))
+    whole = pointwise("eq", above, math.inf)
+    return straight_through(f.where(whole, above, exact), f.log(1.0 + v))
 
 
 def _log_sigmoid(v: Any) -> Any:
-    return f.minimum(v, 0.0) - f.log(1.0 + f.exp(-f.abs(v)))
+    return -f.softplus(-v)
 
 
 def _clip(v: Any, low: Any = None, high: Any = None) -> Any:
@@ -163,10 +169,6 @@ def _atan2(y: Any, x: Any) -> Any:
     return 2.0 * f.atan(y / (f.sqrt(x * x + y * y) + x))
 
 
-def _log_cosh(v: Any) -> Any:
-    return f.abs(v)
-
-
 def _nan_to_num(v: Any, nan: float = 0.0, *_: Any) -> Any:
     return f.where(pointwise("eq", v, v), v, nan)
 
@@ -195,6 +197,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "exp2": lambda v: f.exp(math.log(2.0) * v),
     "expm1": f.expm1,
     "log": f.log,
+    "log1p": _log1p,
     "log2": lambda v: f.log(v) / math.log(2.0),
     "log10": lambda v: f.log(v) / math.log(10.0),
     "sqrt": f.sqrt,
@@ -207,7 +210,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "atan": f.atan,
     "asinh": f.asinh,
     "tanh": f.tanh,
-    "sinh": lambda v: 0.5 * (f.exp(v) - f.exp(-v)),
+    "sinh": lambda v: 0.5 * (f.expm1(v) - f.expm1(-v)),
     "cosh": lambda v: 0.5 * (f.exp(v) + f.exp(-v)),
     "sigmoid": f.sigmoid,
     "relu": f.relu,
@@ -362,22 +365,6 @@ def _xor(facts: Facts, a: Any, b: Any) -> Array:
 def _check_bools(facts: Facts) -> None:
     if facts.dtype != torch.bool:
         raise refuse("bits of whole numbers")
-
-
-@_row("log1p")
-def _log1p(facts: Facts, a: Array) -> Array:
-    # log(1 + v) without cancellation, by the error of the sum (Kahan; Goldberg 1991, theorem 4)
-    def apply(v: Any) -> Any:
-        above = 1.0 + v
-        off = f.stop_gradient(above - 1.0)
-        exact = f.log(above) * f.stop_gradient(
-            f.where(
-                pointwise("eq", off, 0.0), 1.0, v / f.where(pointwise("eq", off, 0.0), 1.0, off)
-            )
-        )
-        return f.where(pointwise("eq", off, 0.0), v, exact)
-
-    return combine(lambda v: f.log(1.0 + v), a)
 
 
 @_row("log_sigmoid_forward")
