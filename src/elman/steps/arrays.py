@@ -34,7 +34,7 @@ from elman.frontend.trace import (
     matrix_shape,
     per_sample,
 )
-from elman.ir.graph import Node, Rate, node
+from elman.ir.graph import Rate, node
 from elman.ir.types import is_matrix
 
 Shape = tuple[int, ...]
@@ -222,14 +222,6 @@ def add_axis(array: Array, axis: int, size: int = 1) -> Array:
     return Array(value, base, shape, batch, array.leaves)
 
 
-def units(array: Array) -> Any:
-    """The vector of a flat or uniform array, repeated to its whole base."""
-    count = prod(array.base)
-    if is_number(array.value):
-        return repeat_number(array.value, ((count,),)) if count > 1 else array.value
-    return array.value
-
-
 def as_vector(value: Any, count: int) -> Tracer:
     """A number, a scalar or a vector as a vector of units."""
     if is_number(value):
@@ -397,8 +389,7 @@ def _parts(array: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
             ends = [0, *accumulate(sizes)]
             rows = [array.value[a:b] for a, b in pairwise(ends)]
             return [
-                piece(row, len(row)) if len(row) != 1 else add_held_axis(row[0], axis)
-                for row in rows
+                piece(row, len(row)) if len(row) != 1 else add_axis(row[0], axis) for row in rows
             ]
         inner = axis if axis < first else axis - 1
         cut = [parts(part, inner, sizes) for part in array.value]
@@ -413,11 +404,6 @@ def _parts(array: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
     rows = cut_vector(array.value, [inner] * _limited(array.base[first]))
     cut = [_parts(drop_axis(array.like(row), first), axis - 1, sizes) for row in rows]
     return [piece(_joined([row[k] for row in cut]), size) for k, size in enumerate(sizes)]
-
-
-def add_held_axis(array: Array, axis: int) -> Array:
-    """With a further axis of one place."""
-    return add_axis(array, axis)
 
 
 def _matrix_parts(array: Array, axis: int, sizes: Sequence[int]) -> list[tuple[Any, int]]:
@@ -786,11 +772,6 @@ def _product(matrix: Array, vector: Array, transposed: bool) -> Tracer:
         matrix = to_matrix(matrix)
     value = _transposed(matrix.value) if transposed else matrix.value
     return value @ vector.value
-
-
-def node_of(array: Array) -> Node:
-    """The node of a value."""
-    return lift(array.value)
 
 
 def matrix_of(base: Shape, array: Array) -> Any:

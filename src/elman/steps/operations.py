@@ -43,7 +43,6 @@ class Facts:
         batch: which axis that is.
         dtype: of its (first) result.
         dtypes: of the tensors it is given.
-        sizes: numbers among its arguments with the batch as its rows per sample.
     """
 
     shape: tuple[int, ...]
@@ -181,12 +180,22 @@ def _sub(a: Any, b: Any, alpha: float = 1) -> Any:
     return pointwise("sub", a, b if alpha == 1 else pointwise("mul", alpha, b))
 
 
+def _div(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
+    quotient = pointwise("div", a, b)
+    if rounding_mode is None:
+        return quotient
+    return f.floor(quotient) if rounding_mode == "floor" else _trunc(quotient)
+
+
 def _op(name: str) -> Callable[..., Any]:
     return lambda *values: pointwise(name, *values)
 
 
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "sub": _sub,
+    "div": _div,
+    "true_divide": _div,
+    "pow": power_of,
     "rsub": lambda a, b, alpha=1: _sub(b, a, alpha),
     "mul": _op("mul"),
     "neg": _op("neg"),
@@ -277,30 +286,19 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
 
 
 def _elementwise(function: Callable[..., Any]) -> Row:
+    """The row of an elementwise function: of the arrays among its arguments, wherever they are."""
+
     def apply(facts: Facts, *args: Any, **kwargs: Any) -> Array:
-        arrays = [at for at, value in enumerate(args) if isinstance(value, Array)]
-        named = [key for key, value in kwargs.items() if isinstance(value, Array)]
+        flat = [*args, *kwargs.values()]
+        places = [at for at, value in enumerate(flat) if isinstance(value, Array)]
 
         def of_values(*values: Any) -> Any:
-            given, words = [*args], {**kwargs}
-            for at, value in zip(arrays, values):
-                given[at] = value
-            for key, value in zip(named, values[len(arrays) :]):
-                words[key] = value
-            return function(*given, **words)
+            given = [*flat]
+            for at, value in zip(places, values):
+                given[at] = Tracer(lift(value)) if _is_plain(value) else value
+            return function(*given[: len(args)], **dict(zip(kwargs, given[len(args) :])))
 
-        operands = [args[at] for at in arrays] + [kwargs[key] for key in named]
-        return combine(_of_numbers(of_values), *operands)
-
-    return apply
-
-
-def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Numbers that are constants stand in a formula as they are."""
-
-    def apply(*values: Any) -> Any:
-        result = function(*[Tracer(lift(v)) if _is_plain(v) else v for v in values])
-        return result
+        return combine(of_values, *[flat[at] for at in places])
 
     return apply
 
@@ -309,62 +307,26 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, Tracer)
 
 
-for _name, _function in _ELEMENTWISE.items():
-    ROWS[_name] = _elementwise(_function)
+def _of_bools(function: Callable[..., Any], otherwise: Callable[..., Any] | None = None) -> Row:
+    """The row of a function of bools; of numbers it is another one, or none."""
+    of_bools = _elementwise(function)
+    of_numbers = None if otherwise is None else _elementwise(otherwise)
+
+    def apply(facts: Facts, *args: Any, **kwargs: Any) -> Array:
+        if facts.dtype == torch.bool:
+            return of_bools(facts, *args)
+        if of_numbers is None:
+            raise refuse("bits of whole numbers")
+        return of_numbers(facts, *args, **kwargs)
+
+    return apply
 
 
-@_row("add")
-def _addition(facts: Facts, a: Any, b: Any, alpha: float = 1) -> Array:
-    if facts.dtype == torch.bool:
-        return combine(f.maximum, _array(a), _array(b))
-    return combine(lambda u, v: _add(u, v, alpha), _array(a), _array(b))
-
-
-@_row("div", "true_divide")
-def _division(facts: Facts, a: Any, b: Any, rounding_mode: str | None = None) -> Array:
-    def divide(u: Any, v: Any) -> Any:
-        quotient = pointwise("div", u, v)
-        if rounding_mode is None:
-            return quotient
-        return f.floor(quotient) if rounding_mode == "floor" else _trunc(quotient)
-
-    return combine(divide, _array(a), _array(b))
-
-
-@_row("pow")
-def _power(facts: Facts, a: Any, b: Any) -> Array:
-    if isinstance(a, Array) and not isinstance(b, Array):
-        return combine(lambda v: power_of(Tracer(lift(v)), b), a)
-    return combine(lambda u, v: power_of(Tracer(lift(u)), Tracer(lift(v))), _array(a), _array(b))
-
-
-@_row("bitwise_not")
-def _not(facts: Facts, a: Array) -> Array:
-    _check_bools(facts)
-    return combine(lambda v: pointwise("sub", 1.0, v), a)
-
-
-@_row("bitwise_and", "__and__")
-def _and(facts: Facts, a: Any, b: Any) -> Array:
-    _check_bools(facts)
-    return combine(lambda u, v: pointwise("mul", u, v), _array(a), _array(b))
-
-
-@_row("bitwise_or", "__or__")
-def _or(facts: Facts, a: Any, b: Any) -> Array:
-    _check_bools(facts)
-    return combine(f.maximum, _array(a), _array(b))
-
-
-@_row("bitwise_xor", "__xor__")
-def _xor(facts: Facts, a: Any, b: Any) -> Array:
-    _check_bools(facts)
-    return combine(lambda u, v: pointwise("ne", u, v), _array(a), _array(b))
-
-
-def _check_bools(facts: Facts) -> None:
-    if facts.dtype != torch.bool:
-        raise refuse("bits of whole numbers")
+ROWS.update({name: _elementwise(function) for name, function in _ELEMENTWISE.items()})
+ROWS["add"] = _of_bools(f.maximum, _add)
+ROWS["bitwise_not"] = _of_bools(lambda v: pointwise("sub", 1.0, v))
+for _names, _function in (("and", _op("mul")), ("or", f.maximum), ("xor", _op("ne"))):
+    ROWS[f"bitwise_{_names}"] = ROWS[f"__{_names}__"] = _of_bools(_function)
 
 
 @_row("log_sigmoid_forward")
@@ -409,41 +371,27 @@ def _row_type(facts: Facts, source: Array) -> Array:
 # ---- made of numbers
 
 
-@_row("zeros", "zeros_like", "new_zeros")
-def _zeros(facts: Facts, *_: Any, **__: Any) -> Array:
-    return A.number(0.0, facts.shape, facts.batch)
+def _filled(number: float | None) -> Row:
+    """The row of a tensor of one number; None: the one that is given."""
+
+    def apply(facts: Facts, *args: Any, **_: Any) -> Array:
+        value = args[1] if number is None else number
+        if isinstance(value, Array):
+            return expand_to(value, facts.shape, facts.batch)
+        return A.number(float(value), facts.shape, facts.batch)
+
+    return apply
 
 
-@_row("ones", "ones_like", "new_ones")
-def _ones(facts: Facts, *_: Any, **__: Any) -> Array:
-    return A.number(1.0, facts.shape, facts.batch)
-
-
-@_row("full", "full_like", "new_full")
-def _full(facts: Facts, _: Any, value: Any, **__: Any) -> Array:
-    if isinstance(value, Array):
-        return expand_to(value, facts.shape, facts.batch)
-    return A.number(float(value), facts.shape, facts.batch)
-
-
-@_row("fill")
-def _fill(facts: Facts, _: Any, value: Any) -> Array:
-    return _full(facts, _, value)
-
-
-@_row("zero")
-def _zero(facts: Facts, *_: Any) -> Array:
-    return A.number(0.0, facts.shape, facts.batch)
+for _name, _number in (("zeros", 0.0), ("ones", 1.0), ("full", None), ("empty", math.nan)):
+    for _form in (_name, f"{_name}_like", f"new_{_name}"):
+        ROWS[_form] = _filled(_number)
+ROWS.update({"fill": _filled(None), "zero": _filled(0.0), "empty_strided": _filled(math.nan)})
 
 
 @_row("scalar_tensor")
 def _scalar(facts: Facts, value: Any, **_: Any) -> Array:
     return A.number(float(value))
-
-
-@_row("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
-def _empty(facts: Facts, *_: Any, **__: Any) -> Array:
-    return A.number(math.nan, facts.shape, facts.batch)
 
 
 # ---- random numbers: of this module's own streams
@@ -473,55 +421,45 @@ def _drawn(facts: Facts, draw: Callable[[Any], Tracer]) -> Array:
     return Array(draw(like), base, facts.shape, facts.batch)
 
 
-def _uniform(like: Any) -> Tracer:
-    return random.draw_uniform(like)
+def _of_draws(draw: Callable[[Any], Tracer], function: Callable[..., Any]) -> Row:
+    """The row of a function of random numbers and of what the operation is given beside the
+    tensor."""
+
+    def apply(facts: Facts, *args: Any, **kwargs: Any) -> Array:
+        numbers = [v for v in args[1:] if v is not None]
+        return combine(lambda u: function(u, *numbers, **kwargs), _drawn(facts, draw))
+
+    return apply
 
 
-def _normal(like: Any) -> Tracer:
-    return random.draw_normal(like)
+_DRAWS: dict[str, tuple[Callable[[Any], Tracer], Callable[..., Any]]] = {
+    "uniform": (random.draw_uniform, lambda u, low=0.0, high=1.0: low + (high - low) * u),
+    "normal": (random.draw_normal, lambda n, mean=0.0, std=1.0: mean + std * n),
+    "exponential": (random.draw_uniform, lambda u, rate=1.0: -f.log(1.0 - u) / rate),
+    "bernoulli.float": (random.draw_uniform, lambda u, p=0.5: pointwise("lt", u, p)),
+}
+ROWS.update({name: _of_draws(*row) for name, row in _DRAWS.items()})
+for _name, _draw in (("rand", random.draw_uniform), ("randn", random.draw_normal)):
+    ROWS[_name] = ROWS[f"{_name}_like"] = lambda facts, *_, draw=_draw, **__: _drawn(facts, draw)
 
 
-@_row("rand", "rand_like")
-def _rand(facts: Facts, *_: Any, **__: Any) -> Array:
-    return _drawn(facts, _uniform)
-
-
-@_row("randn", "randn_like")
-def _randn(facts: Facts, *_: Any, **__: Any) -> Array:
-    return _drawn(facts, _normal)
-
-
-@_row("uniform")
-def _uniform_row(facts: Facts, _: Any, low: float = 0.0, high: float = 1.0, **__: Any) -> Array:
-    return combine(lambda u: low + (high - low) * u, _drawn(facts, _uniform))
-
-
-@_row("normal_", "normal.float_float", "normal")
-def _normal_row(facts: Facts, a: Any, mean: float = 0.0, std: float = 1.0, **_: Any) -> Array:
-    return combine(lambda n: mean + std * n, _drawn(facts, _normal))
-
-
-@_row("exponential")
-def _exponential(facts: Facts, _: Any, rate: float = 1.0, **__: Any) -> Array:
-    return combine(lambda u: -f.log(1.0 - u) / rate, _drawn(facts, _uniform))
+@_row("normal.Tensor_float", "normal.Tensor_Tensor", "normal.float_Tensor")
+def _normal_of(facts: Facts, mean: Any, std: Any = 1.0, **_: Any) -> Array:
+    drawn = _drawn(facts, random.draw_normal)
+    return combine(lambda n, m, s: m + s * n, drawn, _array(mean), _array(std))
 
 
 @_row("bernoulli")
 def _bernoulli(facts: Facts, a: Any, p: Any = None, **_: Any) -> Array:
-    share = _array(a if p is None else p)
-    return combine(lambda u, q: pointwise("lt", u, q), _drawn(facts, _uniform), share)
-
-
-@_row("bernoulli.float")
-def _bernoulli_half(facts: Facts, a: Any, p: float = 0.5, **_: Any) -> Array:
-    return _bernoulli(facts, a, p)
+    share, drawn = _array(a if p is None else p), _drawn(facts, random.draw_uniform)
+    return combine(lambda u, q: pointwise("lt", u, q), drawn, share)
 
 
 @_row("native_dropout")
 def _native_dropout(facts: Facts, a: Array, p: float, train: bool | None) -> Any:
     if not train or p == 0.0:
         return a, A.number(1.0, a.shape, a.batch)
-    keep = combine(lambda u: pointwise("ge", u, p), _drawn(facts, _uniform))
+    keep = combine(lambda u: pointwise("ge", u, p), _drawn(facts, random.draw_uniform))
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
     return combine(lambda v, k: v * (scale * k), a, keep), keep
 

@@ -8,7 +8,7 @@ read, after it. A state that depends on what cannot be read is an error that nam
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -133,8 +133,6 @@ class Reading:
     ys: list[Result]
     exported: dict[Ref, Result]
     states: list[list[Leaf]]
-    outputs: int
-    reasons: list[StepError] = field(default_factory=list[StepError])
 
 
 class _Opaque(NamedTuple):
@@ -385,8 +383,7 @@ class Reader:
         if kind == "weight" and place.batch is not None:
             kind = "input"
         shape, axes = place.shape, A.long_axes(place.shape)
-        as_matrix = kind == "weight" or name in self._matrices or len(axes) > 2
-        if kind == "weight" or (as_matrix and len(axes) > 2) or name in self._matrices:
+        if kind == "weight" or len(axes) > 2 or name in self._matrices:
             return self._sliced(
                 kind, ref, name, Array(0.0, shape, shape, place.batch), (), constant
             )
@@ -433,7 +430,7 @@ class Reader:
         if self._given is not None:
             return self._given[name]
         self.leaves[name] = Leaf(kind, ref, at, Declared(name, dims), constant)
-        op = {"input": "input", "static": "input", "state": "state", "weight": "weight"}[kind]
+        op = "input" if kind == "static" else kind
         return Tracer(node(op, (), (name,), cut_shape(dims, self._cuts), self._name))
 
     # ---- results
@@ -561,7 +558,6 @@ class _Maker:
 
     def __init__(self, reader: Reader, carries: Sequence[Ref]) -> None:
         self.reader, self.tape, self.carry_refs = reader, reader.tape, carries
-        self.values: list[Tracer] = []
         self.outputs: list[tuple[Tracer, Dims]] = []
         self._exported: dict[Any, Any] = {}
 
@@ -611,7 +607,6 @@ class _Maker:
             ys,
             exported,
             states,
-            len(outputs),
         )
 
     def _writes(self, at: int) -> bool:
