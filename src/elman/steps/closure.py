@@ -148,7 +148,7 @@ class Walk:
         elif isinstance(value, (deque, bytearray, array)):
             self._add(tuple(value))
             self._copies.append((functools.partial(tuple, value), tuple(value)))
-        elif hasattr(value, "__next__"):
+        elif hasattr(type(value), "__next__"):
             raise StepError(f"it reads {type(value).__name__}, an iterator", "give it as an input")
         elif value is os.environ:
             self._by_value(os.environ.copy, os.environ.copy())
