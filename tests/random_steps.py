@@ -106,7 +106,7 @@ torch.remainder({a} + 0.1234, 0.7) | ({a} + 0.1234) % 0.9 | {a} - torch.floor({a
 F.relu6({a} + 0.1234) | F.softsign({a}) | torch.exp2({a}.clamp(-2, 2)) | F.hardswish({a})
 torch.log({a}.square() + 0.5) | torch.atan({a}) | torch.sinh(0.5 * {a}) | F.selu({a}) | F.mish({a})
 torch.ones_like({a}) - {a} | {a}.new_zeros({a}.shape) + {a} | torch.full_like({a}, 0.3) * {a}
-F.threshold({a}, 0.1234, -0.2) | F.celu({a}, 1.3) | F.tanhshrink({a})
+F.threshold({a}, 0.1234, -0.2) | F.celu({a}, 1.25) | F.tanhshrink({a})
 torch.trunc(1.5 * {a} + 0.1234) | 2 ** -{a}.abs() | torch.nan_to_num({a}) | torch.neg({a})
 {a}.mul(0.5).add(0.25) | torch.frac({a} + 0.1234) | torch.rsub({a}, 1) | torch.true_divide({a}, 3)
 {a}.sub({k}, alpha=0.5) | {a} * math.pi / 4 | {a}.detach() | {a} - 0.5 * {a}.detach() | {a} * lam
