@@ -1376,3 +1376,25 @@ def test_small_arguments_keep_their_digits(dtype):
         torch.testing.assert_close(
             got, right, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=0
         )
+
+
+def test_names_of_weights_that_are_alike():
+    """a.b and a_b are two."""
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.b = nn.Parameter(torch.randn(4))
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.a_b, self.x0 = Inner(), nn.Parameter(torch.randn(4)), Inner()
+
+        def forward(self, h: Tensor, x: Tensor) -> Any:
+            h = torch.tanh(h * self.a.b + x * self.a_b - self.x0.b)
+            return h, h
+
+    step, h, x = Outer(), torch.randn(3, 4), torch.randn(5, 3, 4)
+    _, ys = elman.scan(step, h, x, engine="reference")
+    torch.testing.assert_close(ys, plain_scan(step, h, x)[1])

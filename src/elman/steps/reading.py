@@ -180,7 +180,7 @@ class Reader:
         self._dtype = next(
             (m.dtype for r in carries if (m := tape.metas[r.number]).is_floating_point()), None
         )
-        self.leaves: dict[str, Leaf] = {}
+        self.leaves: dict[tuple[Ref, tuple[int, ...]], Leaf] = {}  # by reference and slice
         self.opaque: set[int] = set()  # entries
         self.reasons: dict[Ref, StepError] = {}
         self._rates: dict[Ref, Rate] = {}
@@ -428,8 +428,11 @@ class Reader:
         constant: Tensor | None,
     ) -> Tracer:
         if self._given is not None:
-            return self._given[name]
-        self.leaves[name] = Leaf(kind, ref, at, Declared(name, dims), constant)
+            return self._given[self.leaves[ref, at].declared.name]
+        taken = {leaf.declared.name for leaf in self.leaves.values()}
+        while name in taken:  # of another attribute, a_b of one and b of a
+            name += "_"
+        self.leaves[ref, at] = Leaf(kind, ref, at, Declared(name, dims), constant)
         op = "input" if kind == "static" else kind
         return Tracer(node(op, (), (name,), cut_shape(dims, self._cuts), self._name))
 
@@ -690,7 +693,7 @@ class _Maker:
                     f"a state of shape {[*was.shape]} becomes one of {[*place.shape]}",
                     "a step returns states of the shapes that it takes",
                 )
-            parts, tracers, leaves = self._next(after, start, f"s{at}", ())
+            parts, tracers, leaves = self._next(after, start, before, ())
             places = [len(next_states) + k for k in range(len(tracers))]
             carries.append(self._result("cell", ref, _nested(parts, places), start.base))
             states.append(leaves)
@@ -742,7 +745,7 @@ class _Maker:
         return self._exported[key]
 
     def _next(
-        self, after: Array, start: Array, name: str, at: tuple[int, ...]
+        self, after: Array, start: Array, ref: Ref, at: tuple[int, ...]
     ) -> tuple[Any, list[Tracer], list[Leaf]]:
         """A next state in the form of the state."""
         if start.slices:
@@ -752,14 +755,12 @@ class _Maker:
             tracers: list[Tracer] = []
             leaves: list[Leaf] = []
             for k, (row, like) in enumerate(zip(rows, start.value, strict=True)):
-                part, some, their = self._next(row, like, name, (*at, k))
+                part, some, their = self._next(row, like, ref, (*at, k))
                 parts.append(part)
                 tracers += some
                 leaves += their
             return parts, tracers, leaves
-        label = "_".join([name, *map(str, at)])
-        leaf = self.reader.leaves[label]
-        return None, [_like(after, start)], [leaf]
+        return None, [_like(after, start)], [self.reader.leaves[ref, at]]
 
 
 def _nested(parts: Any, places: list[int]) -> Any:
