@@ -17,6 +17,8 @@ import gc
 import itertools
 import math
 import os
+import random
+import time
 import types
 import warnings
 from collections import namedtuple
@@ -1598,3 +1600,28 @@ def test_a_deque_and_an_iterator(engine):
 
     with loops_are(False), pytest.raises(StepError, match="an iterator"):
         elman.scan(of_iterator, h, x, engine="reference")
+
+
+@pytest.mark.parametrize(
+    "number",
+    [random.random, time.time, lambda: float(np.random.rand()), lambda: random.uniform(0, 1)],
+    ids=["random", "clock", "numpy", "module"],
+)
+def test_numbers_by_chance_are_refused_by_name(number):
+    """They would be those of the call in which the step was traced."""
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(number() * h + x)
+        return h, h
+
+    with pytest.raises(StepError, match="the clock or random numbers of"):
+        elman.scan(step, normal(3, K), normal(4, 3, K), engine="reference")
+
+
+def test_a_permutation_drawn_is_no_constant():
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(h[:, torch.randperm(K)] + x)
+        return h, h
+
+    with pytest.raises(StepError, match="randperm"):
+        elman.scan(step, normal(3, K), normal(4, 3, K), engine="reference")

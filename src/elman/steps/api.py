@@ -39,7 +39,7 @@ def scan(
         options: ``lengths``, ``reset``, ``reset_to``, ``mask``, ``masked_output`` as of a layer.
 
     The step is traced once, read as a formula, and compared with itself in a float64 loop, values
-    and gradients. A formula that changes with what the step closes over is traced anew.
+    and gradients. A formula that changes with what the step closes over is traced again.
 
     Returns:
         carry: the last one, in the form of init.
@@ -60,8 +60,7 @@ def scan(
         >>> ys.shape
         torch.Size([5, 2, 16])
     """
-    dims = dim
-    xs = pytree.tree_map_only(Tensor, lambda x: x.movedim(dims, 0), xs) if dim else xs
+    xs = pytree.tree_map_only(Tensor, lambda x: x.movedim(dim, 0), xs) if dim else xs
     leaves = [xs] if isinstance(xs, Tensor) else pytree.tree_leaves(xs)
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves):
         raise InputError("scan: xs [T, ..] is a tensor, or a tree of tensors")
@@ -79,7 +78,7 @@ def scan(
     if reverse:
         ys = reversed_steps(ys, chosen)
     if dim:
-        ys = pytree.tree_map_only(Tensor, lambda y: y.movedim(0, dims), ys)
+        ys = pytree.tree_map_only(Tensor, lambda y: y.movedim(0, dim), ys)
     return carry, ys
 
 

@@ -74,15 +74,17 @@ class Array:
 
     @property
     def slices(self) -> bool:
+        """Whether its value is a list of arrays."""
         return isinstance(self.value, list)
 
     @property
     def uniform(self) -> bool:
+        """Whether it has one value, the same at each place."""
         return not self.slices and prod(self.base) == 1
 
     @property
     def matrix(self) -> bool:
-        """Whether it is a matrix, of weights or of a sample."""
+        """Whether its value is a matrix, of weights or of a sample."""
         if self.slices or self.uniform:
             return False
         shape = lift(self.value).shape
@@ -90,18 +92,19 @@ class Array:
 
     @property
     def flat(self) -> bool:
+        """Whether its value is a vector."""
         return not (self.slices or self.uniform or self.matrix)
 
     @property
     def of_weights(self) -> bool:
-        """Whether no input and no state is in it."""
+        """Whether it depends on weights alone."""
         if self.slices:
             return all(part.of_weights for part in self.value)
         return is_number(self.value) or lift(self.value).rate == Rate.WEIGHT
 
     @property
     def number(self) -> float | None:
-        """The number that it is everywhere; None if it is no constant."""
+        """Its value, if it is one number; else None."""
         return self.value if is_number(self.value) else None
 
     def like(self, value: Any, base: Shape | None = None) -> Array:
@@ -363,8 +366,7 @@ def parts(array: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
     if array.base[axis] == 1:
         shapes = [(*array.shape[:axis], size, *array.shape[axis + 1 :]) for size in sizes]
         return [_reshaped_copies(array, shape) for shape in shapes]
-    pieces = _parts(array, axis, sizes)
-    return pieces
+    return _parts(array, axis, sizes)
 
 
 def _reshaped_copies(array: Array, shape: Shape) -> Array:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from elman.errors import ElmanError, InputError, StepError, StepWarning, warn
-from elman.frontend.lines import line_of
 from elman.nn.engine_choice import autocast_type
 from elman.steps import judge, plain
 from elman.steps.closure import Walk, restored
@@ -499,11 +498,7 @@ def _entry(
 def _name_of(root: Any) -> str:
     """A name of the step for messages."""
     name = getattr(root, "__name__", "") or type(root).__name__
-    code = getattr(root, "__code__", None)
-    if not name.isidentifier():
-        name = "step"
-    _ = line_of(code.co_filename, code.co_firstlineno) if code else ""
-    return name
+    return name if name.isidentifier() else "step"
 
 
 def _word(name: str) -> str:

@@ -12,6 +12,7 @@ import contextvars
 import dis
 import functools
 import os
+import random
 import sys
 import sysconfig
 import types
@@ -28,7 +29,9 @@ from elman.errors import StepError
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _PATHS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-_OF_CHANCE = ("random", "secrets", "time", "datetime")  # modules whose functions give anything
+# modules whose functions give another number in each call
+_OF_CHANCE = ("random", "secrets", "time", "datetime", "uuid")
+_IN_C = (types.BuiltinFunctionType, types.MethodType)
 _HOOKS = nn.modules.module
 _NONE = object()  # in place of what is not there
 
@@ -121,6 +124,8 @@ class Walk:
         if isinstance(value, types.FunctionType):
             self._function(value, name)
         elif isinstance(value, types.MethodType):
+            if isinstance(value.__self__, random.Random):
+                raise _of_chance("random")
             self._walk(value.__func__, name, names)
             self._walk(value.__self__, name, names)
         elif isinstance(value, functools.partial):
@@ -168,6 +173,10 @@ class Walk:
 
     def _plain(self, value: Any, name: str) -> None:
         """An object with attributes; of others, as functions in C, its identity alone."""
+        owners = getattr(value, "__module__", ""), type(getattr(value, "__self__", None)).__module__
+        for owner in owners if isinstance(value, _IN_C) else ():
+            if str(owner).partition(".")[0] in _OF_CHANCE:
+                raise _of_chance(str(owner))
         attributes = getattr(value, "__dict__", None)
         slots = [slot for kind in type(value).__mro__ for slot in _slots_of(kind)]
         if isinstance(value, type):
@@ -248,8 +257,8 @@ class Walk:
     def _module_of_python(self, module: types.ModuleType, names: frozenset[str]) -> None:
         """What code reads of a module: its attributes of the names in the code."""
         self._add(id(module))
-        if module.__name__ in _OF_CHANCE:
-            raise StepError(f"it reads Python's module {module.__name__}", "give it as an input")
+        if module.__name__ in _OF_CHANCE or (module.__name__ == "numpy" and "random" in names):
+            raise _of_chance(module.__name__)
         known = module is os and "environ" in names
         if not _is_library(module.__name__) or known:
             for name in sorted(names) if not known else ("environ",):
@@ -267,6 +276,12 @@ _WITHOUT_MEANING = (
     *("_is_full_backward_hook", "_non_persistent_buffers_set", "_state_dict_hooks"),
     *("_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
+
+
+def _of_chance(module: str) -> StepError:
+    return StepError(
+        f"it reads the clock or random numbers of {module}", "give them as an input; torch.rand"
+    )
 
 
 def _contents(cell: Any) -> Any:

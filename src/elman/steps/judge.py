@@ -21,7 +21,7 @@ from elman.steps import plain
 from elman.steps.operations import fixed_draws
 from elman.steps.reading import Place, Reading
 from elman.steps.running import Program
-from elman.steps.tape import RANDOM, name_of, plain_value
+from elman.steps.tape import is_random, name_of, plain_value
 from elman.torch_internals import TorchDispatchMode, own_backwards, pytree
 
 _STEPS, _BATCH = 3, 3
@@ -84,11 +84,7 @@ def check(case: Case) -> None:
     Raises:
         StepError: they differ; the text says in what.
     """
-    random = any(
-        name_of(entry.op).partition(".")[0].partition("_")[0] in RANDOM
-        or "dropout" in name_of(entry.op)
-        for entry in case.program.reading.tape.entries
-    )
+    random = any(is_random(entry.op) for entry in case.program.reading.tape.entries)
     for seed, fixed in enumerate(_DRAWS if random else (None,)):
         try:
             _compare(case, fixed, torch.float64, seed)

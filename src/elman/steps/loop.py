@@ -173,7 +173,7 @@ class Loop(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy reads its own cell."""
-        return {**super().__getstate__(), "_adapters": {}, "_binder": Binder()}
+        return {**super().__getstate__(), "_adapters": {}}
 
     def extra_repr(self) -> str:
         """Options that are not the defaults."""

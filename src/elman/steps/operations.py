@@ -164,10 +164,6 @@ def _fmod(a: Any, b: Any) -> Any:
     return a - b * f.stop_gradient(_trunc(pointwise("div", a, b)))
 
 
-def _atan2(y: Any, x: Any) -> Any:
-    return 2.0 * f.atan(y / (f.sqrt(x * x + y * y) + x))
-
-
 def _nan_to_num(v: Any, nan: float = 0.0, *_: Any) -> Any:
     return f.where(pointwise("eq", v, v), v, nan)
 

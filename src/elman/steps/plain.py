@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.torch_internals import pytree
-
 
 def run(
     step: Callable[..., Any],
@@ -72,8 +70,3 @@ def _chosen(flags: Tensor, new: Any, old: Any) -> Any:
     flags = flags.reshape(*flags.shape, *[1] * (new.dim() - flags.dim()))
     other = old if isinstance(old, Tensor) else torch.full_like(new, old)
     return torch.where(flags, new, other)
-
-
-def leaves_of(tree: Any) -> tuple[list[Any], Any]:
-    """Leaves and form of a tree of tensors; named tuples and dicts are trees."""
-    return pytree.tree_flatten(tree)

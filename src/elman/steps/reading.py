@@ -29,7 +29,7 @@ from elman.steps import arrays as A  # noqa: N812
 from elman.steps import operations
 from elman.steps.arrays import Array, MatrixError
 from elman.steps.operations import Facts
-from elman.steps.tape import OWN_GRADIENT, RANDOM, Entry, Ref, Tape
+from elman.steps.tape import OWN_GRADIENT, Entry, Ref, Tape, is_random
 from elman.torch_internals import memory_of, pytree, schema_of
 
 
@@ -141,12 +141,6 @@ class _Opaque(NamedTuple):
     rate: Rate
 
 
-def _rate_of(array: Array) -> Rate:
-    if array.slices:
-        return max((_rate_of(part) for part in array.value), default=Rate.WEIGHT)
-    return lift(array.value).rate
-
-
 class Reader:
     """Evaluates a tape with tracers.
 
@@ -187,7 +181,6 @@ class Reader:
         self._given: Mapping[str, Tracer] | None = None
         self._cuts: Cuts = {}
         self._values: dict[Ref, Array | _Opaque] = {}
-        self._sources: dict[Ref, str] = {}
 
     # ---- one evaluation
 
@@ -218,7 +211,7 @@ class Reader:
     def _evaluate_entry(self, at: int, entry: Entry) -> None:
         refs = refs_of((entry.args, entry.kwargs))
         rate = max([self._rates[ref] for ref in refs], default=Rate.WEIGHT)
-        if _is_random(entry):
+        if is_random(entry.op):
             rate = max(rate, Rate.INPUT)
         places = [self._places[ref.number] for ref in refs_of(entry.results)]
         if any(place is not None and place.batch is not None for place in places):
@@ -263,7 +256,7 @@ class Reader:
         entry = self.tape.entries[at]
         results = refs_of(entry.results)
         changing = [r for r in refs_of((entry.args, entry.kwargs)) if self._rates[r] > Rate.WEIGHT]
-        if rate == Rate.INPUT and not changing and not _is_random(entry):
+        if rate == Rate.INPUT and not changing and not is_random(entry.op):
             raise StepError(f"{_shown(entry)} is of the number of samples", at=entry.where)
         for ref in (*results, *changing) if rate > Rate.WEIGHT else ():
             if ref not in self._used:
@@ -446,10 +439,6 @@ class Reader:
     def rate(self, ref: Ref) -> Rate:
         """How often a value changes."""
         return self._rates[ref]
-
-
-def _is_random(entry: Entry) -> bool:
-    return entry.name.partition(".")[0].partition("_")[0] in RANDOM
 
 
 _WITHOUT_MEANING = ("dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking")
@@ -677,7 +666,7 @@ class _Maker:
         carries: list[Result] = []
         states: list[list[Leaf]] = []
         next_states: list[Tracer] = []
-        for at, (ref, before) in enumerate(zip(tape.results[:count], self.carry_refs)):
+        for ref, before in zip(tape.results[:count], self.carry_refs):
             if before in reader.handed_on:
                 carries.append(self._result("static", ref))
                 states.append([])

@@ -36,7 +36,17 @@ from elman.torch_internals import (
 
 BATCHES = (101, 37)  # the second where the first is a size of the program
 OWN_GRADIENT = "torch.autograd.Function"
-RANDOM = ("rand", "randn", "randint", "bernoulli", "uniform", "normal", "exponential", "random")
+_RANDOM = ("rand", "randn", "randint", "randperm", "random", "bernoulli", "uniform", "normal")
+_RANDOM += (
+    "exponential",
+    "cauchy",
+    "geometric",
+    "log_normal",
+    "multinomial",
+    "poisson",
+    "binomial",
+)
+_RANDOM += ("native_dropout", "rrelu_with_noise")
 _NO_NUMBER = "it reads a number from a tensor"
 _CHOOSE = (
     "torch.where(condition, a, b) chooses for each sample; a number of the module is an attribute"
@@ -89,6 +99,11 @@ def name_of(op: Any) -> str:
     packet, dot, overload = str(op).removeprefix("aten.").partition(".")
     in_place = packet.endswith("_") and not packet.endswith("__")
     return (packet[:-1] if in_place else packet) + dot + overload
+
+
+def is_random(op: Any) -> bool:
+    """Whether an operation draws numbers."""
+    return name_of(op).partition(".")[0].removesuffix("_like") in _RANDOM
 
 
 @dataclass
@@ -328,11 +343,10 @@ class Recorder(TorchDispatchMode):
 
     def _is_constant(self, func: Any, leaves: list[Tensor], args: Any) -> bool:
         """Whether an operation is of numbers alone, and not of the batch: it runs as it is."""
-        name = str(func).removeprefix("aten.").partition(".")[0].strip("_")
-        if name.partition("_")[0] in RANDOM or name in RANDOM:
+        if is_random(func):
             return False
         if any(self._numbers.get(id(leaf)) not in self.tape.constants for leaf in leaves):
-            return name.startswith("lift_fresh")
+            return name_of(func).startswith("lift_fresh")
         sizes = [n for n in pytree.tree_leaves(args) if isinstance(n, int)]
         return not any(n and n % self.tape.batch == 0 for n in sizes)
 
