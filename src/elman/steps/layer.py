@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from elman.frontend.cell import Cell
 from elman.frontend.signature import Declared
 from elman.ir.types import dim_size, gate_block_size
-from elman.nn.call.plan import plan_call
 from elman.nn.call.signature import Signature
-from elman.nn.compile.names import fixed_engine
-from elman.nn.engine_choice import requested_engine
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.layer_config import Formula
 from elman.nn.modules.sequence import SequenceModule
@@ -60,18 +56,7 @@ class StepLayer(SequenceModule):
         Returns:
             As ``forward`` of a layer, in the inner layout.
         """
-        layer = self.with_weights(weights)
-        plans = layer.runtime.plans
-        kind = plans.kind_of(layer, x, state, options)
-        if kind is not None:
-            plan = plans.find(kind)
-            if plan is not None:
-                return plan.run_again(layer, x, state, options, kind.weights)
-        if torch.compiler.is_compiling():
-            engine = fixed_engine(layer.engine)
-        else:
-            engine = requested_engine(layer.engine)
-        return layer._run(*plan_call(layer, x, state, options, engine), kind)
+        return self.with_weights(weights)._forward(x, state, options)
 
     def with_weights(self, weights: Sequence[Tensor]) -> StepLayer:
         """The same layer with the weights of a call: what is derived of it is shared."""

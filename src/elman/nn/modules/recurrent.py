@@ -17,9 +17,6 @@ from elman.frontend.cell import Cell, same_cell
 from elman.frontend.initial import Init
 from elman.ir.types import axes_of, shape_size
 from elman.nn.call.dense import check_factory
-from elman.nn.call.plan import plan_call
-from elman.nn.compile.names import fixed_engine
-from elman.nn.engine_choice import check_trace, requested_engine
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.layer_config import Formula, resolve_layers
 from elman.nn.modules.layer_options import OPTIONS, Options, show_options
@@ -246,21 +243,6 @@ class Recurrent(SequenceModule):
             return self._forward(x, state, call_options)
         x, state, form = heads.enter(self, x, state, call_options)
         return heads.leave(self._forward(x, state, call_options), form)
-
-    def _forward(self, x: Any, state: Any, call_options: dict[str, Any]) -> tuple[Any, ...]:
-        """:meth:`forward` with heads as samples, and matrices per sample as rows."""
-        plans = self.runtime.plans
-        kind = plans.kind_of(self, x, state, call_options)
-        if kind is not None:
-            plan = plans.find(kind)
-            if plan is not None:
-                return plan.run_again(self, x, state, call_options, kind.weights)
-        if torch.compiler.is_compiling():
-            engine = fixed_engine(self.engine)
-        else:
-            check_trace(type(self).__name__)
-            engine = requested_engine(self.engine)
-        return self._run(*plan_call(self, x, state, call_options, engine), kind)
 
     def flatten_parameters(self) -> None:
         """Do nothing. Code for torch's recurrent layers may call this method."""

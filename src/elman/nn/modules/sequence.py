@@ -20,10 +20,11 @@ from elman.nn.call.cache import CallCache, Kind
 from elman.nn.call.dense import row_of
 from elman.nn.call.heads import Heads
 from elman.nn.call.layout import MatrixShapes, unwrap_single
-from elman.nn.call.plan import Arguments, CallPlan
+from elman.nn.call.plan import Arguments, CallPlan, plan_call
 from elman.nn.call.runtime import RUNTIME, Runtime
 from elman.nn.call.signature import Signature, parts_of
-from elman.nn.compile.names import key_of
+from elman.nn.compile.names import fixed_engine, key_of
+from elman.nn.engine_choice import check_trace, requested_engine
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack, heads_in_batch, runners_of
 from elman.nn.modules.layer_config import Formula
@@ -317,6 +318,21 @@ class SequenceModule(ModuleOptions):
             value.detach().reshape(len(value), *[1] * (state.dim() - 1 - len(size)), *size)
             for value, state, size in zip(self._initial(), states, sizes)
         ]
+
+    def _forward(self, x: Any, state: Any, call_options: dict[str, Any]) -> tuple[Any, ...]:
+        """:meth:`forward` with heads as samples, and matrices per sample as rows."""
+        plans = self.runtime.plans
+        kind = plans.kind_of(self, x, state, call_options)
+        if kind is not None:
+            plan = plans.find(kind)
+            if plan is not None:
+                return plan.run_again(self, x, state, call_options, kind.weights)
+        if torch.compiler.is_compiling():
+            engine = fixed_engine(self.engine)
+        else:
+            check_trace(type(self).__name__)
+            engine = requested_engine(self.engine)
+        return self._run(*plan_call(self, x, state, call_options, engine), kind)
 
     def _run(self, plan: CallPlan, arguments: Arguments, kind: Kind | None) -> tuple[Any, ...]:
         """Run a call, and keep its plan for further calls of a kind. Results as of ``forward``.
