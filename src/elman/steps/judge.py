@@ -53,9 +53,9 @@ class Case:
     ) -> None:
         self.step, self.read, self.program = step, read, program
         tape = program.reading.tape
-        places = [Place.of(tape.metas[r.number].shape, tape.batch) for r in program.inputs]
+        places = [Place.of(tape.tensors[r.number].shape, tape.batch) for r in program.inputs]
         self.xs = [_few(x, place, 1)[:_STEPS] for x, place in zip(xs, places, strict=True)]
-        places = [Place.of(tape.metas[r.number].shape, tape.batch) for r in program.carries]
+        places = [Place.of(tape.tensors[r.number].shape, tape.batch) for r in program.carries]
         self.carry = [_few(c, place, 0) for c, place in zip(carry, places, strict=True)]
         rows = tape.per_sample
         self.captured = [*captured]

@@ -27,7 +27,7 @@ from elman.frontend.lines import where_called
 from elman.frontend.spikes import straight_through
 from elman.frontend.trace import Tracer, lift, pointwise, power_of
 from elman.ir.graph import node
-from elman.steps import arrays as A  # noqa: N812
+from elman.steps import arrays as arr
 from elman.steps.arrays import Array, combine, refuse
 
 Row = Callable[..., Any]
@@ -68,7 +68,7 @@ def _row(*names: str) -> Callable[[Row], Row]:
 def _array(value: Any) -> Array:
     if isinstance(value, Array):
         return value
-    return A.number(float(value))
+    return arr.number(float(value))
 
 
 # ---- elementwise
@@ -327,7 +327,7 @@ for _names, _function in (("and", _op("mul")), ("or", f.maximum), ("xor", _op("n
 
 @_row("log_sigmoid_forward")
 def _log_sigmoid_row(facts: Facts, a: Array) -> tuple[Array, Array]:
-    return combine(_log_sigmoid, a), A.number(0.0)
+    return combine(_log_sigmoid, a), arr.number(0.0)
 
 
 @_row("_to_copy", "to")
@@ -374,7 +374,7 @@ def _filled(number: float | None) -> Row:
         value = args[1] if number is None else number
         if isinstance(value, Array):
             return expand_to(value, facts.shape, facts.batch)
-        return A.number(float(value), facts.shape, facts.batch)
+        return arr.number(float(value), facts.shape, facts.batch)
 
     return apply
 
@@ -387,7 +387,7 @@ ROWS.update({"fill": _filled(None), "zero": _filled(0.0), "empty_strided": _fill
 
 @_row("scalar_tensor")
 def _scalar(facts: Facts, value: Any, **_: Any) -> Array:
-    return A.number(float(value))
+    return arr.number(float(value))
 
 
 # ---- random numbers: of this module's own streams
@@ -409,7 +409,7 @@ def fixed_draws(number: float) -> Iterator[None]:
 def _drawn(facts: Facts, draw: Callable[[Any], Tracer]) -> Array:
     count, fixed = prod(facts.shape), _fixed.get()
     if fixed is not None:
-        return A.number(fixed, facts.shape, facts.batch)
+        return arr.number(fixed, facts.shape, facts.batch)
     if facts.batch is None:
         raise refuse("random numbers that all samples share")
     like = repeat_number(0.0, (cut_dim((count,)),)) if count > 1 else Tracer(lift(0.0))
@@ -454,7 +454,7 @@ def _bernoulli(facts: Facts, a: Any, p: Any = None, **_: Any) -> Array:
 @_row("native_dropout")
 def _native_dropout(facts: Facts, a: Array, p: float, train: bool | None) -> Any:
     if not train or p == 0.0:
-        return a, A.number(1.0, a.shape, a.batch)
+        return a, arr.number(1.0, a.shape, a.batch)
     keep = combine(lambda u: pointwise("ge", u, p), _drawn(facts, random.draw_uniform))
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
     return combine(lambda v, k: v * (scale * k), a, keep), keep
@@ -465,16 +465,16 @@ def _native_dropout(facts: Facts, a: Array, p: float, train: bool | None) -> Any
 
 def expand_to(array: Array, shape: tuple[int, ...], batch: int | None) -> Array:
     """An array repeated to a shape."""
-    like = A.number(0.0, shape, batch)
-    value = A._padded(array, len(shape))
-    result = A._reshaped_copies(value, A.broadcast(value.shape, like.shape))
+    like = arr.number(0.0, shape, batch)
+    value = arr._padded(array, len(shape))
+    result = arr._reshaped_copies(value, arr.broadcast(value.shape, like.shape))
     return replace(result, batch=batch)
 
 
 @_row("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
 @_row("view_copy", "_reshape_alias")
 def _view(facts: Facts, a: Array, *_: Any, **__: Any) -> Array:
-    return A.reshape(a, facts.shape, facts.batch)
+    return arr.reshape(a, facts.shape, facts.batch)
 
 
 @_row("expand", "expand_copy", "broadcast_to")
@@ -484,19 +484,19 @@ def _expand(facts: Facts, a: Array, *_: Any, **__: Any) -> Array:
 
 @_row("permute")
 def _permute(facts: Facts, a: Array, order: Sequence[int]) -> Array:
-    return A.permute(a, [axis % len(a.shape) for axis in order])
+    return arr.permute(a, [axis % len(a.shape) for axis in order])
 
 
 @_row("t")
 def _t(facts: Facts, a: Array) -> Array:
-    return A.permute(a, [*reversed(range(len(a.shape)))])
+    return arr.permute(a, [*reversed(range(len(a.shape)))])
 
 
 @_row("transpose")
 def _transpose(facts: Facts, a: Array, first: int, second: int) -> Array:
     order = [*range(len(a.shape))]
     order[first], order[second] = order[second], order[first]
-    return A.permute(a, order)
+    return arr.permute(a, order)
 
 
 def _axis(a: Array, axis: int) -> int:
@@ -514,7 +514,7 @@ def _split(facts: Facts, a: Array, sizes: Any, dim: int = 0) -> list[Array]:
     if isinstance(sizes, int):
         whole, rest = divmod(total, sizes)
         sizes = [sizes] * whole + [rest] * bool(rest)
-    return A.parts(a, axis, sizes)
+    return arr.parts(a, axis, sizes)
 
 
 @_row("slice", "slice_copy")
@@ -533,7 +533,7 @@ def _slice(
 def take(a: Array, axis: int, places: Sequence[int]) -> Array:
     """The given places of an axis, in their order: runs of neighbours are cut and joined."""
     if a.base[axis] == 1:
-        return A.parts(a, axis, [len(places)])[0]
+        return arr.parts(a, axis, [len(places)])[0]
     if [*places] == [*range(a.shape[axis])]:
         return a
     runs: list[list[int]] = []
@@ -543,12 +543,12 @@ def take(a: Array, axis: int, places: Sequence[int]) -> Array:
         else:
             runs.append([place, place + 1])
     ends = sorted({0, a.shape[axis], *[end for run in runs for end in run]})
-    pieces = dict(zip(pairwise(ends), A.parts(a, axis, [y - x for x, y in pairwise(ends)])))
+    pieces = dict(zip(pairwise(ends), arr.parts(a, axis, [y - x for x, y in pairwise(ends)])))
     chosen: list[Array] = []
     for start, end in runs:
         inside = [e for e in ends if start <= e <= end]
         chosen += [pieces[pair] for pair in pairwise(inside)]
-    return A.concat(chosen, axis)
+    return arr.concat(chosen, axis)
 
 
 @_row("select", "select_copy")
@@ -556,46 +556,46 @@ def _select(facts: Facts, a: Array, dim: int, index: Any) -> Array:
     axis = _axis(a, dim)
     if not isinstance(index, int):
         raise refuse("a place that is no constant")
-    return A.pick(a, axis, index % a.shape[axis])
+    return arr.pick(a, axis, index % a.shape[axis])
 
 
 @_row("unbind", "unbind_copy")
 def _unbind(facts: Facts, a: Array, dim: int = 0) -> list[Array]:
-    return A.unbind(a, _axis(a, dim))
+    return arr.unbind(a, _axis(a, dim))
 
 
 @_row("cat", "concat")
 def _cat(facts: Facts, tensors: Sequence[Array], dim: int = 0) -> Array:
     rank = max(len(a.shape) for a in tensors)
     tensors = [a for a in tensors if len(a.shape) == rank]  # torch leaves out empty ones [0]
-    return A.concat(tensors, dim % rank)
+    return arr.concat(tensors, dim % rank)
 
 
 @_row("stack")
 def _stack(facts: Facts, tensors: Sequence[Array], dim: int = 0) -> Array:
-    return A.stack(tensors, dim % len(facts.shape))
+    return arr.stack(tensors, dim % len(facts.shape))
 
 
 @_row("repeat")
 def _repeat(facts: Facts, a: Array, times: Sequence[int]) -> Array:
-    result = A._padded(a, len(times))
+    result = arr._padded(a, len(times))
     for axis, count in enumerate(times):
         if count == 1 or axis == facts.batch:
             continue
         if result.shape[axis] == 1:
             shape = (*result.shape[:axis], count, *result.shape[axis + 1 :])
-            result = A._reshaped_copies(result, shape)
+            result = arr._reshaped_copies(result, shape)
         else:
-            result = A.concat([result] * count, axis)
+            result = arr.concat([result] * count, axis)
     return replace(result, batch=facts.batch)
 
 
 @_row("roll")
 def _roll(facts: Facts, a: Array, shifts: Any, dims: Any = ()) -> Array:
     if not dims:
-        if len(A.long_axes(a.shape)) > 1:
+        if len(arr.long_axes(a.shape)) > 1:
             raise refuse("it rolls all axes at once")
-        dims = A.long_axes(a.shape)
+        dims = arr.long_axes(a.shape)
     for shift, dim in zip(shifts, dims):
         axis = _axis(a, dim)
         size = a.shape[axis]
@@ -637,7 +637,7 @@ def _filled_like(a: Array, source: Array) -> Array:
 def _scattered(a: Array, source: Array, axis: int, places: Sequence[int]) -> Array:
     """An array in which some places of an axis are another one's."""
     count = a.shape[axis]
-    both = A.concat([a, source], axis)
+    both = arr.concat([a, source], axis)
     order = [*range(count)]
     for at, place in enumerate(places):
         order[place] = count + at
@@ -647,7 +647,7 @@ def _scattered(a: Array, source: Array, axis: int, places: Sequence[int]) -> Arr
 @_row("select_scatter")
 def _select_scatter(facts: Facts, a: Array, source: Array, dim: int, index: int) -> Array:
     axis = _axis(a, dim)
-    return _scattered(a, A.add_axis(source, axis), axis, [index % a.shape[axis]])
+    return _scattered(a, arr.add_axis(source, axis), axis, [index % a.shape[axis]])
 
 
 @_row("index_select")
@@ -682,8 +682,8 @@ def _gather(facts: Facts, a: Array, dim: int, index: Any, **_: Any) -> Array:
         raise refuse("it gathers several places by values of a sample")
     count = a.shape[axis]
     places = [combine(lambda i, k=k: pointwise("eq", i, float(k)), index) for k in range(count)]
-    chosen = A.concat(places, axis)
-    return A.reduced("sum", combine(lambda v, c: f.where(c, v, 0.0), a, chosen), [axis], True)
+    chosen = arr.concat(places, axis)
+    return arr.reduced("sum", combine(lambda v, c: f.where(c, v, 0.0), a, chosen), [axis], True)
 
 
 # ---- sums and other reductions
@@ -698,7 +698,7 @@ def _axes(a: Array, dim: Any) -> list[int]:
 
 def _over_axes(op: str) -> Row:
     def apply(facts: Facts, a: Array, dim: Any = None, keepdim: bool = False, **_: Any) -> Array:
-        return A.reduced(op, a, _axes(a, dim), keepdim)
+        return arr.reduced(op, a, _axes(a, dim), keepdim)
 
     return apply
 
@@ -710,7 +710,7 @@ for _name in ("sum", "mean", "amax"):
 @_row("amin")
 def _amin(facts: Facts, a: Array, dim: Any = None, keepdim: bool = False) -> Array:
     flipped = combine(lambda v: -v, a)
-    return combine(lambda v: -v, A.reduced("amax", flipped, _axes(a, dim), keepdim))
+    return combine(lambda v: -v, arr.reduced("amax", flipped, _axes(a, dim), keepdim))
 
 
 @_row("max.dim")
@@ -720,7 +720,7 @@ def _max(facts: Facts, a: Array, dim: int, keepdim: bool = False) -> tuple[Array
     if keepdim:
         return value, places
     axis = _axis(a, dim)
-    return A.pick(value, axis, 0), A.pick(places, axis, 0)
+    return arr.pick(value, axis, 0), arr.pick(places, axis, 0)
 
 
 @_row("min.dim")
@@ -731,30 +731,30 @@ def _min(facts: Facts, a: Array, dim: int, keepdim: bool = False) -> tuple[Array
 
 @_row("max.default")
 def _largest(facts: Facts, a: Array) -> Array:
-    return A.reduced("amax", a, _axes(a, None), False)
+    return arr.reduced("amax", a, _axes(a, None), False)
 
 
 @_row("argmax")
 def _argmax(facts: Facts, a: Array, dim: Any = None, keepdim: bool = False) -> Array:
     if dim is None:
-        if len(A.long_axes(a.shape)) > 1 or a.batch is not None:
+        if len(arr.long_axes(a.shape)) > 1 or a.batch is not None:
             raise refuse("it joins different samples")
         dim = -1
     axis = _axis(a, dim)
-    a = A.materialised(a)
-    long = A.long_axes(a.base)
+    a = arr.materialised(a)
+    long = arr.long_axes(a.base)
     if a.base[axis] == 1:
         return combine(lambda v: 0.0 * v, a)
     if not a.flat or long != [axis]:
         first = next(k for k in long if k != axis)
         inside = axis - (axis > first)
-        rows = [_argmax(facts, row, inside, True) for row in A.unbind(a, first)]
-        places = A.stack(rows, first)
-        return places if keepdim else A.pick(places, axis, 0)
+        rows = [_argmax(facts, row, inside, True) for row in arr.unbind(a, first)]
+        places = arr.stack(rows, first)
+        return places if keepdim else arr.pick(places, axis, 0)
     largest = Tracer(node("argmax", (a.value.node,), (), (), where_called()))
     base = (1,) * len(a.shape)
     result = Array(largest, base, (*a.shape[:axis], 1, *a.shape[axis + 1 :]), a.batch)
-    return result if keepdim else A.pick(result, axis, 0)
+    return result if keepdim else arr.pick(result, axis, 0)
 
 
 @_row("var")
@@ -763,7 +763,7 @@ def _var(
 ) -> Array:
     axes = _axes(a, dim)
     count = prod([a.shape[axis] for axis in axes])
-    value = A.reduced("var", a, axes, keepdim)
+    value = arr.reduced("var", a, axes, keepdim)
     correction = 1 if correction is None else correction
     if correction == 0:
         return value
@@ -778,18 +778,18 @@ def _std(facts: Facts, a: Array, *args: Any, **kwargs: Any) -> Array:
 
 @_row("var_mean")
 def _var_mean(facts: Facts, a: Array, dim: Any = None, **kwargs: Any) -> tuple[Array, Array]:
-    mean = A.reduced("mean", a, _axes(a, dim), bool(kwargs.get("keepdim", False)))
+    mean = arr.reduced("mean", a, _axes(a, dim), bool(kwargs.get("keepdim", False)))
     return _var(facts, a, dim, **kwargs), mean
 
 
 @_row("prod")
 def _prod(facts: Facts, a: Array, dim: int = 0, keepdim: bool = False, **_: Any) -> Array:
     axis = _axis(a, dim)
-    rows = A.unbind(a, axis)
+    rows = arr.unbind(a, axis)
     total = rows[0]
     for row in rows[1:]:
         total = combine(lambda u, v: u * v, total, row)
-    return A.add_axis(total, axis) if keepdim else total
+    return arr.add_axis(total, axis) if keepdim else total
 
 
 @_row("any", "all")
@@ -800,13 +800,13 @@ def _refused_any(facts: Facts, *_: Any, **__: Any) -> Array:
 @_row("any.dim")
 def _any(facts: Facts, a: Array, dim: int, keepdim: bool = False) -> Array:
     ones = combine(lambda v: pointwise("ne", v, 0.0), a)
-    return A.reduced("amax", ones, [_axis(a, dim)], keepdim)
+    return arr.reduced("amax", ones, [_axis(a, dim)], keepdim)
 
 
 @_row("all.dim")
 def _all(facts: Facts, a: Array, dim: int, keepdim: bool = False) -> Array:
     zeros = combine(lambda v: pointwise("eq", v, 0.0), a)
-    found = A.reduced("amax", zeros, [_axis(a, dim)], keepdim)
+    found = arr.reduced("amax", zeros, [_axis(a, dim)], keepdim)
     return combine(lambda v: 1.0 - v, found)
 
 
@@ -816,13 +816,13 @@ def _norm(
 ) -> Array:
     axes = _axes(a, dim)
     if order == 2.0:
-        total = A.reduced("sum", combine(lambda v: v * v, a), axes, keepdim)
+        total = arr.reduced("sum", combine(lambda v: v * v, a), axes, keepdim)
         # the gradient of the norm of zeros is 0
         return combine(_root, total)
     if order == 1.0:
-        return A.reduced("sum", combine(f.abs, a), axes, keepdim)
+        return arr.reduced("sum", combine(f.abs, a), axes, keepdim)
     if order == math.inf:
-        return A.reduced("amax", combine(f.abs, a), axes, keepdim)
+        return arr.reduced("amax", combine(f.abs, a), axes, keepdim)
     raise refuse(f"a norm of order {order}")
 
 
@@ -834,51 +834,51 @@ def _root(v: Any) -> Any:
 @_row("logsumexp")
 def _logsumexp(facts: Facts, a: Array, dim: Any, keepdim: bool = False) -> Array:
     axes = _axes(a, dim)
-    largest = combine(f.stop_gradient, A.reduced("amax", a, axes, True))
-    total = A.reduced("sum", combine(lambda v, m: f.exp(v - m), a, largest), axes, True)
+    largest = combine(f.stop_gradient, arr.reduced("amax", a, axes, True))
+    total = arr.reduced("sum", combine(lambda v, m: f.exp(v - m), a, largest), axes, True)
     result = combine(lambda s, m: f.log(s) + m, total, largest)
     for axis in sorted(axes, reverse=True) if not keepdim else ():
-        result = A.pick(result, axis, 0)
+        result = arr.pick(result, axis, 0)
     return result
 
 
 @_row("_softmax", "_safe_softmax", "softmax")
 def _softmax(facts: Facts, a: Array, dim: int, *_: Any, **__: Any) -> Array:
     axis = _axis(a, dim)
-    largest = combine(f.stop_gradient, A.reduced("amax", a, [axis], True))
+    largest = combine(f.stop_gradient, arr.reduced("amax", a, [axis], True))
     powers = combine(lambda v, m: f.exp(v - m), a, largest)
-    return combine(lambda p, s: p / s, powers, A.reduced("sum", powers, [axis], True))
+    return combine(lambda p, s: p / s, powers, arr.reduced("sum", powers, [axis], True))
 
 
 @_row("_log_softmax", "log_softmax")
 def _log_softmax(facts: Facts, a: Array, dim: int, *_: Any) -> Array:
     axis = _axis(a, dim)
-    largest = combine(f.stop_gradient, A.reduced("amax", a, [axis], True))
+    largest = combine(f.stop_gradient, arr.reduced("amax", a, [axis], True))
     off = combine(lambda v, m: v - m, a, largest)
-    total = A.reduced("sum", combine(f.exp, off), [axis], True)
+    total = arr.reduced("sum", combine(f.exp, off), [axis], True)
     return combine(lambda v, s: v - f.log(s), off, total)
 
 
 @_row("cumsum")
 def _cumsum(facts: Facts, a: Array, dim: int, **_: Any) -> Array:
     axis = _axis(a, dim)
-    a = A.materialised(a)
-    if a.flat and A.long_axes(a.base) == [axis]:
+    a = arr.materialised(a)
+    if a.flat and arr.long_axes(a.base) == [axis]:
         return a.like(reductions.cumsum(a.value))
-    rows = A.unbind(a, axis)
+    rows = arr.unbind(a, axis)
     sums = [rows[0]]
     for row in rows[1:]:
         sums.append(combine(lambda u, v: u + v, sums[-1], row))
-    return A.stack(sums, axis)
+    return arr.stack(sums, axis)
 
 
 # ---- norms
 
 
 def _normalised(a: Array, axes: Sequence[int], eps: float) -> tuple[Array, Array, Array]:
-    mean = A.reduced("mean", a, axes, True)
+    mean = arr.reduced("mean", a, axes, True)
     off = combine(lambda v, m: v - m, a, mean)
-    var = A.reduced("var", a, axes, True)
+    var = arr.reduced("var", a, axes, True)
     scale = combine(lambda v: 1.0 / f.sqrt(v + eps), var)
     return combine(lambda v, s: v * s, off, scale), mean, scale
 
@@ -914,11 +914,11 @@ def _group_norm(
 ) -> tuple[Array, Array, Array]:
     if a.batch != 0 or a.shape[0] != 1:
         raise refuse("samples are not the first axis")
-    apart = A.reshape(a, (1, groups, channels // groups * pixels), 0)
+    apart = arr.reshape(a, (1, groups, channels // groups * pixels), 0)
     value, mean, scale = _normalised(apart, [2], eps)
-    value = A.reshape(value, a.shape, 0)
+    value = arr.reshape(value, a.shape, 0)
     ones = (1,) * (len(a.shape) - 2)
-    wide = [None if w is None else A.reshape(w, (channels, *ones), None) for w in (weight, bias)]
+    wide = [None if w is None else arr.reshape(w, (channels, *ones), None) for w in (weight, bias)]
     return _affine(value, *wide), mean, scale
 
 
@@ -927,22 +927,22 @@ def _group_norm(
 
 @_row("mm", "bmm", "matmul")
 def _mm(facts: Facts, a: Array, b: Array, **_: Any) -> Array:
-    return A.matmul(a, b)
+    return arr.matmul(a, b)
 
 
 @_row("mv")
 def _mv(facts: Facts, a: Array, b: Array) -> Array:
-    return A.pick(A.matmul(a, A.add_axis(b, 1)), 1, 0)
+    return arr.pick(arr.matmul(a, arr.add_axis(b, 1)), 1, 0)
 
 
 @_row("dot")
 def _dot(facts: Facts, a: Array, b: Array) -> Array:
-    return A.reduced("sum", combine(lambda u, v: u * v, a, b), [0], False)
+    return arr.reduced("sum", combine(lambda u, v: u * v, a, b), [0], False)
 
 
 @_row("addmm", "baddbmm")
 def _addmm(facts: Facts, c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
-    product = A.matmul(a, b)
+    product = arr.matmul(a, b)
     if alpha != 1:
         product = combine(lambda v: alpha * v, product)
     if beta == 0:
@@ -958,7 +958,7 @@ def _addmv(facts: Facts, c: Array, a: Array, b: Array, beta: float = 1, alpha: f
 
 @_row("addr")
 def _addr(facts: Facts, c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
-    product = combine(lambda u, v: u * v, A.add_axis(a, 1), A.add_axis(b, 0))
+    product = combine(lambda u, v: u * v, arr.add_axis(a, 1), arr.add_axis(b, 0))
     return combine(lambda p, v: alpha * p + beta * v, product, c)
 
 

@@ -25,7 +25,7 @@ from elman.frontend.signature import Declared
 from elman.frontend.trace import Tracer, lift
 from elman.ir.graph import Rate, node
 from elman.ir.types import Shape as Dims
-from elman.steps import arrays as A  # noqa: N812
+from elman.steps import arrays as arr
 from elman.steps import operations
 from elman.steps.arrays import Array, MatrixError
 from elman.steps.operations import Facts
@@ -164,7 +164,7 @@ class Reader:
     ) -> None:
         self.tape, self._inputs, self._carries, self._name = tape, inputs, carries, name
         self._names, self._matrices = names, matrices
-        self._places = [_place_or_none(meta, tape.batch) for meta in tape.metas]
+        self._places = [_place_or_none(tensor, tape.batch) for tensor in tape.tensors]
         self._live = _live(tape)
         entries = [tape.entries[at] for at in self._live]
         self._used = {r for entry in entries for r in refs_of((entry.args, entry.kwargs))}
@@ -172,7 +172,7 @@ class Reader:
         after = zip(carries, tape.results)
         self.handed_on = [before for before, ref in after if ref == before]
         self._dtype = next(
-            (m.dtype for r in carries if (m := tape.metas[r.number]).is_floating_point()), None
+            (m.dtype for r in carries if (m := tape.tensors[r.number]).is_floating_point()), None
         )
         self.leaves: dict[tuple[Ref, tuple[int, ...]], Leaf] = {}  # by reference and slice
         self.opaque: set[int] = set()  # entries
@@ -221,7 +221,7 @@ class Reader:
             self._set_opaque(at, rate, self._reason_of(refs))
             return
         kept = rate == Rate.WEIGHT and any(
-            (kind := self.tape.metas[ref.number].dtype).is_floating_point and kind != self._dtype
+            (kind := self.tape.tensors[ref.number].dtype).is_floating_point and kind != self._dtype
             for ref in refs_of(entry.results)
         )  # numbers that torch rounds to another type than the formula's
         if kept or (self._given is not None and at in self.opaque):
@@ -243,7 +243,7 @@ class Reader:
             if ref is None:
                 continue
             if entry.stops and not isinstance(value, _Opaque):
-                value = A.combine(operations.stop, value)
+                value = arr.combine(operations.stop, value)
             self._values[ref] = value
             self._rates[ref] = rate
 
@@ -282,7 +282,7 @@ class Reader:
         row = operations.find(entry.name)
         if row is None:
             raise StepError("elman has no such operation", _ELSEWHERE)
-        metas = [self.tape.metas[ref.number] for ref in refs_of((entry.args, entry.kwargs))]
+        given = [self.tape.tensors[ref.number] for ref in refs_of((entry.args, entry.kwargs))]
         first = next((ref for ref in refs_of(entry.results)), None)
         if first is None:
             raise StepError("it returns no tensor")
@@ -290,8 +290,8 @@ class Reader:
         facts = Facts(
             place.shape,
             place.batch,
-            self.tape.metas[first.number].dtype,
-            tuple([meta.dtype for meta in metas]),
+            self.tape.tensors[first.number].dtype,
+            tuple([tensor.dtype for tensor in given]),
         )
         args, kwargs = pytree.tree_map(self._argument, (entry.args, entry.kwargs), is_leaf=_is_ref)
         kwargs = {key: value for key, value in kwargs.items() if key not in _WITHOUT_MEANING}
@@ -361,9 +361,9 @@ class Reader:
         if value.dtype.is_complex:
             raise StepError("complex numbers")
         if value.numel() and bool((value == value.flatten()[0]).all()):
-            return A.number(float(value.flatten()[0]), place.shape, place.batch)
+            return arr.number(float(value.flatten()[0]), place.shape, place.batch)
         if value.numel() == 1:
-            return A.number(float(value), place.shape, place.batch)
+            return arr.number(float(value), place.shape, place.batch)
         return self._leaf("weight", ref, f"c{ref.number}", value)
 
     def _leaf(self, kind: str, ref: Ref, name: str, constant: Tensor | None = None) -> Array:
@@ -371,11 +371,11 @@ class Reader:
         place = self._place(ref)
         if prod(place.shape) == 0:
             raise StepError("a tensor without elements")
-        if self.tape.metas[ref.number].dtype.is_complex:
+        if self.tape.tensors[ref.number].dtype.is_complex:
             raise StepError("complex numbers")
         if kind == "weight" and place.batch is not None:
             kind = "input"
-        shape, axes = place.shape, A.long_axes(place.shape)
+        shape, axes = place.shape, arr.long_axes(place.shape)
         if kind == "weight" or len(axes) > 2 or name in self._matrices:
             return self._sliced(
                 kind, ref, name, Array(0.0, shape, shape, place.batch), (), constant
@@ -394,11 +394,11 @@ class Reader:
         at: tuple[int, ...],
         constant: Tensor | None,
     ) -> Array:
-        axes = A.long_axes(whole.base)
+        axes = arr.long_axes(whole.base)
         if len(axes) > 2:
             if whole.base[axes[0]] > 64:
                 raise StepError(f"an axis of {whole.base[axes[0]]} slices")
-            inner = A.drop_axis(whole, axes[0])
+            inner = arr.drop_axis(whole, axes[0])
             rows = [
                 self._sliced(kind, ref, name, inner, (*at, k), constant)
                 for k in range(whole.base[axes[0]])
@@ -455,9 +455,9 @@ def _is_ref(value: Any) -> bool:
     return isinstance(value, Ref)
 
 
-def _place_or_none(meta: Tensor, batch: int) -> Place | None:
+def _place_or_none(tensor: Tensor, batch: int) -> Place | None:
     try:
-        return Place.of(meta.shape, batch)
+        return Place.of(tensor.shape, batch)
     except StepError:
         return None
 
@@ -496,8 +496,8 @@ def writes_outside(tape: Tape, entry: Entry) -> bool:
         for at, argument in enumerate(schema)
         if argument.alias_info is not None and argument.alias_info.is_write and at < len(entry.args)
     ]
-    memory = {memory_of(tape.metas[n]) for n in tape.captured}
-    return any(memory_of(tape.metas[ref.number]) in memory for ref in refs_of(targets))
+    memory = {memory_of(tape.tensors[n]) for n in tape.captured}
+    return any(memory_of(tape.tensors[ref.number]) in memory for ref in refs_of(targets))
 
 
 def _shown(entry: Entry) -> str:
@@ -704,7 +704,7 @@ class _Maker:
     def _result(self, kind: str, ref: Any, parts: Any = None, base: tuple[int, ...] = ()) -> Result:
         if not isinstance(ref, Ref):
             return Result("plain", ref, None, Place((), None), (), torch.float32)
-        dtype = self.tape.metas[ref.number].dtype
+        dtype = self.tape.tensors[ref.number].dtype
         return Result(kind, ref, parts, self.reader._place(ref), base, dtype)
 
     def _y(self, ref: Any) -> Result:
@@ -723,8 +723,8 @@ class _Maker:
     def _output(self, array: Array) -> Any:
         """Where the values of an array stand among the outputs of the cell."""
         if array.slices:
-            rows = [A.to_flat(part) if not part.matrix else part for part in array.value]
-            inner = A.broadcast(*[row.base for row in rows])
+            rows = [arr.to_flat(part) if not part.matrix else part for part in array.value]
+            inner = arr.broadcast(*[row.base for row in rows])
             return [self._output(_at_base(row, inner)) for row in rows]
         key = id(lift(array.value)) if not isinstance(array.value, (int, float)) else array.value
         if key not in self._exported:
@@ -738,8 +738,8 @@ class _Maker:
     ) -> tuple[Any, list[Tracer], list[Leaf]]:
         """A next state in the form of the state."""
         if start.slices:
-            first = A.long_axes(start.base)[0]
-            rows = A.unbind(after, first)
+            first = arr.long_axes(start.base)[0]
+            rows = arr.unbind(after, first)
             parts: list[Any] = []
             tracers: list[Tracer] = []
             leaves: list[Leaf] = []
@@ -761,7 +761,7 @@ def _nested(parts: Any, places: list[int]) -> Any:
 def _at_base(array: Array, base: tuple[int, ...]) -> Array:
     if array.base == base or array.matrix:
         return array
-    return array.like(A._widened(array, base) if not array.uniform else array.value, base)
+    return array.like(arr._widened(array, base) if not array.uniform else array.value, base)
 
 
 def _tracer(array: Array) -> Tracer:
@@ -779,7 +779,7 @@ def _dims(array: Array) -> Dims:
     """The declared shape of an output."""
     if array.uniform:
         return ()
-    sizes = [array.base[axis] for axis in A.long_axes(array.base)]
+    sizes = [array.base[axis] for axis in arr.long_axes(array.base)]
     if array.matrix:
         return (((sizes[0], sizes[1]),),)
     return ((prod(array.base),),)
@@ -796,15 +796,15 @@ def _like(after: Array, start: Array) -> Tracer:
         if after.slices:
             raise StepError("a state becomes slices")
         if after.uniform or after.base != base:
-            ones = A.matrix_of(base, after)
+            ones = arr.matrix_of(base, after)
             return Tracer(lift(ones))
-        return Tracer(lift(A.to_matrix(after).value))
+        return Tracer(lift(arr.to_matrix(after).value))
     if after.matrix and start.leaves:
         raise MatrixError(start.leaves)
-    flat = A.to_flat(after)
+    flat = arr.to_flat(after)
     if flat.uniform:
-        return A.as_vector(flat.value, prod(start.base))
-    return A._widened(flat, start.base)
+        return arr.as_vector(flat.value, prod(start.base))
+    return arr._widened(flat, start.base)
 
 
 def _needed(

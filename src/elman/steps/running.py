@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from elman.steps import arrays as A  # noqa: N812
+from elman.steps import arrays as arr
 from elman.steps.layer import StepLayer
 from elman.steps.reading import Leaf, Place, Reading, Result, _is_ref
 from elman.steps.tape import OWN_GRADIENT, Ref
@@ -39,14 +39,14 @@ class Program:
         self.layer = StepLayer(reading.cell, engine)
         tape = reading.tape
         self._places = {
-            ref: Place.of(tape.metas[ref.number].shape, tape.batch)
+            ref: Place.of(tape.tensors[ref.number].shape, tape.batch)
             for ref in {
                 *inputs,
                 *carries,
                 *[leaf.ref for leaf in reading.leaves if leaf.ref is not None],
             }
         }
-        floats = [tape.metas[r.number].dtype for r in (*carries, *inputs)]
+        floats = [tape.tensors[r.number].dtype for r in (*carries, *inputs)]
         self._main = next((kind for kind in floats if kind.is_floating_point), dtype)
         self.counts = any(
             not (kind.is_floating_point or kind is torch.bool) for kind in floats[: len(carries)]
@@ -232,7 +232,7 @@ class Program:
         assert leaf.ref is not None, "a value of the step"
         place = self._places[leaf.ref]
         apart = place.apart(value, lead)
-        axes = A.long_axes(place.shape)
+        axes = arr.long_axes(place.shape)
         for axis, at in reversed([*zip(axes, leaf.at)]):
             apart = apart.select(lead + 1 + axis, at)
         apart = apart.to(self.dtype)
@@ -269,7 +269,7 @@ class Program:
         if leaf.constant is not None:
             constant = self._shaped(leaf, leaf.constant)
             return lambda values: constant
-        shape = self.reading.tape.metas[ref.number].shape
+        shape = self.reading.tape.tensors[ref.number].shape
         if not leaf.at and len(shape) == len(leaf.declared.shape):
             return lambda values: (
                 value if (value := values[ref]).dtype is dtype else value.to(dtype)

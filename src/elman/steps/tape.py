@@ -113,12 +113,12 @@ class Tape:
     Attributes:
         entries: in their order.
         batch: samples while it was recorded.
-        metas: tensors, by number of reference.
+        tensors: by number of reference; kinds and sizes alone, once it is read.
         inputs: references of what the step was given.
         captured: tensors that the step closes over, by number of reference.
         per_sample: those of them that have a row for each sample.
         constants: tensors that the step makes of numbers alone.
-        places: those of them that are indices, whose numbers are part of the formula.
+        places: captured tensors that are indices, whose numbers are part of the formula.
         read: captured tensors a number of which the step reads, and the number.
         results: leaves of what it returns: references, or what is no tensor.
         spec: of the tree of results.
@@ -126,7 +126,7 @@ class Tape:
 
     batch: int = BATCHES[0]
     entries: list[Entry] = field(default_factory=list[Entry])
-    metas: list[Tensor] = field(default_factory=list[Tensor])
+    tensors: list[Tensor] = field(default_factory=list[Tensor])
     inputs: list[Ref] = field(default_factory=list[Ref])
     captured: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     per_sample: set[int] = field(default_factory=set[int])
@@ -148,9 +148,9 @@ class Tape:
 
     def forget(self) -> None:
         """Let go of all tensors but constants and indices."""
-        self.metas = [_like(meta) for meta in self.metas]
+        self.tensors = [_like(tensor) for tensor in self.tensors]
         kept = self.captured.items()
-        self.captured = {n: t if n in self.places else self.metas[n] for n, t in kept}
+        self.captured = {n: t if n in self.places else self.tensors[n] for n, t in kept}
         self.read = []
 
     def _plain(self) -> Any:
@@ -164,7 +164,7 @@ class Tape:
             (entry.op, *pytree.tree_map(number, entry[1:4], is_leaf=lambda v: type(v) is Ref))
             for entry in self.entries
         ]
-        kinds = [(tensor.dtype, [*map(number, tensor.shape)]) for tensor in self.metas]
+        kinds = [(tensor.dtype, [*map(number, tensor.shape)]) for tensor in self.tensors]
         return entries, self.results, self.spec, [*self.captured], self.per_sample, kinds
 
 
@@ -250,8 +250,8 @@ class Recorder(TorchDispatchMode):
     def enter(self, tensor: Tensor) -> Ref:
         """Number a tensor."""
         self._alive.append(tensor)
-        self.tape.metas.append(tensor)
-        number = self._numbers[id(tensor)] = len(self.tape.metas) - 1
+        self.tape.tensors.append(tensor)
+        number = self._numbers[id(tensor)] = len(self.tape.tensors) - 1
         return Ref(number)
 
     def image(self, tensor: Tensor) -> Tensor:
@@ -262,13 +262,13 @@ class Recorder(TorchDispatchMode):
             if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
                 raise StepError(f"it reads a {type(tensor).__name__}", at=where_asked())
             is_sample = id(tensor) in self._per_sample
-            meta = plain_value(tensor)
+            copy = plain_value(tensor)
             if is_sample:
-                count = self.tape.batch // len(meta) + 1
-                meta = meta.repeat(count, *[1] * (meta.dim() - 1))[: self.tape.batch]
+                count = self.tape.batch // len(copy) + 1
+                copy = copy.repeat(count, *[1] * (copy.dim() - 1))[: self.tape.batch]
             self._alive.append(tensor)
-            self._images[id(tensor)] = meta
-            number = self.enter(meta).number
+            self._images[id(tensor)] = copy
+            number = self.enter(copy).number
             self.tape.captured[number] = tensor
             if is_sample:
                 self.tape.per_sample.add(number)
