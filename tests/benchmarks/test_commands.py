@@ -35,6 +35,7 @@ ELSEWHERE = {  # where their whole work is done by tests, or why it is by none
     "benchmarks/measures/first_step.py": "test_starting",
     "benchmarks/measures/memory.py": "test_memory",
     "benchmarks/robustness/killed_run.py": "what kills.py starts",
+    "benchmarks/steps/calls.py": "test_steps_script",
     "benchmarks/steps/measure.py": "test_steps_script",
     "benchmarks/readme.py": "test_readme_table: it takes no words, and rewrites pages",
     "release/arm64.py": "it installs an emulation, as root",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.steps import calls
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,3 +35,13 @@ def test_a_case_is_measured(tmp_path):
     assert "torch_rnncell" in done.stdout
     assert len(rows.read_text().splitlines()) == 1
     assert "torch.nn.RNNCell" in page.read_text()
+
+
+@pytest.mark.slow
+def test_calls_are_measured(monkeypatch, capsys):
+    monkeypatch.setattr(calls, "ROUNDS", 1)
+    monkeypatch.setattr(calls, "CALLS", 2)
+    calls.main()
+    said = capsys.readouterr().out
+    assert "Recurrent" in said
+    assert "first call of GRUCell" in said
