@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -52,10 +53,8 @@ def first_calls() -> dict[str, float]:
     found: dict[str, float] = {}
     steps: dict[str, Any] = {"GRUCell": nn.GRUCell(I, H)}
     try:
-        from ncps.torch import LTCCell
-        from ncps.wirings import FullyConnected
-
-        steps["LTCCell, 6 unfoldings"] = LTCCell(FullyConnected(H), I)
+        wiring = import_module("ncps.wirings").FullyConnected(H)
+        steps["LTCCell, 6 unfoldings"] = import_module("ncps.torch").LTCCell(wiring, I)
     except ImportError:
         print("ncps is not installed: no LTC")
     x, h = torch.randn(3, 4, I), torch.zeros(4, H)
