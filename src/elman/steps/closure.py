@@ -173,10 +173,10 @@ class Walk:
 
     def _plain(self, value: Any, name: str) -> None:
         """An object with attributes; of others, as functions in C, its identity alone."""
-        owners = getattr(value, "__module__", ""), type(getattr(value, "__self__", None)).__module__
-        for owner in owners if isinstance(value, _IN_C) else ():
-            if str(owner).partition(".")[0] in _OF_CHANCE:
-                raise _of_chance(str(owner))
+        if isinstance(value, _IN_C):  # of no other: a class's own __getattr__ may raise
+            for owner in (value.__module__, type(getattr(value, "__self__", None)).__module__):
+                if str(owner).partition(".")[0] in _OF_CHANCE:
+                    raise _of_chance(str(owner))
         attributes = getattr(value, "__dict__", None)
         slots = [slot for kind in type(value).__mro__ for slot in _slots_of(kind)]
         if isinstance(value, type):
