@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
-from step_runs import Step, found_by, plain_scan
+from step_runs import STEPS_CLOSE, Step, found_by, plain_scan
 
 T = TypeVar("T")
 SAMPLES = 17  # on which lines are tried: the size of no other axis
@@ -194,7 +194,7 @@ RESHAPE = _table("""
 {a}.unsqueeze({d}) | {a}.unsqueeze(1) | {a}[:, None] | {a}.unsqueeze(-1) | {a}[..., None]
 {a}.flatten(1) | {a}.reshape(B, -1) | {a}.view(B, -1) | {a}.reshape({a}.shape[0], -1)
 {a}.view({a}.size(0), -1) | torch.flatten({a}, start_dim=1) | {a}.contiguous().view(B, -1)
-{a}.squeeze(1) | {a}.squeeze(-1) | {a}.unsqueeze(-1).expand(*{a}.shape, 2)
+{a}.squeeze(1) | {a}[:, None].squeeze(1) | {a}.unsqueeze(-1).expand(*{a}.shape, 2)
 {a}.unsqueeze(1).expand(-1, 3, *{a}.shape[1:])
 {a}.unsqueeze(1).repeat(1, 2, *[1] * ({a}.dim() - 1))
 """)
@@ -560,6 +560,11 @@ class DrawnStep:
         shapes = ", ".join(f"{n} {[*s]}" for n, s in (self.states | self.inputs).items())
         weights = ", ".join(f"{n}: {w.kind} {[*w.shape]}" for n, w in self.weights.items())
         return f"# {shapes}\n# {weights}\n{self.text}"
+
+    def close(self, dtype: torch.dtype) -> float:
+        """How near outputs and gradients are to the loop's; of what torch has rounded to float32
+        in its own gradient (1/6 of hardsigmoid), no nearer than that."""
+        return max(STEPS_CLOSE[dtype][0], 1e-6 if "hardsigmoid" in self.text else 0.0)
 
     def build(self, dtype: torch.dtype = F64) -> Built:
         """The step with weights, carries and inputs of a dtype: the same numbers in each."""

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 import elman
 from elman.errors import StepError
 from random_steps import AsModule, DrawnStep, random_step
-from step_runs import STEPS_CLOSE, Found, differences, found_by, plain_scan
+from step_runs import Found, differences, found_by, plain_scan
 
 STEPS, LIMIT_S = 20, 600.0  # of a process; of a step
 DTYPES = (torch.float64, torch.float32)
@@ -101,7 +101,7 @@ def mistakes(drawn: DrawnStep, draw: random.Random, seed: int) -> list[str]:
             near = found(drawn, dtype, plain_scan, sizes, reverse=reverse)
         for way in ways:
             got = found(drawn, dtype, way, sizes, reverse=reverse)
-            off = differences(got, want, STEPS_CLOSE[dtype][0], near) + frozen_got_none(drawn, got)
+            off = differences(got, want, drawn.close(dtype), near) + frozen_got_none(drawn, got)
             run = f"{way.__name__}, {dtype}, T={sizes[0]} B={sizes[1]} reverse={reverse}"
             texts += [f"{run}: {each}" for each in off]
     return texts

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import elman
 from elman.errors import StepError
 from random_steps import AsModule, DrawnStep, random_step, random_steps
-from step_runs import STEPS_CLOSE, Found, differences, found_by, plain_scan
+from step_runs import Found, differences, found_by, plain_scan
 
 SEEDS = range(40)
 READ = 0.5  # of the seeds, at least
@@ -45,7 +45,7 @@ def check(drawn: DrawnStep, engine: str, dtype: torch.dtype = torch.float64, **h
     got = found(drawn, scan_on(engine), dtype, **how)
     want = found(drawn, plain_scan, **how)
     near = None if dtype == torch.float64 else found(drawn, plain_scan, dtype, **how)
-    off = differences(got, want, STEPS_CLOSE[dtype][0], near)
+    off = differences(got, want, drawn.close(dtype), near)
     assert not off, "\n".join([*off, repr(drawn)])
 
 
@@ -98,7 +98,7 @@ def test_a_module_of_a_step_loops(seed):
         got = found_by(looped, None, built.init(3), built.xs(5, 3), built.parameters)
     except StepError as error:
         pytest.skip(str(error).partition("\n")[0])
-    off = differences(got, found(drawn, plain_scan), STEPS_CLOSE[torch.float64][0])
+    off = differences(got, found(drawn, plain_scan), drawn.close(torch.float64))
     assert not off, "\n".join([*off, repr(drawn)])
 
 

@@ -4,6 +4,7 @@ cannot be read."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import threading
 import warnings
@@ -1398,3 +1399,63 @@ def test_names_of_weights_that_are_alike():
     step, h, x = Outer(), torch.randn(3, 4), torch.randn(5, 3, 4)
     _, ys = elman.scan(step, h, x, engine="reference")
     torch.testing.assert_close(ys, plain_scan(step, h, x)[1])
+
+
+def test_one_sample_whose_axis_is_squeezed_away():
+    def step(h, x):
+        h = torch.tanh(h + x)
+        return h, 2 * h.squeeze(-1)
+
+    for batch in (3, 1):
+        init, xs = torch.zeros(batch), torch.randn(4, batch)
+        ys = elman.scan(step, init, xs, engine="reference")[1]
+        torch.testing.assert_close(ys, plain_scan(step, init, xs)[1])
+
+
+def test_release_forgets_what_a_step_holds():
+    weight = torch.randn(4, 4)
+    known = weakref.ref(weight)
+
+    def run(weight):
+        def step(h, x):
+            h = torch.tanh(h @ weight + x)
+            return h, h
+
+        return elman.scan(step, torch.zeros(2, 4), torch.randn(3, 2, 4), engine="reference")
+
+    run(weight)
+    del weight
+    elman.release()
+    gc.collect()
+    assert known() is None
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_bfloat16(engine):
+    torch.manual_seed(0)
+    cell = nn.GRUCell(8, 16).bfloat16()
+
+    def step(h, x):
+        h = cell(x, h)
+        return h, 2 * h
+
+    init, xs = torch.zeros(3, 16, dtype=torch.bfloat16), torch.randn(6, 3, 8).bfloat16()
+    h, ys = elman.scan(step, init, xs, engine=engine)
+    want_h, want = plain_scan(step, init, xs)
+    assert h.dtype == ys.dtype == torch.bfloat16
+    exact = found_by(plain_scan, cell_in_float64(cell), init.double(), xs.double())
+    for got, own, name in ((h, want_h, "carry[0]"), (ys, want, "ys[0]")):
+        off = (got.double() - exact[name]).abs().max()
+        assert off <= 2 * (own.double() - exact[name]).abs().max() + 1e-2
+    sum(v.float().sum() for v in (h, ys)).backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.bfloat16 for p in cell.parameters())
+
+
+def cell_in_float64(cell):
+    exact = copy.deepcopy(cell).double()
+
+    def step(h, x):
+        h = exact(x, h)
+        return h, 2 * h
+
+    return step

@@ -3,7 +3,7 @@ globals that a saved model names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -117,12 +117,16 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
     return reasons
 
 
+FURTHER: list[Callable[[], object]] = []  # what else release() calls
+
+
 def release() -> None:
     """Free the memory and compiled kernels that elman caches and that are not in use.
 
     elman caches buffers for large results and for workspaces of kernels on the CPU (up to 512 MiB
     each), and up to 1024 compiled kernels, mostly of deleted modules. Modules keep the kernels in
-    use; kernels and engine choices on disk stay. The next call allocates and loads what it needs.
+    use; kernels and engine choices on disk stay. Formulas of :func:`elman.scan` are forgotten, with
+    what their steps hold. The next call allocates and loads what it needs.
 
     Example:
         >>> out, h = elman.GRU(8, 16)(torch.randn(5, 2, 8))
@@ -131,6 +135,8 @@ def release() -> None:
     names.release()
     kept_kernels.release()
     compiler.release()
+    for forget in FURTHER:
+        forget()
 
 
 NAMED = (GRU, LSTM, RNN, Recurrent, LinearCrossEntropyLoss, PlanOptions, bound_cell)

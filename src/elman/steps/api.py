@@ -9,11 +9,14 @@ from torch import Tensor
 
 from elman.errors import InputError, ShapeError
 from elman.nn.engine_choice import check_engine, requested_engine
-from elman.steps.binding import Binder, Call
+from elman.nn.records import FURTHER
+from elman.steps.binding import Binder
+from elman.steps.call import Call, flat
 from elman.steps.order import options_of_steps, reversed_call, reversed_steps
 from elman.torch_internals import pytree
 
 _binders: dict[Any, Binder] = {}
+FURTHER.append(_binders.clear)
 _MOST = 256
 
 
@@ -61,7 +64,7 @@ def scan(
         torch.Size([5, 2, 16])
     """
     xs = pytree.tree_map_only(Tensor, lambda x: x.movedim(dim, 0), xs) if dim else xs
-    leaves = [xs] if isinstance(xs, Tensor) else pytree.tree_leaves(xs)
+    leaves, _ = flat(xs)
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves):
         raise InputError("scan: xs [T, ..] is a tensor, or a tree of tensors")
     steps = {leaf.shape[0] for leaf in leaves}
@@ -73,7 +76,7 @@ def scan(
         xs, chosen = reversed_call(xs, chosen)
     binder = _binder_of(step)
     engine = requested_engine(check_engine(engine))
-    call = Call(step, step, init, xs, chosen, engine, count)
+    call = Call(step, lambda _: step, init, xs, chosen, engine, count)
     carry, ys = binder.run(call)
     if reverse:
         ys = reversed_steps(ys, chosen)

@@ -291,6 +291,19 @@ def _contents(cell: Any) -> Any:
         return None
 
 
+def alike(a: Any, b: Any) -> bool:
+    """Whether two functions are one code that reads the same objects, as a function that is made
+    in each call."""
+    if not (type(a) is type(b) is types.FunctionType) or a.__code__ is not b.__code__:
+        return False
+    if a.__globals__ is not b.__globals__ or a.__dict__ or b.__dict__:
+        return False
+    if a.__defaults__ is not b.__defaults__ or a.__kwdefaults__ is not b.__kwdefaults__:
+        return False
+    cells = zip(a.__closure__ or (), b.__closure__ or ())
+    return all(_contents(mine) is _contents(other) for mine, other in cells)
+
+
 @functools.cache
 def _slots_of(kind: type) -> tuple[str, ...]:
     """Attributes that a class of a user keeps in slots."""

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from elman.nn.engine_choice import requested_engine
-from elman.steps.binding import Binder, Call
+from elman.steps.binding import Binder
+from elman.steps.call import Call
 
 
 class _Scan(nn.Module):
@@ -36,7 +37,7 @@ class _Scan(nn.Module):
         steps = xs[0].shape[0]
         root = self._step, given
         engine = requested_engine("auto")
-        call = Call(step, root, [*init], [*xs], {}, engine, steps)
+        call = Call(root, lambda _: step, [*init], [*xs], {}, engine, steps)
         carry, ys = self._binder.run(call)
         return [*carry, *ys]
 

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from elman.errors import ElmanError, StepError
 from elman.steps import plain
+from elman.steps.call import Call
 from elman.steps.operations import fixed_draws
 from elman.steps.reading import Place, Reading
 from elman.steps.running import Program
@@ -28,53 +29,51 @@ _STEPS, _BATCH = 3, 3
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3}
 _DRAWS = (0.3, 0.8)
 
-Leaves = Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
-
 
 class Case:
     """What a step is compared on.
 
     Args:
-        step: of leaves.
+        call: of the step; a few steps and samples of its leaves are taken.
         read: makes the reading anew, for fixed random numbers.
         program: of the step.
-        xs, carry: leaves of a call [T, ..]; a few steps and samples of them are taken.
         captured: tensors that the step closes over.
     """
 
     def __init__(
         self,
-        step: Leaves,
+        call: Call,
         read: Callable[[], Reading],
         program: Program,
-        xs: Sequence[Tensor],
-        carry: Sequence[Tensor],
         captured: Sequence[Tensor],
     ) -> None:
-        self.step, self.read, self.program = step, read, program
+        self.step, self.read, self.program = call.step, read, program
         tape = program.reading.tape
         places = [Place.of(tape.tensors[r.number].shape, tape.batch) for r in program.inputs]
-        self.xs = [_few(x, place, 1)[:_STEPS] for x, place in zip(xs, places, strict=True)]
+        few = 1 if call.batch == 1 else _BATCH  # where squeeze() takes the axis of samples away
+        self.xs = [
+            _few(x, place, 1, few)[:_STEPS] for x, place in zip(call.xs, places, strict=True)
+        ]
         places = [Place.of(tape.tensors[r.number].shape, tape.batch) for r in program.carries]
-        self.carry = [_few(c, place, 0) for c, place in zip(carry, places, strict=True)]
+        self.carry = [_few(c, place, 0, few) for c, place in zip(call.carry, places, strict=True)]
         rows = tape.per_sample
         self.captured = [*captured]
         self.few = [
-            _few(c, Place((1, *c.shape[1:]), 0), 0) if number in rows else plain_value(c)
+            _few(c, Place((1, *c.shape[1:]), 0), 0, few) if number in rows else plain_value(c)
             for number, c in zip(tape.captured, captured, strict=True)
         ]
         self.flows = [c.requires_grad or type(c) is not Tensor for c in captured]
         batched = any(p.batch is not None for p in places)
-        self.batch = _BATCH if batched else 1
+        self.batch = few if batched else 1
 
 
-def _few(value: Tensor, place: Place, lead: int) -> Tensor:
+def _few(value: Tensor, place: Place, lead: int, count: int) -> Tensor:
     """Some samples of a tensor, not all alike."""
     value = plain_value(value)
     if place.batch is None:
         return value
     rows = place.apart(value, lead)
-    at = torch.arange(_BATCH, device=value.device) % max(1, rows.shape[lead])
+    at = torch.arange(count, device=value.device) % max(1, rows.shape[lead])
     return place.join(rows.index_select(lead, at), lead)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Parameter
 
 from elman.frontend.cell import Cell
 from elman.frontend.signature import Declared
@@ -14,6 +15,7 @@ from elman.nn.call.signature import Signature
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.layer_config import Formula
 from elman.nn.modules.sequence import SequenceModule
+from elman.nn.options.registry import select_options
 
 
 class StepLayer(SequenceModule):
@@ -22,10 +24,12 @@ class StepLayer(SequenceModule):
     Args:
         cell: the formula; its dims are numbers.
         engine: a name, or ``auto``.
+        whole: whether torch computes nothing of the step but its weights.
     """
 
-    def __init__(self, cell: Cell, engine: str) -> None:
+    def __init__(self, cell: Cell, engine: str, whole: bool) -> None:
         super().__init__()
+        self.whole = whole
         self._set_options({"engine": engine})
         self.cell = cell
         self.input_size, self.hidden_size = _units(cell.inputs), _units(cell.states)
@@ -43,20 +47,26 @@ class StepLayer(SequenceModule):
     def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
         return [[weight.name for weight in self.cell.weights]]
 
-    def run(
-        self, x: Any, state: Any, weights: Sequence[Tensor], options: dict[str, Any]
-    ) -> tuple[Any, ...]:
+    def run(self, x: Any, state: Any, options: dict[str, Any]) -> tuple[Any, ...]:
         """Run the formula over a batch of sequences.
 
         Args:
             x, state: in the inner layout, a matrix of each sample as one axis.
-            weights: in declared order.
             options: of the call.
 
         Returns:
             As ``forward`` of a layer, in the inner layout.
         """
-        return self.with_weights(weights)._forward(x, state, options)
+        return self._forward(x, state, options)
+
+    def forward(self, x: Any, state: Any = None, **options: Any) -> tuple[Any, ...]:
+        """As :meth:`run`; states are zeros if omitted."""
+        return self.run(x, state, select_options(options))
+
+    def copied(self) -> StepLayer:
+        """The same layer with copies of its weights, as parameters."""
+        weights = [Parameter(weight.detach().clone()) for weight in self._weights()[0]]
+        return self.with_weights(weights)
 
     def with_weights(self, weights: Sequence[Tensor]) -> StepLayer:
         """The same layer with the weights of a call: what is derived of it is shared."""

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from elman.checks import check_callable, check_flag
-from elman.errors import InputError, ShapeError
+from elman.errors import InputError, ShapeError, StepError
 from elman.nn.engine_choice import check_engine, requested_engine
 from elman.nn.options.registry import CallOptions
-from elman.steps.binding import Binder, Call
+from elman.steps.binding import Binder
+from elman.steps.call import Call, flat
+from elman.steps.layer import StepLayer
 from elman.steps.order import options_of_steps, reversed_call, reversed_steps
 from elman.torch_internals import pytree
 
@@ -70,7 +72,6 @@ class Loop(nn.Module):
         self.reverse = check_flag("reverse", reverse)
         self.engine = check_engine(engine)
         self._binder = Binder()
-        self._adapters: dict[Any, Any] = {}
 
     def forward(self, x: Any, state: Any = None, **options: Unpack[CallOptions]) -> Any:
         """Run the step over a batch of sequences.
@@ -102,8 +103,11 @@ class Loop(nn.Module):
 
     def _time_major(self, x: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any], int]:
         """Inputs [T, B, ..] and options in the order of steps, and T."""
+        if isinstance(x, Tensor) and not (options or self.batch_first or self.reverse):
+            if x.dim() and x.shape[0]:  # nothing to do, told apart for short calls
+                return x, {}, x.shape[0]
         axis = 1 if self.batch_first else 0
-        leaves = [x] if isinstance(x, Tensor) else pytree.tree_leaves(x)
+        leaves, _ = flat(x)
         if not leaves or not all(isinstance(v, Tensor) and v.dim() > axis for v in leaves):
             raise InputError("Loop: x [T, B, ..] is a tensor, or a tree of tensors")
         counts = {leaf.shape[axis] for leaf in leaves}
@@ -118,7 +122,7 @@ class Loop(nn.Module):
 
     def _call(self, x: Any, state: Any, options: dict[str, Any], steps: int) -> Call:
         engine = requested_engine(self.engine)
-        return Call(self._step_of(state), self.cell, state, x, options, engine, steps)
+        return Call(self.cell, self._step_of, state, x, options, engine, steps)
 
     def layer_call(self, x: Any, state: Any = None, **options: Any) -> tuple[Any, ...]:
         """The layer that runs a call, and its arguments, for ``explain`` and ``tune``.
@@ -130,6 +134,24 @@ class Loop(nn.Module):
         if state is None:
             x, state, _, steps = self._begin(x, chosen, steps)
         return self._binder.layer_call(self._call(x, state, chosen, steps))
+
+    def layer(self, x: Any, state: Any = None) -> StepLayer:
+        """The formula of the step as a layer with copies of its weights, for ``elman.export``.
+
+        Args:
+            x, state: of a call; of another size, the formula may be another one.
+
+        Raises:
+            StepError: the step runs as a plain loop, or torch computes a part of it.
+
+        Example:
+            >>> layer = elman.Loop(torch.nn.GRUCell(8, 16)).layer(torch.randn(1, 1, 8))
+            >>> written = elman.export.to_c(layer, "step_c")
+        """
+        layer, *_ = self.layer_call(x, state)
+        if not layer.whole:
+            raise StepError("torch computes a part of the step, which is no formula")
+        return layer.copied()
 
     def _begin(
         self, x: Any, options: Mapping[str, Any], steps: int
@@ -162,18 +184,7 @@ class Loop(nn.Module):
 
     def _step_of(self, state: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
         """The cell as a function of a carry and an input."""
-        cell = self.cell
-        if self.carry_first:
-            return cell
-        spec = pytree.tree_structure(state)
-        known = self._adapters.get(spec)
-        if known is None or known[0] is not cell:
-            known = self._adapters[spec] = cell, _adapter(cell, state)
-        return known[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy reads its own cell."""
-        return {**super().__getstate__(), "_adapters": {}}
+        return self.cell if self.carry_first else _adapter(self.cell, state)
 
     def extra_repr(self) -> str:
         """Options that are not the defaults."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from elman.nn.call.layout import unwrap_single
 from elman.steps import arrays as arr
 from elman.steps.layer import StepLayer
 from elman.steps.reading import Leaf, Place, Reading, Result, _is_ref
@@ -24,7 +25,7 @@ class Program:
         reading: of the step.
         inputs, carries: references of what the step was given.
         engine: a name, or ``auto``.
-        dtype: of the formula.
+        dtype: of the formula. results: of its results, where that is another one.
     """
 
     def __init__(
@@ -34,9 +35,13 @@ class Program:
         carries: Sequence[Ref],
         engine: str,
         dtype: torch.dtype,
+        results: torch.dtype | None = None,
     ) -> None:
         self.reading, self.inputs, self.carries, self.dtype = reading, inputs, carries, dtype
-        self.layer = StepLayer(reading.cell, engine)
+        self._results = results or dtype
+        whole = all(result.kind == "cell" for result in (*reading.carries, *reading.ys))
+        whole = whole and not (reading.before[1] or reading.after)
+        self.layer = StepLayer(reading.cell, engine, whole)
         tape = reading.tape
         self._places = {
             ref: Place.of(tape.tensors[ref.number].shape, tape.batch)
@@ -61,7 +66,9 @@ class Program:
             for kind in ("input", "static", "weight")
         }
         self._inputs, self._static = groups["input"], groups["static"]
+        self._fixed: list[Tensor] = []  # weights that are constants
         self._weights = [self._weight_of(leaf) for leaf in groups["weight"]]
+        self._last: tuple[Any, StepLayer] = (None, self.layer)  # with weights that are as captured
         states = [(at, leaf) for at, group in enumerate(reading.states) for leaf in group]
         self._states = [(at, self._entering(leaf, 0)) for at, leaf in states]
         self._entering_inputs = [self._entering(leaf, 1) for leaf in self._inputs]
@@ -70,6 +77,7 @@ class Program:
         ]
         self._leaving = [self._leaving_of(result, 0) for result in reading.carries]
         self._leaving_ys = [self._leaving_of(result, 1) for result in reading.ys]
+        self._simple = [at for at in self._direct if at is not None] if self._is_simple() else []
 
     def run(
         self,
@@ -91,10 +99,11 @@ class Program:
         Returns:
             Leaves of the last carry, and of the outputs [T, ..].
         """
-        (layer, x, state, weights, call), once, each = self.enter(
-            xs, carry, captured, sizes, options
-        )
-        out, last = layer.run(x, state, weights, call)
+        if self._simple and not options:
+            return self._run_simple(xs, carry, captured)
+        layer_call, once, each = self.enter(xs, carry, captured, sizes, options)
+        layer, x, state, call = layer_call
+        out, last = layer.run(x, state, call)
         lasts = last if isinstance(last, tuple) else (last,)
         outs = out if isinstance(out, tuple) else (out,)
         ends = [
@@ -122,7 +131,7 @@ class Program:
         """What comes before the loop; arguments as of :meth:`run`.
 
         Returns:
-            The layer with x, the state, the weights and the options of its call; what torch
+            The layer with its weights; x, the state and the options of its call; what torch
             computed once, and for each step.
         """
         reading, batch = self.reading, sizes[1]
@@ -136,15 +145,56 @@ class Program:
             each = {**once, **self._constants, **self._rows(xs, once, sizes)}
             self._replay(reading.before[1], each, sizes[0] * batch)
         x = [self._input(at, xs, each, sizes) for at in range(len(self._inputs))]
-        weights = [weight(once) for weight in self._weights]
+        layer = self._with_weights(captured, once)
         call: dict[str, Any] = dict(options)
         if self._static:
             values = [self._of_sample(leaf, once[leaf.ref], 0) for leaf in self._static if leaf.ref]
             call["static"] = tuple([value.expand(batch, *value.shape[1:]) for value in values])
         starts = [self._start(enter(carry[at]), batch) for at, enter in self._states]
-        state = None if not starts else starts[0] if len(starts) == 1 else tuple(starts)
-        layer_call = self.layer, tuple(x) if len(x) > 1 else x[0], state, weights, call
-        return layer_call, once, each
+        state = unwrap_single(starts) if starts else None
+        return (layer, unwrap_single(x), state, call), once, each
+
+    def _with_weights(self, captured: Sequence[Tensor], once: Mapping[Ref, Tensor]) -> StepLayer:
+        """The layer with the weights of a call."""
+        before, layer = self._last
+        if captured is before:
+            return layer
+        weights = [weight(once) for weight in self._weights]
+        layer = self.layer.with_weights(weights)
+        theirs = {*map(id, captured), *map(id, self._fixed)}
+        if all(id(weight) in theirs for weight in weights):
+            self._last = captured, layer  # in one tuple, as threads read it
+        return layer
+
+    def _is_simple(self) -> bool:
+        """Whether the layer takes and returns all values as torch has them, but for the first axis
+        of its states."""
+        reading, tensors = self.reading, self.reading.tape.tensors
+        leaves = [*self._inputs, *[leaf for group in reading.states for leaf in group]]
+        results = [*reading.carries, *reading.ys]
+        return (
+            bool(self._states)
+            and self._results is self.dtype
+            and not (any(reading.before) or reading.after or self._static)
+            and None not in self._direct
+            and all(self._is_usual(leaf) for leaf in leaves)
+            and all(tensors[leaf.ref.number].dtype is self.dtype for leaf in leaves if leaf.ref)
+            and all(self._leaves_as_is(result) for result in results)
+        )
+
+    def _run_simple(
+        self, xs: Sequence[Tensor], carry: Sequence[Tensor], captured: Sequence[Tensor]
+    ) -> tuple[list[Any], list[Any]]:
+        before, layer = self._last
+        if captured is not before:
+            layer = self._with_weights(captured, dict(zip(self._captured, captured)))
+        x = [xs[at] for at in self._simple]
+        starts = [carry[at].unsqueeze(0) for at, _ in self._states]
+        out, last = layer.run(unwrap_single(x), unwrap_single(starts), {})
+        lasts = last if isinstance(last, tuple) else (last,)
+        outs = out if isinstance(out, tuple) else (out,)
+        ends = [lasts[result.parts].squeeze(0) for result in self.reading.carries]
+        return ends, [outs[result.parts] for result in self.reading.ys]
 
     # ---- what torch computes
 
@@ -220,12 +270,18 @@ class Program:
         """How a value becomes a leaf of the formula."""
         if leaf.ref is None:
             return lambda value: value
-        place, dtype = self._places[leaf.ref], self.dtype
-        if place.batch != 0 or place.shape[0] != 1 or leaf.at or len(place.shape) > 2:
+        dtype = self.dtype
+        if not self._is_usual(leaf):
             return lambda value: self._of_sample(leaf, value, lead)
-        if len(place.shape) == 2 and not leaf.declared.shape:
-            return lambda value: value.squeeze(-1).to(dtype)
         return lambda value: value if value.dtype is dtype else value.to(dtype)
+
+    def _is_usual(self, leaf: Leaf) -> bool:
+        """Whether a leaf is [B] or [B, n], as torch has it."""
+        if leaf.ref is None:
+            return False
+        place = self._places[leaf.ref]
+        dims = len(leaf.declared.shape) + 1
+        return place.batch == 0 and place.shape[0] == 1 and len(place.shape) == dims <= 2
 
     def _of_sample(self, leaf: Leaf, value: Tensor, lead: int) -> Tensor:
         """A value as a leaf of the formula: [*lead, B, n], or [*lead, B] of a scalar."""
@@ -268,6 +324,7 @@ class Program:
         assert ref is not None, "a value of the step"
         if leaf.constant is not None:
             constant = self._shaped(leaf, leaf.constant)
+            self._fixed.append(constant)
             return lambda values: constant
         shape = self.reading.tape.tensors[ref.number].shape
         if not leaf.at and len(shape) == len(leaf.declared.shape):
@@ -295,17 +352,24 @@ class Program:
         """How a result of the cell becomes what torch has; None of one that torch has."""
         if result.kind != "cell":
             return None
-        place, dtype, part = result.place, self._type_of(result), result.parts
-        usual = place.batch == 0 and place.shape[0] == 1 and place.shape == result.base
-        usual = usual and (len(place.shape) == 1 or (len(place.shape) == 2 and place.shape[1] > 1))
-        if not (usual and isinstance(part, int) and dtype is self.dtype):
+        dtype, part = self._results, result.parts
+        if not self._leaves_as_is(result):
             return lambda values: self._leave(result, values, lead)
         if lead:
             return lambda values: values[part].to(dtype)
         return lambda values: values[part].squeeze(0).to(dtype)
 
+    def _leaves_as_is(self, result: Result) -> bool:
+        """Whether a result is [B] or [B, n], as torch has it."""
+        if result.kind != "cell":
+            return False
+        place, usual = result.place, isinstance(result.parts, int)
+        usual = usual and place.batch == 0 and place.shape[0] == 1 and place.shape == result.base
+        usual = usual and (len(place.shape) == 1 or (len(place.shape) == 2 and place.shape[1] > 1))
+        return usual and self._type_of(result) is self._results
+
     def _type_of(self, result: Result) -> torch.dtype:
-        return self.dtype if result.dtype is self._main else result.dtype
+        return self._results if result.dtype is self._main else result.dtype
 
     def _leave(self, result: Result, values: Sequence[Tensor], lead: int) -> Tensor:
         """A result of the cell, [*lead, ..] as torch has it."""
