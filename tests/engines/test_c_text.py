@@ -8,9 +8,11 @@ import pytest
 
 from elman import cell as declared
 from elman import cells, compiler
+from elman.engines.c import kernel
 from elman.engines.c.emit import Emitter
 from elman.engines.c.engine import PRICES
 from elman.engines.c.isa import AVX512
+from elman.errors import EngineError
 from elman.ops import tanh
 from elman.plan.build import program
 from specs import spec_of
@@ -184,3 +186,11 @@ def test_segments_of_no_statements_name_all_parameters():
     """Else compilers warn of what is not used."""
     bodies = re.findall(r"NOINLINE void \w+\((.*?)\n}", text_of(unchanged, 1), re.DOTALL)
     assert all(body.count(name) > 1 for body in bodies for name in ("r0", "r1"))
+
+
+def test_a_text_that_takes_minutes_is_refused(monkeypatch):
+    monkeypatch.setattr(kernel, "MOST_TEXT", 1 << 10)
+    spec = spec_of({"I": 2, "H": 3}.items())
+    job = compiler.job(cells.gru, spec)
+    with pytest.raises(EngineError, match="MiB of C, which gcc would take minutes for"):
+        kernel.CKernel(job, program(job.pair, spec, PRICES))

@@ -38,6 +38,7 @@ from elman.plan.schedule import SPLITS, USUAL_BLOCKS, Blocks, Bound, Division, S
 
 _ALONE = Division("one")
 _WORTH_S = 5e-6  # (s) a shorter call is done before other threads have begun
+MOST_TEXT = 1 << 20  # characters of one kernel; the longest of a cell of the library has a fifth
 _CHUNK, _WORKERS, _SHARES = 2, 3, 5  # indices in the head of the context
 _FEW_ROWS = 4  # of T·B: packing weights costs about as much as so many products with them
 _MOST_PLANS = 4096  # sizes of calls remembered per kernel
@@ -83,6 +84,9 @@ class CKernel(Kernel):
         self.emitter = Emitter(planned, self.isa, blocks, timed=timed)
         self._steps = blocks.replayed_steps(self._matrix_bytes())
         text, linked = self.emitter.text(), self.emitter.linked_texts()
+        if len(text) > MOST_TEXT:
+            size = f"{len(text) >> 20} MiB of C, which gcc would take minutes for"
+            raise EngineError(f"{job.name} is {size}: it has thousands of operations")
         self.digest = hashlib.sha256("".join((text, *linked)).encode()).hexdigest()[:16]
         library, self._fingerprint = built(text, self.isa, linked)
         self._library = library
