@@ -77,7 +77,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "interchange.c": f"{MIDDLE} engines.c compiler nn",  # spells as engine c
     "interchange.onnx": "errors escaping extras checks nn torch",
     "export": "interchange.c interchange.onnx",
-    "measuring": f"{MIDDLE} compiler nn",
+    "measuring": f"{MIDDLE} compiler nn steps",
     "__init__": f"{MIDDLE} compiler explaining drawing nn weights train measuring export"
     " layers engines.deer functional steps",
     "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export measuring"

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
+from typing import Any
 
 from elman import cells, ops
 from elman.checks import check_text
@@ -21,6 +22,7 @@ from elman.errors import ElmanError, InputError, RunError, diagnostic
 from elman.frontend.cell import Cell
 from elman.frontend.lines import line_of
 
+_MODULE = "torch.nn.modules.module"  # where the class of step modules is
 _DECORATE = "decorate the formula: @elman.cell(input=…, state=…, weights=…)"
 _registered: dict[str, ModuleType] = {}  # of users' files, by name
 
@@ -46,6 +48,19 @@ def find_sequence_cell(cell: str | Cell) -> Cell:
 
 def find_cell(name: str) -> Cell:
     """Find a cell: a name of elman.cells, or file.py:cell of the user's.
+
+    As :func:`find_formula`, where a step module is none.
+    """
+    value = find_formula(name)
+    if not isinstance(value, Cell):
+        _, _, attribute = name.rpartition(":")
+        raise RunError(f"{attribute!r} in the file is not a cell", _DECORATE, value=repr(value))
+    return value
+
+
+def find_formula(name: str) -> Any:
+    """Find a cell: a name of elman.cells, or file.py:cell of the user's; or a step module, or a
+    class of such, of the file.
 
     As when Python runs the file, its folder comes first on the path, so that it can import its
     neighbours; only while it runs.
@@ -73,7 +88,8 @@ def find_cell(name: str) -> Cell:
     value = getattr(_run_file(file), attribute, None)
     if value is None:
         raise RunError(_cells_hint(file, f"the file has no cell {attribute!r}", attribute))
-    if not isinstance(value, Cell):
+    kind = value if isinstance(value, type) else type(value)
+    if not (isinstance(value, Cell) or any(base.__module__ == _MODULE for base in kind.__mro__)):
         raise RunError(
             f"{attribute!r} in the file is not a cell", _DECORATE, path=file, value=repr(value)
         )

@@ -49,6 +49,21 @@ def test_wrong_calls(elman, words, status, said):
     assert said in " ".join(err.replace("│", " ").split())
 
 
+def test_a_step_module_beside_its_loop(elman, monkeypatch, tmp_path):
+    """Of a file, by its class; heads and dims are a cell's."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("from torch.nn import GRUCell as Mine\n")
+    words = ("--inputs=4", "--hidden=6", "--steps=5", "--batch=2", "--seconds=0")
+    code, said, _ = elman("bench", "mine.py:Mine", *words, "--engine=reference")
+    assert code == 0
+    assert "GRUCell: T = 5, B = 2, H = 6, I = 4" in said
+    assert "gradient of weight_hh" in said
+    code, _, err = elman("bench", "mine.py:Mine", "--heads=2")
+    assert (code, "a step module has no --heads" in err) == (2, True)
+    code, _, err = elman("explain", "mine.py:Mine")
+    assert (code, "'Mine' in the file is not a cell" in err) == (1, True)
+
+
 def test_sizes_of_matrices_by_name():
     """Rows and columns of a state are those of the dims."""
     assert resolve_sizes(cells.gated_delta_net, 128, None, ["K=3,V=5"]) == (3, 5, {"K": 3, "V": 5})

@@ -7,7 +7,7 @@ import torch
 
 import elman
 from elman import cells
-from elman.errors import EngineError, InputError, ShapeError, VerifyError
+from elman.errors import EngineError, InputError, ShapeError, StepError, VerifyError
 from elman.measuring import measure as measure_module
 from elman.measuring.measure import Measurement, measure
 from elman.measuring.plain_loop import Pairing
@@ -27,6 +27,17 @@ def everything(x, m, s, h, n, W, R, V, mask):
     """Scalars, static inputs, constants, several outputs, a start that is no zero."""
     h = tanh(W @ x + mask * (R @ h) + V @ s + m)
     return h * n, sum(h), h, 0.9 * n + m
+
+
+class Branches(torch.nn.Module):
+    """A step that no formula has."""
+
+    def __init__(self, inputs, hidden):
+        super().__init__()
+        self.cell = torch.nn.GRUCell(inputs, hidden)
+
+    def forward(self, x, h):
+        return self.cell(x, h) if x.sum() > 0 else h
 
 
 CELLS = [
@@ -138,7 +149,12 @@ def test_random_numbers_are_left_alone():
         ({"batch": 2.5}, InputError, r"batch should be of type int"),
         ({"dtype": "int8"}, InputError, "no dtype 'int8'"),
         ({"engine": "fly"}, EngineError, "fly"),
-        ({"cell": torch.nn.GRU}, InputError, "measure takes a cell, not type"),
+        ({"cell": torch.nn.GRU}, InputError, "takes a cell or a step module, not GRU"),
+        ({"cell": torch.nn.GRU(4, 6)}, InputError, "takes a cell or a step module, not GRU"),
+        ({"cell": 3}, InputError, "takes a cell or a step module, not int"),
+        ({"cell": torch.nn.GRUCell, "heads": 2}, InputError, "a step module takes no heads"),
+        ({"cell": torch.nn.Conv1d(4, 6, 3)}, InputError, "Conv1d takes neither a state"),
+        ({"cell": Branches}, StepError, "if"),
         ({"cell": cells.ealstm}, ShapeError, "unknown dim S"),
     ],
 )
@@ -154,3 +170,20 @@ def test_cells_without_products_have_no_rate_of_them():
     assert measured.flop == 0
     assert "GFLOP/s" not in str(measured)
     assert "GFLOP/s" in str(small())
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "module, states",
+    [(torch.nn.GRUCell, 1), (torch.nn.LSTMCell(4, 6), 2)],
+    ids=["class", "instance"],
+)
+def test_a_step_module_beside_its_own_loop(module, states, training):
+    measured = small(module, training=training)
+    names = {"output", *[f"last state {k}" for k in range(states)]}
+    weights = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    names |= {f"gradient of {name}" for name in ("x", *weights)} if training else set()
+    assert measured.errors.keys() == names
+    assert max(measured.errors.values()) < 1e-5
+    assert (measured.sizes, measured.engine) == ({"I": 4, "H": 6}, "reference")
+    assert "GRUCell: T = 12" in str(measured) or states == 2

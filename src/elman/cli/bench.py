@@ -8,7 +8,7 @@ import torch
 import typer
 from rich.console import Console
 
-from elman.cell_files import find_cell
+from elman.cell_files import find_formula
 from elman.cli._options import (
     ENGINE,
     Batch,
@@ -24,11 +24,13 @@ from elman.cli._options import (
     resolve_sizes,
 )
 from elman.cli._terminal import say
+from elman.frontend.cell import Cell
 from elman.measuring.measure import measure
 
 EXAMPLES = (
     "elman bench gru --steps 100 --batch 32 --hidden 128",
     "elman bench mine.py:cell --dim H=128,I=64",
+    "elman bench mine.py:MyModule --inputs 64 --hidden 128",
 )
 
 
@@ -54,12 +56,19 @@ def bench(
     """Compare a cell with a plain Python loop: agreement, then speed.
 
     The loop runs the cell's formula step by step in torch's operators. All outputs and gradients
-    must agree before both are timed in alternating rounds.
+    must agree before both are timed in alternating rounds. Of file.py:MyModule, a torch module of
+    one step or its class, it is the module's own loop.
 
     The command imports your file, so keep a training loop under `if __name__ == "__main__":`.
     """
-    formula = find_cell(cell)
-    input_size, hidden_size, dims = resolve_sizes(formula, hidden, inputs, dim)
+    formula = find_formula(cell)
+    if isinstance(formula, Cell):
+        input_size, hidden_size, dims = resolve_sizes(formula, hidden, inputs, dim)
+        dims["heads"] = heads
+    elif heads > 1 or dim:
+        raise typer.BadParameter("a step module has no --heads and no --dim")
+    else:
+        input_size, hidden_size, dims = inputs, hidden, {}
     if threads is not None:
         torch.set_num_threads(threads)
     result = measure(
@@ -72,7 +81,6 @@ def bench(
         training=training,
         engine=engine,
         seconds=seconds,
-        heads=heads,
         **dims,
     )
     say(Console(), str(result))

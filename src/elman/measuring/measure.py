@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.linalg import vector_norm
 
 from elman import compiler
@@ -14,8 +14,8 @@ from elman.checks import check_flag, check_number, check_size, check_text
 from elman.errors import InputError, VerifyError
 from elman.frontend.cell import Cell
 from elman.measuring.plain_loop import Pairing
+from elman.measuring.step_loop import StepPairing
 from elman.nn.modules.recurrent import Recurrent
-from elman.nn.records import choices
 from elman.plan.build import program
 from elman.plan.cost import backward_work, forward_work
 from elman.plan.spec import PlanOptions, Spec
@@ -103,7 +103,7 @@ class Measurement:
 
 
 def measure(
-    cell: Cell,
+    cell: Cell | nn.Module | type[nn.Module],
     input_size: int | None = None,
     hidden_size: int = 128,
     *,
@@ -115,7 +115,8 @@ def measure(
     seconds: float = 2.0,
     **dims: Any,
 ) -> Measurement:
-    """Compare a cell with its plain loop: the formula, step by step, in torch's operators.
+    """Compare a cell with its plain loop: the formula, step by step, in torch's operators; or a
+    step module in those, by :class:`elman.Loop`, with its own loop.
 
     First both must agree with the loop in float64, in outputs, last states and every gradient. Then
     they are timed in alternating rounds, in this process, on the CPU. ``elman bench file.py:cell``
@@ -123,7 +124,8 @@ def measure(
     expected values, as in ``eval()``: a training step takes longer.
 
     Args:
-        cell: the cell to time.
+        cell: the cell to time; or a module of one step, as ``Loop`` takes it, with states [B, H],
+            or its class, which is called with the two sizes.
         input_size, hidden_size: as for :class:`elman.Recurrent`; input_size defaults to
             hidden_size.
         steps, batch: T and B.
@@ -138,6 +140,7 @@ def measure(
         InputError: an argument is not a cell, size or dtype.
         VerifyError: elman disagrees with the loop: a bug in elman.
         EngineError: the named engine cannot run this; the text says why.
+        StepError: a step module cannot be read as a formula; the text says why.
 
     Example:
         >>> measured = elman.measure(elman.cells.mgu, 4, 8, steps=5, batch=2, seconds=0.01)
@@ -150,19 +153,26 @@ def measure(
     check_flag("training", training)
     check_number("seconds", seconds, most=DAY_S)
     size = hidden_size if input_size is None else input_size
+    number_type: torch.dtype = getattr(torch, dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        net, plain = (
-            Recurrent(cell, size, hidden_size, engine=name, **dims).to(getattr(torch, dtype)).eval()
-            for name in (engine, "reference")
-        )
-        plain.load_state_dict(net.state_dict())
-        pairing = Pairing(net, plain, steps, batch, training)
+        if isinstance(cell, Cell):
+            net, plain = (
+                Recurrent(cell, size, hidden_size, engine=name, **dims).to(number_type).eval()
+                for name in (engine, "reference")
+            )
+            plain.load_state_dict(net.state_dict())
+            pairing = Pairing(net, plain, steps, batch, training)
+        elif dims:
+            raise InputError(f"a step module takes no {', '.join(dims)}")
+        else:
+            sizes = size, hidden_size
+            pairing = StepPairing(cell, engine, sizes, steps, batch, number_type, training)
     errors, compared = _check_agreement(pairing, dtype)
     times, share = _time(pairing, seconds)
-    ran = next(iter(next(iter(choices(net).values())).values()))
+    ran, of_cell = pairing.ran(), pairing if isinstance(pairing, Pairing) else None
     return Measurement(
-        cell=cell.name,
+        cell=pairing.name,
         sizes=pairing.dims,
         steps=steps,
         batch=batch,
@@ -176,15 +186,17 @@ def measure(
         engine=ran["engine"],
         schedule=ran["schedule"] or "",
         waited=share,
-        draws=any(value.op == "draw" for value in net.cell.graph.walk()),
-        flop=steps * batch * net.cell.batch_heads * _products(pairing, dtype),
+        draws=bool(of_cell) and any(v.op == "draw" for v in of_cell.cell.graph.walk()),
+        flop=steps * batch * _products(of_cell, dtype) if of_cell else 0,
     )
 
 
 def _check(cell: Any, steps: Any, batch: Any, dtype: Any) -> None:
     """Raise InputError for what cannot be measured."""
-    if not isinstance(cell, Cell):
-        raise InputError(f"measure takes a cell, not {type(cell).__name__}")
+    kind = cell if isinstance(cell, type) else type(cell)
+    is_step = issubclass(kind, nn.Module) and not issubclass(kind, nn.RNNBase)
+    if not (isinstance(cell, Cell) or is_step):
+        raise InputError(f"measure takes a cell or a step module, not {kind.__name__}")
     check_size("steps", steps)
     check_size("batch", batch)
     kind = getattr(torch, check_text("dtype", dtype, 'dtype="float32"'), None)
@@ -192,7 +204,7 @@ def _check(cell: Any, steps: Any, batch: Any, dtype: Any) -> None:
         raise InputError(f"torch computes in no dtype {dtype!r}: float32, float64 or bfloat16")
 
 
-def _time(pairing: Pairing, seconds: float) -> tuple[dict[str, list[float]], float]:
+def _time(pairing: Pairing | StepPairing, seconds: float) -> tuple[dict[str, list[float]], float]:
     """Time both in alternating rounds; also the share of the time without a core."""
     waiting = Waiting()
     times = time_interleaved({ELMAN: pairing.fused, LOOP: pairing.loop}, seconds, ROUNDS)
@@ -206,10 +218,10 @@ def _products(pairing: Pairing, dtype: str) -> int:
     sizes = tuple(sorted(pairing.dims.items()))
     spec = Spec(sizes, dtype, "cpu", wants, training, PlanOptions("save"))
     plan = program(compiler.pair_of(cell), spec)
-    return forward_work(plan).products + backward_work(plan).products
+    return cell.batch_heads * (forward_work(plan).products + backward_work(plan).products)
 
 
-def _check_agreement(pairing: Pairing, dtype: str) -> tuple[dict[str, float], int]:
+def _check_agreement(pairing: Pairing | StepPairing, dtype: str) -> tuple[dict[str, float], int]:
     """Compare with the loop in float64: the relative error of each result, and the number of steps:
     few where a formula amplifies rounding, or has thresholds. Raises VerifyError: elman computes
     something else."""
@@ -220,7 +232,7 @@ def _check_agreement(pairing: Pairing, dtype: str) -> tuple[dict[str, float], in
         reason = disagreement(actual, expected, dtype, compared, [rounded])
         if reason is None:
             return {name: _error(actual[name], value) for name, value in expected.items()}, compared
-    raise VerifyError(f"{pairing.cell.name}: elman disagrees with its plain loop: {reason}")
+    raise VerifyError(f"{pairing.name}: elman disagrees with its plain loop: {reason}")
 
 
 def _error(actual: Tensor, expected: Tensor) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from elman.ir.types import shape_size
 from elman.nn.modules.recurrent import Recurrent
+from elman.nn.records import choices
 
 Named = dict[str, Tensor]
 
@@ -29,6 +30,7 @@ class Pairing:
         self, net: Recurrent, plain: Recurrent, steps: int, batch: int, training: bool
     ) -> None:
         self.net, self.plain, self.cell, self.training = net, plain, net.cell, training
+        self.name = net.cell.name
         (runner,) = net.runners.values()
         self.dims = dict(runner.dims)
         dtype = next(iter(net.state_dict().values()), torch.empty(0)).dtype
@@ -65,6 +67,10 @@ class Pairing:
         short.inputs = [value[:steps] for value in self.inputs]
         short.dy = [value[:steps] for value in self.dy]
         return short
+
+    def ran(self) -> dict[str, Any]:
+        """Engine and schedule of the kernel."""
+        return next(iter(next(iter(choices(self.net).values())).values()))
 
     def _run(self, net: Recurrent) -> Named:
         cell = self.cell

@@ -122,7 +122,7 @@ class Loop(nn.Module):
 
     def _call(self, x: Any, state: Any, options: dict[str, Any], steps: int) -> Call:
         engine = requested_engine(self.engine)
-        return Call(self.cell, self._step_of, state, x, options, engine, steps)
+        return Call(self.cell, self.step_of, state, x, options, engine, steps)
 
     def layer_call(self, x: Any, state: Any = None, **options: Any) -> tuple[Any, ...]:
         """The layer that runs a call, and its arguments, for ``explain`` and ``tune``.
@@ -163,7 +163,7 @@ class Loop(nn.Module):
             rest = pytree.tree_map_only(Tensor, lambda leaf: leaf[1:], x)
             return rest, state, [out], steps - 1
         zeros = pytree.tree_map_only(Tensor, torch.zeros_like, state)
-        after, _ = self._step_of(zeros)(zeros, row)
+        after, _ = self.step_of(zeros)(zeros, row)
         leaves = zip(pytree.tree_leaves(after), pytree.tree_leaves(state))
         if not all(torch.equal(a, b) for a, b in leaves):
             raise InputError(f"Loop: {', '.join(options)} need a first state", "loop(x, state, …)")
@@ -182,7 +182,7 @@ class Loop(nn.Module):
         out, *rest = result
         return out, rest[0] if len(rest) == 1 else tuple(rest)
 
-    def _step_of(self, state: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
+    def step_of(self, state: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
         """The cell as a function of a carry and an input."""
         return self.cell if self.carry_first else _adapter(self.cell, state)
 
