@@ -23,3 +23,16 @@ def test_gradients_are_torchs_own(engine, ends, monkeypatch):
     assert got.keys() == want.keys()
     assert all(torch.equal(got[name], want[name]) for name in want)
     assert {"gradient of x", "gradient of h"} <= got.keys()
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("engine", ["aten", "c"])
+def test_a_whole_call_gives_the_same(engine, training):
+    """With autograd's part, as a layer runs its kernel."""
+    job = job_of(random_case(cells.gru, Sizes(T=7, B=3, I=5, H=13)), training=training)
+    trial, kernel = make_trial(job, 7, 3, ends=True), kernel_of(job, engine)
+    got, want = trial.run(kernel, whole=True), trial.run(kernel)
+    assert got.keys() == want.keys()
+    assert ("gradient of x" in got) == training
+    for name, value in want.items():
+        torch.testing.assert_close(got[name], value)

@@ -21,7 +21,7 @@ from elman.tuning.request import bucket
 from elman.tuning.trial import make_trial
 from elman.tuning.verification import compile_verified
 
-_CAUTIOUS = ("aten",)  # to be chosen it must have been benchmarked on a quiet machine
+_CAUTIOUS = ("aten",)  # wins by several quiet samples alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def choose(
             remaining.remove(best)
             continue
         times = {tag: evidence.time(tag) * batch for tag in remaining if tag in evidence.samples}
-        sure = evidence.sure(remaining, best)
+        sure = evidence.sure(remaining, best, _CAUTIOUS)
         origin = "remembered" if failed is None else "benchmarked"
         return Choice(name, schedule, kernel, origin, times, refusals, sure)
     return _choose_first(job, able if by_name else [], "only", refusals, by_name)
@@ -119,7 +119,7 @@ def _benchmark(
         except ElmanError as error:
             refusals[name] = refusal_reason(error)
         else:
-            runs[name] = partial(trial.run, kernel)
+            runs[name] = partial(trial.run, kernel, whole=True)
     with own_threads():
         late = time_candidates(runs, evidence, T * B, {name for name, _ in order.values()}, long)
     return refusals | late

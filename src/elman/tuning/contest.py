@@ -93,23 +93,27 @@ class Evidence:
 
         Args:
             order: candidates, best forecast first.
-            cautious: those that win by quiet samples of two processes alone: torch's own layers.
+            cautious: those that win by several quiet samples alone: torch's own layers.
         """
         leader, *rivals = order
         for rival in rivals:
             count = self._quiet_samples(rival, leader)
             margin = TIE if count >= FEW else _SOME if count else _NONE
-            if rival in cautious and self._processes(rival, leader) < 2:
+            if rival in cautious and count < FEW:
                 continue
             if self.time(rival) * margin < self.time(leader) < math.inf:
                 leader = rival
         return leader
 
-    def sure(self, order: Sequence[str], best: str) -> bool:
-        """Whether more samples would hardly change the choice."""
+    def sure(self, order: Sequence[str], best: str, cautious: Collection[str] = ()) -> bool:
+        """Whether more samples would hardly change the choice; that of a cautious candidate, after
+        two processes: one of them may have been slow for the others alone."""
         if self.tries >= _TRIES or len(order) == 1:
             return True
+        others = [name for name in order if name not in cautious]
         if self.best(order) != best:  # caution alone keeps another one from being chosen
+            return False
+        if best in cautious and others and self._processes(best, self.best(others)) < 2:
             return False
 
         def is_decided(rival: str) -> bool:
@@ -122,7 +126,7 @@ class Evidence:
 
     def is_sure(self, order: Sequence[str], cautious: Collection[str] = ()) -> bool:
         """Whether the choice is sure; see :meth:`best`."""
-        return self.sure(order, self.best(order, cautious))
+        return self.sure(order, self.best(order, cautious), cautious)
 
     def to_json(self) -> dict[str, Any]:
         """The samples as JSON."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from elman.engines import registry
 from elman.engines.base import WAITING, Job, Kernel
@@ -23,7 +24,7 @@ from elman.engines.call import Call, Cotangents, Result
 from elman.engines.vjp import leaves_of, vjp
 from elman.errors import quiet_warnings
 from elman.ir.types import shape_size
-from elman.torch_internals import saved_tensors_are_hooked
+from elman.torch_internals import is_view, saved_tensors_are_hooked
 
 Maker = Callable[[Tensor], Tensor]
 
@@ -97,9 +98,14 @@ class Trial:
         )
         return Trial(self.job, call, Cotangents(d_output, tuple(d_last)))
 
-    def run(self, kernel: Kernel) -> dict[str, Tensor]:
-        """Forward, and backward if the job is for training; all results by name."""
-        run = self._run_autograd if kernel.differentiable else self._run_kernel
+    def run(self, kernel: Kernel, whole: bool = False) -> dict[str, Tensor]:
+        """Forward, and backward if the job is for training; all results by name.
+
+        Args:
+            whole: with autograd's part, as in a layer's call.
+        """
+        seen = kernel.differentiable or (whole and self.job.spec.training)
+        run = self._run_autograd if seen else self._run_kernel
         with isolate(self.job.spec.device), quiet_warnings():
             result, gradients = run(kernel)
         synchronize(self.job.spec.device)
@@ -127,12 +133,37 @@ class Trial:
         wants = self.job.spec.wants | frozenset(leaf.name for leaf in graph.states)
         needs = [training and leaf.name in wants for leaf in graph.leaves]
         leaves = leaves_of(self.call.tensors, needs)
+        call = self.call.with_tensors(leaves)
         with torch.set_grad_enabled(training):
-            result = kernel.forward(self.call.with_tensors(leaves))
+            if kernel.differentiable:
+                result = kernel.forward(call)
+            else:
+                output, *last = _Node.apply(kernel, call, *leaves)
+                result = Result(output, tuple(last))
         d_output, d_last = self.cotangents
         gradients = vjp(result.values, leaves, (d_output, *d_last), needs)
         last = tuple(end.detach() for end in result.last)
         return Result(result.output.detach(), last), gradients
+
+
+class _Node(Function):
+    """A kernel with its own backward as a node of autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Kernel, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        output, last, saved = kernel.forward(call)
+        ctx.save_for_backward(*tensors, *saved)
+        ctx.set_materialize_grads(False)
+        ctx.kernel, ctx.call = kernel, call
+        return (output.detach() if is_view(output) else output, *last)
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Tensor | None, *d_last: Tensor | None) -> Any:  # type: ignore[override]
+        saved, count = ctx.saved_tensors, len(ctx.call.tensors)
+        call = ctx.call.with_tensors(saved[:count])
+        cotangents = Cotangents(d_output, d_last)
+        gradients = ctx.kernel.backward(call, saved[count:], cotangents, False)
+        return (None, None, *gradients.tensors)
 
 
 def synchronize(device: str) -> None:

@@ -71,6 +71,7 @@ class CallPlan:
     Attributes:
         results: under autocast the type of the results.
         precision: asked for by autocast, or by a module in bfloat16; empty: by neither.
+        is_torchs: whether torch's own forward is what was chosen for every layer.
 
     Raises:
         ShapeError, InputError: an argument is not what the module takes.
@@ -130,6 +131,7 @@ class CallPlan:
         )
         self._usual_kernel: BoundKernel | None = None
         self._zero_states: tuple[Tensor, ...] = ()  # of usual calls that are given no state
+        self.is_torchs = False
         self._enters = True  # whether inputs are brought into the inner layout for them
 
     def enter(
@@ -262,6 +264,8 @@ class CallPlan:
             x, state, weights: of the call, as of :meth:`run_again`.
         """
         groups = [*self._bound.values()]
+        engines = {bound.kernel.engine for group in groups for bound in group.kernels}
+        self.is_torchs = self._usual and engines == {"aten"}
         single = len(groups) == 1 and len(groups[0].kernels) == 1
         if not (self._usual and single and self.directions == 1):
             return

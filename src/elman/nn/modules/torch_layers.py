@@ -149,6 +149,8 @@ class TorchLayers(SequenceModule):
             if kind is not None:
                 plan = plans.find(kind)
                 if plan is not None:
+                    if plan.is_torchs and not self._beyond_torch:
+                        return super().forward(input, hx)  # type: ignore[misc]  # less on its way
                     return plan.run_again(self, input, hx, call_options, kind.weights)
         if torch.compiler.is_compiling():
             engine = fixed_engine(self.engine)
