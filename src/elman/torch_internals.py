@@ -655,7 +655,8 @@ def _decompositions() -> Mapping[Any, Any]:
 
 def decomposition(operation: Any) -> Callable[..., Any] | None:
     """An operation in terms of others, if torch has such a rule."""
-    found = _decompositions().get(operation)
+    table = _decompositions()
+    found = table[operation] if operation in table else None  # its get() knows none before
     if found is None and operation.has_kernel_for_dispatch_key(
         torch._C.DispatchKey.CompositeImplicitAutograd
     ):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -352,7 +351,7 @@ def _same(facts: Facts, a: Array, **_: Any) -> Array:
 def _copy(facts: Facts, a: Array, b: Any, *_: Any) -> Array:
     source = _array(b)
     shape = facts.shape
-    return expand_to(_row_type(facts, source), shape, facts.batch)
+    return arr.expand(_row_type(facts, source), shape, facts.batch)
 
 
 def _row_type(facts: Facts, source: Array) -> Array:
@@ -373,7 +372,7 @@ def _filled(number: float | None) -> Row:
     def apply(facts: Facts, *args: Any, **_: Any) -> Array:
         value = args[1] if number is None else number
         if isinstance(value, Array):
-            return expand_to(value, facts.shape, facts.batch)
+            return arr.expand(value, facts.shape, facts.batch)
         return arr.number(float(value), facts.shape, facts.batch)
 
     return apply
@@ -463,14 +462,6 @@ def _native_dropout(facts: Facts, a: Array, p: float, train: bool | None) -> Any
 # ---- shapes
 
 
-def expand_to(array: Array, shape: tuple[int, ...], batch: int | None) -> Array:
-    """An array repeated to a shape."""
-    like = arr.number(0.0, shape, batch)
-    value = arr._padded(array, len(shape))
-    result = arr._reshaped_copies(value, arr.broadcast(value.shape, like.shape))
-    return replace(result, batch=batch)
-
-
 @_row("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
 @_row("view_copy", "_reshape_alias")
 def _view(facts: Facts, a: Array, *_: Any, **__: Any) -> Array:
@@ -479,7 +470,7 @@ def _view(facts: Facts, a: Array, *_: Any, **__: Any) -> Array:
 
 @_row("expand", "expand_copy", "broadcast_to")
 def _expand(facts: Facts, a: Array, *_: Any, **__: Any) -> Array:
-    return expand_to(a, facts.shape, facts.batch)
+    return arr.expand(a, facts.shape, facts.batch)
 
 
 @_row("permute")
@@ -514,7 +505,7 @@ def _split(facts: Facts, a: Array, sizes: Any, dim: int = 0) -> list[Array]:
     if isinstance(sizes, int):
         whole, rest = divmod(total, sizes)
         sizes = [sizes] * whole + [rest] * bool(rest)
-    return arr.parts(a, axis, sizes)
+    return arr.cut(a, axis, sizes)
 
 
 @_row("slice", "slice_copy")
@@ -531,24 +522,7 @@ def _slice(
 
 
 def take(a: Array, axis: int, places: Sequence[int]) -> Array:
-    """The given places of an axis, in their order: runs of neighbours are cut and joined."""
-    if a.base[axis] == 1:
-        return arr.parts(a, axis, [len(places)])[0]
-    if [*places] == [*range(a.shape[axis])]:
-        return a
-    runs: list[list[int]] = []
-    for place in places:
-        if runs and place == runs[-1][1]:
-            runs[-1][1] += 1
-        else:
-            runs.append([place, place + 1])
-    ends = sorted({0, a.shape[axis], *[end for run in runs for end in run]})
-    pieces = dict(zip(pairwise(ends), arr.parts(a, axis, [y - x for x, y in pairwise(ends)])))
-    chosen: list[Array] = []
-    for start, end in runs:
-        inside = [e for e in ends if start <= e <= end]
-        chosen += [pieces[pair] for pair in pairwise(inside)]
-    return arr.concat(chosen, axis)
+    return arr.take(a, axis, [places])[0]
 
 
 @_row("select", "select_copy")
@@ -578,13 +552,12 @@ def _stack(facts: Facts, tensors: Sequence[Array], dim: int = 0) -> Array:
 
 @_row("repeat")
 def _repeat(facts: Facts, a: Array, times: Sequence[int]) -> Array:
-    result = arr._padded(a, len(times))
+    result = arr.padded(a, len(times))
     for axis, count in enumerate(times):
         if count == 1 or axis == facts.batch:
             continue
         if result.shape[axis] == 1:
-            shape = (*result.shape[:axis], count, *result.shape[axis + 1 :])
-            result = arr._reshaped_copies(result, shape)
+            result = replace(result, shape=arr.put(result.shape, axis, count))
         else:
             result = arr.concat([result] * count, axis)
     return replace(result, batch=facts.batch)

@@ -403,7 +403,7 @@ class Reader:
                 self._sliced(kind, ref, name, inner, (*at, k), constant)
                 for k in range(whole.base[axes[0]])
             ]
-            return whole.like(rows)
+            return arr.of_slices(whole, rows)
         sizes = [whole.base[axis] for axis in axes]
         dims: Dims = tuple([(n,) for n in sizes])
         if len(sizes) == 2 and kind != "weight":
@@ -726,7 +726,7 @@ class _Maker:
             rows = [arr.to_flat(part) if not part.matrix else part for part in array.value]
             inner = arr.broadcast(*[row.base for row in rows])
             return [self._output(_at_base(row, inner)) for row in rows]
-        key = id(lift(array.value)) if not isinstance(array.value, (int, float)) else array.value
+        key = array.number if array.number is not None else lift(array.value)
         if key not in self._exported:
             tracer = _tracer(array)
             self._exported[key] = len(self.outputs)
@@ -743,7 +743,7 @@ class _Maker:
             parts: list[Any] = []
             tracers: list[Tracer] = []
             leaves: list[Leaf] = []
-            for k, (row, like) in enumerate(zip(rows, start.value, strict=True)):
+            for k, (row, like) in enumerate(zip(rows, arr.unbind(start, first), strict=True)):
                 part, some, their = self._next(row, like, ref, (*at, k))
                 parts.append(part)
                 tracers += some
@@ -761,7 +761,7 @@ def _nested(parts: Any, places: list[int]) -> Any:
 def _at_base(array: Array, base: tuple[int, ...]) -> Array:
     if array.base == base or array.matrix:
         return array
-    return array.like(arr._widened(array, base) if not array.uniform else array.value, base)
+    return arr.held(array, base)
 
 
 def _tracer(array: Array) -> Tracer:
@@ -796,15 +796,13 @@ def _like(after: Array, start: Array) -> Tracer:
         if after.slices:
             raise StepError("a state becomes slices")
         if after.uniform or after.base != base:
-            ones = arr.matrix_of(base, after)
+            ones = arr.whole_matrix(after, base)
             return Tracer(lift(ones))
         return Tracer(lift(arr.to_matrix(after).value))
     if after.matrix and start.leaves:
         raise MatrixError(start.leaves)
     flat = arr.to_flat(after)
-    if flat.uniform:
-        return arr.as_vector(flat.value, prod(start.base))
-    return arr._widened(flat, start.base)
+    return arr.held(flat, start.base).value
 
 
 def _needed(
