@@ -656,7 +656,8 @@ def _decompositions() -> Mapping[Any, Any]:
 def decomposition(operation: Any) -> Callable[..., Any] | None:
     """An operation in terms of others, if torch has such a rule."""
     table = _decompositions()
-    found = table[operation] if operation in table else None  # its get() knows none before
+    # its get() finds none that was not asked for by [] before
+    found = table[operation] if operation in table else None  # noqa: SIM401
     if found is None and operation.has_kernel_for_dispatch_key(
         torch._C.DispatchKey.CompositeImplicitAutograd
     ):

@@ -46,7 +46,8 @@ from elman.ir.types import Dim, is_matrix
 
 Shape = tuple[int, ...]
 _FEW = 32  # rows that a matrix is cut into, or made of, one by one
-_MOST = 64  # slices; pieces of a vector are as many as the slices of all slices
+MOST_SLICES = 64
+_MOST_PIECES = 4096  # of a vector
 
 
 class MatrixError(StepError):
@@ -135,8 +136,10 @@ def refuse(reason: str, hint: str = "") -> StepError:
 
 
 def _limited(count: int) -> int:
-    if count > _MOST:
-        raise refuse(f"an axis of {count} is cut into its slices, of which a formula has {_MOST}")
+    if count > MOST_SLICES:
+        raise refuse(
+            f"an axis of {count} is cut into its slices, of which a formula has {MOST_SLICES}"
+        )
     return count
 
 
@@ -251,8 +254,8 @@ def _regrouped(vectors: Sequence[Any], sizes: Sequence[int], orders: Sequence[Te
     """
     starts = [0, *accumulate(sizes)]
     of_orders = [_runs(order.flatten().tolist(), starts) for order in orders]
-    if max(map(len, of_orders)) > _MOST * _MOST:
-        raise refuse(f"a vector is cut into more than {_MOST * _MOST} pieces")
+    if max(map(len, of_orders)) > _MOST_PIECES:
+        raise refuse(f"a vector is cut into more than {_MOST_PIECES} pieces")
     ends = {*starts, *[end for runs in of_orders for run in runs for end in run[:2]]}
     dims = {start: cut_dim((stop - start,)) for start, stop in pairwise(sorted(ends))}
 
@@ -276,6 +279,12 @@ def _regrouped(vectors: Sequence[Any], sizes: Sequence[int], orders: Sequence[Te
         _joined([piece(*run) for run in runs], [(b - a) * n for a, b, n in runs])
         for runs in of_orders
     ]
+
+
+def _in_order(array: Array, order: Tensor) -> Any:
+    """The vector of a flat array's units in another order."""
+    (value,) = _regrouped([array.value], [prod(array.base)], [order])
+    return value
 
 
 def _scalar(value: Any) -> Any:
@@ -380,12 +389,11 @@ def held(array: Array, base: Shape) -> Array:
         return array.like(as_vector(array.value, prod(base)), base)
     if array.slices or array.matrix:
         axis = repeated[0]
-        one = replace(array, shape=put(array.shape, axis, 1))
+        one = replace(array, shape=put(array.shape, axis, 1), batch=None)
         copies = concat([one] * _limited(base[axis]), axis)
-        return held(replace(copies, shape=array.shape), base)
+        return held(replace(copies, shape=array.shape, batch=array.batch), base)
     array = _with_neighbours(array, base)
-    order = _units(array).expand(base)
-    return array.like(*_regrouped([array.value], [prod(array.base)], [order]), base)
+    return array.like(_in_order(array, _units(array).expand(base)), base)
 
 
 def materialised(array: Array) -> Array:
@@ -396,8 +404,19 @@ def materialised(array: Array) -> Array:
 # ---- places of an axis
 
 
-def take(array: Array, axis: int, groups: Sequence[Sequence[int]]) -> list[Array]:
-    """The given places of an axis, in their order: an array for each group of them."""
+def take(array: Array, axis: int, places: Sequence[int]) -> Array:
+    """The given places of an axis, in their order."""
+    return _taken(array, axis, [places])[0]
+
+
+def cut(array: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
+    """An array in parts along an axis."""
+    ends = accumulate(sizes, initial=0)
+    return _taken(array, axis, [range(start, stop) for start, stop in pairwise(ends)])
+
+
+def _taken(array: Array, axis: int, groups: Sequence[Sequence[int]]) -> list[Array]:
+    """An array for each group of places of an axis."""
     if array.base[axis] == 1:
         return [replace(array, shape=put(array.shape, axis, len(group))) for group in groups]
     if all([*group] == [*range(array.base[axis])] for group in groups):
@@ -409,7 +428,7 @@ def take(array: Array, axis: int, groups: Sequence[Sequence[int]]) -> list[Array
         return [replace(made, batch=array.batch) for made in stacks]
     values: Sequence[Any]
     if array.slices:
-        rows = [take(row, axis - 1, groups) for row in unbind(array, first)]
+        rows = [_taken(row, axis - 1, groups) for row in unbind(array, first)]
         values = [*zip(*rows, strict=True)]
     elif array.matrix:
         values = _rows_taken(array.value, groups, count, axis == first)
@@ -456,12 +475,6 @@ def _rows_taken(
     ]
 
 
-def cut(array: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
-    """An array in parts along an axis."""
-    ends = accumulate(sizes, initial=0)
-    return take(array, axis, [range(start, stop) for start, stop in pairwise(ends)])
-
-
 def pick(array: Array, axis: int, at: int) -> Array:
     """The array at one place of an axis, without it."""
     if array.base[axis] == 1:
@@ -497,10 +510,11 @@ def stack(arrays: Sequence[Array], axis: int) -> Array:
 
 
 def by_slices(f: Callable[..., Array], arrays: Sequence[Array], axis: int) -> Array:
-    """Apply a function to the slices of arrays along an axis."""
+    """Apply a function to the slices of arrays of one rank along an axis."""
     count = _limited(max(array.base[axis] for array in arrays))
     rows = [unbind(a, axis) if a.base[axis] != 1 else [drop_axis(a, axis)] * count for a in arrays]
-    return stack([f(*row) for row in zip(*rows, strict=True)], axis)
+    result = stack([f(*row) for row in zip(*rows, strict=True)], axis)
+    return replace(result, batch=next((a.batch for a in arrays if a.batch is not None), None))
 
 
 def of_slices(whole: Array, rows: Sequence[Array]) -> Array:
@@ -534,8 +548,7 @@ def concat(arrays: Sequence[Array], axis: int) -> Array:
         return whole.like(_joined_matrices(arrays, bases, axis, axis == first))
     if axis == first:
         return of_slices(whole, [row for array in arrays for row in unbind(array, axis)])
-    rows = by_slices(lambda *row: concat(row, axis - 1), arrays, first)
-    return replace(rows, batch=whole.batch)
+    return by_slices(lambda *row: concat(row, axis - 1), arrays, first)
 
 
 def _joined_along(arrays: Sequence[Array], bases: Sequence[Shape], axis: int) -> Any:
@@ -595,7 +608,7 @@ def combine(f: Callable[..., Any], *arrays: Array) -> Array:
             return whole.like(f(*[_operand(array, base) for array in arrays]))
     if sliced or (len(whole.axes) > 2 and any(a.base != base and not a.uniform for a in arrays)):
         rows = by_slices(lambda *row: combine(f, *row), arrays, whole.axes[0])
-        return replace(rows, shape=shape, batch=whole.batch, leaves=whole.leaves)
+        return replace(rows, shape=shape, leaves=whole.leaves)
     return whole.like(f(*[a.value if a.uniform else held(a, base).value for a in arrays]))
 
 
@@ -636,8 +649,9 @@ def _check_samples_first(array: Array, shape: Shape, batch: int | None) -> None:
 
 def permute(array: Array, order: Sequence[int]) -> Array:
     """The axes in another order."""
+    order = [axis % len(array.shape) for axis in order]
     base, shape = (tuple([s[axis] for axis in order]) for s in (array.base, array.shape))
-    batch = None if array.batch is None else [*order].index(array.batch)
+    batch = None if array.batch is None else order.index(array.batch)
     moved = replace(array, base=base, shape=shape, batch=batch)
     long = [axis for axis in order if array.base[axis] != 1]
     if long == sorted(long):
@@ -645,12 +659,11 @@ def permute(array: Array, order: Sequence[int]) -> Array:
     if len(long) == 2 and not array.slices:
         return moved.like(_transposed(to_matrix(array).value))
     if array.flat:
-        order_of_units = _units(array).permute(*order)
-        return moved.like(*_regrouped([array.value], [prod(base)], [order_of_units]))
+        return moved.like(_in_order(array, _units(array).permute(*order)))
     first = long[0]
     rest = [axis - (axis > first) for axis in order if axis != first]
     rows = [permute(row, rest) for row in unbind(array, first)]
-    return replace(stack(rows, [*order].index(first)), batch=batch)
+    return replace(stack(rows, order.index(first)), batch=batch)
 
 
 def squeeze(array: Array, axes: Sequence[int]) -> Array:
@@ -725,7 +738,7 @@ def matmul(a: Array, b: Array) -> Array:
     shape = (*broadcast(a.shape[:-2], b.shape[:-2]), I, K)
     result = _whole([a, b], (*lead, I, K), shape)
     if long_axes(lead):
-        return replace(by_slices(matmul, [a, b], long_axes(lead)[0]), batch=result.batch)
+        return by_slices(matmul, [a, b], long_axes(lead)[0])
     if J == 1:
         product = combine(lambda u, v: u * v, a, b)
         return replace(product, shape=shape, batch=result.batch)

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
+from functools import reduce as fold
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -55,19 +58,24 @@ def find(name: str) -> Row | None:
     return ROWS.get(name) or ROWS.get(name.partition(".")[0])
 
 
+def _row_of_facts(*names: str) -> Callable[[Row], Row]:
+    def add(function: Row) -> Row:
+        ROWS.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
 def _row(*names: str) -> Callable[[Row], Row]:
     def add(function: Row) -> Row:
-        for name in names:
-            ROWS[name] = function
+        _row_of_facts(*names)(lambda facts, *args, **kwargs: function(*args, **kwargs))
         return function
 
     return add
 
 
 def _array(value: Any) -> Array:
-    if isinstance(value, Array):
-        return value
-    return arr.number(float(value))
+    return value if isinstance(value, Array) else arr.number(float(value))
 
 
 # ---- elementwise
@@ -107,45 +115,16 @@ def _log1p(v: Any) -> Any:
     return straight_through(f.where(whole, above, exact), f.log(1.0 + v))
 
 
-def _log_sigmoid(v: Any) -> Any:
-    return -f.softplus(-v)
-
-
 def _clip(v: Any, low: Any = None, high: Any = None) -> Any:
     low = -math.inf if low is None else low
     high = math.inf if high is None else high
     return f.clip(v, low, high)
 
 
-def _sign(v: Any) -> Any:
-    return pointwise("sign", v)
-
-
 def _step_between(v: Any, low: float, high: float) -> Any:
     """relu6-like: v within two bounds; the gradient is 0 at them and outside."""
     inside = pointwise("mul", v > low, v < high)
     return f.where(inside, v, f.stop_gradient(f.minimum(f.maximum(v, low), high)))
-
-
-def _leaky(v: Any, slope: float = 0.01) -> Any:
-    return f.where(v > 0, v, slope * v)
-
-
-def _softshrink(v: Any, width: float = 0.5) -> Any:
-    return f.where(v > width, v - width, f.where(v < -width, v + width, 0.0 * v))
-
-
-def _hardshrink(v: Any, width: float = 0.5) -> Any:
-    inside = pointwise("mul", v >= -width, v <= width)
-    return f.where(inside, 0.0 * v, v)
-
-
-def _hard_sigmoid(v: Any) -> Any:
-    return _step_between(v + 3.0, 0.0, 6.0) / 6.0
-
-
-def _hard_swish(v: Any) -> Any:
-    return f.where(v <= -3.0, 0.0 * v, f.where(v < 3.0, v * (v + 3.0) / 6.0, v))
 
 
 def _logical(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,16 +134,8 @@ def _logical(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def _floor_of(a: Any, b: Any) -> Any:
-    return f.floor(pointwise("div", a, b))
-
-
 def _fmod(a: Any, b: Any) -> Any:
     return a - b * f.stop_gradient(_trunc(pointwise("div", a, b)))
-
-
-def _nan_to_num(v: Any, nan: float = 0.0, *_: Any) -> Any:
-    return f.where(pointwise("eq", v, v), v, nan)
 
 
 def _add(a: Any, b: Any, alpha: float = 1) -> Any:
@@ -187,16 +158,13 @@ def _op(name: str) -> Callable[..., Any]:
 
 
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
+    **{op: _op(op) for op in ("mul", "neg", "sign", "lt", "le", "gt", "ge", "eq", "ne")},
     "sub": _sub,
-    "div": _div,
-    "true_divide": _div,
-    "pow": power_of,
     "rsub": lambda a, b, alpha=1: _sub(b, a, alpha),
-    "mul": _op("mul"),
-    "neg": _op("neg"),
+    "div": _div,
+    "pow": power_of,
     "abs": f.abs,
-    "sign": _sign,
-    "sgn": _sign,
+    "sgn": _op("sign"),
     "exp": f.exp,
     "exp2": lambda v: f.exp(math.log(2.0) * v),
     "expm1": f.expm1,
@@ -207,7 +175,6 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "sqrt": f.sqrt,
     "rsqrt": lambda v: 1.0 / f.sqrt(v),
     "reciprocal": lambda v: 1.0 / v,
-    "square": lambda v: v * v,
     "sin": f.sin,
     "cos": f.cos,
     "tan": lambda v: f.sin(v) / f.cos(v),
@@ -226,27 +193,21 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
         f.round(v * 10.0**decimals) / 10.0**decimals if decimals else f.round(v)
     ),
     "trunc": _trunc,
-    "fix": _trunc,
     "frac": lambda v: v - f.stop_gradient(_trunc(v)),
     "silu": f.silu,
     "gelu": _gelu,
     "elu": _elu,
-    "celu": lambda v, alpha=1.0: _elu(v, alpha, 1.0, 1.0 / alpha),
-    "leaky_relu": _leaky,
+    "leaky_relu": lambda v, slope=0.01: f.where(v > 0, v, slope * v),
     "hardtanh": lambda v, low=-1.0, high=1.0: _step_between(v, low, high),
-    "hardsigmoid": _hard_sigmoid,
-    "hardswish": _hard_swish,
+    "hardsigmoid": lambda v: _step_between(v + 3.0, 0.0, 6.0) / 6.0,
+    "hardswish": lambda v: f.where(v <= -3.0, 0.0 * v, f.where(v < 3.0, v * (v + 3.0) / 6.0, v)),
     "softplus": _softplus,
-    "mish": lambda v: v * f.tanh(f.softplus(v)),
-    "softshrink": _softshrink,
-    "hardshrink": _hardshrink,
-    "threshold": lambda v, bound, value: f.where(v > bound, v, value),
     "minimum": f.minimum,
     "maximum": f.maximum,
     "fmin": lambda a, b: f.where(pointwise("eq", a, a), f.minimum(a, b), b),
     "fmax": lambda a, b: f.where(pointwise("eq", a, a), f.maximum(a, b), b),
     "clamp": _clip,
-    "clamp_min": lambda v, low: _clip(v, low),
+    "clamp_min": _clip,
     "clamp_max": lambda v, high: _clip(v, None, high),
     "where": f.where,
     "masked_fill": lambda v, mask, value: f.where(mask, value, v),
@@ -255,28 +216,18 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "addcdiv": lambda a, b, c, value=1: a + value * (b / c),
     "remainder": f.remainder,
     "fmod": _fmod,
-    "floor_divide": _floor_of,
-    "nan_to_num": _nan_to_num,
+    "nan_to_num": lambda v, nan=0.0, *_: f.where(pointwise("eq", v, v), v, nan),
     "xlogy": lambda a, b: f.where(pointwise("eq", a, 0.0), 0.0 * b, a * f.log(b)),
     "hypot": lambda a, b: f.sqrt(a * a + b * b),
     "isnan": lambda v: pointwise("ne", v, v),
     "isinf": lambda v: pointwise("eq", f.abs(v), math.inf),
     "isfinite": lambda v: pointwise("lt", f.abs(v), math.inf),
-    "lt": _op("lt"),
-    "le": _op("le"),
-    "gt": _op("gt"),
-    "ge": _op("ge"),
-    "eq": _op("eq"),
-    "ne": _op("ne"),
     "logical_not": lambda v: pointwise("eq", v, 0.0),
     "logical_and": _logical(_op("mul")),
     "logical_or": _logical(f.maximum),
     "logical_xor": _logical(_op("ne")),
     "heaviside": lambda v, at: f.where(v > 0, 1.0, f.where(pointwise("eq", v, 0.0), at, 0.0)),
     "detach": f.stop_gradient,
-    "sigmoid_backward": lambda g, y: g * y * (1.0 - y),
-    "tanh_backward": lambda g, y: g * (1.0 - y * y),
-    "threshold_backward": lambda g, v, bound: f.where(v > bound, g, 0.0),
 }
 
 
@@ -325,42 +276,33 @@ for _names, _function in (("and", _op("mul")), ("or", f.maximum), ("xor", _op("n
 
 
 @_row("log_sigmoid_forward")
-def _log_sigmoid_row(facts: Facts, a: Array) -> tuple[Array, Array]:
-    return combine(_log_sigmoid, a), arr.number(0.0)
+def _log_sigmoid(a: Array) -> tuple[Array, Array]:
+    return combine(lambda v: -f.softplus(-v), a), arr.number(0.0)
 
 
-@_row("_to_copy", "to")
-def _cast(facts: Facts, a: Array, **_: Any) -> Array:
-    before, after = facts.dtypes[0], facts.dtype
+def _as_type(a: Array, before: torch.dtype, after: torch.dtype) -> Array:
+    """Numbers of another type: bools are 1 and 0, whole numbers are rounded towards 0."""
     if after == torch.bool and before != torch.bool:
         return combine(lambda v: pointwise("ne", v, 0.0), a)
-    if before.is_floating_point and not after.is_floating_point:
+    if before.is_floating_point and not (after.is_floating_point or after.is_complex):
         return combine(_trunc, a)
-    if after.is_complex or (after in (torch.float16, torch.bfloat16) and after != before):
-        if before.is_floating_point or after.is_complex:
-            raise refuse(f"numbers become {after}")
+    is_half = after in (torch.float16, torch.bfloat16) and before.is_floating_point
+    if after != before and (after.is_complex or is_half):
+        raise refuse(f"numbers become {after}")
     return a
 
 
-@_row("alias", "clone", "contiguous", "lift_fresh", "lift_fresh_copy", "view_as", "dropout_none")
-def _same(facts: Facts, a: Array, **_: Any) -> Array:
-    return a
+@_row_of_facts("_to_copy")
+def _cast(facts: Facts, a: Array, **_: Any) -> Array:
+    return _as_type(a, facts.dtypes[0], facts.dtype)
 
 
-@_row("copy")
+@_row_of_facts("copy")
 def _copy(facts: Facts, a: Array, b: Any, *_: Any) -> Array:
     source = _array(b)
-    shape = facts.shape
-    return arr.expand(_row_type(facts, source), shape, facts.batch)
-
-
-def _row_type(facts: Facts, source: Array) -> Array:
-    after = facts.dtype
-    if len(facts.dtypes) > 1 and after == torch.bool and facts.dtypes[1] != torch.bool:
-        return combine(lambda v: pointwise("ne", v, 0.0), source)
-    if len(facts.dtypes) > 1 and facts.dtypes[1].is_floating_point and not after.is_floating_point:
-        return combine(_trunc, source)
-    return source
+    if len(facts.dtypes) > 1:
+        source = _as_type(source, facts.dtypes[1], facts.dtype)
+    return arr.expand(source, facts.shape, facts.batch)
 
 
 # ---- made of numbers
@@ -370,10 +312,8 @@ def _filled(number: float | None) -> Row:
     """The row of a tensor of one number; None: the one that is given."""
 
     def apply(facts: Facts, *args: Any, **_: Any) -> Array:
-        value = args[1] if number is None else number
-        if isinstance(value, Array):
-            return arr.expand(value, facts.shape, facts.batch)
-        return arr.number(float(value), facts.shape, facts.batch)
+        value = _array(args[1] if number is None else number)
+        return arr.expand(value, facts.shape, facts.batch)
 
     return apply
 
@@ -382,11 +322,7 @@ for _name, _number in (("zeros", 0.0), ("ones", 1.0), ("full", None), ("empty", 
     for _form in (_name, f"{_name}_like", f"new_{_name}"):
         ROWS[_form] = _filled(_number)
 ROWS.update({"fill": _filled(None), "zero": _filled(0.0), "empty_strided": _filled(math.nan)})
-
-
-@_row("scalar_tensor")
-def _scalar(facts: Facts, value: Any, **_: Any) -> Array:
-    return arr.number(float(value))
+_row("scalar_tensor")(_array)
 
 
 # ---- random numbers: of this module's own streams
@@ -412,45 +348,37 @@ def _drawn(facts: Facts, draw: Callable[[Any], Tracer]) -> Array:
     if facts.batch is None:
         raise refuse("random numbers that all samples share")
     like = repeat_number(0.0, (cut_dim((count,)),)) if count > 1 else Tracer(lift(0.0))
-    base = facts.shape if count > 1 else (1,) * len(facts.shape)
-    return Array(draw(like), base, facts.shape, facts.batch)
+    return Array(draw(like), facts.shape, facts.shape, facts.batch)
 
 
-def _of_draws(draw: Callable[[Any], Tracer], function: Callable[..., Any]) -> Row:
-    """The row of a function of random numbers and of what the operation is given beside the
-    tensor."""
+# A function of random numbers and of the operation's arguments from one on.
+_DRAWS: dict[str, tuple[Callable[[Any], Tracer], int, Callable[..., Any]]] = {
+    "rand": (random.draw_uniform, 1, lambda u, *_: u),
+    "randn": (random.draw_normal, 1, lambda n, *_: n),
+    "uniform": (random.draw_uniform, 1, lambda u, low=0.0, high=1.0: low + (high - low) * u),
+    "normal": (random.draw_normal, 1, lambda n, mean=0.0, std=1.0: mean + std * n),
+    "normal.of": (random.draw_normal, 0, lambda n, mean=0.0, std=1.0: mean + std * n),
+    "exponential": (random.draw_uniform, 1, lambda u, rate=1.0: -f.log(1.0 - u) / rate),
+    "bernoulli.float": (random.draw_uniform, 1, lambda u, p=0.5: pointwise("lt", u, p)),
+    "bernoulli": (random.draw_uniform, -1, _op("lt")),
+}
 
+
+def _of_draws(draw: Callable[[Any], Tracer], first: int, function: Callable[..., Any]) -> Row:
     def apply(facts: Facts, *args: Any, **kwargs: Any) -> Array:
-        numbers = [v for v in args[1:] if v is not None]
-        return combine(lambda u: function(u, *numbers, **kwargs), _drawn(facts, draw))
+        given = [_array(v) for v in args[first:] if v is not None]
+        return combine(partial(function, **kwargs), _drawn(facts, draw), *given)
 
     return apply
 
 
-_DRAWS: dict[str, tuple[Callable[[Any], Tracer], Callable[..., Any]]] = {
-    "uniform": (random.draw_uniform, lambda u, low=0.0, high=1.0: low + (high - low) * u),
-    "normal": (random.draw_normal, lambda n, mean=0.0, std=1.0: mean + std * n),
-    "exponential": (random.draw_uniform, lambda u, rate=1.0: -f.log(1.0 - u) / rate),
-    "bernoulli.float": (random.draw_uniform, lambda u, p=0.5: pointwise("lt", u, p)),
-}
 ROWS.update({name: _of_draws(*row) for name, row in _DRAWS.items()})
-for _name, _draw in (("rand", random.draw_uniform), ("randn", random.draw_normal)):
-    ROWS[_name] = ROWS[f"{_name}_like"] = lambda facts, *_, draw=_draw, **__: _drawn(facts, draw)
+ROWS.update({f"{name}_like": ROWS[name] for name in ("rand", "randn")})
+for _name in ("Tensor_float", "Tensor_Tensor", "float_Tensor"):
+    ROWS[f"normal.{_name}"] = ROWS["normal.of"]
 
 
-@_row("normal.Tensor_float", "normal.Tensor_Tensor", "normal.float_Tensor")
-def _normal_of(facts: Facts, mean: Any, std: Any = 1.0, **_: Any) -> Array:
-    drawn = _drawn(facts, random.draw_normal)
-    return combine(lambda n, m, s: m + s * n, drawn, _array(mean), _array(std))
-
-
-@_row("bernoulli")
-def _bernoulli(facts: Facts, a: Any, p: Any = None, **_: Any) -> Array:
-    share, drawn = _array(a if p is None else p), _drawn(facts, random.draw_uniform)
-    return combine(lambda u, q: pointwise("lt", u, q), drawn, share)
-
-
-@_row("native_dropout")
+@_row_of_facts("native_dropout")
 def _native_dropout(facts: Facts, a: Array, p: float, train: bool | None) -> Any:
     if not train or p == 0.0:
         return a, arr.number(1.0, a.shape, a.batch)
@@ -462,34 +390,6 @@ def _native_dropout(facts: Facts, a: Array, p: float, train: bool | None) -> Any
 # ---- shapes
 
 
-@_row("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
-@_row("view_copy", "_reshape_alias")
-def _view(facts: Facts, a: Array, *_: Any, **__: Any) -> Array:
-    return arr.reshape(a, facts.shape, facts.batch)
-
-
-@_row("expand", "expand_copy", "broadcast_to")
-def _expand(facts: Facts, a: Array, *_: Any, **__: Any) -> Array:
-    return arr.expand(a, facts.shape, facts.batch)
-
-
-@_row("permute")
-def _permute(facts: Facts, a: Array, order: Sequence[int]) -> Array:
-    return arr.permute(a, [axis % len(a.shape) for axis in order])
-
-
-@_row("t")
-def _t(facts: Facts, a: Array) -> Array:
-    return arr.permute(a, [*reversed(range(len(a.shape)))])
-
-
-@_row("transpose")
-def _transpose(facts: Facts, a: Array, first: int, second: int) -> Array:
-    order = [*range(len(a.shape))]
-    order[first], order[second] = order[second], order[first]
-    return arr.permute(a, order)
-
-
 def _axis(a: Array, axis: int) -> int:
     axis = axis % len(a.shape)
     if axis == a.batch:
@@ -497,18 +397,41 @@ def _axis(a: Array, axis: int) -> int:
     return axis
 
 
+_row("alias", "clone", "lift_fresh", "lift_fresh_copy")(lambda a, **_: a)
+_row("permute")(arr.permute)
+_row("t")(lambda a: arr.permute(a, [*reversed(range(len(a.shape)))]))
+_row("unbind", "unbind_copy")(lambda a, dim=0: arr.unbind(a, _axis(a, dim)))
+_row("stack")(lambda rows, dim=0: arr.stack(rows, dim % (len(rows[0].shape) + 1)))
+_row("index_select")(lambda a, dim, index: _index(a, [*[None] * _axis(a, dim), index]))
+
+
+@_row_of_facts("view", "_unsafe_view", "squeeze", "unsqueeze", "view_copy", "_reshape_alias")
+def _view(facts: Facts, a: Array, *_: Any, **__: Any) -> Array:
+    return arr.reshape(a, facts.shape, facts.batch)
+
+
+@_row_of_facts("expand", "expand_copy")
+def _expand(facts: Facts, a: Array, *_: Any, **__: Any) -> Array:
+    return arr.expand(a, facts.shape, facts.batch)
+
+
+@_row("transpose")
+def _transpose(a: Array, first: int, second: int) -> Array:
+    order = [*range(len(a.shape))]
+    order[first], order[second] = order[second], order[first]
+    return arr.permute(a, order)
+
+
 @_row("split", "unsafe_split", "split_with_sizes", "unsafe_split_with_sizes", "split_copy")
-@_row("unsafe_chunk", "chunk")
-def _split(facts: Facts, a: Array, sizes: Any, dim: int = 0) -> list[Array]:
+def _split(a: Array, sizes: Any, dim: int = 0) -> list[Array]:
     axis = _axis(a, dim)
-    total = a.shape[axis]
     if isinstance(sizes, int):
-        whole, rest = divmod(total, sizes)
+        whole, rest = divmod(a.shape[axis], sizes)
         sizes = [sizes] * whole + [rest] * bool(rest)
     return arr.cut(a, axis, sizes)
 
 
-@_row("slice", "slice_copy")
+@_row_of_facts("slice", "slice_copy")
 def _slice(
     facts: Facts, a: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Array:
@@ -517,40 +440,25 @@ def _slice(
         if facts.shape == a.shape:
             return a
         raise refuse("it chooses samples")
-    places = [*range(a.shape[axis])[slice(start, end, step)]]
-    return take(a, axis, places)
-
-
-def take(a: Array, axis: int, places: Sequence[int]) -> Array:
-    return arr.take(a, axis, [places])[0]
+    return arr.take(a, axis, range(a.shape[axis])[slice(start, end, step)])
 
 
 @_row("select", "select_copy")
-def _select(facts: Facts, a: Array, dim: int, index: Any) -> Array:
+def _select(a: Array, dim: int, index: Any) -> Array:
     axis = _axis(a, dim)
     if not isinstance(index, int):
         raise refuse("a place that is no constant")
     return arr.pick(a, axis, index % a.shape[axis])
 
 
-@_row("unbind", "unbind_copy")
-def _unbind(facts: Facts, a: Array, dim: int = 0) -> list[Array]:
-    return arr.unbind(a, _axis(a, dim))
-
-
-@_row("cat", "concat")
-def _cat(facts: Facts, tensors: Sequence[Array], dim: int = 0) -> Array:
+@_row("cat")
+def _cat(tensors: Sequence[Array], dim: int = 0) -> Array:
     rank = max(len(a.shape) for a in tensors)
     tensors = [a for a in tensors if len(a.shape) == rank]  # torch leaves out empty ones [0]
     return arr.concat(tensors, dim % rank)
 
 
-@_row("stack")
-def _stack(facts: Facts, tensors: Sequence[Array], dim: int = 0) -> Array:
-    return arr.stack(tensors, dim % len(facts.shape))
-
-
-@_row("repeat")
+@_row_of_facts("repeat")
 def _repeat(facts: Facts, a: Array, times: Sequence[int]) -> Array:
     result = arr.padded(a, len(times))
     for axis, count in enumerate(times):
@@ -564,90 +472,68 @@ def _repeat(facts: Facts, a: Array, times: Sequence[int]) -> Array:
 
 
 @_row("roll")
-def _roll(facts: Facts, a: Array, shifts: Any, dims: Any = ()) -> Array:
-    if not dims:
-        if len(arr.long_axes(a.shape)) > 1:
-            raise refuse("it rolls all axes at once")
-        dims = arr.long_axes(a.shape)
+def _roll(a: Array, shifts: Any, dims: Any = ()) -> Array:
+    dims = dims or arr.long_axes(a.shape)
+    if len(dims) > len(shifts):
+        raise refuse("it rolls all axes at once")
     for shift, dim in zip(shifts, dims):
         axis = _axis(a, dim)
         size = a.shape[axis]
-        a = take(a, axis, [(k - shift) % size for k in range(size)])
+        a = arr.take(a, axis, [(k - shift) % size for k in range(size)])
     return a
 
 
 @_row("flip")
-def _flip(facts: Facts, a: Array, dims: Sequence[int]) -> Array:
+def _flip(a: Array, dims: Sequence[int]) -> Array:
     for dim in dims:
         axis = _axis(a, dim)
-        a = take(a, axis, [*reversed(range(a.shape[axis]))])
+        a = arr.take(a, axis, range(a.shape[axis])[::-1])
     return a
 
 
 @_row("slice_scatter")
 def _slice_scatter(
-    facts: Facts,
-    a: Array,
-    source: Array,
-    dim: int = 0,
-    start: Any = None,
-    end: Any = None,
-    step: int = 1,
+    a: Array, source: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Array:
     axis = dim % len(a.shape)
     if axis == a.batch:
         if source.shape == a.shape:
-            return _filled_like(a, source)
+            return replace(source, batch=a.batch)
         raise refuse("it chooses samples")
-    places = [*range(a.shape[axis])[slice(start, end, step)]]
-    return _scattered(a, source, axis, places)
+    return _scattered(a, source, axis, range(a.shape[axis])[slice(start, end, step)])
 
 
-def _filled_like(a: Array, source: Array) -> Array:
-    return replace(source, shape=a.shape, batch=a.batch)
+@_row("select_scatter")
+def _select_scatter(a: Array, source: Array, dim: int, index: int) -> Array:
+    axis = _axis(a, dim)
+    return _scattered(a, arr.add_axis(source, axis), axis, [index % a.shape[axis]])
 
 
 def _scattered(a: Array, source: Array, axis: int, places: Sequence[int]) -> Array:
     """An array in which some places of an axis are another one's."""
     count = a.shape[axis]
-    both = arr.concat([a, source], axis)
     order = [*range(count)]
     for at, place in enumerate(places):
         order[place] = count + at
-    return take(both, axis, order)
-
-
-@_row("select_scatter")
-def _select_scatter(facts: Facts, a: Array, source: Array, dim: int, index: int) -> Array:
-    axis = _axis(a, dim)
-    return _scattered(a, arr.add_axis(source, axis), axis, [index % a.shape[axis]])
-
-
-@_row("index_select")
-def _index_select(facts: Facts, a: Array, dim: int, index: Any) -> Array:
-    return take(a, _axis(a, dim), _places(index, a.shape[dim]))
+    return arr.take(arr.concat([a, source], axis), axis, order)
 
 
 @_row("index")
-def _index(facts: Facts, a: Array, indices: Sequence[Any]) -> Array:
+def _index(a: Array, indices: Sequence[Any]) -> Array:
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if len(given) != 1:
         raise refuse("it has several indices")
     axis, index = given[0]
-    return take(a, _axis(a, axis), _places(index, a.shape[axis]))
-
-
-def _places(index: Any, count: int) -> list[int]:
-    """Constant places of an axis."""
+    axis = _axis(a, axis)
     if not isinstance(index, torch.Tensor) or index.dim() != 1:
         raise refuse("its index is no constant vector")
     if index.dtype == torch.bool:
-        return [at for at, kept in enumerate(index.tolist()) if kept]
-    return [int(place) % count for place in index.tolist()]
+        index = index.nonzero().flatten()
+    return arr.take(a, axis, [place % a.shape[axis] for place in index.tolist()])
 
 
 @_row("gather")
-def _gather(facts: Facts, a: Array, dim: int, index: Any, **_: Any) -> Array:
+def _gather(a: Array, dim: int, index: Any, **_: Any) -> Array:
     axis = _axis(a, dim)
     if not isinstance(index, Array):
         raise refuse("its index is no value of a sample")
@@ -669,74 +555,59 @@ def _axes(a: Array, dim: Any) -> list[int]:
     return [axis % rank for axis in ([dim] if isinstance(dim, int) else dim)]
 
 
-def _over_axes(op: str) -> Row:
-    def apply(facts: Facts, a: Array, dim: Any = None, keepdim: bool = False, **_: Any) -> Array:
-        return arr.reduced(op, a, _axes(a, dim), keepdim)
-
-    return apply
+def _over(op: str, a: Array, dim: Any = None, keepdim: bool = False, **_: Any) -> Array:
+    return arr.reduced(op, a, _axes(a, dim), keepdim)
 
 
 for _name in ("sum", "mean", "amax"):
-    ROWS[_name] = _over_axes(_name)
+    _row(_name)(partial(_over, _name))
+_row("max.default")(partial(_over, "amax"))
 
 
 @_row("amin")
-def _amin(facts: Facts, a: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    flipped = combine(lambda v: -v, a)
-    return combine(lambda v: -v, arr.reduced("amax", flipped, _axes(a, dim), keepdim))
+def _amin(a: Array, dim: Any = None, keepdim: bool = False) -> Array:
+    return combine(_op("neg"), _over("amax", combine(_op("neg"), a), dim, keepdim))
 
 
 @_row("max.dim")
-def _max(facts: Facts, a: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    places = _argmax(facts, a, dim, True)
-    value = _gather(facts, a, dim, places)
-    if keepdim:
-        return value, places
-    axis = _axis(a, dim)
-    return arr.pick(value, axis, 0), arr.pick(places, axis, 0)
+def _max(a: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    places = _argmax(a, dim, True)
+    value = _gather(a, dim, places)
+    over = [] if keepdim else [_axis(a, dim)]
+    return arr.squeeze(value, over), arr.squeeze(places, over)
 
 
 @_row("min.dim")
-def _min(facts: Facts, a: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    value, places = _max(facts, combine(lambda v: -v, a), dim, keepdim)
-    return combine(lambda v: -v, value), places
-
-
-@_row("max.default")
-def _largest(facts: Facts, a: Array) -> Array:
-    return arr.reduced("amax", a, _axes(a, None), False)
+def _min(a: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    value, places = _max(combine(_op("neg"), a), dim, keepdim)
+    return combine(_op("neg"), value), places
 
 
 @_row("argmax")
-def _argmax(facts: Facts, a: Array, dim: Any = None, keepdim: bool = False) -> Array:
+def _argmax(a: Array, dim: Any = None, keepdim: bool = False) -> Array:
     if dim is None:
         if len(arr.long_axes(a.shape)) > 1 or a.batch is not None:
             raise refuse("it joins different samples")
         dim = -1
     axis = _axis(a, dim)
     a = arr.materialised(a)
-    long = arr.long_axes(a.base)
     if a.base[axis] == 1:
-        return combine(lambda v: 0.0 * v, a)
-    if not a.flat or long != [axis]:
-        first = next(k for k in long if k != axis)
+        places = combine(lambda v: 0.0 * v, a)
+    elif a.flat and a.axes == [axis]:
+        largest = Tracer(node("argmax", (a.value.node,), (), (), where_called()))
+        shape = arr.put(a.shape, axis, 1)
+        places = replace(a, value=largest, base=shape, shape=shape)
+    else:
+        first = next(k for k in a.axes if k != axis)
         inside = axis - (axis > first)
-        rows = [_argmax(facts, row, inside, True) for row in arr.unbind(a, first)]
-        places = arr.stack(rows, first)
-        return places if keepdim else arr.pick(places, axis, 0)
-    largest = Tracer(node("argmax", (a.value.node,), (), (), where_called()))
-    base = (1,) * len(a.shape)
-    result = Array(largest, base, (*a.shape[:axis], 1, *a.shape[axis + 1 :]), a.batch)
-    return result if keepdim else arr.pick(result, axis, 0)
+        places = arr.by_slices(lambda row: _argmax(row, inside, True), [a], first)
+    return places if keepdim else arr.squeeze(places, [axis])
 
 
 @_row("var")
-def _var(
-    facts: Facts, a: Array, dim: Any = None, correction: Any = 1, keepdim: bool = False
-) -> Array:
-    axes = _axes(a, dim)
-    count = prod([a.shape[axis] for axis in axes])
-    value = arr.reduced("var", a, axes, keepdim)
+def _var(a: Array, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Array:
+    count = prod([a.shape[axis] for axis in _axes(a, dim)])
+    value = _over("var", a, dim, keepdim)
     correction = 1 if correction is None else correction
     if correction == 0:
         return value
@@ -744,105 +615,90 @@ def _var(
     return combine(lambda v: scale * v, value)
 
 
-@_row("std")
-def _std(facts: Facts, a: Array, *args: Any, **kwargs: Any) -> Array:
-    return combine(f.sqrt, _var(facts, a, *args, **kwargs))
-
-
-@_row("var_mean")
-def _var_mean(facts: Facts, a: Array, dim: Any = None, **kwargs: Any) -> tuple[Array, Array]:
-    mean = arr.reduced("mean", a, _axes(a, dim), bool(kwargs.get("keepdim", False)))
-    return _var(facts, a, dim, **kwargs), mean
+_row("var_mean")(
+    lambda a, dim=None, correction=1, keepdim=False: (
+        _var(a, dim, correction, keepdim),
+        _over("mean", a, dim, keepdim),
+    )
+)
+_row("std")(lambda *args, **kwargs: combine(f.sqrt, _var(*args, **kwargs)))
 
 
 @_row("prod")
-def _prod(facts: Facts, a: Array, dim: int = 0, keepdim: bool = False, **_: Any) -> Array:
+def _prod(a: Array, dim: int = 0, keepdim: bool = False, **_: Any) -> Array:
     axis = _axis(a, dim)
-    rows = arr.unbind(a, axis)
-    total = rows[0]
-    for row in rows[1:]:
-        total = combine(lambda u, v: u * v, total, row)
+    total = fold(partial(combine, _op("mul")), arr.unbind(a, axis))
     return arr.add_axis(total, axis) if keepdim else total
 
 
-@_row("any", "all")
-def _refused_any(facts: Facts, *_: Any, **__: Any) -> Array:
-    raise refuse("a reduction of conditions")
+@_row("any")
+def _any(a: Array, dim: Any = None, keepdim: bool = False) -> Array:
+    return _over("amax", combine(lambda v: pointwise("ne", v, 0.0), a), dim, keepdim)
 
 
-@_row("any.dim")
-def _any(facts: Facts, a: Array, dim: int, keepdim: bool = False) -> Array:
-    ones = combine(lambda v: pointwise("ne", v, 0.0), a)
-    return arr.reduced("amax", ones, [_axis(a, dim)], keepdim)
-
-
-@_row("all.dim")
-def _all(facts: Facts, a: Array, dim: int, keepdim: bool = False) -> Array:
+@_row("all")
+def _all(a: Array, dim: Any = None, keepdim: bool = False) -> Array:
     zeros = combine(lambda v: pointwise("eq", v, 0.0), a)
-    found = arr.reduced("amax", zeros, [_axis(a, dim)], keepdim)
-    return combine(lambda v: 1.0 - v, found)
+    return combine(lambda v: 1.0 - v, _over("amax", zeros, dim, keepdim))
+
+
+_NORMS: dict[float, tuple[Callable[..., Any], str]] = {
+    1.0: (f.abs, "sum"),
+    2.0: (lambda v: v * v, "sum"),
+    math.inf: (f.abs, "amax"),
+}
 
 
 @_row("linalg_vector_norm")
-def _norm(
-    facts: Facts, a: Array, order: float = 2.0, dim: Any = None, keepdim: bool = False, **_: Any
-) -> Array:
-    axes = _axes(a, dim)
-    if order == 2.0:
-        total = arr.reduced("sum", combine(lambda v: v * v, a), axes, keepdim)
-        # the gradient of the norm of zeros is 0
-        return combine(_root, total)
-    if order == 1.0:
-        return arr.reduced("sum", combine(f.abs, a), axes, keepdim)
-    if order == math.inf:
-        return arr.reduced("amax", combine(f.abs, a), axes, keepdim)
-    raise refuse(f"a norm of order {order}")
+def _norm(a: Array, order: float = 2.0, dim: Any = None, keepdim: bool = False, **_: Any) -> Array:
+    if order not in _NORMS:
+        raise refuse(f"a norm of order {order}")
+    function, op = _NORMS[order]
+    total = _over(op, combine(function, a), dim, keepdim)
+    return combine(_root, total) if order == 2.0 else total
 
 
 def _root(v: Any) -> Any:
+    """The square root, of 0 with the gradient 0, as that of a norm is."""
     positive = v > 0
     return f.where(positive, f.sqrt(f.where(positive, v, 1.0)), v)
 
 
+def _below_largest(a: Array, dim: Any) -> tuple[Array, Array]:
+    """What an array is below its largest value along some axes, and that value: the exponential of
+    it overflows nowhere."""
+    largest = combine(f.stop_gradient, _over("amax", a, dim, True))
+    return combine(_op("sub"), a, largest), largest
+
+
 @_row("logsumexp")
-def _logsumexp(facts: Facts, a: Array, dim: Any, keepdim: bool = False) -> Array:
-    axes = _axes(a, dim)
-    largest = combine(f.stop_gradient, arr.reduced("amax", a, axes, True))
-    total = arr.reduced("sum", combine(lambda v, m: f.exp(v - m), a, largest), axes, True)
+def _logsumexp(a: Array, dim: Any, keepdim: bool = False) -> Array:
+    off, largest = _below_largest(a, dim)
+    total = _over("sum", combine(f.exp, off), dim, True)
     result = combine(lambda s, m: f.log(s) + m, total, largest)
-    for axis in sorted(axes, reverse=True) if not keepdim else ():
-        result = arr.pick(result, axis, 0)
-    return result
+    return result if keepdim else arr.squeeze(result, _axes(a, dim))
 
 
-@_row("_softmax", "_safe_softmax", "softmax")
-def _softmax(facts: Facts, a: Array, dim: int, *_: Any, **__: Any) -> Array:
-    axis = _axis(a, dim)
-    largest = combine(f.stop_gradient, arr.reduced("amax", a, [axis], True))
-    powers = combine(lambda v, m: f.exp(v - m), a, largest)
-    return combine(lambda p, s: p / s, powers, arr.reduced("sum", powers, [axis], True))
+@_row("_softmax", "_safe_softmax")
+def _softmax(a: Array, dim: int, *_: Any, **__: Any) -> Array:
+    powers = combine(f.exp, _below_largest(a, dim)[0])
+    return combine(_op("div"), powers, _over("sum", powers, dim, True))
 
 
-@_row("_log_softmax", "log_softmax")
-def _log_softmax(facts: Facts, a: Array, dim: int, *_: Any) -> Array:
-    axis = _axis(a, dim)
-    largest = combine(f.stop_gradient, arr.reduced("amax", a, [axis], True))
-    off = combine(lambda v, m: v - m, a, largest)
-    total = arr.reduced("sum", combine(f.exp, off), [axis], True)
+@_row("_log_softmax")
+def _log_softmax(a: Array, dim: int, *_: Any) -> Array:
+    off, _largest = _below_largest(a, dim)
+    total = _over("sum", combine(f.exp, off), dim, True)
     return combine(lambda v, s: v - f.log(s), off, total)
 
 
 @_row("cumsum")
-def _cumsum(facts: Facts, a: Array, dim: int, **_: Any) -> Array:
+def _cumsum(a: Array, dim: int, **_: Any) -> Array:
     axis = _axis(a, dim)
     a = arr.materialised(a)
-    if a.flat and arr.long_axes(a.base) == [axis]:
+    if a.flat and a.axes == [axis]:
         return a.like(reductions.cumsum(a.value))
-    rows = arr.unbind(a, axis)
-    sums = [rows[0]]
-    for row in rows[1:]:
-        sums.append(combine(lambda u, v: u + v, sums[-1], row))
-    return arr.stack(sums, axis)
+    return arr.stack([*accumulate(arr.unbind(a, axis), partial(combine, _op("add")))], axis)
 
 
 # ---- norms
@@ -850,23 +706,21 @@ def _cumsum(facts: Facts, a: Array, dim: int, **_: Any) -> Array:
 
 def _normalised(a: Array, axes: Sequence[int], eps: float) -> tuple[Array, Array, Array]:
     mean = arr.reduced("mean", a, axes, True)
-    off = combine(lambda v, m: v - m, a, mean)
+    off = combine(_op("sub"), a, mean)
     var = arr.reduced("var", a, axes, True)
     scale = combine(lambda v: 1.0 / f.sqrt(v + eps), var)
-    return combine(lambda v, s: v * s, off, scale), mean, scale
+    return combine(_op("mul"), off, scale), mean, scale
 
 
-def _affine(value: Array, weight: Any, bias: Any) -> Array:
+def _affine(value: Array, weight: Array | None, bias: Array | None) -> Array:
     if weight is not None:
-        value = combine(lambda v, w: v * w, value, weight)
-    if bias is not None:
-        value = combine(lambda v, b: v + b, value, bias)
-    return value
+        value = combine(_op("mul"), value, weight)
+    return value if bias is None else combine(_op("add"), value, bias)
 
 
 @_row("native_layer_norm")
 def _layer_norm(
-    facts: Facts, a: Array, shape: Sequence[int], weight: Any, bias: Any, eps: float
+    a: Array, shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[Array, Array, Array]:
     axes = [*range(len(a.shape) - len(shape), len(a.shape))]
     value, mean, scale = _normalised(a, axes, eps)
@@ -875,7 +729,6 @@ def _layer_norm(
 
 @_row("native_group_norm")
 def _group_norm(
-    facts: Facts,
     a: Array,
     weight: Any,
     bias: Any,
@@ -898,47 +751,39 @@ def _group_norm(
 # ---- products
 
 
-@_row("mm", "bmm", "matmul")
-def _mm(facts: Facts, a: Array, b: Array, **_: Any) -> Array:
-    return arr.matmul(a, b)
-
-
 @_row("mv")
-def _mv(facts: Facts, a: Array, b: Array) -> Array:
-    return arr.pick(arr.matmul(a, arr.add_axis(b, 1)), 1, 0)
+def _mv(a: Array, b: Array) -> Array:
+    return arr.squeeze(arr.matmul(a, arr.add_axis(b, 1)), [1])
 
 
-@_row("dot")
-def _dot(facts: Facts, a: Array, b: Array) -> Array:
-    return arr.reduced("sum", combine(lambda u, v: u * v, a, b), [0], False)
+def _outer(a: Array, b: Array) -> Array:
+    return combine(_op("mul"), arr.add_axis(a, 1), arr.add_axis(b, 0))
 
 
-@_row("addmm", "baddbmm")
-def _addmm(facts: Facts, c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
-    product = arr.matmul(a, b)
-    if alpha != 1:
-        product = combine(lambda v: alpha * v, product)
-    if beta == 0:
-        return product
-    return combine(lambda p, v: p + (v if beta == 1 else beta * v), product, c)
+def _added(product: Callable[[Array, Array], Array]) -> Row:
+    """The row of β c + α product(a, b)."""
+
+    def apply(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
+        made = product(a, b)
+        if alpha != 1:
+            made = combine(lambda v: alpha * v, made)
+        if beta == 0:
+            return made
+        return combine(lambda p, v: p + (v if beta == 1 else beta * v), made, c)
+
+    return apply
 
 
-@_row("addmv")
-def _addmv(facts: Facts, c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
-    product = _mv(facts, a, b)
-    return combine(lambda p, v: alpha * p + beta * v, product, c)
-
-
-@_row("addr")
-def _addr(facts: Facts, c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
-    product = combine(lambda u, v: u * v, arr.add_axis(a, 1), arr.add_axis(b, 0))
-    return combine(lambda p, v: alpha * p + beta * v, product, c)
+_row("mm", "bmm", "matmul")(lambda a, b, **_: arr.matmul(a, b))
+_row("dot")(lambda a, b: _over("sum", combine(_op("mul"), a, b)))
+_row("addmm", "baddbmm")(_added(arr.matmul))
+_row("addmv")(_added(_mv))
+_row("addr")(_added(_outer))
 
 
 # ---- backwards that a step states itself
 
 
-@_row("own_gradient")
 def own_gradient(value: Array, inputs: Sequence[Array], slopes: Sequence[Array]) -> Array:
     """The value with the gradient of Σ slope · input, elementwise."""
 

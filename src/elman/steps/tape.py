@@ -7,8 +7,7 @@ without memory would do as well, but torch imports its compiler for their shapes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -36,17 +35,6 @@ from elman.torch_internals import (
 
 BATCHES = (101, 37)  # the second where the first is a size of the program
 OWN_GRADIENT = "torch.autograd.Function"
-_RANDOM = ("rand", "randn", "randint", "randperm", "random", "bernoulli", "uniform", "normal")
-_RANDOM += (
-    "exponential",
-    "cauchy",
-    "geometric",
-    "log_normal",
-    "multinomial",
-    "poisson",
-    "binomial",
-)
-_RANDOM += ("native_dropout", "rrelu_with_noise")
 _NO_NUMBER = "it reads a number from a tensor"
 _CHOOSE = (
     "torch.where(condition, a, b) chooses for each sample; a number of the module is an attribute"
@@ -58,6 +46,16 @@ class Ref(NamedTuple):
     """A tensor of the tape: its number, one per value that it has had."""
 
     number: int
+
+
+def is_ref(value: Any) -> bool:
+    """Whether a leaf of arguments or results is a reference."""
+    return isinstance(value, Ref)
+
+
+def refs_of(tree: Any) -> list[Ref]:
+    """All references in arguments or results."""
+    return [leaf for leaf in pytree.tree_leaves(tree, is_leaf=is_ref) if isinstance(leaf, Ref)]
 
 
 class Entry(NamedTuple):
@@ -80,13 +78,18 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``add.Tensor`` of torch.ops.aten; without the mark of forms that write in place."""
+        """See :func:`name_of`."""
         return name_of(self.op)
 
     @property
-    def writes(self) -> bool:
-        """Whether it writes to an argument."""
-        return not isinstance(self.op, str) and schema_of(self.op).is_mutable
+    def given(self) -> list[Ref]:
+        """The tensors that it is given."""
+        return refs_of((self.args, self.kwargs))
+
+    @property
+    def written(self) -> list[Ref]:
+        """What it writes to."""
+        return written_by(self.op, self.args, self.kwargs)
 
 
 def _like(tensor: Tensor) -> Tensor:
@@ -101,9 +104,21 @@ def name_of(op: Any) -> str:
     return (packet[:-1] if in_place else packet) + dot + overload
 
 
+def written_by(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Those leaves of an operation's arguments that it writes to."""
+    if isinstance(op, str) or not schema_of(op).is_mutable:
+        return []
+    values: list[Any] = []
+    for at, argument in enumerate(schema_of(op).arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            values.append(args[at] if at < len(args) else kwargs.get(argument.name))
+    leaves = pytree.tree_leaves(values, is_leaf=is_ref)
+    return [leaf for leaf in leaves if isinstance(leaf, (Tensor, Ref))]
+
+
 def is_random(op: Any) -> bool:
     """Whether an operation draws numbers."""
-    return name_of(op).partition(".")[0].removesuffix("_like") in _RANDOM
+    return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
 
 
 @dataclass
@@ -291,7 +306,7 @@ class Recorder(TorchDispatchMode):
         Raises:
             StepError: nothing recorded made it.
         """
-        with no_function_modes(), _paused():
+        with no_function_modes(), no_modes():
             tensor = self.image(tensor)
         number = self._numbers.get(id(tensor))
         if number is None:
@@ -357,12 +372,7 @@ class Recorder(TorchDispatchMode):
             refs: its arguments by position and name, as references.
             given, named: its arguments.
         """
-        written: list[Tensor] = []
-        if schema_of(func).is_mutable:
-            for at, argument in enumerate(schema_of(func).arguments):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    value = given[at] if at < len(given) else named.get(argument.name)
-                    written += [leaf for leaf in pytree.tree_leaves(value) if _is(leaf)]
+        written: list[Tensor] = written_by(func, given, named)
         for tensor in written:
             others = self._written.setdefault(memory_of(tensor), [])
             others[:] = [other for other in others if other is not tensor] + [tensor]
@@ -390,31 +400,37 @@ class Recorder(TorchDispatchMode):
                 function.setup_context(context, args, value)
             else:
                 value = function.forward(context, *args)
-        values = value if isinstance(value, tuple) else (value,)
-        marked: list[Any] = []
-        for at, output in enumerate(values):
-            if not _is(output) or not output.is_floating_point():
-                marked.append(output)
-                continue
-            ones = [
-                (torch.ones_like if k == at else torch.zeros_like)(other)
-                for k, other in enumerate(values)
-            ]
-            slopes = function.backward(context, *ones)
-            slopes = slopes if isinstance(slopes, tuple) else (slopes,)
-            pairs = [
-                (self.refer(self.image(arg)), self.refer(slope))
-                for arg, slope in zip(args, slopes)
-                if _is(arg) and _is(slope)
-            ]
-            with _paused():
-                result = output.clone()
-            given = (self.refer(output), [a for a, _ in pairs], [s for _, s in pairs])
-            where = where_asked()
-            entry = Entry(OWN_GRADIENT, given, {}, self.enter(result), where, False)
-            self.tape.entries.append(entry)
-            marked.append(result)
-        return tuple(marked) if isinstance(value, tuple) else marked[0]
+        if not isinstance(value, tuple):
+            return self._with_slopes(function, context, args, (value,), 0)
+        return tuple(
+            [self._with_slopes(function, context, args, value, at) for at in range(len(value))]
+        )
+
+    def _with_slopes(
+        self, function: Any, context: _Context, args: Any, values: tuple[Any, ...], at: int
+    ) -> Any:
+        """One of the values of a torch.autograd.Function, with the slopes that its backward states:
+        its gradients where that of this value is one."""
+        output = values[at]
+        if not _is(output) or not output.is_floating_point():
+            return output
+        ones = [
+            torch.ones_like(other) if k == at else torch.zeros_like(other)
+            for k, other in enumerate(values)
+        ]
+        slopes = function.backward(context, *ones)
+        slopes = slopes if isinstance(slopes, tuple) else (slopes,)
+        pairs = [
+            (self.refer(self.image(arg)), self.refer(slope))
+            for arg, slope in zip(args, slopes)
+            if _is(arg) and _is(slope)
+        ]
+        with no_modes():
+            result = output.clone()
+        given = (self.refer(output), [a for a, _ in pairs], [s for _, s in pairs])
+        entry = Entry(OWN_GRADIENT, given, {}, self.enter(result), where_asked(), False)
+        self.tape.entries.append(entry)
+        return result
 
 
 class _Images(TorchFunctionMode):
@@ -438,7 +454,7 @@ class _Images(TorchFunctionMode):
             raise StepError("it changes a tensor that it closes over", at=where_asked())
 
         def image(tensor: Tensor) -> Tensor:
-            with _paused():
+            with no_modes():
                 return recorder.image(tensor)
 
         args, kwargs = pytree.tree_map_only(Tensor, image, (args, kwargs or {}))
@@ -457,13 +473,6 @@ def _one_hot(places: Tensor, num_classes: int = -1) -> Tensor:
     return (places.unsqueeze(-1) == classes).long()
 
 
-@contextmanager
-def _paused() -> Iterator[None]:
-    """Inside, nothing is recorded."""
-    with no_modes():
-        yield
-
-
 class _Context(FunctionCtx):
     """What a torch.autograd.Function saves for its backward."""
 
@@ -474,17 +483,13 @@ class _Context(FunctionCtx):
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
 
-    def save_for_forward(self, *tensors: Any) -> None:
-        pass
-
     def mark_dirty(self, *tensors: Any) -> None:
         raise StepError("a torch.autograd.Function writes to its input", at=where_asked())
 
-    def mark_non_differentiable(self, *tensors: Any) -> None:
-        pass
+    def _ignored(self, *_: Any) -> None:
+        """What changes no value and no slope."""
 
-    def set_materialize_grads(self, value: bool) -> None:
-        pass
+    save_for_forward = mark_non_differentiable = set_materialize_grads = _ignored
 
 
 def _apply(function: Any, args: tuple[Any, ...], original: Callable[..., Any]) -> Any:
