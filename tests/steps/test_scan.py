@@ -515,6 +515,56 @@ def test_expanded_and_strided():
         close(elman.scan(rnn, h, x, engine="c"), plain_scan(rnn, h, x))
 
 
+# ---- operations
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda v: torch.logaddexp(v, 0.5 * v),
+        lambda v: F.prelu(v + 0.1234, torch.tensor([0.2], dtype=F64)),
+        lambda v: F.glu(torch.cat([v, v], -1), -1),
+        lambda v: torch.triu(v.unsqueeze(1) * v.unsqueeze(2), 1).sum(1),
+        lambda v: F.softshrink(v) + F.mish(v) + F.celu(v),
+        lambda v: torch.threshold(v, 0.1234, -0.2),
+    ],
+    ids=["logaddexp", "prelu", "glu", "triu", "shrink", "threshold"],
+)
+def test_operations_without_a_row_are_taken_apart_by_torch(op):
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(op(h + x))
+        return h, h
+
+    agrees(step, normal(B, H), normal(T, B, H, seed=2))
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda v: v.transpose(1, 2),
+        lambda v: v.movedim(1, -1),
+        lambda v: v.flip(1, 3),
+        lambda v: v.roll((1, -1), (2, 3)),
+        lambda v: torch.cat([v[..., 1:], v.mean(-1, keepdim=True), v[..., :1]], -1),
+        lambda v: torch.cat([v, v.amax(2, keepdim=True).expand_as(v)], 2),
+        lambda v: v.mean(-1, keepdim=True).expand_as(v).flatten(2),
+        lambda v: v[:, :, [2, 0, 0]][..., ::2],
+        lambda v: v.flatten(2).unflatten(2, (2, 6)).transpose(1, 3),
+    ],
+    ids=["transpose", "movedim", "flip", "roll", "cat", "join", "repeat", "index", "view"],
+)
+@pytest.mark.parametrize("linear", [True, False], ids=["vector", "slices"])
+def test_units_of_many_axes_are_moved(move, linear):
+    table = normal(24, 24, seed=3) / 5
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(h + x)
+        moved = move((h.flatten(1) @ table).view(-1, 2, 3, 4) if linear else h)
+        return h + 0.1 * moved.flatten(1).sum(1).view(-1, 1, 1, 1), moved
+
+    agrees(step, normal(B, 2, 3, 4), normal(T, B, 2, 3, 4, seed=2))
+
+
 # ---- outputs
 
 

@@ -138,12 +138,9 @@ def _fmod(a: Any, b: Any) -> Any:
     return a - b * f.stop_gradient(_trunc(pointwise("div", a, b)))
 
 
-def _add(a: Any, b: Any, alpha: float = 1) -> Any:
-    return pointwise("add", a, b if alpha == 1 else pointwise("mul", alpha, b))
-
-
-def _sub(a: Any, b: Any, alpha: float = 1) -> Any:
-    return pointwise("sub", a, b if alpha == 1 else pointwise("mul", alpha, b))
+def _scaled(op: str) -> Callable[..., Any]:
+    """A sum or difference of which the second value is multiplied with alpha."""
+    return lambda a, b, alpha=1: pointwise(op, a, b if alpha == 1 else pointwise("mul", alpha, b))
 
 
 def _div(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
@@ -157,44 +154,36 @@ def _op(name: str) -> Callable[..., Any]:
     return lambda *values: pointwise(name, *values)
 
 
+# What torch and elman call alike: operations of a formula, and functions of its authors.
+_OPS = ("mul", "neg", "sign", "lt", "le", "gt", "ge", "eq", "ne")
+_FUNCTIONS = (
+    *("abs", "exp", "expm1", "log", "sqrt", "sin", "cos", "atan", "asinh", "tanh", "sigmoid"),
+    *("relu", "silu", "erf", "floor", "minimum", "maximum", "where", "remainder"),
+)
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
-    **{op: _op(op) for op in ("mul", "neg", "sign", "lt", "le", "gt", "ge", "eq", "ne")},
-    "sub": _sub,
-    "rsub": lambda a, b, alpha=1: _sub(b, a, alpha),
+    **{name: _op(name) for name in _OPS},
+    **{name: getattr(f, name) for name in _FUNCTIONS},
+    "sub": _scaled("sub"),
+    "rsub": lambda a, b, alpha=1: _scaled("sub")(b, a, alpha),
     "div": _div,
     "pow": power_of,
-    "abs": f.abs,
     "sgn": _op("sign"),
-    "exp": f.exp,
     "exp2": lambda v: f.exp(math.log(2.0) * v),
-    "expm1": f.expm1,
-    "log": f.log,
     "log1p": _log1p,
     "log2": lambda v: f.log(v) / math.log(2.0),
     "log10": lambda v: f.log(v) / math.log(10.0),
-    "sqrt": f.sqrt,
     "rsqrt": lambda v: 1.0 / f.sqrt(v),
     "reciprocal": lambda v: 1.0 / v,
-    "sin": f.sin,
-    "cos": f.cos,
     "tan": lambda v: f.sin(v) / f.cos(v),
-    "atan": f.atan,
-    "asinh": f.asinh,
-    "tanh": f.tanh,
     "sinh": lambda v: 0.5 * (f.expm1(v) - f.expm1(-v)),
     "cosh": lambda v: 0.5 * (f.exp(v) + f.exp(-v)),
-    "sigmoid": f.sigmoid,
-    "relu": f.relu,
-    "erf": f.erf,
     "erfc": lambda v: 1.0 - f.erf(v),
-    "floor": f.floor,
     "ceil": lambda v: -f.floor(-v),
     "round": lambda v, decimals=0: (
         f.round(v * 10.0**decimals) / 10.0**decimals if decimals else f.round(v)
     ),
     "trunc": _trunc,
     "frac": lambda v: v - f.stop_gradient(_trunc(v)),
-    "silu": f.silu,
     "gelu": _gelu,
     "elu": _elu,
     "leaky_relu": lambda v, slope=0.01: f.where(v > 0, v, slope * v),
@@ -202,19 +191,15 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "hardsigmoid": lambda v: _step_between(v + 3.0, 0.0, 6.0) / 6.0,
     "hardswish": lambda v: f.where(v <= -3.0, 0.0 * v, f.where(v < 3.0, v * (v + 3.0) / 6.0, v)),
     "softplus": _softplus,
-    "minimum": f.minimum,
-    "maximum": f.maximum,
     "fmin": lambda a, b: f.where(pointwise("eq", a, a), f.minimum(a, b), b),
     "fmax": lambda a, b: f.where(pointwise("eq", a, a), f.maximum(a, b), b),
     "clamp": _clip,
     "clamp_min": _clip,
     "clamp_max": lambda v, high: _clip(v, None, high),
-    "where": f.where,
     "masked_fill": lambda v, mask, value: f.where(mask, value, v),
     "lerp": lambda a, b, w: a + w * (b - a),
     "addcmul": lambda a, b, c, value=1: a + value * (b * c),
     "addcdiv": lambda a, b, c, value=1: a + value * (b / c),
-    "remainder": f.remainder,
     "fmod": _fmod,
     "nan_to_num": lambda v, nan=0.0, *_: f.where(pointwise("eq", v, v), v, nan),
     "xlogy": lambda a, b: f.where(pointwise("eq", a, 0.0), 0.0 * b, a * f.log(b)),
@@ -269,7 +254,7 @@ def _of_bools(function: Callable[..., Any], otherwise: Callable[..., Any] | None
 
 
 ROWS.update({name: _elementwise(function) for name, function in _ELEMENTWISE.items()})
-ROWS["add"] = _of_bools(f.maximum, _add)
+ROWS["add"] = _of_bools(f.maximum, _scaled("add"))
 ROWS["bitwise_not"] = _of_bools(lambda v: pointwise("sub", 1.0, v))
 for _names, _function in (("and", _op("mul")), ("or", f.maximum), ("xor", _op("ne"))):
     ROWS[f"bitwise_{_names}"] = ROWS[f"__{_names}__"] = _of_bools(_function)

@@ -621,7 +621,7 @@ class _Results:
         self.states.append(leaves)
         if before in reader.handed_on:
             return self._result("static", ref)
-        start, after = reader.array(before), reader.array(ref)
+        after, start = reader.array(ref), reader.array(before)
         if (after.shape, after.batch) != (start.shape, start.batch):
             raise StepError(
                 f"a state of shape {[*start.shape]} becomes one of {[*after.shape]}",

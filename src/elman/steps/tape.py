@@ -489,7 +489,10 @@ class _Context(FunctionCtx):
     def _ignored(self, *_: Any) -> None:
         """What changes no value and no slope."""
 
-    save_for_forward = mark_non_differentiable = set_materialize_grads = _ignored
+    save_for_forward = mark_non_differentiable = _ignored
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Every gradient is given."""
 
 
 def _apply(function: Any, args: tuple[Any, ...], original: Callable[..., Any]) -> Any:
