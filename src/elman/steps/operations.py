@@ -458,9 +458,10 @@ def _repeat(facts: Facts, a: Array, times: Sequence[int]) -> Array:
 
 @_row("roll")
 def _roll(a: Array, shifts: Any, dims: Any = ()) -> Array:
-    dims = dims or arr.long_axes(a.shape)
-    if len(dims) > len(shifts):
-        raise refuse("it rolls all axes at once")
+    if not dims:  # all axes as one, that of samples too
+        dims = arr.long_axes(a.shape)
+        if len(dims) > 1 or a.batch is not None:
+            raise refuse("it rolls all axes at once")
     for shift, dim in zip(shifts, dims):
         axis = _axis(a, dim)
         size = a.shape[axis]
