@@ -165,8 +165,24 @@ def test_a_phase_network(engine):
         torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-9)
 
 
-# pytorch #184528: gradients of closed-over weights miss what passes through the carry, where the
-# first carry asks for none.
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_list_of_states(engine):
+    """The first report there: one scan over a list of layers' states, each added to."""
+    layers = nn.ModuleList(nn.Linear(8, 4) for _ in range(3)).double()
+
+    def body(states: Any, x: Tensor) -> Any:
+        new = []
+        for state, layer in zip(states, layers, strict=True):
+            x = state + layer(torch.cat((state, x), -1))
+            new.append(x)
+        return new, x.clone()
+
+    init = [0.5 * normal(2, 4, seed=k) for k in range(3)]
+    agrees(body, init, normal(5, 2, 4, seed=4), [*layers.parameters()], engine)
+
+
+# pytorch #184528 (and #184529, its correction): gradients of closed-over weights miss what passes
+# through the carry, where the first carry asks for none.
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -184,6 +200,83 @@ def test_a_weight_where_the_first_carry_asks_for_no_gradient(engine, final):
         loss = ys.sum() + (carry if final else 0)
         found.append(torch.autograd.grad(loss, a)[0])
     torch.testing.assert_close(found[1], found[0], rtol=1e-8, atol=1e-9)
+
+
+# pytorch #191846: a backward by an associative scan. In its review, a derivative that is not finite
+# becomes NaN, and spreads to numbers that have nothing to do with it.
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_derivative_that_is_not_finite(engine):
+    found = []
+    for scan in (plain_scan, scan_on(engine)):
+        init = torch.ones(2, dtype=F64, requires_grad=True)
+        xs = torch.tensor([[2.0, 2.0], [0.0, 4.0], [2.0, 2.0]], dtype=F64, requires_grad=True)
+        carry, ys = scan(lambda c, x: ((c := c / x), c.clone()), init, xs)
+        found.append(torch.autograd.grad(ys.sum() + carry.sum(), [init, xs]))
+    (got, by_x), (want, by_x_wanted) = found[1], found[0]
+    assert want.tolist() == [torch.inf, 0.75]
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(by_x, by_x_wanted)
+
+
+# pytorch #189225: an exporter gives nn.GRU the other formula, with the reset gate before the
+# product. (Exported formulas of elman's are compared in tests/export.)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_reset_gate_behind_its_product(engine):
+    """The two formulas differ by the recurrent bias of the candidate, which is large here."""
+    cell, layer = nn.GRUCell(4, 8).double(), nn.GRU(4, 8).double()
+    for name, value in cell.named_parameters():
+        nn.init.normal_(value, std=1.5)
+        getattr(layer, f"{name}_l0").data.copy_(value.data)
+    x, h = normal(9, 3, 4), normal(3, 8, seed=2)
+    out, last = elman.Loop(cell, engine=engine)(x, h)
+    want, want_last = layer(x, h.unsqueeze(0))
+    torch.testing.assert_close(out, want, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(last, want_last[0], rtol=1e-8, atol=1e-9)
+
+
+# pytorch #191855: an exported pair of LSTMs or GRUs, one of them reversed, has the number of steps
+# of its example in it.
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_both_directions_in_sequences_of_other_lengths(kind, engine):
+    there, back = (kind(4, 6).double() for _ in range(2))
+    kept = normal(4, 1, seed=8)
+
+    def both(run: Any, x: Tensor, lengths: Tensor) -> Tensor:
+        out = run(there, x, lengths, False)
+        return torch.cat([out, run(back, x, lengths, True) * kept[:1].expand_as(out)], -1)
+
+    def fused(cell: nn.Module, x: Tensor, lengths: Tensor, reverse: bool) -> Tensor:
+        return elman.Loop(cell, reverse=reverse, engine=engine)(x, lengths=lengths)[0]
+
+    def plain(cell: nn.Module, x: Tensor, lengths: Tensor, reverse: bool) -> Tensor:
+        rows = []
+        for b, length in enumerate(lengths.tolist()):
+            order = range(length)[::-1] if reverse else range(length)
+            state, ys = None, {}
+            for t in order:
+                state = cell(x[t, b : b + 1], state)
+                ys[t] = state[0] if isinstance(state, tuple) else state
+            filled = [ys.get(t, torch.zeros(1, 6, dtype=F64)) for t in range(len(x))]
+            rows.append(torch.cat(filled))
+        return torch.stack(rows, 1)
+
+    parameters = [*there.parameters(), *back.parameters()]
+    for steps in (6, 9, 4):
+        x, lengths = normal(steps, 3, 4, seed=steps), torch.tensor([steps, 2, steps - 1])
+        found = []
+        for run in (plain, fused):
+            y = both(run, x, lengths)
+            loss = (y * normal(*y.shape, seed=5)).sum()
+            found.append([y, *torch.autograd.grad(loss, parameters)])
+        for got, want in zip(found[1], found[0], strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-9)
 
 
 # Others around torch's scan: what it refuses of carries, closures and outputs.
@@ -248,7 +341,7 @@ def test_a_sum_of_integers():
 
 def test_counts_below_numbers():
     """pytorch #166516: a cumulative sum and how often it is below a number, and no outputs."""
-    a, b, c = normal(7, 20).exp(), normal(7, 20, seed=2).exp(), normal(20, seed=3).abs() * 5
+    c = normal(20, seed=3).abs() * 5
 
     def body(s: Any, x: Any) -> Any:
         total, count = s
@@ -256,10 +349,12 @@ def test_counts_below_numbers():
         return (total, count + (total < c).int()), ()
 
     init = torch.zeros(20, dtype=F64), torch.zeros(20, dtype=torch.int32)
-    (total, count), ys = elman.scan(body, init, (a, b), engine="reference")
-    assert ys == ()
-    assert torch.equal(count, ((a * b).cumsum(0) < c).sum(0).int())
-    torch.testing.assert_close(total, (a * b).sum(0))
+    for steps in (7, 12):
+        a, b = normal(steps, 20).exp(), normal(steps, 20, seed=2).exp()
+        (total, count), ys = elman.scan(body, init, (a, b), engine="reference")
+        assert ys == ()
+        assert torch.equal(count, ((a * b).cumsum(0) < c).sum(0).int())
+        torch.testing.assert_close(total, (a * b).sum(0))
 
 
 # jax #40150: gradients through a scan whose carry is a dict of many scalars.
