@@ -2,7 +2,7 @@
 
     python -m benchmarks.steps.measure --out FILE.jsonl
     python -m benchmarks.steps.measure --cases ligru,gru_d --sizes own,100x16x64 --mode eval
-    python -m benchmarks.steps.measure --from FILE.jsonl --table FILE.md
+    python -m benchmarks.steps.measure --from FILE.jsonl --reports FILE.jsonl --table FILE.md
 
 Each case runs in a process of its own and gives one row, appended when it is finished.
 """
@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -21,7 +18,8 @@ import torch
 
 from benchmarks.machine import code, facts
 from benchmarks.rows import Row, append_row, read_rows
-from benchmarks.steps.agreement import LONGEST, LoopError, compare, reason
+from benchmarks.steps.agreement import LoopError, compare, reason
+from benchmarks.steps.apart import apart
 from benchmarks.steps.catalogue import CASES
 from benchmarks.steps.laps import race
 from benchmarks.steps.pages import line, page
@@ -70,25 +68,11 @@ def measure(name: str, options: argparse.Namespace) -> Row:
 
 def alone(name: str, options: argparse.Namespace) -> Row:
     """The row of a case, measured in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.steps.measure", "--alone", name]
+    words = ["benchmarks.steps.measure", "--alone", name]
     for option in ("sizes", "mode", "engine", "through", "threads"):
-        command += [f"--{option}", str(getattr(options, option))]
-    threads = {"OMP_NUM_THREADS": str(options.threads)}
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=options.limit,
-            env={**os.environ, **threads},
-        )
-    except subprocess.TimeoutExpired:
-        return failed(name, options, f"not finished within {options.limit} s")
-    for text in reversed(done.stdout.splitlines()):
-        if text.startswith('{"case"'):
-            return json.loads(text)
-    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return failed(name, options, f"exit status {done.returncode}: {last}"[:LONGEST])
+        words += [f"--{option}", str(getattr(options, option))]
+    row = apart(words, options.threads, options.limit)
+    return row if isinstance(row, dict) else failed(name, options, row)
 
 
 def failed(name: str, options: argparse.Namespace, why: str) -> Row:
@@ -111,6 +95,7 @@ def arguments() -> argparse.Namespace:
     add("--limit", type=float, default=600, help="seconds for a case")
     add("--out", type=Path, help="rows are appended to it")
     add("--from", type=Path, dest="rows", help="measure nothing: show these rows")
+    add("--reports", type=Path, help="rows of benchmarks.steps.reports: a section of the page")
     add("--table", type=Path, help="write a page about the rows of --from, --out or this run")
     add("--list", action="store_true", help="show the cases")
     add("--alone", help=argparse.SUPPRESS)
@@ -148,7 +133,8 @@ def main() -> None:
             print("\n".join(map(line, rows.values())))
         if options.table:
             kept = options.rows or options.out
-            options.table.write_text(page(read_rows(kept) if kept else rows))
+            reported = read_rows(options.reports) if options.reports else {}
+            options.table.write_text(page(read_rows(kept) if kept else rows, reported))
 
 
 if __name__ == "__main__":

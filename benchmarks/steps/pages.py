@@ -65,8 +65,8 @@ def line(row: Row) -> str:
     return f"{begin}{times}  f64 {off(row, 'float64')}  f32 {off(row, 'float32')}{note}"
 
 
-def page(rows: dict[str, Row]) -> str:
-    """A page about rows: what elman runs, and what it refuses."""
+def page(rows: dict[str, Row], reported: dict[str, Row] | None = None) -> str:
+    """A page about rows: what elman runs, what it refuses, and public reports if there are any."""
     run = [row for row in rows.values() if "times" in row]
     others = [row for row in rows.values() if "times" not in row]
     sizes = list(dict.fromkeys(size for row in run for size in row["times"]))
@@ -92,7 +92,63 @@ def page(rows: dict[str, Row]) -> str:
             ["step", "source", "why", "expected"],
             [[r["case"], r["source"], why(r)[:WIDTH], r.get("expected", "")] for r in others],
         )
+    if reported:
+        lines += ["", *reports(reported)]
     return "\n".join(lines) + "\n"
+
+
+MODES = {"train": "training, ms", "forward": "forward, ms"}
+FIRST = "first call, s"
+
+
+def reports(rows: dict[str, Row]) -> list[str]:
+    """A section about the rows of ``benchmarks.steps.reports``."""
+    run = [row for row in rows.values() if "contestants" in row]
+    titles = list(dict.fromkeys(title for row in run for title in row["contestants"]))
+    notes: list[str] = []
+    body = []
+    for row in run:
+        told = {title: outcome(row, title, notes) for title in titles}
+        size = "×".join(str(row[name]) for name in "TBH")
+        begin = [row["case"], f"{row['source']}: {row['says']}".removesuffix(": ")]
+        begin.append(f"{size}, {row['dtype']}")
+        for what in [MODES[mode] for mode in MODES if mode in modes(row)] + [FIRST]:
+            body.append([*begin, what, *(told[title].get(what, "") for title in titles)])
+            begin = ["", "", ""]
+    machines = dict.fromkeys(f"{machine_line(row)}; JAX {row['jax'] or 'absent'}" for row in run)
+    loads = [row["machine"]["load"] for row in run]
+    return [
+        "## Public reports",
+        "",
+        "What users of torch's and of JAX's scan reported, and common cells, by every way to run "
+        "them on this processor: medians of milliseconds, in turns; seconds of the first call of a "
+        "training step. A contestant is first compared with a loop in float64: outputs, last "
+        "carries, gradients of weights and inputs. `inductor` is torch.compile, of the loop or of "
+        'a program with torch\'s scan; `backend elman` is `torch.compile(f, backend="elman")` of '
+        f"the latter. Measured on: {'; '.join(machines)}; load average before a row "
+        f"{min(loads)} to {max(loads)}.",
+        "",
+        *table(["step", "reported", "T×B×H", "", *titles], body),
+        "",
+        *notes,
+    ]
+
+
+def modes(row: Row) -> list[str]:
+    """What was measured of a report."""
+    return [m for m in MODES if any(m in c.get("ms", {}) for c in row["contestants"].values())]
+
+
+def outcome(row: Row, title: str, notes: list[str]) -> dict[str, str]:
+    """The cells of a contestant, by what they tell; why it was not measured goes to the notes."""
+    of = row["contestants"].get(title, {})
+    for word in ("refused", "wrong"):
+        if word in of:
+            told = word if word == "refused" else of[word].partition(": ")[0]
+            notes.append(f"{len(notes) + 1}. {row['case']}, {title}: `{of[word][:WIDTH]}`")
+            return {MODES[modes(row)[0]]: f"{told} ({len(notes)})"}
+    cells = {MODES[mode]: f"{times[1]:.3g}" for mode, times in of.get("ms", {}).items()}
+    return cells | {FIRST: f"{next(iter(of['first_s'].values())):.3g}"} if cells else {}
 
 
 def setting(run: list[Row]) -> str:

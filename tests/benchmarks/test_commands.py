@@ -37,6 +37,7 @@ ELSEWHERE = {  # where their whole work is done by tests, or why it is by none
     "benchmarks/robustness/killed_run.py": "what kills.py starts",
     "benchmarks/steps/calls.py": "test_steps_script",
     "benchmarks/steps/measure.py": "test_steps_script",
+    "benchmarks/steps/reports.py": "test_steps_script",
     "benchmarks/readme.py": "test_readme_table: it takes no words, and rewrites pages",
     "release/arm64.py": "it installs an emulation, as root",
     "release/tried.py": "it runs in an environment of its own",
