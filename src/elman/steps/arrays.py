@@ -40,12 +40,12 @@ from elman.frontend.trace import (
     lift,
     matrix_shape,
     per_sample,
+    reblocked,
 )
 from elman.ir.graph import Rate, node
-from elman.ir.types import Dim, is_matrix
+from elman.ir.types import Dim, is_matrix, matrix_axes
 
 Shape = tuple[int, ...]
-_FEW = 32  # rows that a matrix is cut into, or made of, one by one
 MOST_SLICES = 64
 _MOST_PIECES = 4096  # of a vector
 
@@ -309,17 +309,12 @@ def one_hot(at: int, count: int) -> Tracer:
     return Tracer(node("one_hot", (place,), (), (cut_dim((count,)),), where_called()))
 
 
-def _row_of(matrix: Any, at: int, count: int) -> Tracer:
-    return matrix.T @ one_hot(at, count)
-
-
-def _matrix_of(rows: Sequence[Any], *, of_columns: bool = False) -> Tracer:
-    """The matrix of some rows, or columns: each at its place in a matrix of zeros."""
-    terms: list[Tracer] = []
-    for at, row in enumerate(rows):
-        pair = one_hot(at, len(rows)), row
-        terms.append(matrices.outer(*(reversed(pair) if of_columns else pair)))
-    return fold(lambda a, b: a + b, terms)
+def _matrix_of_row(value: Tracer) -> Any:
+    """A vector as a matrix of one row; a matrix as it is."""
+    if is_matrix(value.node) or len(value.node.shape) == 2:
+        return value
+    (columns,) = value.node.shape
+    return AlongAxis(value.node, 1).to_matrix(matrix_shape(cut_dim((1,)), columns))
 
 
 def _transposed(matrix: Any) -> Any:
@@ -336,7 +331,8 @@ def to_matrix(array: Array) -> Array:
     if array.of_weights:
         raise refuse("a matrix is made of a vector of weights")
     first, _ = array.axes
-    return array.like(_matrix_of([row.value for row in unbind(array, first)]))
+    rows = [_matrix_of_row(Tracer(lift(row.value))) for row in unbind(array, first)]
+    return array.like(functions.concat(*rows))
 
 
 def to_flat(array: Array) -> Array:
@@ -433,6 +429,8 @@ def _taken(array: Array, axis: int, groups: Sequence[Sequence[int]]) -> list[Arr
     elif array.matrix:
         values = _rows_taken(array.value, groups, count, axis == first)
     else:
+        if axis != first and array.base[first] > MOST_SLICES and array.leaves:
+            raise MatrixError(array.leaves)
         orders = [_units(array).index_select(axis, torch.tensor([*group])) for group in groups]
         values = _regrouped([array.value], [prod(array.base)], orders)
     results: list[Array] = []
@@ -455,24 +453,46 @@ def _rows_taken(
     of_weights = len(lift(matrix).shape) == 2
     if of_weights and 1 in sizes:
         raise refuse("a row is taken from a matrix of weights")
-    if 1 not in sizes:
-        pieces = dict(zip(ends, functions.split(Tracer(lift(matrix)), ", ".join(map(str, sizes)))))
-        taken = [
-            functions.concat(*[pieces[at] for a, b, _ in row for at in ends if a <= at < b])
-            for row in runs
-        ]
+    matrix = Tracer(lift(matrix))
+    if 1 in sizes:
+        parts = _rows_cut(matrix, sizes)
     else:
-        if count > _FEW:
-            raise refuse("some rows are taken from a matrix")
-        rows = [_row_of(Tracer(lift(matrix)), at, count) for at in range(count)]
-        taken = [
-            rows[group[0]] if len(group) == 1 else _matrix_of([rows[at] for at in group])
-            for group in groups
+        parts = functions.split(matrix, ", ".join(map(str, sizes)))
+    pieces = dict(zip(ends, parts))
+    taken: list[Any] = []
+    for row, group in zip(runs, groups, strict=True):
+        found = [
+            pieces[at] for a, b, times in row for at in ends if a <= at < b for _ in range(times)
         ]
+        taken.append(found[0] if len(group) == 1 else functions.concat(*map(_matrix_of_row, found)))
     return [
         rows if of_rows or len(group) == 1 else rows.T
         for rows, group in zip(taken, groups, strict=True)
     ]
+
+
+def _rows_cut(matrix: Tracer, sizes: Sequence[int]) -> list[Tracer]:
+    """Runs of rows of a matrix of a sample: matrices, and vectors where there is one row.
+
+    The matrix is cut where it stands: its rows are no gate blocks, which would be cut wherever
+    there are as many.
+    """
+    rows, columns = matrix_axes(matrix.node)
+    dim = tuple([(size, columns) for size in sizes])
+    whole = reblocked(reblocked(matrix.node, ((rows, columns),)), dim)
+    parts: list[Tracer] = []
+    for at, size in enumerate(sizes):
+        part = node("split", (whole,), (at, at + 1), ((dim[at],),), where_called())
+        parts.append(reductions.sum(Tracer(part), axis=0) if size == 1 else Tracer(part))
+    return parts
+
+
+def rolled(array: Array, axis: int, shift: int) -> Array:
+    """A matrix of a sample whose rows, or columns, are each so much further, round the end."""
+    is_row = axis == array.axes[0]
+    matrix = lift(array.value if is_row else array.value.T)
+    moved = Tracer(node("roll", (matrix,), (shift,), matrix.shape, where_called()))
+    return array.like(moved if is_row else moved.T)
 
 
 def pick(array: Array, axis: int, at: int) -> Array:
@@ -488,8 +508,7 @@ def pick(array: Array, axis: int, at: int) -> Array:
     if array.matrix:
         if array.of_weights:
             raise refuse("a row is taken from a matrix of weights")
-        matrix = array.value if axis == first else array.value.T
-        row = _row_of(Tracer(lift(matrix)), at, array.base[axis])
+        (row,) = _rows_taken(array.value, [[at]], array.base[axis], axis == first)
         return drop_axis(array.like(row, put(array.base, axis, 1)), axis)
     return drop_axis(cut(array, axis, [1] * array.base[axis])[at], axis)
 
@@ -570,22 +589,16 @@ def _joined_matrices(
     if all(array.of_weights for array in arrays) and not all(array.matrix for array in arrays):
         raise refuse("a matrix of weights is made of vectors")
     pairs = [*zip(arrays, bases, strict=True)]
-    if any(len(long_axes(base)) < 2 for base in bases):
-        if sum(base[axis] for base in bases) > _FEW:
-            raise refuse("a row is joined to a matrix")
-        rows = [
-            held(pick(array, axis, at), put(base, axis)).value
-            for array, base in pairs
-            for at in range(base[axis])
-        ]
-        return _matrix_of(rows, of_columns=not of_rows)
-    values = [
-        whole_matrix(array, base) if array.uniform else _operand(array, base)
-        for array, base in pairs
-    ]
-    if of_rows:
-        return functions.concat(*values)
-    return functions.concat(*[Tracer(per_sample(lift(value))).T for value in values]).T
+    values: list[Any] = []
+    for array, base in pairs:
+        if len(long_axes(base)) < 2:
+            row = held(drop_axis(array, axis), put(base, axis)).value
+            values.append(_matrix_of_row(Tracer(lift(row))))
+            continue
+        value = whole_matrix(array, base) if array.uniform else _operand(array, base)
+        values.append(value if of_rows else Tracer(per_sample(lift(value))).T)
+    joined = functions.concat(*values)
+    return joined if of_rows else joined.T
 
 
 # ---- operations

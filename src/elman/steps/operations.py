@@ -465,7 +465,10 @@ def _roll(a: Array, shifts: Any, dims: Any = ()) -> Array:
     for shift, dim in zip(shifts, dims):
         axis = _axis(a, dim)
         size = a.shape[axis]
-        a = arr.take(a, axis, [(k - shift) % size for k in range(size)])
+        if a.matrix and not a.of_weights and a.base[axis] != 1 and shift % size:
+            a = arr.rolled(a, axis, shift % size)
+        else:
+            a = arr.take(a, axis, [(k - shift) % size for k in range(size)])
     return a
 
 
@@ -498,6 +501,10 @@ def _select_scatter(a: Array, source: Array, dim: int, index: int) -> Array:
 def _scattered(a: Array, source: Array, axis: int, places: Sequence[int]) -> Array:
     """An array in which some places of an axis are another one's."""
     count = a.shape[axis]
+    if len(places) == 1 and a.matrix and not a.of_weights and a.base[axis] != 1:
+        base = arr.put((1,) * len(a.shape), axis, count)
+        here = Array(arr.one_hot(places[0], count), base, base, a.batch)
+        return arr.combine(f.where, here, source, a)
     order = [*range(count)]
     for at, place in enumerate(places):
         order[place] = count + at

@@ -13,8 +13,8 @@ from torch.autograd import Function
 from elman.nn.call.layout import unwrap_single
 from elman.steps import arrays as arr
 from elman.steps.layer import StepLayer
-from elman.steps.reading import Leaf, Place, Reading, Result, _is_ref
-from elman.steps.tape import OWN_GRADIENT, Ref
+from elman.steps.reading import Leaf, Place, Reading, Result
+from elman.steps.tape import OWN_GRADIENT, Ref, is_ref
 from elman.torch_internals import pytree
 
 
@@ -236,7 +236,7 @@ class Program:
 
         for at in entries:
             entry = tape.entries[at]
-            args, kwargs = pytree.tree_map(argument, (entry.args, entry.kwargs), is_leaf=_is_ref)
+            args, kwargs = pytree.tree_map(argument, (entry.args, entry.kwargs), is_leaf=is_ref)
             with torch.no_grad() if entry.stops else nullcontext():
                 if entry.op == OWN_GRADIENT:
                     results = _Own.apply(args[0], len(args[1]), *args[1], *args[2])
@@ -244,7 +244,7 @@ class Program:
                     results = args[1].to(args[0].dtype).expand_as(args[0])
                 else:
                     results = entry.op(*args, **kwargs)
-            refs = pytree.tree_leaves(entry.results, is_leaf=_is_ref)
+            refs = pytree.tree_leaves(entry.results, is_leaf=is_ref)
             given = pytree.tree_leaves(results)
             values.update({r: v for r, v in zip(refs, given, strict=True) if isinstance(r, Ref)})
 
