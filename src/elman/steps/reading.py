@@ -29,8 +29,7 @@ from elman.steps import arrays as arr
 from elman.steps import operations
 from elman.steps.arrays import Array, MatrixError
 from elman.steps.operations import Facts
-from elman.steps.tape import OWN_GRADIENT, Entry, Ref, Tape, is_random, refs_of
-from elman.steps.tape import is_ref as _is_ref
+from elman.steps.tape import OWN_GRADIENT, Entry, Ref, Tape, is_random, is_ref, refs_of
 from elman.torch_internals import memory_of, pytree
 
 
@@ -276,7 +275,7 @@ class Reader:
     def _read(self, entry: Entry) -> Any:
         """The arrays of an operation."""
         if entry.op == OWN_GRADIENT:
-            value, inputs, slopes = pytree.tree_map(self._argument, entry.args, is_leaf=_is_ref)
+            value, inputs, slopes = pytree.tree_map(self._argument, entry.args, is_leaf=is_ref)
             return operations.own_gradient(value, inputs, slopes)
         row = operations.find(entry.name)
         if row is None:
@@ -288,7 +287,7 @@ class Reader:
         dtypes = tuple([tensors[ref.number].dtype for ref in entry.given])
         facts = Facts(place.shape, place.batch, tensors[results[0].number].dtype, dtypes)
         argument = self._index if entry.name.partition(".")[0] in _INDEXED else self._argument
-        args, kwargs = pytree.tree_map(argument, (entry.args, entry.kwargs), is_leaf=_is_ref)
+        args, kwargs = pytree.tree_map(argument, (entry.args, entry.kwargs), is_leaf=is_ref)
         kwargs = {key: value for key, value in kwargs.items() if key not in _WITHOUT_MEANING}
         if facts.dtype == torch.float32 and self._dtype == torch.float64:
             args = pytree.tree_map_only(float, _rounded, args)
