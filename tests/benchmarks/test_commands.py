@@ -25,7 +25,7 @@ HUNTS = {  # tiny campaigns
 FILES = ("benchmarks/gpu.py", "release/dist.py")  # called by their path
 SCRIPTS = (  # modules; tests beside this one run their cases in tiny, in this process
     *("accuracies", "authors_layers", "bf16", "examples", "language_cells", "merged_steps"),
-    *("perplexity", "scaling", "speakers", "time_shards", "transformers_models"),
+    *("never_slower", "perplexity", "scaling", "speakers", "time_shards", "transformers_models"),
     "transformers_rules",
 )
 MODULES = ("benchmarks", *(f"benchmarks.scripts.{name}" for name in SCRIPTS))
