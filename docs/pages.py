@@ -22,7 +22,8 @@ GROUPS = {
     "Steps": ("Loop", "scan"),
     "Layers": ("RNN", "GRU", "LSTM", "Recurrent", "Stream", "LinearCrossEntropyLoss", "layers"),
     "Models that you have": (
-        *("accelerate", "restore", "functional", "nn", "weights", "safe_globals"),
+        *("accelerate", "restore", "install", "uninstall", "Accelerate", "AccelerateTrainer"),
+        *("functional", "nn", "weights", "safe_globals"),
     ),
     "Cells": ("cell", "bound_cell", "cells", "ops"),
     "Engines and plans": ("PlanOptions", "using", "tune", "release"),

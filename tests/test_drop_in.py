@@ -201,12 +201,12 @@ def test_accelerate_and_restore():
     torch.testing.assert_close(model(x), want)
     assert len(calls) == 2
     report = elman.nn.report(model)
-    chosen = {name: report[name].rpartition(": ") for name in ("first", "inner.1", "masked")}
+    chosen = {name: text.rpartition(": ") for name, text in report.items()}
     assert {choice[2] for choice in chosen.values()} <= {*registry.names()}
     assert report | {name: choice[0] for name, choice in chosen.items()} == {
         "first": "elman.GRU, engine auto",
         "inner.1": "elman.LSTM, engine auto",
-        "own": "MyGRU, left alone: a subclass may change what forward computes",
+        "own": "MyGRU, derived from elman.GRU, engine auto",
         "masked": "ParametrizedRNN, derived from elman.RNN, engine auto",
     }
     made = elman.GRU(3, 4)

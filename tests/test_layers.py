@@ -37,7 +37,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "files": "",
     "folders": "",
     "version": "",
-    "torch_internals": "errors torch triton",  # what they do not promise to keep
+    "torch_internals": "errors elman_command torch triton",  # what they do not promise to keep
     "ir": "errors",
     "frontend": "errors checks ir",
     "autodiff": "errors ir",
@@ -72,6 +72,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "interchange": "",
     "interchange.weights": "errors checks extras files frontend ops cells nn torch numpy",
     "weights": "interchange.weights",
+    "programs": "errors nn functional torch",  # whole processes, and trainers
     "train": f"{MIDDLE} compiler explaining drawing nn layers *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
     "interchange.c": f"{MIDDLE} engines.c compiler nn",  # spells as engine c
@@ -79,7 +80,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "export": "interchange.c interchange.onnx",
     "measuring": f"{MIDDLE} compiler nn steps",
     "__init__": f"{MIDDLE} compiler explaining drawing nn weights train measuring export"
-    " layers engines.deer functional steps",
+    " layers engines.deer functional steps programs",
     "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export measuring"
     " interchange.weights layers"
     " __init__ *",

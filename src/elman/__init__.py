@@ -31,6 +31,7 @@ from elman.version import __version__
 if _TYPE_CHECKING:
     from elman import export, functional, layers
     from elman.measuring.measure import measure
+    from elman.programs import Accelerate, AccelerateTrainer, install, uninstall
     from elman.steps.api import scan
     from elman.steps.loop import Loop
     from elman.steps.showing import draw
@@ -41,11 +42,15 @@ for _public in _NAMED:
 
 
 _LAZY = {  # names of rooms that few runs need
+    "Accelerate": "elman.programs",
+    "AccelerateTrainer": "elman.programs",
     "Loop": "elman.steps.loop",
     "draw": "elman.steps.showing",
+    "install": "elman.programs",
     "load": "elman.train.run.loading",
     "measure": "elman.measuring.measure",
     "scan": "elman.steps.api",
+    "uninstall": "elman.programs",
 }
 
 
@@ -59,6 +64,8 @@ def __getattr__(name: str) -> _Any:
 
 
 __all__ = [
+    "Accelerate",
+    "AccelerateTrainer",
     "accelerate",
     "restore",
     "GRU",
@@ -76,6 +83,7 @@ __all__ = [
     "errors",
     "export",
     "functional",
+    "install",
     "layers",
     "linear_scan",
     "load",
@@ -87,6 +95,7 @@ __all__ = [
     "scan",
     "shard_time",
     "tune",
+    "uninstall",
     "using",
     "weights",
     "explain",

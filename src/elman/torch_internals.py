@@ -21,10 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from threading import Lock
-from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -32,6 +29,7 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from elman.errors import EngineError
+from elman_command import once_imported
 
 LACKING: list[str] = []  # private names that this torch, or this Triton, does not have
 
@@ -453,7 +451,7 @@ def allow_compiling(kind: type) -> None:
     Where the compiler has another form, nothing is done: it takes them, or breaks its graph there,
     and they run as without it.
     """
-    _once_imported(_BUILDER, lambda builder: _allow(builder, kind))
+    once_imported(_BUILDER, lambda builder: _allow(builder, kind))
 
 
 def _allow(builder: Any, kind: type) -> None:
@@ -505,53 +503,7 @@ def run_whole(function: AnyFunction) -> AnyFunction:
     return function
 
 
-def _once_imported(name: str, function: Callable[[ModuleType], None]) -> None:
-    """Call a function with a module: now, or when somebody imports it."""
-    if name in sys.modules:
-        function(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, _Finder(name, function))
-
-
-class _Finder(MetaPathFinder):
-    """Finds one module, once, and has a function called after it has run."""
-
-    def __init__(self, name: str, function: Callable[[ModuleType], None]) -> None:
-        self._name, self._function = name, function
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The usual spec, with a loader that does more."""
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._function)
-        return spec
-
-
-class _Loader(Loader):
-    """Another loader, and what comes after it."""
-
-    def __init__(self, loader: Any, function: Callable[[ModuleType], None]) -> None:
-        self._loader, self._function = loader, function
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the other one."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """As the other one; then the function is called."""
-        self._loader.exec_module(module)
-        self._function(module)
-
-
-_once_imported(_RULES, _compile_within)
+once_imported(_RULES, _compile_within)
 
 
 # ---- Triton

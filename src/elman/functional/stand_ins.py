@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -75,9 +75,29 @@ def uninstall(model: Model) -> Model:
     Returns:
         The model itself.
     """
-    for names in _places(model):
-        names.update(names.pop(_KEPT, {}))
+    _put_back(_places(model))
     return model
+
+
+def uninstall_modules() -> None:
+    """Put the functions of all modules of transformers back, whatever model had them replaced."""
+    _put_back(_changed())
+
+
+def replaced() -> list[str]:
+    """The names of the functions in whose place ours are."""
+    return sorted({name for names in _changed() for name in names[_KEPT]})
+
+
+def _put_back(places: Iterable[dict[str, Any]]) -> None:
+    for names in places:
+        names.update(names.pop(_KEPT, {}))
+
+
+def _changed() -> list[dict[str, Any]]:
+    """The names of Python modules of transformers with functions of ours."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("transformers")]
+    return [vars(module) for module in modules if _KEPT in vars(module)]
 
 
 def _places(model: nn.Module) -> Iterator[dict[str, Any]]:

@@ -8,17 +8,28 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from elman.errors import InputError, warn
+from elman.errors import ElmanError, InputError, warn
 from elman.nn.call.dense import check_model
-from elman.nn.call.runtime import RUNTIME
+from elman.nn.call.runtime import RUNTIME, Runtime
+from elman.nn.modules.installed import engines_of, running
 from elman.nn.modules.sequence import SequenceModule
-from elman.nn.modules.torch_layers import GRU, LSTM, RNN, TorchLayers
+from elman.nn.modules.subclasses import (
+    LAYERS,
+    MARK,
+    accelerated,
+    give_back,
+    is_torchs,
+    layer_of,
+    left_alone,
+    original,
+    own_class,
+    refusal,
+    refuse,
+    told,
+)
+from elman.nn.modules.torch_layers import TorchLayers
 
 _log = logging.getLogger("elman")
-_REPLACEMENTS: dict[type, type] = {nn.RNN: RNN, nn.GRU: GRU, nn.LSTM: LSTM}
-_ORIGINALS: dict[type, type] = {ours: theirs for theirs, ours in _REPLACEMENTS.items()}
-_STEPS = {nn.RNNCell: "elman.RNN", nn.GRUCell: "elman.GRU", nn.LSTMCell: "elman.LSTM"}
-_MARK = "_elman_swapped"
 _MOST_REASONS = 5  # in a warning
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -29,9 +40,10 @@ def accelerate(model: Model) -> Model:
 
     The modules change their class in place, so parameters, hooks, mode and all references to them
     stay. A class that torch derived from the layer's (a parametrization's, ``fully_shard``'s) is
-    derived from elman's instead. Your own subclasses of torch's layers are not changed;
-    :func:`elman.nn.report` and the logger ``elman`` (level INFO) give the reason. If the model has
-    no layer of elman's then, a warning says why.
+    derived from elman's instead. So is your own subclass of torch's layer, if it leaves ``forward``
+    alone or its ``forward`` calls ``super().forward``; its first call is compared with torch's.
+    Others are not changed; :func:`elman.nn.report` and the logger ``elman`` (level INFO) give the
+    reason. If the model has no layer of elman's then, a warning says why.
 
     Args:
         model: any module, or one of torch's layers; it is changed in place.
@@ -47,12 +59,8 @@ def accelerate(model: Model) -> Model:
     check_model("elman.accelerate", model)
     classes: dict[type, type] = {}
     for module in model.modules():
-        kind = type(module)
-        if not isinstance(module, TorchLayers) and _is_torchs(kind, _REPLACEMENTS):
-            module.__class__ = _rebase(kind, _REPLACEMENTS, classes)
-            module.__dict__[_MARK] = True
-            swapped: Any = module
-            swapped._runtime = swapped._make_runtime()  # now, not while a compiler traces
+        if is_torchs(module) and refusal(type(module)) is None:
+            _replace(module, classes)
     texts = report(model)
     for name, text in texts.items():
         _log.info("%s: %s", name or type(model).__name__, text)
@@ -78,58 +86,37 @@ def restore(model: Model) -> Model:
         False
     """
     check_model("elman.restore", model)
-    marked = [(n, m) for n, m in model.named_modules() if _MARK in m.__dict__]
-    for name, module in marked:
-        layer = _layer_of(type(module), _ORIGINALS)
-        if layer is not None and not _is_torchs(type(module), _ORIGINALS):
-            own = type(module).__name__
-            raise InputError(
-                f"elman.restore: {name or 'the model'} is a {own}, which is derived from "
-                f"elman.{layer.__name__}: {own} cannot be made torch's",
-                f"give it the class below first: layer.__class__ = {own}.__bases__[0]",
-            )
     classes: dict[type, type] = {}
-    for _, module in marked:
-        del module.__dict__[_MARK]
-        if isinstance(module, TorchLayers):
-            module.__dict__.pop(RUNTIME, None)
-            module.__class__ = _rebase(type(module), _ORIGINALS, classes)
+    marked: list[tuple[nn.Module, type]] = []
+    for name, module in model.named_modules():
+        if MARK not in vars(module):
+            continue
+        kind = type(module)
+        given = original(kind, classes) if isinstance(module, TorchLayers) else kind
+        if given is None:
+            raise InputError(
+                f"elman.restore: {name or 'the model'} is a {kind.__name__}, which is derived from "
+                f"elman.{layer_of(kind).__name__}: {kind.__name__} cannot be made torch's",
+                f"give it the class below first: layer.__class__ = {kind.__name__}.__bases__[0]",
+            )
+        marked.append((module, given))
+    for module, given in marked:
+        give_back(module, given)
     return model
 
 
-def _layer_of(kind: type, layers: Mapping[type, type]) -> type | None:
-    """The layer's class that a class is, or is derived from."""
-    return next((base for base in kind.__mro__ if base in layers), None)
-
-
-def _is_torchs(kind: type, layers: Mapping[type, type]) -> bool:
-    """Whether a class is one of some layers', or derived from it by torch, with its forward: torch
-    derives a class for each module that is parametrized, and for those that FSDP shards."""
-    layer = _layer_of(kind, layers)
-    if layer is None or kind.forward is not layer.forward:  # type: ignore[attr-defined]
-        return False
-    between = kind.__mro__[: kind.__mro__.index(layer)]
-    return all(base.__module__.partition(".")[0] == "torch" for base in between)
-
-
-def _rebase(kind: type, layers: Mapping[type, type], classes: dict[type, type]) -> type:
-    """Derive a class from another layer's class. The class itself may be that of further modules.
-
-    Args:
-        kind: a layer's class, or one that torch derived from it.
-        layers: the new class of each layer's.
-        classes: what was derived already; modules that shared a class share the new one.
-    """
-    if kind in layers:
-        return layers[kind]
-    if kind not in classes:
-        bases = [
-            base if _layer_of(base, layers) is None else _rebase(base, layers, classes)
-            for base in kind.__bases__
-        ]
-        names = {k: v for k, v in vars(kind).items() if k not in ("__dict__", "__weakref__")}
-        classes[kind] = type(kind)(kind.__name__, tuple(bases), names)
-    return classes[kind]
+def _replace(module: Any, classes: dict[type, type]) -> None:
+    """Make a layer elman's. One of a class of the user's that cannot be is refused."""
+    kind = type(module)
+    try:
+        module.__class__ = accelerated(kind, classes)
+        module.__dict__[MARK] = True
+        module._runtime = module._make_runtime()  # now, not while a compiler traces
+    except (TypeError, AttributeError, ElmanError) as error:
+        if own_class(kind) in LAYERS:
+            raise
+        give_back(module, kind)
+        refuse(kind, f"elman cannot run it: {error}")
 
 
 def _warn_of_nothing(model: str, texts: Mapping[str, str]) -> None:
@@ -158,25 +145,17 @@ def report(model: nn.Module) -> dict[str, str]:
     return texts
 
 
-def _chosen_engines(module: Any) -> str:
-    """The engines that ``auto`` chose in earlier calls."""
-    if module.engine != "auto" or module.__dict__.get(RUNTIME) is None:
-        return ""
-    choices = (choice for runner in module.runners.values() for choice in runner.choices.values())
-    engines = sorted({choice.engine for choice in choices})
-    return f": {', '.join(engines)}" if engines else ""
-
-
 def _status(module: nn.Module) -> str:
     kind: Any = type(module)
     if isinstance(module, SequenceModule):
         own = next(base for base in kind.__mro__ if base.__module__.partition(".")[0] == "elman")
         derived = "" if own is kind else f"{kind.__name__}, derived from "
-        return f"{derived}elman.{own.__name__}, engine {module.engine}{_chosen_engines(module)}"
-    if kind in _STEPS:
-        return f"torch.nn.{kind.__name__}, left alone: {_STEPS[kind]} takes all steps at once"
-    if not isinstance(module, nn.RNNBase):
-        return ""
-    if _is_torchs(kind, _REPLACEMENTS):
-        return f"torch.nn.{module.mode.partition('_')[0]}, not accelerated"
-    return f"{kind.__name__}, left alone: a subclass may change what forward computes"
+        runtime: Runtime | None = module.__dict__.get(RUNTIME)
+        engines = ""
+        if runtime is not None and module.engine == "auto":
+            engines = engines_of(runtime.runners.values())
+        return f"{derived}elman.{own.__name__}, engine {module.engine}{engines}"
+    if is_torchs(module):
+        reason = running(module) or left_alone(module)
+        return reason or f"{told(kind)}, not accelerated"
+    return left_alone(module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from elman.checks import MOST_LAYERS, check_size, shown
 from elman.engines.time_shards import shards_time
-from elman.errors import EngineError, InputError, ShapeError
+from elman.errors import EngineError, InputError, ShapeError, warn
 from elman.nn.call.dense import as_tensor, is_dense
 from elman.nn.call.packing import check_lengths
 from elman.nn.call.plan import CallPlan, plan_call
@@ -125,6 +125,21 @@ class TorchLayers(SequenceModule):
             if value != getattr(SequenceModule, name):
                 text += f", {name}={value!r}"
         return text
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """torch.jit.script asks for what it should script. Raises InputError."""
+        name = f"elman.{self.mode.partition('_')[0]}"
+        hint = "torch.jit.script(elman.restore(copy.deepcopy(model)))"
+        raise InputError(f"torch.jit.script takes torch's own layers, not {name}", hint)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As usual; torch.ao marks what it goes through so, and quantises torch's classes only."""
+        if name == "qconfig":
+            warn(
+                f"torch.ao does not quantise elman.{self.mode.partition('_')[0]}; give it torch's "
+                "own layers, if it should: elman.restore(copy.deepcopy(model))"
+            )
+        super().__setattr__(name, value)
 
     @run_whole
     def forward(self, input: Any, hx: Any = None, **options: Unpack[CallOptions]) -> Any:

@@ -1,0 +1,166 @@
+"""torch.nn.RNN, GRU and LSTM of a whole process on elman's engines, whoever builds them.
+
+Their ``forward`` is replaced, nothing else: classes, instances, pickles and scripts stay torch's. A
+layer runs as another object, of elman's class, with the same attributes: its double.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable
+from types import FunctionType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from elman.errors import ElmanError
+from elman.nn.execute.layer import Runner
+from elman.nn.modules.subclasses import (
+    LAYERS,
+    Checked,
+    accelerated,
+    layer_of,
+    own_class,
+    refusal,
+    refuse,
+    told,
+)
+from elman.nn.modules.torch_layers import TorchLayers
+from elman.torch_internals import run_whole, tracing_state
+
+_torchs_own: dict[
+    type, Callable[..., Any]
+] = {}  # forward of each layer, while ours is in its place
+
+
+class _Double:
+    """What a double has of its own; all else is the layer's."""
+
+    __slots__ = ("_runtime", "_verified")
+
+
+class _Ran(NamedTuple):
+    """A layer that was called.
+
+    Attributes:
+        kind: its class then.
+        double: the object that runs; None: torch's own forward runs.
+        forward: of the double.
+        reason: why there is no double.
+    """
+
+    kind: type
+    double: Any
+    forward: Any
+    reason: str | None
+
+
+_doubles: WeakKeyDictionary[nn.Module, _Ran] = WeakKeyDictionary()
+_history: list[tuple[type, list[Runner]]] = []  # of all layers that were called
+
+
+def install_layers() -> None:
+    """Put elman's forward in the place of that of torch's layers."""
+    kinds: Any = LAYERS
+    for kind in kinds:
+        if kind not in _torchs_own:
+            _torchs_own[kind] = kind.forward
+            kind.forward = _forward(kind.forward)
+
+
+def uninstall_layers() -> None:
+    """Undo :func:`install_layers`."""
+    while _torchs_own:
+        kind, forward = _torchs_own.popitem()
+        kind.forward = forward
+    _doubles.clear()
+    _history.clear()
+
+
+def running(layer: nn.Module) -> str:
+    """What a report says of a layer of torch's that runs on elman; empty if it does not."""
+    ran = _doubles.get(layer)
+    if not _torchs_own or (refusal(type(layer)) if ran is None else ran.reason) is not None:
+        return ""
+    name = LAYERS[layer_of(type(layer))].__name__
+    engines = "" if ran is None else engines_of(ran.double.runners.values())
+    return f"{told(type(layer))}, runs on elman.{name}, engine auto{engines}"
+
+
+def all_that_ran() -> tuple[list[str], list[str]]:
+    """The layers that had a call since :func:`install_layers`: on elman, by class and engines; and
+    on torch, by class and reason."""
+    ran, alone = Counter[str](), Counter[str]()
+    for kind, runners in _history:
+        reason, engines = refusal(kind, forward=False), engines_of(runners)
+        if reason is None and not engines:
+            reason = "no engine takes its calls"
+        if reason is None:
+            ran[f"{told(kind)}, engine auto{engines}"] += 1
+        else:
+            alone[f"{told(kind)}, left alone: {reason}"] += 1
+    return [f"{count} {text}" for text, count in ran.items()], [*alone]
+
+
+def engines_of(runners: Iterable[Runner]) -> str:
+    """The engines that ``auto`` chose in earlier calls."""
+    choices = (choice for runner in runners for choice in runner.choices.values())
+    engines = sorted({choice.engine for choice in choices})
+    return f": {', '.join(engines)}" if engines else ""
+
+
+def _forward(torchs: Callable[..., Any]) -> Callable[..., Any]:
+    """A function in the place of a layer's forward, with the globals, the name and the source of
+    torch's: that is what torch.jit.script reads."""
+    compiling, tracing, own, run = torch.compiler.is_compiling, tracing_state, TorchLayers, _run
+
+    def forward(self: Any, input: Any, hx: Any = None) -> Any:
+        if isinstance(self, own) or compiling() or tracing() is not None:
+            return torchs(self, input, hx)
+        return run(self, input, hx, torchs)
+
+    run_whole(forward)
+    kind: Any = torchs
+    function = FunctionType(
+        forward.__code__, kind.__globals__, None, forward.__defaults__, forward.__closure__
+    )
+    return functools.wraps(torchs)(function)
+
+
+def _run(layer: Any, input: Any, hx: Any, torchs: Callable[..., Any]) -> Any:
+    ran = _doubles.get(layer)
+    if ran is None or ran.kind is not type(layer):
+        ran = _doubles[layer] = _begin(layer)
+    if ran.double is None:
+        return torchs(layer, input, hx)
+    result = ran.forward(ran.double, input, hx)
+    if ran.double._verified is None:  # its results differ, from now on it is torch's
+        _doubles[layer] = _begin(layer)
+    return result
+
+
+def _begin(layer: Any) -> _Ran:
+    """Make the double of a layer."""
+    kind = type(layer)
+    reason = refusal(kind, forward=False)
+    if reason is not None:
+        _history.append((kind, []))
+        return _Ran(kind, None, None, reason)
+    try:
+        made = accelerated(kind, {})
+        meta: Any = type(kind)
+        double: Any = object.__new__(meta(kind.__name__, (_Double, made), {}))
+        object.__setattr__(double, "__dict__", vars(layer))
+        double._verified, double._runtime = False, None
+        double._runtime = double._make_runtime()
+    except (TypeError, AttributeError, ElmanError) as error:
+        if own_class(kind) in LAYERS:
+            raise
+        refuse(kind, f"elman cannot run it: {error}")
+        return _begin(layer)
+    _history.append((kind, [*double.runners.values()]))
+    ours = TorchLayers if own_class(kind) in LAYERS else Checked
+    return _Ran(kind, double, ours.forward, None)
