@@ -136,22 +136,30 @@ def once_imported(name: str, function: Callable[[ModuleType], Any]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module, once, and has a function called after it has run."""
+    """Finds one module until it is imported, and has a function called after it has run."""
 
     def __init__(self, name: str, function: Callable[[ModuleType], Any]) -> None:
-        self._name, self._function = name, function
+        self._name, self._function, self._asking = name, function, False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The usual spec, with a loader that does more."""
-        if fullname != self._name:
+        """The usual spec, with a loader that does more. Who asks may only ask, and not import."""
+        if fullname != self._name or self._asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._function)
+            spec.loader = _Loader(spec.loader, self._imported)
         return spec
+
+    def _imported(self, module: ModuleType) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._function(module)
 
 
 class _Loader(Loader):

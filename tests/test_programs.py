@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,8 @@ def transformers(monkeypatch):
             self.rnn = nn.GRU(3, 4)
             self.scan = vars(module)["mamba2_chunk_scan"]
 
-    package, module = ModuleType("transformers"), ModuleType("transformers.models.tiny")
+    package: Any = ModuleType("transformers")
+    module: Any = ModuleType("transformers.models.tiny")
     package.TrainerCallback = Hooks
     module.mamba2_chunk_scan = mamba2_chunk_scan
     Mixer.__module__ = module.__name__
@@ -54,7 +56,7 @@ def test_functions_of_models_that_are_built(transformers):
     module, mixer = transformers
     elman.install()
     try:
-        model = nn.Sequential(mixer(), nn.LSTMCell(3, 4))
+        model: Any = nn.Sequential(mixer(), nn.LSTMCell(3, 4))
         assert module.mamba2_chunk_scan is STAND_INS["mamba2_chunk_scan"]
         assert model[0].scan is STAND_INS["mamba2_chunk_scan"]
         model[0].rnn(torch.randn(5, 2, 3))
@@ -71,9 +73,9 @@ def test_functions_of_models_that_are_built(transformers):
 def test_a_trainer_of_transformers(transformers):
     """Layers and functions of its model."""
     module, mixer = transformers
-    callback = elman.AccelerateTrainer()
+    callback: Any = elman.AccelerateTrainer()
     assert isinstance(callback, Hooks)
-    model = nn.Sequential(mixer())
+    model: Any = nn.Sequential(mixer())
     callback.on_init_end(None, None, None, model=model, train_dataloader=None)
     assert type(model[0].rnn) is elman.GRU
     assert model[0].scan is STAND_INS["mamba2_chunk_scan"]
@@ -88,12 +90,12 @@ def test_a_trainer_of_lightning(monkeypatch, names):
     """One callback for both packages."""
     kinds = [type(name, (Hooks,), {}) for name in names]
     for name, kind in zip(names, kinds, strict=True):
-        package = ModuleType(name)
+        package: Any = ModuleType(name)
         package.Callback = kind
         monkeypatch.setitem(sys.modules, name, package)
         monkeypatch.setitem(sys.modules, f"{name}.pytorch", package)
     monkeypatch.setattr(programs, "find_spec", lambda name: name in names or None)
-    callback = elman.Accelerate()
+    callback: Any = elman.Accelerate()
     assert all(isinstance(callback, kind) for kind in (*kinds, elman.Accelerate))
     assert callback.state_key == "key"
     model = nn.Sequential(nn.GRU(3, 4))

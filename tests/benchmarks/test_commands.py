@@ -35,6 +35,7 @@ ELSEWHERE = {  # where their whole work is done by tests, or why it is by none
     "benchmarks/measures/first_step.py": "test_starting",
     "benchmarks/measures/memory.py": "test_memory",
     "benchmarks/robustness/killed_run.py": "what kills.py starts",
+    "benchmarks/unmodified/measure.py": "test_unmodified_script",
     "benchmarks/steps/calls.py": "test_steps_script",
     "benchmarks/steps/measure.py": "test_steps_script",
     "benchmarks/steps/reports.py": "test_steps_script",

@@ -14,7 +14,9 @@ from scripts import environment
 
 PROGRAM = """
 import sys, pickle
+import importlib.util
 assert "torch" not in sys.modules
+assert importlib.util.find_spec("torch").loader  # as packages ask whether there is one
 import torch
 from torch.nn import GRU
 

@@ -1,0 +1,1 @@
+"""Programs with models that packages build, run by python and by `elman run`."""
