@@ -4,7 +4,8 @@
 
 The programs beside this file need darts, gluonts[torch], pytorch-forecasting, neuralforecast and
 sb3-contrib; what the interpreter lacks is left out, and said. Each program runs twice in processes
-of its own, with one thread. The time of a step is the median of those after the first five.
+of its own, with one thread. The time of a step, on the processor, is the median of those after the
+first five.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import typer
 from elman_command import names_program, run_program
 
 EXAMPLES = (
-    "elman run train.py --epochs 3",
-    "elman run -m package.train --epochs 3",
+    "elman run train.py data.csv",
+    "elman run -m package.train data.csv",
 )
 
 
