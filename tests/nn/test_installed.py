@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 import elman
 from elman.errors import InputError
 from elman.nn.modules import installed
+from elman.nn.modules.torch_layers import TorchLayers
 from helpers import assert_close
 
 X = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0))
@@ -208,6 +209,34 @@ def test_models_accelerated_there(here):
     assert_close(model(X)[0], want)
     assert runs(elman.restore(model)[0])
     assert_close(model(X)[0], want)
+
+
+def test_replicas_are_torchs(here):
+    """nn.DataParallel makes new ones for each call: none is prepared, none is remembered."""
+    layer: Any = nn.GRU(3, 4)
+    want = layer(X)[0]
+    replica = layer._replicate_for_data_parallel()
+    for name in layer._flat_weights_names:
+        setattr(replica, name, getattr(layer, name).detach())
+    remembered = [*installed._history]
+    assert_close(replica(X)[0], want)
+    assert installed._history == remembered
+    assert runs(layer)
+
+
+def test_what_elman_cannot_run(here, monkeypatch):
+    """A layer that it cannot prepare is torch's own, as without elman."""
+
+    def refuse(_: Any) -> None:
+        raise InputError("too many layers")
+
+    monkeypatch.setattr(TorchLayers, "_make_runtime", refuse)
+    layer = nn.RNN(3, 4)
+    out = layer(X)[0]
+    assert not runs(layer)
+    assert installed.all_that_ran() == ([], ["torch.nn.RNN, left alone: no engine takes its calls"])
+    elman.uninstall()
+    assert torch.equal(layer(X)[0], out)
 
 
 def test_mistakes_are_torchs(here):

@@ -145,6 +145,8 @@ def _run(layer: Any, input: Any, hx: Any, torchs: Callable[..., Any]) -> Any:
 def _begin(layer: Any) -> _Ran:
     """Make the double of a layer."""
     kind = type(layer)
+    if "_is_replica" in vars(layer):  # of nn.DataParallel, for one call
+        return _Ran(kind, None, None, "a replica")
     reason = refusal(kind, forward=False)
     if reason is not None:
         _history.append((kind, []))
@@ -157,10 +159,11 @@ def _begin(layer: Any) -> _Ran:
         double._verified, double._runtime = False, None
         double._runtime = double._make_runtime()
     except (TypeError, AttributeError, ElmanError) as error:
-        if own_class(kind) in LAYERS:
-            raise
-        refuse(kind, f"elman cannot run it: {error}")
-        return _begin(layer)
+        reason = f"elman cannot run it: {error}"
+        if own_class(kind) not in LAYERS:
+            refuse(kind, reason)
+        _history.append((kind, []))
+        return _Ran(kind, None, None, reason)
     _history.append((kind, [*double.runners.values()]))
     ours = TorchLayers if own_class(kind) in LAYERS else Checked
     return _Ran(kind, double, ours.forward, None)
