@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -66,17 +66,12 @@ class Program:
             for kind in ("input", "static", "weight")
         }
         self._inputs, self._static = groups["input"], groups["static"]
-        self._fixed: list[Tensor] = []  # weights that are constants
-        self._weights = [self._weight_of(leaf) for leaf in groups["weight"]]
+        self._weights = [(leaf, self._fixed(leaf)) for leaf in groups["weight"]]
         self._last: tuple[Any, StepLayer] = (None, self.layer)  # with weights that are as captured
-        states = [(at, leaf) for at, group in enumerate(reading.states) for leaf in group]
-        self._states = [(at, self._entering(leaf, 0)) for at, leaf in states]
-        self._entering_inputs = [self._entering(leaf, 1) for leaf in self._inputs]
+        self._states = [(at, leaf) for at, group in enumerate(reading.states) for leaf in group]
         self._direct = [
             inputs.index(leaf.ref) if leaf.ref in inputs else None for leaf in self._inputs
         ]
-        self._leaving = [self._leaving_of(result, 0) for result in reading.carries]
-        self._leaving_ys = [self._leaving_of(result, 1) for result in reading.ys]
         self._simple = [at for at in self._direct if at is not None] if self._is_simple() else []
 
     def run(
@@ -107,16 +102,17 @@ class Program:
         lasts = last if isinstance(last, tuple) else (last,)
         outs = out if isinstance(out, tuple) else (out,)
         ends = [
-            carry[at] if leave is None else leave(lasts) for at, leave in enumerate(self._leaving)
+            self._leave(result, lasts, 0) if result.kind == "cell" else carry[at]
+            for at, result in enumerate(self.reading.carries)
         ]
         if self.reading.after:
             self._after(outs, carry, each, sizes)
         valid = self._valid(options, sizes[0])
         ys = [
-            _counted(self._y(result, xs, once, each, sizes), result, valid)
-            if leave is None
-            else leave(outs)
-            for result, leave in zip(self.reading.ys, self._leaving_ys)
+            self._leave(result, outs, 1)
+            if result.kind == "cell"
+            else _counted(self._y(result, xs, once, each, sizes), result, valid)
+            for result in self.reading.ys
         ]
         return ends, ys
 
@@ -150,7 +146,7 @@ class Program:
         if self._static:
             values = [self._of_sample(leaf, once[leaf.ref], 0) for leaf in self._static if leaf.ref]
             call["static"] = tuple([value.expand(batch, *value.shape[1:]) for value in values])
-        starts = [self._start(enter(carry[at]), batch) for at, enter in self._states]
+        starts = [self._start(leaf, carry[at], batch) for at, leaf in self._states]
         state = unwrap_single(starts) if starts else None
         return (layer, unwrap_single(x), state, call), once, each
 
@@ -159,9 +155,12 @@ class Program:
         before, layer = self._last
         if captured is before:
             return layer
-        weights = [weight(once) for weight in self._weights]
+        weights = [
+            self._shaped(leaf, once[leaf.ref]) if leaf.ref and fixed is None else fixed
+            for leaf, fixed in self._weights
+        ]
         layer = self.layer.with_weights(weights)
-        theirs = {*map(id, captured), *map(id, self._fixed)}
+        theirs = {*map(id, captured), *[id(fixed) for _, fixed in self._weights]}
         if all(id(weight) in theirs for weight in weights):
             self._last = captured, layer  # in one tuple, as threads read it
         return layer
@@ -266,15 +265,6 @@ class Program:
 
     # ---- arguments of the layer
 
-    def _entering(self, leaf: Leaf, lead: int) -> Callable[[Tensor], Tensor]:
-        """How a value becomes a leaf of the formula."""
-        if leaf.ref is None:
-            return lambda value: value
-        dtype = self.dtype
-        if not self._is_usual(leaf):
-            return lambda value: self._of_sample(leaf, value, lead)
-        return lambda value: value if value.dtype is dtype else value.to(dtype)
-
     def _is_usual(self, leaf: Leaf) -> bool:
         """Whether a leaf is [B] or [B, n], as torch has it."""
         if leaf.ref is None:
@@ -315,23 +305,12 @@ class Program:
                 value = value.expand(steps, *value.shape)
             else:
                 value = place.join(place.apart(value, 0).unflatten(0, (steps, batch)), 1)
-        value = self._entering_inputs[at](value)
+        value = self._of_sample(leaf, value, 1)
         return value if value.shape[1] == batch else value.expand(steps, batch, *value.shape[2:])
 
-    def _weight_of(self, leaf: Leaf) -> Callable[[Mapping[Ref, Tensor]], Tensor]:
-        """How a weight is found among the tensors of a call."""
-        ref, dtype = leaf.ref, self.dtype
-        assert ref is not None, "a value of the step"
-        if leaf.constant is not None:
-            constant = self._shaped(leaf, leaf.constant)
-            self._fixed.append(constant)
-            return lambda values: constant
-        shape = self.reading.tape.tensors[ref.number].shape
-        if not leaf.at and len(shape) == len(leaf.declared.shape):
-            return lambda values: (
-                value if (value := values[ref]).dtype is dtype else value.to(dtype)
-            )
-        return lambda values: self._shaped(leaf, values[ref])
+    def _fixed(self, leaf: Leaf) -> Tensor | None:
+        """A weight that is a constant."""
+        return None if leaf.constant is None else self._shaped(leaf, leaf.constant)
 
     def _shaped(self, leaf: Leaf, value: Tensor) -> Tensor:
         for at in leaf.at:
@@ -341,23 +320,13 @@ class Program:
             value = value.reshape([n for n in value.shape if n != 1])
         return value.to(self.dtype)
 
-    def _start(self, value: Tensor, batch: int) -> Tensor:
+    def _start(self, leaf: Leaf, value: Tensor, batch: int) -> Tensor:
+        value = value if leaf.ref is None else self._of_sample(leaf, value, 0)
         if value.shape[0] != batch:
             value = value.expand(batch, *value.shape[1:])
         return value.unsqueeze(0)
 
     # ---- results
-
-    def _leaving_of(self, result: Result, lead: int) -> Callable[[Sequence[Tensor]], Tensor] | None:
-        """How a result of the cell becomes what torch has; None of one that torch has."""
-        if result.kind != "cell":
-            return None
-        dtype, part = self._results, result.parts
-        if not self._leaves_as_is(result):
-            return lambda values: self._leave(result, values, lead)
-        if lead:
-            return lambda values: values[part].to(dtype)
-        return lambda values: values[part].squeeze(0).to(dtype)
 
     def _leaves_as_is(self, result: Result) -> bool:
         """Whether a result is [B] or [B, n], as torch has it."""

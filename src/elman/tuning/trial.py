@@ -102,16 +102,18 @@ class Trial:
         """Forward, and backward if the job is for training; all results by name.
 
         Args:
-            whole: with autograd's part, as in a layer's call.
+            whole: as in a layer's call: with autograd's part, and no gradient of initial states,
+                which torch's layers compute only for who wants it.
         """
-        seen = kernel.differentiable or (whole and self.job.spec.training)
-        run = self._run_autograd if seen else self._run_kernel
-        with isolate(self.job.spec.device), quiet_warnings():
-            result, gradients = run(kernel)
-        synchronize(self.job.spec.device)
-        graph = self.job.graph
+        spec, graph = self.job.spec, self.job.graph
         states = [leaf.name for leaf in graph.states]
-        wants = self.job.spec.wants | frozenset(states)
+        wants = spec.wants if whole and spec.wants else spec.wants | frozenset(states)
+        with isolate(spec.device), quiet_warnings():
+            if kernel.differentiable or (whole and spec.training):
+                result, gradients = self._run_autograd(kernel, wants)
+            else:
+                result, gradients = self._run_kernel(kernel)
+        synchronize(spec.device)
         results = {"output": result.output}
         results |= {f"last {name}": end for name, end in zip(states, result.last, strict=True)}
         if self.job.spec.training:
@@ -128,10 +130,11 @@ class Trial:
             gradients = kernel.backward(self.call, result.saved, self.cotangents, False)
         return result, gradients.tensors
 
-    def _run_autograd(self, kernel: Kernel) -> tuple[Result, tuple[Tensor | None, ...]]:
-        training, graph = self.job.spec.training, self.job.graph
-        wants = self.job.spec.wants | frozenset(leaf.name for leaf in graph.states)
-        needs = [training and leaf.name in wants for leaf in graph.leaves]
+    def _run_autograd(
+        self, kernel: Kernel, wants: frozenset[str]
+    ) -> tuple[Result, tuple[Tensor | None, ...]]:
+        training = self.job.spec.training
+        needs = [training and leaf.name in wants for leaf in self.job.graph.leaves]
         leaves = leaves_of(self.call.tensors, needs)
         call = self.call.with_tensors(leaves)
         with torch.set_grad_enabled(training):
