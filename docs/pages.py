@@ -103,15 +103,21 @@ def _reference() -> Iterator[str]:
         if inspect.ismodule(value):
             if name in OWN_PAGES:
                 continue
-            yield f"(ref-{name})=\n### elman.{name}\n"
+            yield f"({_label(name)})=\n### elman.{name}\n"
             yield from (_entry(f"{name}.{each}") for each in PUBLIC.get(name) or value.__all__)
         else:
-            yield f"(ref-{name})=\n### {name}\n"
+            yield f"({_label(name)})=\n### {name}\n"
             yield _entry(name)
 
 
 def _link(name: str) -> str:
-    return f"`elman.{name}`" if name in OWN_PAGES else f"[`elman.{name}`](#ref-{name})"
+    return f"`elman.{name}`" if name in OWN_PAGES else f"[`elman.{name}`](#{_label(name)})"
+
+
+def _label(name: str) -> str:
+    """The name of a place on the page; those of two names may not differ in capitals alone."""
+    names = [each for group in GROUPS.values() for each in group]
+    return f"ref-{'class-' * (name != name.lower() and name.lower() in names)}{name}"
 
 
 def _sentence(name: str) -> str:

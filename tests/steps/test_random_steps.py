@@ -103,6 +103,7 @@ def test_a_module_of_a_step_loops(seed):
 
 
 @pytest.mark.filterwarnings("ignore::elman.errors.StepWarning")
+@pytest.mark.filterwarnings("ignore:step runs step by step on engine reference")  # of a MiB of C
 @pytest.mark.parametrize("seed", range(300, 310))
 def test_whatever_cannot_be_read_runs_as_a_loop(seed):
     check(of_seed(seed), "auto")
