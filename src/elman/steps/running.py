@@ -66,7 +66,12 @@ class Program:
             for kind in ("input", "static", "weight")
         }
         self._inputs, self._static = groups["input"], groups["static"]
-        self._weights = [(leaf, self._fixed(leaf)) for leaf in groups["weight"]]
+        self._weights = [*enumerate(groups["weight"])]
+        self._fixed = {
+            at: self._shaped(leaf, leaf.constant)
+            for at, leaf in self._weights
+            if leaf.constant is not None
+        }
         self._last: tuple[Any, StepLayer] = (None, self.layer)  # with weights that are as captured
         self._states = [(at, leaf) for at, group in enumerate(reading.states) for leaf in group]
         self._direct = [
@@ -155,12 +160,9 @@ class Program:
         before, layer = self._last
         if captured is before:
             return layer
-        weights = [
-            self._shaped(leaf, once[leaf.ref]) if leaf.ref and fixed is None else fixed
-            for leaf, fixed in self._weights
-        ]
+        weights = [self._weight(at, leaf, once) for at, leaf in self._weights]
         layer = self.layer.with_weights(weights)
-        theirs = {*map(id, captured), *[id(fixed) for _, fixed in self._weights]}
+        theirs = {*map(id, captured), *map(id, self._fixed.values())}
         if all(id(weight) in theirs for weight in weights):
             self._last = captured, layer  # in one tuple, as threads read it
         return layer
@@ -308,9 +310,11 @@ class Program:
         value = self._of_sample(leaf, value, 1)
         return value if value.shape[1] == batch else value.expand(steps, batch, *value.shape[2:])
 
-    def _fixed(self, leaf: Leaf) -> Tensor | None:
-        """A weight that is a constant."""
-        return None if leaf.constant is None else self._shaped(leaf, leaf.constant)
+    def _weight(self, at: int, leaf: Leaf, once: Mapping[Ref, Tensor]) -> Tensor:
+        if at in self._fixed:
+            return self._fixed[at]
+        assert leaf.ref is not None, "a value of the step"
+        return self._shaped(leaf, once[leaf.ref])
 
     def _shaped(self, leaf: Leaf, value: Tensor) -> Tensor:
         for at in leaf.at:
