@@ -16,11 +16,15 @@ def test_a_shape(how):
     shape = Shape("GRU", 1 if how == "step" else 3, 2, 3, 4, how)
     run = measured(shape, 0.0)
     assert run["auto"] > 0
-    assert {*run["by_name"]} == {"auto", "c", "aten"}
+    assert {*run["by_name"]} == {"auto", "c", "aten", "twin"}
     row = {"shape": shape.name, "empty": run, "full": {**run, "auto": 0.5}}
     said = table([row])
     assert f"| {shape.name} | {run['auto']:.2f} | 0.50 |" in said
     assert f"{shape.name} 0.50" in said.splitlines()[-2]
+    run |= {"engine": "c:batch", "by_name": {"auto": 1.0, "c": 2.0, "aten": 1.2, "twin": 1.0}}
+    assert "wrong choices: 2 of 2" in table([{**row, "empty": run, "full": run}])
+    run["by_name"]["aten"] = 1.0  # a faster run of the engine that was chosen is noise
+    assert "wrong choices: 0 of 2" in table([{**row, "empty": run, "full": run}])
 
 
 def test_each_shape_runs_in_processes_of_its_own(monkeypatch, tmp_path, capsys):
