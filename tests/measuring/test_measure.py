@@ -153,6 +153,7 @@ def test_random_numbers_are_left_alone():
         ({"cell": torch.nn.GRU(4, 6)}, InputError, "takes a cell or a step module, not GRU"),
         ({"cell": 3}, InputError, "takes a cell or a step module, not int"),
         ({"cell": torch.nn.GRUCell, "heads": 2}, InputError, "a step module takes no heads"),
+        ({"cell": torch.nn.GRUCell(4, 7)}, InputError, "GRUCell has hidden_size=7, not 6"),
         ({"cell": torch.nn.Conv1d(4, 6, 3)}, InputError, "Conv1d takes neither a state"),
         ({"cell": Branches}, StepError, "if"),
         ({"cell": cells.ealstm}, ShapeError, "unknown dim S"),

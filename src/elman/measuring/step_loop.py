@@ -22,12 +22,12 @@ class StepPairing:
     Args:
         module: of one step, or a class of such, made of the sizes.
         engine: a name, or ``auto``.
-        sizes: I and H.
+        sizes: I and H, which are those of an instance that says so.
         steps, batch: T and B.
         training: whether gradients are computed too.
 
     Raises:
-        InputError: the module takes neither a state [B, H] nor a pair of such.
+        InputError: the module takes neither a state [B, H] nor a pair of such, or has other sizes.
     """
 
     def __init__(
@@ -43,10 +43,16 @@ class StepPairing:
         made: Any = module(*sizes) if isinstance(module, type) else module
         self.cell: nn.Module = deepcopy(made).to(dtype).eval()
         self.name, self.training = type(made).__name__, training
-        self.inputs, hidden = (getattr(made, f"{k}_size", n) for k, n in zip(_SIZES, sizes))
-        self.dims = {"I": self.inputs, "H": hidden}
+        options = {"input_size": "--inputs", "hidden_size": "--hidden"}
+        for (name, option), size in zip(options.items(), sizes, strict=True):
+            own = getattr(made, name, size)
+            if own != size:
+                hint = f"{name}={own}, or {option} {own}"
+                raise InputError(f"{self.name} has {name}={own}, not {size}", hint)
+        inputs, hidden = sizes
+        self.dims = {"I": inputs, "H": hidden}
         self.net = Loop(self.cell, engine=engine)
-        self.x = torch.randn(steps, batch, self.inputs).to(dtype)
+        self.x = torch.randn(steps, batch, inputs).to(dtype)
         self.state = self._first_state(torch.zeros(batch, hidden, dtype=dtype))
         out = plain_loop(self.net, self.x[:1], self.state)[0]
         leaves = [v for v in pytree.tree_leaves(out) if isinstance(v, Tensor)]
@@ -115,9 +121,6 @@ class StepPairing:
         values, dy = zip(*pairs, strict=True)
         gradients = torch.autograd.grad(values, [*wanted.values()], dy, **options)
         return results | dict(zip(wanted, gradients, strict=True))
-
-
-_SIZES = ("input", "hidden")
 
 
 def plain_loop(net: Loop, x: Tensor, state: Any) -> tuple[Any, Any]:
