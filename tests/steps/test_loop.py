@@ -147,7 +147,7 @@ def gradients(out: Tensor, of: Any) -> list[Tensor]:
 @contextlib.contextmanager
 def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Counts how often a step is traced."""
-    from elman.steps import making
+    from elman.steps import tracing
 
     count: list[int] = []
     record = tape.record
@@ -158,7 +158,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     with monkeypatch.context() as patch:
         patch.setattr(tape, "record", counted)
-        patch.setattr(making, "record", counted)
+        patch.setattr(tracing, "record", counted)
         yield count
 
 

@@ -117,7 +117,7 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
     return reasons
 
 
-FURTHER: list[Callable[[], object]] = []  # what else release() calls
+ON_RELEASE: list[Callable[[], object]] = []  # what release() calls, too: caches of other rooms
 
 
 def release() -> None:
@@ -135,7 +135,7 @@ def release() -> None:
     names.release()
     kept_kernels.release()
     compiler.release()
-    for forget in FURTHER:
+    for forget in ON_RELEASE:
         forget()
 
 

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from elman.errors import InputError, ShapeError
 from elman.nn.engine_choice import check_engine, requested_engine
-from elman.nn.records import FURTHER
+from elman.nn.records import ON_RELEASE
 from elman.steps.binding import Binder
 from elman.steps.call import Call, flat
 from elman.steps.order import options_of_steps, reversed_call, reversed_steps
 from elman.torch_internals import pytree
 
 _binders: dict[Any, Binder] = {}
-FURTHER.append(_binders.clear)
+ON_RELEASE.append(_binders.clear)
 _MOST = 256
 
 

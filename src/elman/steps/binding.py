@@ -12,9 +12,9 @@ from torch import Tensor
 from elman.errors import StepError, StepWarning, warn
 from elman.steps import plain
 from elman.steps.call import Call, whole
-from elman.steps.closure import Walk, alike
-from elman.steps.making import Made, apart, make, types_under_autocast
+from elman.steps.closure import Walk, same_function
 from elman.steps.tape import recording
+from elman.steps.tracing import StepFormula, in_own_thread, trace_step, types_under_autocast
 
 _MOST = 64  # formulas of one step
 _MOST_KEYS = 256  # shapes of calls whose formulas are found without another look
@@ -22,7 +22,7 @@ _warned: set[str] = set()
 _LARGE = StepError("a state of whole numbers passes 2**24, which a formula rounds")
 
 
-class Seen(NamedTuple):
+class LastStep(NamedTuple):
     """The step that was last called; in one tuple, as threads read it.
 
     Attributes:
@@ -41,26 +41,25 @@ class Entry:
     """A formula of one step, or why there is none.
 
     Attributes:
-        made: the formula.
+        formula: what was traced.
         seen: the step that was last called.
-        shapes: of the call, where samples are not seen: it is for these alone.
         types: of the results, under autocast.
     """
 
-    made: Made
-    seen: Seen
+    formula: StepFormula
+    seen: LastStep
     types: Sequence[torch.dtype | None] = ()
 
     def holds(self, call: Call) -> bool:
         """Whether it is for arguments of such shapes: any, where samples are seen."""
-        shapes = self.made.shapes
+        shapes = self.formula.shapes
         return shapes is None or shapes == [leaf.shape for leaf in call.leaves]
 
-    def unchanged(self, root: Any) -> Seen | None:
+    def unchanged(self, root: Any) -> LastStep | None:
         """The step, if nothing has changed of what it closes over."""
         seen = self.seen
         walk = seen.walk
-        if walk is None or not (seen.root is root or alike(seen.root, root)):
+        if walk is None or not (seen.root is root or same_function(seen.root, root)):
             return None
         return seen if walk.unchanged() and self._reads_alike(walk) else None
 
@@ -70,14 +69,14 @@ class Entry:
         same = before is not None and before.signature == walk.signature
         return same and self._reads_alike(walk)
 
-    def see(self, root: Any, walk: Walk) -> Seen:
+    def see(self, root: Any, walk: Walk) -> LastStep:
         """Keep the step that was last called."""
-        self.seen = Seen(root, walk, [walk.tensors[at] for at in self.made.captured])
+        self.seen = LastStep(root, walk, [walk.tensors[at] for at in self.formula.captured])
         return self.seen
 
     def _reads_alike(self, walk: Walk) -> bool:
         """Whether the numbers that the step reads from tensors are what they were."""
-        for at, value in self.made.read:
+        for at, value in self.formula.read:
             now = walk.tensors[at]
             if not (
                 torch.equal(now, value) if isinstance(value, Tensor) else now.tolist() == value
@@ -108,17 +107,17 @@ class Binder:
         if recording():
             return _run_plain(call, None)
         entry, seen = self._find(call)
-        made = entry.made
-        if made.program is None:
-            return _run_plain(call, made.reason)
-        sizes = call.steps, call.batch if made.shapes is None else 1
-        ends, ys = made.program.run(call.xs, call.carry, seen.captured, sizes, call.options)
-        if made.program.counts and _too_large([*call.carry, *ends]):
+        formula = entry.formula
+        if formula.program is None:
+            return _run_plain(call, formula.reason)
+        sizes = call.steps, call.batch if formula.shapes is None else 1
+        ends, ys = formula.program.run(call.xs, call.carry, seen.captured, sizes, call.options)
+        if formula.program.counts and _too_large([*call.carry, *ends]):
             return _run_plain(call, _LARGE)
         if entry.types:
             cast = [v if t is None else v.to(t) for v, t in zip([*ends, *ys], entry.types)]
             ends, ys = cast[: len(ends)], cast[len(ends) :]
-        return whole(ends, call.carry_spec), whole(ys, made.y_spec)
+        return whole(ends, call.carry_spec), whole(ys, formula.y_spec)
 
     def layer_call(self, call: Call) -> tuple[Any, ...]:
         """The layer that runs a call, with its weights; x, the state and the options of its call.
@@ -127,15 +126,15 @@ class Binder:
             StepError: the step cannot be read.
         """
         entry, seen = self._find(call)
-        made = entry.made
-        if made.program is None:
-            assert made.reason is not None, "there is a reason"
-            raise made.reason
-        sizes = call.steps, call.batch if made.shapes is None else 1
+        formula = entry.formula
+        if formula.program is None:
+            assert formula.reason is not None, "there is a reason"
+            raise formula.reason
+        sizes = call.steps, call.batch if formula.shapes is None else 1
         given = call.xs, call.carry, seen.captured, sizes, call.options
-        return made.program.enter(*given)[0]
+        return formula.program.enter(*given)[0]
 
-    def _find(self, call: Call) -> tuple[Entry, Seen]:
+    def _find(self, call: Call) -> tuple[Entry, LastStep]:
         key = call.key()
         known = self._recent.get(key)
         if known is None:
@@ -150,15 +149,19 @@ class Binder:
         try:
             walk = Walk(call.root, call.batch)
         except StepError as error:
-            seen = Seen(call.root, None, [])
-            return Entry(Made(None, error), seen), seen
+            seen = LastStep(call.root, None, [])
+            return Entry(StepFormula(None, error), seen), seen
         for entry in entries:
             if entry.follows(walk) and entry.holds(call):
                 return entry, entry.see(call.root, walk)
-        made = apart(lambda: make(call, walk, [entry.made for entry in entries]))
+        formula = in_own_thread(
+            lambda: trace_step(call, walk, [entry.formula for entry in entries])
+        )
         half = call.half
-        types = () if half is None else apart(lambda: types_under_autocast(call, walk, half))
-        entry = Entry(made, Seen(call.root, walk, []), types)
+        types = (
+            () if half is None else in_own_thread(lambda: types_under_autocast(call, walk, half))
+        )
+        entry = Entry(formula, LastStep(call.root, walk, []), types)
         entries.insert(0, entry)
         del entries[_MOST:]
         return entry, entry.see(call.root, walk)

@@ -291,7 +291,7 @@ def _contents(cell: Any) -> Any:
         return None
 
 
-def alike(a: Any, b: Any) -> bool:
+def same_function(a: Any, b: Any) -> bool:
     """Whether two functions are one code that reads the same objects, as a function that is made
     in each call."""
     if not (type(a) is type(b) is types.FunctionType) or a.__code__ is not b.__code__:

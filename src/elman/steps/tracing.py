@@ -22,7 +22,7 @@ from elman.steps.tape import BATCHES, Tape, plain_value, record
 
 
 @dataclass
-class Made:
+class StepFormula:
     """A formula, or why there is none.
 
     Attributes:
@@ -44,12 +44,12 @@ class Made:
     graded: bool = False
 
 
-def make(call: Call, walk: Walk, others: Sequence[Made]) -> Made:
+def trace_step(call: Call, walk: Walk, others: Sequence[StepFormula]) -> StepFormula:
     """Trace, read and judge a step.
 
     Args:
         walk: through what it closes over.
-        others: formulas that were made; an equal one serves.
+        others: formulas of other calls; an equal one serves.
     """
     reason: StepError | None = None
     for batched, samples in _attempts(call, walk):
@@ -62,10 +62,10 @@ def make(call: Call, walk: Walk, others: Sequence[Made]) -> Made:
             text = str(error).partition("\n")[0]
             known = isinstance(error, ElmanError)
             reason = reason or StepError(text if known else f"{type(error).__name__}: {text}")
-    return Made(None, reason)
+    return StepFormula(None, reason)
 
 
-def apart(work: Callable[[], Any]) -> Any:
+def in_own_thread(work: Callable[[], Any]) -> Any:
     """Call a function in a thread of its own, where none of torch's modes, transforms and hooks
     of this one are."""
     graded, context = torch.is_grad_enabled(), copy_context()
@@ -178,7 +178,9 @@ def _check_changes(
         raise StepError(f"the step changes {names} of its module, and reads it", hint)
 
 
-def _read(call: Call, walk: Walk, tape: Tape, batched: bool, others: Sequence[Made]) -> Made:
+def _read(
+    call: Call, walk: Walk, tape: Tape, batched: bool, others: Sequence[StepFormula]
+) -> StepFormula:
     """Read a tape, or find the program of one that is equal, and judge it."""
     places = {id(tensor): at for at, tensor in enumerate(walk.tensors)}
     for tensor in tape.captured.values():
@@ -191,15 +193,15 @@ def _read(call: Call, walk: Walk, tape: Tape, batched: bool, others: Sequence[Ma
     reads = [(places[id(tensor)], number) for tensor, number in tape.read if id(tensor) in places]
     graded = torch.is_grad_enabled()
     shapes = None if batched else [leaf.shape for leaf in call.leaves]
-    made = Made(None, None, captured, reads, call.y_spec, shapes, graded)
+    formula = StepFormula(None, None, captured, reads, call.y_spec, shapes, graded)
     for other in others:  # what changed is no part of the formula
         like = other.program
         if like is None or other.shapes != shapes or like.reading.tape.places or tape.places:
             continue
         if like.reading.tape.same_as(tape):
-            made.program = like
+            formula.program = like
             if other.graded >= graded:
-                return made
+                return formula
     count = len(call.carry)
     carries, inputs = tape.inputs[:count], tape.inputs[count:]
     names = {n: _word(walk.names[at]) for n, at in zip(tape.captured, captured)}
@@ -209,22 +211,22 @@ def _read(call: Call, walk: Walk, tape: Tape, batched: bool, others: Sequence[Ma
     def read_again() -> Reading:
         return read(tape, inputs, carries, name, names)
 
-    if made.program is None:
+    if formula.program is None:
         floats = [c for c in call.carry if c.is_floating_point()]
         dtype = floats[0].dtype if floats else torch.get_default_dtype()
         fused = not floats or serves(floats[0].device.type, dtype)  # else of more digits
         how = (dtype,) if fused else (torch.float32, dtype)
-        made.program = Program(read_again(), inputs, carries, call.engine, *how)
+        formula.program = Program(read_again(), inputs, carries, call.engine, *how)
     numbers = dict(zip(tape.captured, captured))  # of indices, which reading finds
     reads += [(numbers[n], tape.captured[n].clone()) for n in tape.places]
     tensors = [walk.tensors[at] for at in captured]
     restore = restored(walk)
     try:
-        judge.check(judge.Case(call, read_again, made.program, tensors))
+        judge.check(judge.Case(call, read_again, formula.program, tensors))
     finally:
         restore()
     tape.forget()
-    return made
+    return formula
 
 
 def _word(name: str) -> str:
