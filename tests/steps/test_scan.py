@@ -194,6 +194,19 @@ def test_a_batch_of_one_and_one_step():
     agrees(rnn, normal(1, H), normal(1, 1, I))
 
 
+@pytest.mark.parametrize("B", [1, 2, 3])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_samples_along_the_second_axis(B, layers):
+    """A state [layers, B, H], whatever B is, and rows of samples that are closed over."""
+    gru, memory = nn.GRU(3, 4, num_layers=layers).double(), normal(B, 5, 3, seed=2)
+
+    def step(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        y, h = gru(x[None] + memory.mean(1)[None], h)
+        return h, y[0]
+
+    agrees(step, normal(layers, B, 4), normal(6, B, 3), [*gru.parameters()])
+
+
 def test_matrices_and_batches_of_two_axes():
     def step(s: Tensor, x: Any) -> Any:
         k, v = x

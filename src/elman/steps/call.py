@@ -123,7 +123,14 @@ def whole(leaves: list[Any], spec: Any) -> Any:
     return leaves[0] if spec is _LEAF else spec.unflatten(leaves)
 
 
-def sized(shape: Sequence[int], batch: int, size: Any) -> tuple[Any, ...]:
-    """A shape in which the axis of samples, the first that has B, has another size."""
+def sized(shape: Sequence[int], batch: int, size: Any, second: bool = False) -> tuple[Any, ...]:
+    """A shape in which the axis of samples has another size: the first axis that has B, or the
+    second where both have it, as in [layers, B, n]."""
     at = next((axis for axis, n in enumerate(shape) if n == batch), None)
+    at = 1 if second and is_twice(shape, batch) else at
     return tuple(shape) if at is None else (*shape[:at], size, *shape[at + 1 :])
+
+
+def is_twice(shape: Sequence[int], batch: int) -> bool:
+    """Whether samples may lie along the second axis as well as along the first."""
+    return len(shape) > 2 and shape[0] == shape[1] == batch

@@ -14,7 +14,7 @@ from torch import Tensor
 from elman.errors import ElmanError, StepError
 from elman.nn.engine_choice import serves
 from elman.steps import judge
-from elman.steps.call import Call, sized
+from elman.steps.call import Call, is_twice, sized
 from elman.steps.closure import Walk, restored
 from elman.steps.reading import Reading, read
 from elman.steps.running import Program
@@ -52,9 +52,9 @@ def trace_step(call: Call, walk: Walk, others: Sequence[StepFormula]) -> StepFor
         others: formulas of other calls; an equal one serves.
     """
     reason: StepError | None = None
-    for batched, samples in _attempts(call, walk):
+    for batched, samples, second in _attempts(call, walk):
         try:
-            tape = _traced(call, walk, call.batch if batched else 0, samples)
+            tape = _traced(call, walk, call.batch if batched else 0, samples, second)
             return _read(call, walk, tape, batched, others)
         except StepError as error:
             reason = reason or error
@@ -99,21 +99,23 @@ def types_under_autocast(call: Call, walk: Walk, half: torch.dtype) -> list[torc
     return [leaf.dtype if isinstance(leaf, Tensor) else None for leaf in (*after, *ys)]
 
 
-def _attempts(call: Call, walk: Walk) -> list[tuple[bool, list[Tensor]]]:
-    """Ways to see samples: the first axis of states, with and without a row for each sample in
-    tensors that are closed over; or none at all."""
+def _attempts(call: Call, walk: Walk) -> list[tuple[bool, list[Tensor], bool]]:
+    """Ways to see samples: the first axis of states, or the second where both may be it, with and
+    without a row for each sample in tensors that are closed over; or none at all."""
     tensors = [t for t in walk.tensors if t.dim() > 1 and type(t) is Tensor]
     rows = [t for t in tensors if t.shape[0] == call.batch]
-    ways: list[tuple[bool, list[Tensor]]] = []
+    ways: list[tuple[bool, list[Tensor], bool]] = []
     if any(c.dim() for c in call.carry):
-        ways.append((True, []))
-        if rows:
-            ways.append((True, rows))
-    ways.append((False, []))
+        twice = any(is_twice(c.shape, call.batch) for c in call.carry)
+        for second in (False, True) if twice else (False,):
+            ways.append((True, [], second))
+            if rows:
+                ways.append((True, rows, second))
+    ways.append((False, [], False))
     return ways
 
 
-def _traced(call: Call, walk: Walk, batch: int, samples: Sequence[Tensor]) -> Tape:
+def _traced(call: Call, walk: Walk, batch: int, samples: Sequence[Tensor], second: bool) -> Tape:
     """Record a step; what it changes of its own is put back.
 
     Raises:
@@ -126,7 +128,7 @@ def _traced(call: Call, walk: Walk, batch: int, samples: Sequence[Tensor]) -> Ta
 
     def arguments(size: int) -> tuple[Any, ...]:
         def like(value: Tensor, shape: Sequence[int]) -> Tensor:
-            shape = sized(shape, batch, size) if batch else shape
+            shape = sized(shape, batch, size, second) if batch else shape
             make = torch.rand if value.is_floating_point() else torch.zeros
             return make(shape, device=value.device, dtype=value.dtype)
 
