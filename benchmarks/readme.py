@@ -27,7 +27,7 @@ PICTURES = ROOT / "docs" / "pictures"
 PAGES = (
     *("README.md", "benchmarks/results/README.md", "docs/projects.md", "docs/when_it_helps.md"),
     *("docs/language_models.md", "docs/long_sequences.md", "docs/classification.md"),
-    *("docs/matrix_states.md", "docs/coming_from.md", "docs/troubleshooting.md"),
+    *("docs/matrix_states.md", "docs/transformers.md", "docs/troubleshooting.md"),
     *("docs/index.md", "docs/precision.md"),
     *("docs/gpus.md", "docs/how_it_works.md", "docs/workers.md"),
 )

@@ -64,7 +64,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     # derivatives of any order end in torch ops
     "nn": f"{MIDDLE} engines.reference compiler explaining drawing",
     # with the calls of another library
-    "functional": "errors checks torch_internals frontend ops cells nn torch",
+    "functional": "errors checks torch_internals frontend ops cells engines.c nn torch",
     # steps in torch's operations: read by the frontend, run by layers
     "steps": "errors checks torch_internals ir frontend drawing nn torch",
     # published ones, around cells

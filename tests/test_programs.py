@@ -17,7 +17,7 @@ from torch import nn
 import elman
 from elman import programs
 from elman.errors import MissingPackageError
-from elman.functional.stand_ins import STAND_INS
+from elman.functional.stand_ins import FUNCTIONS
 
 
 def mamba2_chunk_scan(x):
@@ -40,6 +40,9 @@ def transformers(monkeypatch):
             self.rnn = nn.GRU(3, 4)
             self.scan = vars(module)["mamba2_chunk_scan"]
 
+        def forward(self, x):
+            return mamba2_chunk_scan(x)
+
     package: Any = ModuleType("transformers")
     module: Any = ModuleType("transformers.models.tiny")
     package.TrainerCallback = Hooks
@@ -57,8 +60,8 @@ def test_functions_of_models_that_are_built(transformers):
     elman.install()
     try:
         model: Any = nn.Sequential(mixer(), nn.LSTMCell(3, 4))
-        assert module.mamba2_chunk_scan is STAND_INS["mamba2_chunk_scan"]
-        assert model[0].scan is STAND_INS["mamba2_chunk_scan"]
+        assert module.mamba2_chunk_scan is FUNCTIONS["mamba2_chunk_scan"]
+        assert model[0].scan is FUNCTIONS["mamba2_chunk_scan"]
         model[0].rnn(torch.randn(5, 2, 3))
         ran, alone, functions = programs.summary()
         assert "1 torch.nn.GRU, engine auto: " in ran
@@ -78,7 +81,7 @@ def test_a_trainer_of_transformers(transformers):
     model: Any = nn.Sequential(mixer())
     callback.on_init_end(None, None, None, model=model, train_dataloader=None)
     assert type(model[0].rnn) is elman.GRU
-    assert model[0].scan is STAND_INS["mamba2_chunk_scan"]
+    assert model[0].scan is FUNCTIONS["mamba2_chunk_scan"]
     elman.functional.uninstall(model)
     assert module.mamba2_chunk_scan is mamba2_chunk_scan
 

@@ -72,7 +72,7 @@ def _note(_: nn.Module, name: str, module: nn.Module | None) -> None:
     if text:
         _alone[text] = None
     if type(module).__module__.startswith("transformers"):
-        stand_ins.install(module)
+        stand_ins.replace(module)
         _changed.add(module)
 
 
@@ -145,6 +145,7 @@ class AccelerateTrainer(_Callback):
 
     def on_init_end(self, args: Any, state: Any, control: Any, **told: Any) -> None:
         """Accelerate the trainer's model."""
-        model = stand_ins.install(told["model"])
-        if not stand_ins.replaced() or any(isinstance(m, nn.RNNBase) for m in model.modules()):
+        model = told["model"]
+        has_functions = stand_ins.runs_on_elman(stand_ins.replace(model))
+        if not has_functions or any(isinstance(m, nn.RNNBase) for m in model.modules()):
             accelerate(model)

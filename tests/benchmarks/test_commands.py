@@ -26,7 +26,7 @@ FILES = ("benchmarks/gpu.py", "release/dist.py")  # called by their path
 SCRIPTS = (  # modules; tests beside this one run their cases in tiny, in this process
     *("accuracies", "authors_layers", "bf16", "examples", "language_cells", "merged_steps"),
     *("never_slower", "perplexity", "scaling", "speakers", "time_shards", "transformers_models"),
-    "transformers_rules",
+    *("transformers_rules", "transformers_uses"),
 )
 MODULES = ("benchmarks", *(f"benchmarks.scripts.{name}" for name in SCRIPTS))
 ELSEWHERE = {  # where their whole work is done by tests, or why it is by none

@@ -1,16 +1,30 @@
-"""The script that compares whole models: a tiny one stands in for transformers."""
+"""The scripts that compare whole models: a tiny one stands in for those of transformers."""
 
 from __future__ import annotations
 
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from torch import nn
 
 from benchmarks import studied
 from benchmarks.rows import read_rows
+from benchmarks.scripts import small_models, transformers_uses
 from benchmarks.scripts import transformers_models as script
+
+
+class Output(dict):
+    """What a model returns: by name, and as attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Config(SimpleNamespace):
+    """A configuration, without other names for what it has."""
+
+    attribute_map: ClassVar[dict[str, str]] = {}
 
 
 class Tiny(nn.Module):
@@ -22,35 +36,42 @@ class Tiny(nn.Module):
         super().__init__()
         self.table = nn.Embedding(500, 500)
 
-    def forward(self, input_ids, labels):
+    def forward(self, input_ids, labels=None, **options):
         logits = self.table(input_ids) * self.factor
-        return SimpleNamespace(logits=logits, loss=logits.square().mean())
+        return Output(logits=logits, loss=logits.square().mean(), past_key_values=1)
 
     def generate(self, tokens, **options):
         return tokens
+
+    def gradient_checkpointing_enable(self) -> None:
+        raise ValueError("it has none")
 
 
 @pytest.fixture
 def tiny(monkeypatch):
     """One model type, of a package that is not there."""
     package = ModuleType("transformers")
-    package.CONFIG_MAPPING = {"tiny": dict}
+    package.CONFIG_MAPPING = {"tiny": Config}
     package.AutoModelForCausalLM = SimpleNamespace(from_config=lambda config, **_: Tiny())
     monkeypatch.setitem(sys.modules, "transformers", package)
     monkeypatch.setitem(sys.modules, "fla", None)
-    monkeypatch.setattr(script.metadata, "version", lambda name: "0")
-    monkeypatch.setattr(script, "MODELS", {"tiny": {}})
+    for module in (script, transformers_uses):
+        monkeypatch.setattr(module.metadata, "version", lambda name: "0")
+        monkeypatch.setattr(module, "TYPES", {"tiny": {}})
+    monkeypatch.setitem(small_models.TYPES, "tiny", {})
 
 
 def test_to_the_end(tiny, capsys, tmp_path, monkeypatch):
-    """A line, a row and the table of the page."""
+    """A line, a row with times, and the tables of the pages."""
     out = tmp_path / "rows.jsonl"
-    script.main(["--out", str(out), "--steps", "5"])
+    script.main(["--out", str(out), "--steps", "5", "--seconds", "0.001"])
     assert '"tiny"' in capsys.readouterr().out
     rows = read_rows(out)
     assert (rows["tiny"]["logits"], rows["tiny"]["same text"]) == (0.0, True)
+    assert {*rows["tiny"]["seconds"]} == {"training", "prompt", "token"}
     monkeypatch.setattr(studied, "script_rows", lambda name: rows)
-    assert "| `tiny` | 0.0e+00 | 0.0e+00 | the same |" in studied.transformers_models()
+    table = studied.transformers_models()
+    assert "| `tiny` | 0.0e+00 | 0.0e+00 | the same |" in table
 
 
 def test_what_differs_is_named(tiny, monkeypatch):
@@ -58,19 +79,39 @@ def test_what_differs_is_named(tiny, monkeypatch):
 
     def install(model):
         model.factor = 1.1
-        return model
+        return {}
 
     monkeypatch.setattr(script, "install", install)
     with pytest.raises(SystemExit, match="different: tiny"):
         script.main(["--steps", "5"])
 
 
-def test_without_the_package(monkeypatch, capsys):
+def test_uses_to_the_end(tiny, capsys, tmp_path, monkeypatch):
+    """Each use has a number, or says what is refused."""
+    out = tmp_path / "rows.jsonl"
+    names = ["training", "checkpointing", "float64", "text", "beams", "packed"]
+    transformers_uses.main(["--out", str(out), "--uses", ",".join(names)])
+    uses = read_rows(out)["tiny"]["uses"]
+    assert [*uses] == names
+    assert uses["checkpointing"] == "ValueError: it has none"
+    assert all(uses[name] == 0.0 for name in names if name != "checkpointing")
+    assert '"tiny"' in capsys.readouterr().out
+
+    def install(model):
+        model.factor = 1.1
+
+    monkeypatch.setattr(transformers_uses, "install", install)
+    with pytest.raises(SystemExit, match="different: tiny: training"):
+        transformers_uses.main(["--uses", "training,text"])
+
+
+@pytest.mark.parametrize("module", [script, transformers_uses])
+def test_without_the_package(module, monkeypatch, capsys):
     """What to install is said."""
 
     def absent(name):
-        raise script.metadata.PackageNotFoundError
+        raise module.metadata.PackageNotFoundError
 
-    monkeypatch.setattr(script.metadata, "version", absent)
-    script.main([])
+    monkeypatch.setattr(module.metadata, "version", absent)
+    module.main([])
     assert "pip install transformers" in capsys.readouterr().out

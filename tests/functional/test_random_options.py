@@ -23,7 +23,7 @@ from helpers import assert_same, forced
 
 F64 = torch.float64
 DTYPES = (F64, F64, F64, torch.float32, torch.float32, torch.bfloat16, torch.float16)
-RULES = ("delta_rule", "gated_delta_rule", "kda", "gla")
+RULES = ("delta_rule", "gated_delta_rule", "kda", "gla", "simple_gla")
 INF = math.inf
 Given = dict[str, Any]
 
@@ -46,6 +46,11 @@ class Draw(random.Random):
         values = values.abs() if positive else values
         return values.to(self.choice(self.dtypes)).requires_grad_()
 
+    def documents(self, *shape: int) -> Tensor | None:
+        """Numbers of the documents that lie behind one another, or None."""
+        starts = torch.rand(shape, generator=self.source) < 0.4
+        return starts.cumsum(-1) if self.some() else None
+
     def some(self, chance: float = 0.5) -> bool:
         return self.random() < chance
 
@@ -59,10 +64,10 @@ def drawn_rule(draw: Draw, name: str) -> Given:
     given: Given = {"q": draw.tensor(*steps, groups, K), "k": draw.tensor(*steps, groups, K)}
     given["v"] = draw.tensor(*steps, heads, V)
     if name != "delta_rule":
-        inner = () if name == "gated_delta_rule" else (K,)
+        inner = () if name in ("gated_delta_rule", "simple_gla") else (K,)
         decays = draw.tensor(*steps, draw.choice((groups, heads)), *inner, positive=True)
         given["g"] = (-decays.detach()).requires_grad_()
-    if name != "gla":
+    if name not in ("gla", "simple_gla"):
         given["beta"] = draw.tensor(*steps, heads, positive=True)
         # of one value the norm leaves the sign, whose derivative is rounding
         given["use_qk_l2norm_in_kernel"] = draw.some() and K > 1
@@ -126,7 +131,16 @@ def drawn_mamba2(draw: Draw, name: str) -> Given:
     given |= {key: draw.tensor(*s) if draw.some() else None for key, s in shapes.items()}
     given |= {"dt_softplus": draw.some(), "return_final_states": draw.some()}
     given["dt_limit"] = draw.choice(((0.0, INF), (0.2, 0.9), [0, INF]))
-    return given | {"chunk_size": draw.choice((None, 64)), "seq_idx": None, "cu_seqlens": None}
+    given |= {"chunk_size": draw.choice((None, 64)), "cu_seqlens": None}
+    return given | {"seq_idx": draw.documents(B, T)}
+
+
+def begins(documents: Tensor | None) -> Tensor | None:
+    """Steps at which another document begins."""
+    if documents is None or documents.shape[1] == 0:
+        return None
+    before = torch.cat((documents[:, :1], documents[:, :-1]), 1)
+    return documents != before
 
 
 def loop_mamba2(x, dt, A, B, C, **options) -> tuple[Tensor, Tensor]:
@@ -137,8 +151,9 @@ def loop_mamba2(x, dt, A, B, C, **options) -> tuple[Tensor, Tensor]:
     if heads:
         B, C = (v.repeat_interleave(heads // v.shape[2], 2) for v in (B, C))
     S = x.new_zeros(len(x), heads, x.shape[-1], B.shape[-1]) if state is None else state
-    rows = []
+    rows, starts = [], begins(options["seq_idx"])
     for t in range(x.shape[1]):
+        S = S if starts is None else S * ~starts[:, t, None, None, None]
         S = (dt[:, t] * A).exp()[..., None, None] * S
         S = S + (dt[:, t, :, None] * x[:, t])[..., None] * B[:, t, :, None]
         rows.append((S * C[:, t, :, None]).sum(-1))
@@ -173,10 +188,125 @@ def loop_mamba(u, delta, A, B, C, **options) -> tuple[Tensor, Tensor]:
     return out if z is None else out * F.silu(z), S
 
 
+def drawn_convolution(draw: Draw, name: str) -> Given:
+    """Arguments of ``causal_conv1d``."""
+    B, T, K, channels = (
+        draw.size(1, 3),
+        draw.size(1, 4, 6),
+        draw.choice((1, 2, 4)),
+        draw.size(1, 67),
+    )
+    given: Given = {"x": draw.tensor(B, channels, T), "weight": draw.tensor(channels, K)}
+    given["bias"] = draw.tensor(channels) if draw.some() else None
+    given["initial_states"] = draw.tensor(B, channels, K - 1) if draw.some() else None
+    given |= {"seq_idx": draw.documents(B, T), "return_final_states": draw.some()}
+    return given | {"activation": draw.choice((None, "silu", "swish"))}
+
+
+def loop_convolution(x, weight, bias, **options) -> tuple[Tensor, Tensor]:
+    """Outputs and last inputs, step by step."""
+    (B, channels, T), K, rows = x.shape, weight.shape[1], []
+    window, starts = options["initial_states"], begins(options["seq_idx"])
+    window = x.new_zeros(B, channels, K - 1) if window is None else window
+    for t in range(T):
+        window = window if starts is None else window * ~starts[:, t, None, None]
+        window = torch.cat((window, x[..., t : t + 1]), -1)
+        rows.append((window * weight).sum(-1))
+        window = window[..., 1:]
+    out = torch.stack(rows, -1) if rows else x
+    out = out if bias is None or not rows else out + bias[:, None]
+    return F.silu(out) if options["activation"] and rows else out, window
+
+
+def drawn_scan(draw: Draw, name: str) -> Given:
+    """Arguments of ``rglru_scan``."""
+    B, T, channels = draw.size(1, 3), draw.size(1, 4, 6), draw.choice((1, 7, 67, 128))
+    given: Given = {"a": draw.tensor(B, T, channels), "x": draw.tensor(B, T, channels)}
+    return given | {"initial_state": draw.tensor(B, channels) if draw.some() else None}
+
+
+def loop_scan(a, x, initial_state) -> tuple[Tensor, Tensor]:
+    """States, step by step."""
+    h, rows = x.new_zeros(len(x), x.shape[-1]) if initial_state is None else initial_state, []
+    for t in range(x.shape[1]):
+        h = a[:, t] * h + x[:, t]
+        rows.append(h)
+    return torch.stack(rows, 1) if rows else x, h
+
+
+def drawn_rwkv4(draw: Draw, name: str) -> Given:
+    """Arguments of ``rwkv4``."""
+    B, T, channels = draw.size(1, 3), draw.size(1, 4, 6), draw.choice((1, 7, 128))
+    given: Given = {"w": -draw.tensor(channels, positive=True).detach(), "u": draw.tensor(channels)}
+    given["w"].requires_grad_()
+    given |= {key: draw.tensor(B, T, channels) for key in ("k", "v")}
+    state = [draw.tensor(B, channels, positive=n == 1) for n in range(3)]
+    given["state"] = [part.detach() for part in state] if draw.some() else None
+    return given
+
+
+def loop_rwkv4(w, u, k, v, state) -> tuple[Tensor, Tensor]:
+    """Means of values, and the last sum of weights: exponents as they are."""
+    zeros = k.new_zeros(len(k), k.shape[-1])
+    num, den, top = (zeros, zeros, zeros) if state is None else (part.double() for part in state)
+    num, den, rows = num * top.exp(), den * top.exp(), []
+    for t in range(k.shape[1]):
+        new = (u + k[:, t]).exp()
+        rows.append((num + new * v[:, t]) / (den + new))
+        num, den = (w.exp() * value for value in (num, den))
+        num, den = num + k[:, t].exp() * v[:, t], den + k[:, t].exp()
+    return torch.stack(rows, 1) if rows else k, torch.stack((num, den))
+
+
+def drawn_mlstm(draw: Draw, name: str) -> Given:
+    """Arguments of ``mlstm``."""
+    B, T, K, V, heads = draw.size(1, 3), draw.size(1, 4), *map(draw.choice, ((1, 5), (7,), (1, 2)))
+    given: Given = {key: draw.tensor(B, heads, T, K) for key in "qk"}
+    given |= {"v": draw.tensor(B, heads, T, V)} | {key: draw.tensor(B, heads, T) for key in "if"}
+    shapes = {"c_initial": (K, V), "n_initial": (K,), "m_initial": (1,)}
+    is_set = draw.some()
+    given |= {key: draw.tensor(B, heads, *s) if is_set else None for key, s in shapes.items()}
+    return given | {"return_last_states": draw.some(), "eps": draw.choice((1e-6, 0.1))}
+
+
+def loop_mlstm(q, k, v, i, f, **options) -> tuple[Tensor, Tensor]:
+    """Outputs, and the last matrix with its exponent."""
+    B, heads, T, K = q.shape
+    C, n, m = (options[f"{key}_initial"] for key in "cnm")
+    C = q.new_zeros(B, heads, K, v.shape[-1]) if C is None else C
+    n, m = (q.new_zeros(B, heads, s) if x is None else x for x, s in ((n, K), (m, 1)))
+    C, n, rows = C * m.exp()[..., None], n * m.exp(), []
+    for t in range(T):
+        keep, write = (g[:, :, t, None] for g in (F.logsigmoid(f).exp(), i.exp()))
+        C = keep[..., None] * C + (write * k[:, :, t])[..., None] * v[:, :, t, None]
+        n = keep * n + write * k[:, :, t]
+        m = torch.maximum(F.logsigmoid(f[:, :, t, None]) + m, i[:, :, t, None])
+        query = q[:, :, t] / K**0.5
+        bottom = (query * n).sum(-1, keepdim=True).abs().maximum(torch.ones_like(m))
+        rows.append((query[..., None] * C).sum(-2) / (bottom + options["eps"] * m.exp()))
+    return torch.stack(rows, 2) if rows else v, C
+
+
+def first_with_exponent(last: Any) -> Tensor:
+    """A matrix without the exponent that it is divided by."""
+    return last[0] * last[2][..., None].exp()
+
+
+def sums_with_exponent(last: Any) -> Tensor:
+    """Values and weights without the exponent that they are divided by."""
+    return torch.stack([part * last[2].exp() for part in last[:2]])
+
+
+LASTS = {"mlstm": first_with_exponent, "rwkv4": sums_with_exponent}  # what a loop returns
+IN_PLACE = {"causal_conv1d_update", "selective_state_update"}  # see test_in_place.py
 CALLS: dict[str, tuple[Callable[..., Given], Callable[..., tuple[Tensor, Tensor]], str, str]] = {
     **dict.fromkeys(RULES, (drawn_rule, loop_rule, "output_final_state", "v")),
     "mamba2_scan": (drawn_mamba2, loop_mamba2, "return_final_states", "x"),
     "selective_scan": (drawn_mamba, loop_mamba, "return_last_state", "u"),
+    "causal_conv1d": (drawn_convolution, loop_convolution, "return_final_states", "x"),
+    "rglru_scan": (drawn_scan, loop_scan, "", "x"),
+    "rwkv4": (drawn_rwkv4, loop_rwkv4, "", "k"),
+    "mlstm": (drawn_mlstm, loop_mlstm, "return_last_states", "q"),
 }
 TENSORS = (5, [1.0], torch.ones(2, dtype=torch.long), torch.ones(2, dtype=torch.complex64), "q")
 NUMBERS = (torch.ones(1), torch.tensor(1), "1", True, [1.0], 1j, 10**400)
@@ -186,12 +316,12 @@ ENDS += ([1, 5], [0, 3, 2, 5], [0, 9], [0, -1, 5], [0, 4], [0], [])
 ENDS += ({0: 1, 5: 2}, torch.tensor([0, 5]).to_sparse())
 PAIRS = ((0.0,), None, (1.0, 0.0), (math.nan, 1.0), "01", (torch.tensor(0.1), 1.0), 0.1)
 ANY = (torch.ones(2, 2), [0, 2])
-REFUSED = {"scale": NUMBERS, "cu_seqlens": ENDS, "dt_limit": PAIRS, "seq_idx": ANY}
+REFUSED = {"scale": NUMBERS, "eps": NUMBERS, "cu_seqlens": ENDS, "dt_limit": PAIRS, "seq_idx": ANY}
 
 
 def test_every_function_and_option_is_drawn() -> None:
     """A new one has a place above."""
-    assert {*CALLS} | {"install", "uninstall"} == {*functional.__all__}
+    assert {*CALLS} | IN_PLACE | {"install", "uninstall"} == {*functional.__all__}
     for name, (drawn, *_) in CALLS.items():
         parameters = inspect.signature(getattr(functional, name)).parameters
         assert {*drawn(Draw(0), name)} == {*parameters} - {"options"}, name
@@ -205,7 +335,9 @@ def check(name: str, seed: int) -> None:
     without = {draw.choice(WITHOUT_EFFECT): draw.choice((None, False, True, 64))}
     results = getattr(functional, name)(**given | (without if draw.some() else {}))
     results = results if isinstance(results, tuple) else (results, None)
-    assert (results[1] is not None) == given[ends]
+    assert (results[1] is not None) == given.get(ends, True)
+    if name in LASTS and results[1] is not None:
+        results = results[0], LASTS[name](results[1])
     exact = {
         key: value.detach().double().requires_grad_() if isinstance(value, Tensor) and
         value.is_floating_point() else value for key, value in given.items()
@@ -301,6 +433,29 @@ def test_inside_torch_compile(name: str) -> None:
     for got, want in zip((*results[0], *grads[0]), (*results[1], *grads[1]), strict=True):
         assert (got is None) == (want is None)
         assert got is None or torch.equal(got, want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [1, 2])
+def test_several_inside_torch_compile(heads: int) -> None:
+    """A convolution, then a rule with gates of a projection, as in a layer of Qwen3.5."""
+    source = torch.Generator().manual_seed(0)
+    x, a = (torch.randn(2, 9, n, generator=source) for n in (3 * heads * 4, 3))
+    weight, projection = (torch.randn(*s, generator=source) for s in ((12 * heads, 4), (heads, 3)))
+    leaves = [x.requires_grad_(), a.requires_grad_(), weight.requires_grad_()]
+
+    def layer(x: Tensor, a: Tensor, weight: Tensor) -> Tensor:
+        joined = functional.causal_conv1d(x.mT, weight, activation="silu").mT
+        q, k, v = joined.unflatten(-1, (3 * heads, 4)).split(heads, 2)
+        gate = F.linear(a, projection)
+        g, beta = -F.softplus(gate), gate.sigmoid()
+        out, _ = functional.gated_delta_rule(q, k, v, g, beta, use_qk_l2norm_in_kernel=True)
+        return out.sin().sum()
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with forced("reference"):
+        got, want = (torch.autograd.grad(run(*leaves), leaves) for run in (compiled, layer))
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got, want, strict=True))
 
 
 @pytest.mark.long

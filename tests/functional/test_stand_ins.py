@@ -1,9 +1,10 @@
-"""Functions in the place of those of a package: a module of two layers stands in for it."""
+"""Functions in the place of those of a package: a module of a few layers stands in for it."""
 
 from __future__ import annotations
 
 import sys
-from types import FunctionType, ModuleType
+import warnings
+from types import ModuleType
 
 import pytest
 import torch
@@ -11,64 +12,113 @@ from torch import nn
 
 from elman.errors import InputError
 from elman.functional import gla, install, uninstall
-from elman.functional.stand_ins import STAND_INS
+from elman.functional.stand_ins import FUNCTIONS, METHODS, replaced, uninstall_modules
 
+CODE = """
+import torch
+from torch import nn
+
+class Kernel:  # what the package kernels makes of a function: without a __name__
+    def __init__(self, function):
+        self.function = function
+    def __call__(self, *given):
+        return self.function(*given)
 
 def mamba2_chunk_scan(x):
     return x + 1
 
+causal_conv1d_fn = Kernel(lambda x: x + 3)
+other = len
+
+class Mixer(nn.Module):
+    def forward(self, x):
+        return causal_conv1d_fn(mamba2_chunk_scan(x))
 
 def torch_chunk_gated_delta_rule(x):
     return x + 2
 
+class Older(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rule = torch_chunk_gated_delta_rule
+        self.act = torch.relu
+
+class RecurrentGemmaRglru(nn.Module):
+    def forward(self, x):
+        return self._rnn_scan(x)
+    def _rnn_scan(self, x):
+        return x
+
+class ZayaCCAProjection(nn.Module):
+    pass
+"""
+
 
 @pytest.fixture
 def package(monkeypatch):
-    """A layer that calls a function of its module, and one that keeps a function."""
-
-    class Mixer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.rule = torch_chunk_gated_delta_rule
-            self.act = torch.relu
-
+    """A module with layers that call functions of it, keep one, and have a method."""
     module = ModuleType("transformers.models.tiny")
-    module.mamba2_chunk_scan = mamba2_chunk_scan
-    module.other = len
-    Mixer.__module__ = module.__name__
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    return module, nn.Sequential(Mixer(), nn.Linear(2, 2))
+    exec(CODE, vars(module))  # its classes belong to it
+    layers = ("Mixer", "Older", "RecurrentGemmaRglru", "ZayaCCAProjection")
+    return module, nn.Sequential(*(getattr(module, name)() for name in layers), nn.Linear(2, 2))
 
 
 def test_functions_are_replaced_and_put_back(package):
-    """In the module and in the layer; twice is once."""
+    """In the module, in a layer and in a class; twice is once; each layer has a line."""
     module, model = package
-    assert install(install(model)) is model
-    assert module.mamba2_chunk_scan is STAND_INS["mamba2_chunk_scan"]
-    assert model[0].rule is STAND_INS["torch_chunk_gated_delta_rule"]
-    assert (module.other, model[0].act) == (len, torch.relu)
-    assert uninstall(model) is model
-    assert module.mamba2_chunk_scan is mamba2_chunk_scan
-    assert model[0].rule is torch_chunk_gated_delta_rule
-    assert not any("elman" in name for name in (*vars(module), *vars(model[0])))
+    before, scan = dict(vars(module)), module.RecurrentGemmaRglru._rnn_scan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = install(model)
+    assert (
+        install(model)
+        == report
+        == {
+            "0": "Mixer, on elman: causal_conv1d_fn, mamba2_chunk_scan",
+            "1": "Older, on elman: torch_chunk_gated_delta_rule",
+            "2": "RecurrentGemmaRglru, on elman: _rnn_scan",
+            "3": "ZayaCCAProjection, left alone: two convolutions of torch's, without a loop",
+        }
+    )
+    assert module.mamba2_chunk_scan is FUNCTIONS["mamba2_chunk_scan"]
+    assert module.causal_conv1d_fn is FUNCTIONS["causal_conv1d_fn"]
+    assert model[1].rule is FUNCTIONS["torch_chunk_gated_delta_rule"]
+    assert module.RecurrentGemmaRglru._rnn_scan is METHODS["RecurrentGemmaRglru"][1]
+    assert (module.other, model[1].act) == (len, torch.relu)
+    names = ["_rnn_scan", "causal_conv1d_fn", "mamba2_chunk_scan", "torch_chunk_gated_delta_rule"]
+    assert replaced() == names
     uninstall(model)
-    assert module.mamba2_chunk_scan is mamba2_chunk_scan
-
-
-def test_modules_of_others_stay(package, monkeypatch):
-    """Only those of the package are changed, whatever a function is called."""
-    module, model = package
-    monkeypatch.setattr(type(model[0]), "__module__", __name__)
+    uninstall(model)
+    assert dict(vars(module)) == before
+    assert model[1].rule is module.torch_chunk_gated_delta_rule
+    assert module.RecurrentGemmaRglru._rnn_scan is scan
+    uninstall(nn.Sequential(nn.ModuleList(), nn.Linear(2, 2)))
     install(model)
-    assert isinstance(mamba2_chunk_scan, FunctionType)
-    assert module.mamba2_chunk_scan is mamba2_chunk_scan
+    uninstall_modules()
+    assert replaced() == []
+
+
+def test_what_is_not_replaced_is_said(package, monkeypatch):
+    """A model without such layers, with one that is left alone, and of somebody else."""
+    module, model = package
+    with pytest.warns(UserWarning, match="replaced nothing in Linear: none of its layers has"):
+        assert install(nn.Linear(2, 2)) == {}
+    with pytest.warns(
+        UserWarning, match="replaced nothing in Sequential: 0: ZayaCCAProjection, le"
+    ):
+        install(nn.Sequential(model[3]))
+    monkeypatch.setattr(type(model[0]), "__module__", __name__)
+    with pytest.warns(UserWarning, match="replaced nothing"):
+        install(model[0])
+    assert module.mamba2_chunk_scan(1) == 2
 
 
 def test_options_of_models_are_dropped():
     """What a model passes along is not for the function; misspelled ones of a user are refused."""
     q, k, v = (torch.ones(1, 2, 1, 3) for _ in range(3))
     gates = {"g": -torch.ones(1, 2, 1), "beta": torch.ones(1, 2, 1)}
-    rule = STAND_INS["torch_chunk_gated_delta_rule"]
+    rule = FUNCTIONS["torch_chunk_gated_delta_rule"]
     out, last = rule(q, k, v, **gates, use_cache=True, output_final_state=True)
     assert (out.shape, last.shape) == (v.shape, (1, 1, 3, 3))
     with pytest.raises(InputError, match="there is no option use_cache=True"):

@@ -129,7 +129,8 @@ def test_step_sizes_without_softplus() -> None:
         ),
         ({"B": torch.ones(2, 5, 3, 7), "C": torch.ones(2, 5, 3, 7)}, ShapeError, "3 groups"),
         ({"B": torch.ones(2, 5, 7)}, ShapeError, "B must be"),
-        ({"seq_idx": torch.ones(2, 5)}, InputError, "not available"),
+        ({"seq_idx": torch.ones(2, 5)}, InputError, "seq_idx must be a tensor of integers"),
+        ({"seq_idx": torch.ones(2, 4, dtype=torch.long)}, ShapeError, "seq_idx must be"),
         ({"cu_seqlens": torch.ones(2)}, InputError, "not available"),
     ],
 )

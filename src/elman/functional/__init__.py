@@ -12,22 +12,36 @@ chunks that such a model runs on a CPU:
 Half precision is computed in float32, as there; all gradients are those of the steps.
 """
 
+from elman.functional.convolutions import causal_conv1d as causal_conv1d
+from elman.functional.convolutions import causal_conv1d_update as causal_conv1d_update
 from elman.functional.delta_rules import delta_rule as delta_rule
 from elman.functional.delta_rules import gated_delta_rule as gated_delta_rule
 from elman.functional.delta_rules import gla as gla
 from elman.functional.delta_rules import kda as kda
+from elman.functional.delta_rules import simple_gla as simple_gla
+from elman.functional.recurrences import mlstm as mlstm
+from elman.functional.recurrences import rglru_scan as rglru_scan
+from elman.functional.recurrences import rwkv4 as rwkv4
 from elman.functional.stand_ins import install as install
 from elman.functional.stand_ins import uninstall as uninstall
 from elman.functional.state_spaces import mamba2_scan as mamba2_scan
 from elman.functional.state_spaces import selective_scan as selective_scan
+from elman.functional.state_spaces import selective_state_update as selective_state_update
 
 __all__ = [
+    "causal_conv1d",
+    "causal_conv1d_update",
     "delta_rule",
     "gated_delta_rule",
     "gla",
     "install",
     "kda",
     "mamba2_scan",
+    "mlstm",
+    "rglru_scan",
+    "rwkv4",
     "selective_scan",
+    "selective_state_update",
+    "simple_gla",
     "uninstall",
 ]

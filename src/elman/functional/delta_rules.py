@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -13,10 +12,18 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from elman import cells
-from elman.checks import check_flag, is_number, shown
+from elman.checks import check_flag, shown
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell, cell
-from elman.functional.running import check_options, check_tensors, promoted, repeat, run, runs
+from elman.functional.running import (
+    check_number,
+    check_options,
+    check_tensors,
+    promoted,
+    repeat,
+    run,
+    runs,
+)
 from elman.ops import exp, sqrt, sum
 
 
@@ -59,6 +66,14 @@ def scaled_gla(
     q: Any, k: Any, v: Any, g: Any, S: Any, *, scale: float = 1.0, norm: bool = False
 ) -> Any:
     return cells.gla(*_scaled(q, k, scale, norm), v, exp(g), S)
+
+
+@runs
+@cell(input="q[K], k[K], v[V], g", state="S[K, V]", output="y[V]")
+def scaled_simple_gla(
+    q: Any, k: Any, v: Any, g: Any, S: Any, *, scale: float = 1.0, norm: bool = False
+) -> Any:
+    return cells.retention(*_scaled(q, k, scale, norm), v, exp(g), S)
 
 
 def delta_rule(
@@ -191,6 +206,35 @@ def gla(
     return _run(scaled_gla, (q, k, v, g), False, *common)
 
 
+def simple_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    scale: float | Tensor | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | Sequence[int] | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Linear attention with a decay for each head and step, fixed ones in RetNet (Sun et al. 2023,
+    arXiv:2307.08621, eq. 6) and lightning attention: :data:`elman.cells.retention`.
+
+    Args:
+        q, k, v, scale, initial_state, output_final_state: as of :func:`delta_rule`.
+        cu_seqlens, options: as of :func:`delta_rule`.
+        g [B, T, heads]: logarithms of the decays.
+
+    Returns:
+        As :func:`delta_rule`.
+
+    Raises:
+        ShapeError, InputError: as of :func:`delta_rule`.
+    """
+    common = scale, initial_state, output_final_state, cu_seqlens, options
+    return _run(scaled_simple_gla, (q, k, v, g), False, *common)
+
+
 def _run(
     cell: Cell,
     given: Sequence[Tensor],
@@ -222,7 +266,8 @@ def _run(
         "norm": check_flag("use_qk_l2norm_in_kernel", norm),
     }
     if lengths is None:
-        out, last = run(cell, of_cell, (keys, values), inputs, state=state)
+        begin = None if state is None else (state,)
+        out, (last,) = run(cell, of_cell, (keys, values), inputs, states=begin)
     else:
         out, last = _run_joined(cell, of_cell, (keys, values), inputs, state, lengths)
     if is_tensor:  # outputs are linear in the query, and states know nothing of it
@@ -243,13 +288,13 @@ def _run_joined(
     kept = [n for n, length in enumerate(lengths) if length]
     if not kept:
         none = [x[0, :0].expand(len(lengths), *x.shape[1:]) for x in inputs]
-        out, last = run(cell, options, sizes, none, state=state)
+        out, (last,) = run(cell, options, sizes, none, states=None if state is None else (state,))
         return out.flatten(0, 1)[None], last
     pieces = [x[0].split(lengths) for x in inputs]
     padded = [pad_sequence([each[n] for n in kept], batch_first=True) for each in pieces]
-    begin = state if state is None or len(kept) == len(lengths) else state[kept]
+    begin = None if state is None else (state if len(kept) == len(lengths) else state[kept],)
     steps = [lengths[n] for n in kept]
-    out, last = run(cell, options, sizes, padded, state=begin, lengths=steps)
+    out, (last,) = run(cell, options, sizes, padded, states=begin, lengths=steps)
     out = torch.cat([x[:n] for x, n in zip(out, steps, strict=True)])[None]
     if len(kept) < len(lengths):
         ends = last.new_zeros(len(lengths), *last.shape[1:]) if state is None else state
@@ -266,10 +311,7 @@ def _check_scale(scale: Any) -> float | Tensor:
             )
         check_tensors(scale=scale)
         return scale
-    if is_number(scale):
-        with suppress(OverflowError):  # a whole number beyond all floating-point numbers
-            return float(scale)
-    raise InputError(f"scale must be a number, or a tensor of no dims, got {shown(scale)}")
+    return check_number("scale", scale)
 
 
 def _check_inputs(cell: Cell, inputs: Sequence[Tensor]) -> None:

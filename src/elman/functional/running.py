@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
-from elman.checks import shown
-from elman.errors import InputError
+from elman.checks import is_number, shown
+from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.nn import Recurrent
 from elman.torch_internals import constant
@@ -21,10 +23,19 @@ WITHOUT_EFFECT = (  # options of other implementations that change no result
     *("use_associative_scan", "use_mambapy"),
 )
 _MOST_LAYERS = 64
+_CHANNELS = 64  # in one sample at most, so that samples are enough for all cores
+
+
+class _Layers:
+    """Layers without parameters, shared, since they keep what was chosen. The compiler reads an
+    attribute when it meets it, but a dict as it was when it met its first key."""
+
 
 _Key = tuple[str, tuple[tuple[str, Any], ...], tuple[int, int]]
 _cells: dict[str, Cell] = {}
-_layers: dict[_Key, Recurrent] = {}  # without parameters; shared, since they keep what was chosen
+_names: dict[_Key, str] = {}
+_numbers = count()
+_layers = _Layers()
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -43,6 +54,47 @@ def check_tensors(**given: Any) -> None:
             raise InputError(f"{name} must be of floating-point numbers, got {value.dtype}")
 
 
+def check_dims(**expected: tuple[Any, int]) -> None:
+    """Raise InputError if an argument is no tensor of floating-point numbers, ShapeError if it has
+    another number of dims."""
+    for name, (value, dims) in expected.items():
+        check_tensors(**{name: value})
+        if value.dim() != dims:
+            raise ShapeError(f"{name} must be of {dims} dims, got {[*value.shape]}")
+
+
+def check_shapes(shapes: Mapping[str, tuple[Any, tuple[int, ...]]]) -> None:
+    """Raise ShapeError if a tensor has another shape; InputError: as :func:`check_tensors`."""
+    for name, (value, shape) in shapes.items():
+        if value is None:
+            continue
+        check_tensors(**{name: value})
+        if value.shape != shape:
+            raise ShapeError(f"{name} must be {[*shape]}, got {[*value.shape]}")
+
+
+def check_number(name: str, value: Any) -> float:
+    """A number. Raises InputError: it is none, or beyond all floating-point numbers."""
+    if is_number(value):
+        with suppress(OverflowError):
+            return float(value)
+    raise InputError(f"{name} must be a number, got {shown(value)}")
+
+
+def check_starts(seq_idx: Any, shape: tuple[int, int]) -> Tensor | None:
+    """Steps [B, T] at which another document begins. Raises InputError: the documents' numbers are
+    no integers; ShapeError: they have another shape."""
+    if seq_idx is None:
+        return None
+    if not isinstance(seq_idx, Tensor) or seq_idx.is_floating_point() or seq_idx.is_complex():
+        raise InputError(f"seq_idx must be a tensor of integers [B, T], got {shown(seq_idx)}")
+    if seq_idx.shape != shape:
+        raise ShapeError(f"seq_idx must be {[*shape]}, got {[*seq_idx.shape]}")
+    starts = torch.zeros_like(seq_idx, dtype=torch.bool)
+    starts[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
+    return starts
+
+
 def promoted(*values: Tensor | None) -> list[Any]:
     """Tensors in their common dtype, float32 at least; before they are repeated, so that gradients
     are summed in it."""
@@ -58,15 +110,16 @@ def runs(cell: Cell) -> Cell:
 
 
 @constant
-def _prepare(name: str, options: tuple[tuple[str, Any], ...], sizes: tuple[int, int]) -> _Key:
-    """Make the layer of a cell if there is none; its key. The compiler takes keys for constants,
-    but not modules: these it finds in a dict."""
+def _prepare(name: str, options: tuple[tuple[str, Any], ...], sizes: tuple[int, int]) -> str:
+    """Make the layer of a cell if there is none; its name. The compiler takes names for constants,
+    but not modules: these it finds as attributes."""
     key = name, options, sizes
-    if key not in _layers:
-        if len(_layers) >= _MOST_LAYERS:
-            _layers.pop(next(iter(_layers)), None)
-        _layers[key] = Recurrent(_cells[name].with_options(**dict(options)), *sizes)
-    return key
+    if key not in _names:
+        if len(_names) >= _MOST_LAYERS:
+            delattr(_layers, _names.pop(next(iter(_names))))
+        _names[key] = f"layer{next(_numbers)}"
+        setattr(_layers, _names[key], Recurrent(_cells[name], *sizes, **dict(options)))
+    return _names[key]
 
 
 def _fixed(value: Any) -> Any:
@@ -81,51 +134,65 @@ def run(
     sizes: tuple[int, int],
     inputs: Sequence[Tensor],
     static: Sequence[Tensor] = (),
-    state: Tensor | None = None,
+    states: Sequence[Tensor] | None = None,
     lengths: Sequence[int] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The outputs of a cell [B, T, heads, ·], and its last states [B, heads, ·, ·].
+    reset: Tensor | None = None,
+    **dims: int,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The outputs of a cell [B, T, heads, ·], and its last states [B, heads, ..].
 
     Args:
-        cell: that :func:`runs` registered, with one state, a matrix.
+        cell: that :func:`runs` registered.
         options: of the cell: numbers and flags.
-        sizes: of its first input, and of the columns of its state.
+        sizes: of its first input, and of the last axis of its first state.
         inputs [B, T, heads, ..]: one of them is of the size of the output; of the dtype of static
-            inputs and state (:func:`promoted`).
+            inputs and states (:func:`promoted`).
         static [heads, ..]: the same for all sequences.
-        state [B, heads, ·, ·]: zeros if None.
+        states [B, heads, ..]: zeros if None.
         lengths: steps of each sequence, at least 1.
+        reset [B, T]: steps before which states are zeros.
+        dims: further sizes of the cell.
     """
-    count, steps, heads = inputs[0].shape[:3]
-    like = [entry.shape for entry in cell.inputs].index(cell.outputs[0].shape)
-    if steps == 0:
-        last = inputs[0].new_zeros(count, heads, *sizes) if state is None else state
-        return inputs[like], last
+    B, steps, heads = inputs[0].shape[:3]
+    result = (cell.outputs or cell.states)[0].shape
+    like = [entry.shape for entry in cell.inputs].index(result)
     width = inputs[like].shape[-1]
     sizes = operator.index(sizes[0]), operator.index(sizes[1])  # no symbols of the compiler's
-    made = max(sizes[0], 1), max(sizes[1], 1)
+    given = tuple([(key, _fixed(value)) for key, value in (*options.items(), *dims.items())])
+    layer = getattr(_layers, _prepare(cell.name, given, (max(sizes[0], 1), max(sizes[1], 1))))
+    if steps == 0:
+        zeros = [inputs[0].new_zeros(B, heads, *size) for size in layer.runtime.state_sizes]
+        return inputs[like], tuple(zeros if states is None else states)
     if 0 in sizes:
         inputs = [_filled(x, len(e.shape)) for x, e in zip(inputs, cell.inputs, strict=True)]
         static = [_filled(x, len(e.shape)) for x, e in zip(static, cell.static, strict=True)]
-        state = None if state is None else _filled(state, 2)
+        states = None if states is None else [_filled(state, 2) for state in states]
+    if torch.compiler.is_compiling():  # it takes some gradients for contiguous: make them so
+        inputs = [x.reshape(-1).view(x.shape) for x in inputs]
     rows = tuple([x.transpose(0, 1).flatten(1, 2) for x in inputs])
-    fixed = tuple([x.expand(count, *x.shape).flatten(0, 1) for x in static])
-    first = None if state is None else state.flatten(0, 1)[None]
-    ends = None if lengths is None else torch.tensor(lengths).repeat_interleave(heads)
-    given = tuple([(key, _fixed(value)) for key, value in options.items()])
-    layer = _layers[_prepare(cell.name, given, made)]
-    out, last = layer(rows, first, static=fixed or None, lengths=ends)
-    out = out.unflatten(1, (count, heads)).transpose(0, 1)
-    last = last[0].unflatten(0, (count, heads))
+    fixed = tuple([x.expand(B, *x.shape).flatten(0, 1) for x in static])
+    first = None if states is None else tuple([state.flatten(0, 1)[None] for state in states])
+    steps_of = None if lengths is None else torch.tensor(lengths).repeat_interleave(heads)
+    flags = None if reset is None else reset.T.repeat_interleave(heads, 1)
+    out, last = layer(rows, first, static=fixed or None, lengths=steps_of, reset=flags)
+    out = out.unflatten(1, (B, heads)).transpose(0, 1)
+    ends = last if isinstance(last, tuple) else (last,)
+    ends = tuple([end[0].unflatten(0, (B, heads)) for end in ends])
     if 0 in sizes:
-        out, last = out[..., :width], last[..., : sizes[0], : sizes[1]]
-    return out, last
+        out, ends = out[..., :width], tuple([end[..., : sizes[0], : sizes[1]] for end in ends])
+    return out, ends
 
 
 def _filled(x: Tensor, dims: int) -> Tensor:
     """A tensor whose last dims have at least one value each: 0 adds nothing to a sum of none."""
     widths = [int(x.shape[-k - 1] == 0) for k in range(dims)]
     return F.pad(x, [width for extra in widths for width in (0, extra)]) if any(widths) else x
+
+
+def channel_blocks(channels: int) -> tuple[int, int]:
+    """How many samples channels that know nothing of each other are made, and of how many each."""
+    size = max([1, *(n for n in range(2, min(_CHANNELS, channels) + 1) if channels % n == 0)])
+    return channels // size, size
 
 
 def repeat(x: Tensor, heads: int) -> Tensor:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, TypeVar
+from types import FunctionType
+from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
-from elman.functional.delta_rules import gated_delta_rule, kda
-from elman.functional.state_spaces import mamba2_scan, selective_scan
+from elman.errors import warn
+from elman.functional.convolutions import causal_conv1d, causal_conv1d_update
+from elman.functional.delta_rules import gated_delta_rule, kda, simple_gla
+from elman.functional.narrow_linear import narrow, widen
+from elman.functional.recurrences import mlstm, rglru_scan, rwkv4
+from elman.functional.state_spaces import mamba2_scan, selective_scan, selective_state_update
 
 
 def _stand_in(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,85 +32,241 @@ def _stand_in(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _rwkv_linear_attention(
+    time_decay: Tensor,
+    time_first: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: Any = None,
+    return_state: bool = False,
+) -> tuple[Tensor, list[Tensor] | None]:
+    out, last = rwkv4(-torch.exp(time_decay), time_first, key, value, state)
+    return out, [*last] if return_state or state is not None else None
+
+
+def _rnn_scan(
+    layer: nn.Module,
+    hidden_states: Tensor,
+    recurrent_gate: Tensor,
+    reset: Tensor,
+    recurrent_states: Tensor | None,
+    acc_dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
+    out, last = rglru_scan(hidden_states, recurrent_gate * ~reset, recurrent_states)
+    return out, last.to(acc_dtype)
+
+
+def _xlstm_backend(
+    layer: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    igate: Tensor,
+    fgate: Tensor,
+    c_initial: Tensor | None = None,
+    n_initial: Tensor | None = None,
+    m_initial: Tensor | None = None,
+    return_last_states: bool | None = None,
+    mode: str | None = None,
+) -> Any:
+    config = layer.config
+    returns = config.return_last_states if return_last_states is None else return_last_states
+    returns = returns or "inference" in (mode or config.mode)
+    states = c_initial, n_initial, m_initial
+    return mlstm(query, key, value, igate, fgate, *states, returns, config.eps)
+
+
+def _lightning_attention(
+    layer: Any,
+    hidden_states: Tensor,
+    position_embeddings: Any = None,
+    attention_mask: Tensor | None = None,
+    cache: Any = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """MiniMax's: queries, keys and values by a projection and an activation, a norm and a gate."""
+    cache = options.get("past_key_values") if cache is None else cache
+    lead = hidden_states.shape[:2]
+    joined = layer.act_fn(layer.qkv_proj(hidden_states))
+    if attention_mask is not None:
+        joined = (joined * attention_mask[:, :, None]).to(joined.dtype)
+    q, k, v = joined.reshape(*lead, layer.num_attention_heads, -1).split(layer.head_dim, -1)
+    state = None if cache is None else cache.get_linear_cache(layer.layer_idx)
+    g = -layer.slope_rate.flatten().to(q.dtype).expand(*q.shape[:3])
+    out, state = simple_gla(q, k, v, g, scale=1.0, initial_state=state, output_final_state=True)
+    out = layer.norm(out.reshape(*lead, -1))
+    out = layer.out_proj(F.sigmoid(layer.output_gate(hidden_states)) * out)
+    if cache is not None:
+        cache.set_linear_cache(layer.layer_idx, state)
+    return out, state
+
+
 _RULE, _KDA = _stand_in(gated_delta_rule), _stand_in(kda)
-STAND_INS: dict[str, Callable[..., Any]] = {  # by the name of what they replace
+FUNCTIONS: dict[str, Callable[..., Any]] = {  # by their names in the modules of models
     "torch_chunk_gated_delta_rule": _RULE,
     "torch_recurrent_gated_delta_rule": _RULE,
     "chunk_kimi_delta_attention": _KDA,
     "recurrent_kimi_delta_attention": _KDA,
     "mamba2_chunk_scan": _stand_in(mamba2_scan),
+    "mamba2_selective_state_update": _stand_in(selective_state_update),
     "mamba_selective_scan": _stand_in(selective_scan),
+    "mamba_selective_state_update": _stand_in(selective_state_update),
+    "causal_conv1d_fn": _stand_in(causal_conv1d),
+    "causal_conv1d_update": _stand_in(causal_conv1d_update),
+    "rwkv_linear_attention": _rwkv_linear_attention,
 }
-_KEPT = "_elman_kept"
+METHODS: dict[str, tuple[str, Callable[..., Any]]] = {  # by their class
+    "RecurrentGemmaRglru": ("_rnn_scan", _rnn_scan),
+    "xLSTMBackend": ("forward", _xlstm_backend),
+    "MiniMaxLightningAttention": ("forward", _lightning_attention),
+}
+_RUNS = ", on elman: "
+_KEPT = "_elman_kept"  # what was in the place of ours: an attribute of modules, classes and layers
+_PACKAGES = ("transformers", "transformers_modules")  # the latter: models that came with code
+_ALONE = {  # recurrent layers that run no function of those above, and why
+    "ZayaCCAProjection": "two convolutions of torch's, without a loop",
+}
 
-Model = TypeVar("Model", bound=nn.Module)
+
+class _Place(NamedTuple):
+    """Where a function is found by its name."""
+
+    owner: Any  # a Python module, a class, or a layer
+    name: str
+    function: Callable[..., Any]  # of ours
+    what: str  # it stands in for
 
 
-def install(model: Model) -> Model:
+def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
     """Make a model of Hugging Face's transformers run the functions of this page.
 
-    Models with Mamba, Mamba-2, gated delta rules or Kimi delta attention run functions of torch's
-    operations on a CPU, which loop over steps or chunks. They are replaced in the Python modules
-    of the model's classes, hence for all models of these classes in the process, and in the
-    layers that keep them as attributes. Parameters and results stay.
+    On a CPU, transformers runs the recurrences of its models by functions of torch's operations,
+    which loop over steps or chunks. They are replaced in the Python modules of the model's
+    classes, by name, hence for all models of these classes in the process. Parameters, caches and
+    results stay.
 
     Args:
         model: of transformers; others are not changed.
+        weights: "int8" or "bf16": linear layers read a copy of their weights in eight bits, with a
+            factor for each output, or in bfloat16, in calls of up to 16 rows without gradients, as
+            when text is generated: these take as long as the weights take to be read. Inputs, sums
+            and all other calls stay as they are. None: linear layers are torch's.
 
     Returns:
-        The model itself.
+        A line for each recurrent layer, by its name: what of it runs on elman, or why nothing does;
+        with ``weights`` for each linear layer, too. If nothing is replaced in the whole model, a
+        warning says so.
+
+    Raises:
+        InputError: there are no such ``weights``.
 
     Example:
         >>> elman.functional.install(torch.nn.Linear(2, 2))
-        Linear(in_features=2, out_features=2, bias=True)
+        {}
     """
-    for names in _places(model):
-        for key, value in [*names.items()]:
-            function = STAND_INS.get(getattr(value, "__name__", ""))
-            if function is not None and value not in STAND_INS.values():
-                names.setdefault(_KEPT, {})[key] = value
-                names[key] = function
-    return model
+    linear = {} if weights is None else narrow(model, weights)
+    texts = replace(model)
+    if not runs_on_elman(texts):
+        why = "; ".join(f"{name}: {text}" for name, text in [*texts.items()][:5])
+        kind = type(model).__name__
+        warn(
+            f"elman.functional.install replaced nothing in {kind}: "
+            + (why or "none of its layers has a recurrence that elman.functional knows")
+        )
+    return texts | linear
 
 
-def uninstall(model: Model) -> Model:
-    """Undo :func:`install`: put the functions of transformers back.
+def runs_on_elman(texts: dict[str, str]) -> bool:
+    """Whether a report says that something does."""
+    return any(_RUNS in text for text in texts.values())
+
+
+def replace(model: nn.Module) -> dict[str, str]:
+    """:func:`install` without a warning."""
+    texts = dict[str, str]()
+    for name, layer in model.named_modules():
+        places = [*_places(layer)]
+        for place in places:
+            _put(place.owner, place.name, place.function)
+        kind = type(layer).__name__
+        if places:
+            names = dict.fromkeys(place.what for place in places)
+            texts[name] = f"{kind}{_RUNS}{', '.join(names)}"
+        elif kind in _ALONE:
+            texts[name] = f"{kind}, left alone: {_ALONE[kind]}"
+    return texts
+
+
+def uninstall(model: nn.Module) -> None:
+    """Undo :func:`install`: put the functions of transformers, and torch's linear layers, back.
 
     Args:
         model: of the same classes.
 
-    Returns:
-        The model itself.
+    Example:
+        >>> elman.functional.uninstall(torch.nn.Linear(2, 2))
     """
-    _put_back(_places(model))
-    return model
+    widen(model)
+    for layer in model.modules():
+        for owner in (layer, type(layer), sys.modules.get(type(layer).__module__)):
+            _put_back(owner)
 
 
 def uninstall_modules() -> None:
     """Put the functions of all modules of transformers back, whatever model had them replaced."""
-    _put_back(_changed())
+    for owner in _changed():
+        _put_back(owner)
 
 
 def replaced() -> list[str]:
     """The names of the functions in whose place ours are."""
-    return sorted({name for names in _changed() for name in names[_KEPT]})
+    return sorted({name for owner in _changed() for name in vars(owner)[_KEPT]})
 
 
-def _put_back(places: Iterable[dict[str, Any]]) -> None:
-    for names in places:
-        names.update(names.pop(_KEPT, {}))
+def _put(owner: Any, name: str, function: Callable[..., Any]) -> None:
+    before = vars(owner)[name]
+    if before is not function:
+        if _KEPT not in vars(owner):
+            setattr(owner, _KEPT, {})
+        vars(owner)[_KEPT].setdefault(name, before)
+        setattr(owner, name, function)
 
 
-def _changed() -> list[dict[str, Any]]:
-    """The names of Python modules of transformers with functions of ours."""
-    modules = [m for name, m in sys.modules.items() if name.startswith("transformers")]
-    return [vars(module) for module in modules if _KEPT in vars(module)]
+def _put_back(owner: Any) -> None:
+    if owner is not None and _KEPT in vars(owner):
+        for name, function in vars(owner)[_KEPT].items():
+            setattr(owner, name, function)
+        delattr(owner, _KEPT)
 
 
-def _places(model: nn.Module) -> Iterator[dict[str, Any]]:
-    """Names of the layers, and of the modules of their classes."""
-    layers = [*model.modules()]
-    yield from (vars(layer) for layer in layers)
-    for source in sorted({type(layer).__module__ for layer in layers}):
-        if source.startswith("transformers"):  # and what it loads from elsewhere
-            yield vars(sys.modules[source])
+def _changed() -> Iterator[Any]:
+    """Python modules of transformers, and classes in them, that have functions of ours."""
+    modules = [m for n, m in sys.modules.items() if n.partition(".")[0] in _PACKAGES and m]
+    for module in modules:
+        classes = [v for n, v in vars(module).items() if n in METHODS and isinstance(v, type)]
+        yield from (owner for owner in (module, *classes) if _KEPT in vars(owner))
+
+
+def _places(layer: nn.Module) -> Iterator[_Place]:
+    """The functions and methods of a layer that ours can replace."""
+    kind = type(layer)
+    if kind.__module__.partition(".")[0] not in _PACKAGES:
+        return
+    if kind.__name__ in METHODS:
+        name, method = METHODS[kind.__name__]
+        if name in vars(kind):
+            yield _Place(kind, name, method, name)
+    source = sys.modules[kind.__module__]
+    for name in _names_of(kind):
+        if name in FUNCTIONS and name in vars(source):
+            yield _Place(source, name, FUNCTIONS[name], name)
+    for name, value in [*vars(layer).items()]:  # of older versions
+        what = getattr(value, "__name__", "")
+        if what in FUNCTIONS:
+            yield _Place(layer, name, FUNCTIONS[what], what)
+
+
+def _names_of(kind: type) -> list[str]:
+    """The global names in the code of a class."""
+    functions = [inspect.unwrap(v) for v in vars(kind).values() if isinstance(v, FunctionType)]
+    return [*dict.fromkeys(name for f in functions for name in f.__code__.co_names)]

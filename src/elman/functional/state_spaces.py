@@ -14,10 +14,20 @@ from elman.cells.mamba import scan_step
 from elman.checks import check_flag, is_number, shown
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import cell
-from elman.functional.running import check_options, check_tensors, promoted, repeat, run, runs
+from elman.functional.running import (
+    channel_blocks,
+    check_dims,
+    check_options,
+    check_shapes,
+    check_starts,
+    check_tensors,
+    promoted,
+    repeat,
+    run,
+    runs,
+)
 from elman.ops import clip, softplus
 
-_CHANNELS = 64  # of Mamba in one sample at most, so that samples are enough for all cores
 _NO_LIMIT = (0.0, math.inf)
 
 
@@ -86,7 +96,9 @@ def mamba2_scan(
         dt_softplus: whether step sizes go through softplus.
         dt_limit: of step sizes then.
         return_final_states: whether the last states are returned.
-        seq_idx, cu_seqlens: not available.
+        seq_idx [B, T]: numbers of the documents that lie behind one another: the state begins with
+            zeros in each but the first.
+        cu_seqlens: not available.
 
     Returns:
         out [B, T, heads, P] in the dtype of x; a pair with the last states [B, heads, P, N] if
@@ -94,16 +106,15 @@ def mamba2_scan(
 
     Raises:
         ShapeError: shapes do not belong together.
-        InputError: an argument is of another kind, sequences lie behind one another, or an option
-            is unknown.
+        InputError: an argument is of another kind, or an option is unknown or not available.
     """
     check_options(options)
-    if seq_idx is not None or cu_seqlens is not None:
-        raise InputError("mamba2_scan: sequences behind one another are not available", "pad them")
+    if cu_seqlens is not None:
+        raise InputError("mamba2_scan: cu_seqlens is not available", "seq_idx=")
     returns = check_flag("return_final_states", return_final_states)
-    _check_dims(x=(x, 4), A=(A, 1), B=(B, 4))
+    check_dims(x=(x, 4), A=(A, 1), B=(B, 4))
     lead, heads, P, N, groups = x.shape[:2], A.shape[0], x.shape[-1], B.shape[-1], B.shape[2]
-    _check(
+    check_shapes(
         {"x": (x, (*lead, heads, P)), "dt": (dt, (*lead, heads)), "A": (A, (heads,))}
         | {"B": (B, (*lead, groups, N)), "C": (C, (*lead, groups, N)), "D": (D, (heads,))}
         | {"z": (z, x.shape), "dt_bias": (dt_bias, (heads,))}
@@ -118,7 +129,9 @@ def mamba2_scan(
     cell_options = {"positive": check_flag("dt_softplus", dt_softplus), "low": low, "high": high}
     inputs = [x, dt, *(repeat(v, heads) for v in (B, C))]
     static = [A, zeros if D is None else D, zeros if dt_bias is None else dt_bias]
-    out, last = run(biased_mamba2, cell_options, (P, N), inputs, static, state)
+    states = None if state is None else [state]
+    starts = check_starts(seq_idx, (len(x), x.shape[1]))
+    out, (last,) = run(biased_mamba2, cell_options, (P, N), inputs, static, states, reset=starts)
     out = _gated(out, z).to(dtype)
     return (out, last) if returns else out
 
@@ -162,51 +175,107 @@ def selective_scan(
     """
     check_options(options)
     returns = check_flag("return_last_state", return_last_state)
-    _check_dims(u=(u, 3), A=(A, 2))
+    check_dims(u=(u, 3), A=(A, 2))
     channels, N, steps = u.shape[1], A.shape[-1], u.shape[-1]
     shape, each = (len(u), N, steps), (channels,)
-    _check(
+    check_shapes(
         {"u": (u, (len(u), channels, steps)), "delta": (delta, u.shape), "A": (A, (*each, N))}
         | {"B": (B, shape), "C": (C, shape), "D": (D, each), "z": (z, u.shape)}
         | {"delta_bias": (delta_bias, each)},
     )
-    size = max([1, *(n for n in range(2, min(_CHANNELS, channels) + 1) if channels % n == 0)])
+    heads, size = channel_blocks(channels)
     dtype = u.dtype
     u, delta, A, B, C, D, delta_bias = promoted(u, delta, A, B, C, D, delta_bias)
-    heads, zeros = channels // size, A.new_zeros(channels)
+    zeros = A.new_zeros(channels)
     inputs = [v.mT.unflatten(-1, (heads, size)) for v in (u, delta)]
     inputs += [v.mT.unsqueeze(2).expand(-1, -1, heads, -1) for v in (B, C)]
     static = [A, zeros if D is None else D, zeros if delta_bias is None else delta_bias]
     static = [v.unflatten(0, (heads, size)) for v in static]
     cell_options = {"positive": check_flag("delta_softplus", delta_softplus)}
-    out, last = run(biased_mamba, cell_options, (size, N), inputs, static)
+    out, (last,) = run(biased_mamba, cell_options, (size, N), inputs, static)
     out, last = out.flatten(2).mT, last.flatten(1, 2)
     out = _gated(out, z).to(dtype)
     return (out, last) if returns else out
 
 
+def selective_state_update(
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    **options: Any,
+) -> Tensor:
+    """A further step of :func:`selective_scan` or :func:`mamba2_scan`, with the call of
+    ``selective_state_update``.
+
+    Args:
+        state [B, channels, N] or [B, heads, P, N]: that of the next step is written into it.
+        x [B, channels] or [B, heads, P]: inputs.
+        dt, z: as x.
+        A [channels, N] or [heads, P, N]: rates, negative where states decay.
+        B, C [B, N] or [B, groups, N]: what is written and read.
+        D, dt_bias [channels] or [heads, P]: as of the scans; none if None.
+        dt_softplus: whether step sizes go through softplus.
+        options: of other implementations that change no result.
+
+    Returns:
+        out, of the shape and dtype of x.
+
+    Raises:
+        ShapeError: shapes do not belong together.
+        InputError: an argument is of another kind, or an option is unknown.
+    """
+    check_options(options)
+    positive = check_flag("dt_softplus", dt_softplus)
+    check_tensors(state=state)
+    if state.dim() not in (3, 4):
+        raise ShapeError(f"state must be of 3 or 4 dims, got {[*state.shape]}")
+    (count, *each), N = state.shape[:-1], state.shape[-1]
+    check_dims(B=(B, state.dim() - 1))
+    groups = B.shape[1:-1]  # none, or their number
+    check_shapes(
+        {"x": (x, (count, *each)), "dt": (dt, (count, *each)), "A": (A, (*each, N))}
+        | {"B": (B, (count, *groups, N)), "C": (C, (count, *groups, N)), "D": (D, (*each,))}
+        | {"z": (z, (count, *each)), "dt_bias": (dt_bias, (*each,))},
+    )
+    heads, size = each if groups else channel_blocks(each[0])
+    if groups and (not groups[0] or heads % groups[0]):
+        raise ShapeError(f"{heads} heads cannot be divided among {groups[0]} groups of B and C")
+    dtype, form = x.dtype, (heads, size)
+    D = A.new_zeros(()).expand(each) if D is None else D
+    dt_bias = A.new_zeros(()).expand(each) if dt_bias is None else dt_bias
+    cell = biased_mamba
+    if groups and all(map(_is_repeated, (A, dt, D, dt_bias), (2, 1, 1, 1))):
+        A, dt, D, dt_bias = A[:, 0, 0], dt[..., 0], D[:, 0], dt_bias[:, 0]
+        cell, form = biased_mamba2, (heads,)
+    static = [v.reshape(*form, *v.shape[len(each) :]) for v in (A, D, dt_bias)]
+    inputs = [x.reshape(count, 1, heads, size), dt.reshape(count, 1, *form)]
+    for v in (B, C):
+        v = v.reshape(count, 1, -1, N)
+        inputs.append(repeat(v, heads) if groups else v.expand(-1, -1, heads, -1))
+    *inputs, begin = promoted(*inputs, state)
+    static = promoted(*static, begin)[:-1]
+    begin = begin.reshape(count, heads, size, N)
+    out, (last,) = run(cell, {"positive": positive}, (size, N), inputs, static, [begin])
+    state.copy_(last.reshape(state.shape))
+    return _gated(out.reshape(x.shape), z).to(dtype)
+
+
+def _is_repeated(value: Tensor, dims: int) -> bool:
+    """Whether a tensor has the same value along its last dims."""
+    lies = zip(value.stride()[-dims:], value.shape[-dims:], strict=True)
+    return value.numel() > 0 and all(stride == 0 or size == 1 for stride, size in lies)
+
+
 def _gated(out: Tensor, z: Tensor | None) -> Tensor:
     """out · silu(z), in the dtype that both have in common."""
     return out if z is None else out * F.silu(z.to(torch.promote_types(out.dtype, z.dtype)))
-
-
-def _check_dims(**expected: tuple[Any, int]) -> None:
-    """Raise InputError if an argument is no tensor of floating-point numbers, ShapeError if it has
-    another number of dims."""
-    for name, (value, dims) in expected.items():
-        check_tensors(**{name: value})
-        if value.dim() != dims:
-            raise ShapeError(f"{name} must be of {dims} dims, got {[*value.shape]}")
-
-
-def _check(shapes: dict[str, tuple[Any, tuple[int, ...]]]) -> None:
-    """Raise ShapeError if a tensor has another shape; InputError: as :func:`check_tensors`."""
-    for name, (value, shape) in shapes.items():
-        if value is None:
-            continue
-        check_tensors(**{name: value})
-        if value.shape != shape:
-            raise ShapeError(f"{name} must be {[*shape]}, got {[*value.shape]}")
 
 
 def _check_limit(limit: Any) -> tuple[float, float]:

@@ -18,18 +18,12 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError
 from elman.frontend.cell import Cell, cell
+from elman.functional.convolutions import short_convolution
 from elman.layers.arguments import check_sizes, check_state, check_steps, for_layers
 from elman.nn import Recurrent
-from elman.ops import mean, shift, silu, sqrt, sum
+from elman.ops import mean, sqrt
 
 State = tuple[Tensor, ...]
-
-
-@cell(input="x[C]", static="w[C], past_w[M, C], bias[C]", state="past[M, C]", output="y[C]")
-def short_convolution(x: Any, w: Any, past_w: Any, bias: Any, past: Any) -> Any:
-    """A causal convolution over few steps, each channel by itself, and silu; ``past`` has the last
-    M inputs, the oldest first."""
-    return silu(w * x + sum(past_w * past, axis=0) + bias), shift(past, x)
 
 
 def divide_by_rms(y: Any, gain: Any, eps: float) -> Any:

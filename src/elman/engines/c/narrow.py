@@ -1,0 +1,77 @@
+"""Linear layers with weights of eight bits or bfloat16, for few rows: what calls ``narrow.h``."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.c.build import built, find_compiler
+from elman.engines.c.isa import Isa, detect
+from elman.engines.c.shared import file, head, runtime
+from elman.engines.c.threads import on_pool, oversubscription, threads, workers
+from elman.errors import EngineError
+
+MOST_ROWS = 16  # more are a matrix, which is multiplied as one
+_HELD = {torch.int8: 8, torch.bfloat16: 16}
+_WORTH = 1 << 18  # multiplications below which one thread is faster
+_HEAD = ("T", "B", "chunk", "workers", "split", "shares", "flags", "done", "awaits")  # runtime.h
+_SIZES = ("rows", "inputs", "outputs")
+_ARRAYS = ("x", "weight", "scale", "bias", "y")
+
+
+class _Linear(ctypes.Structure):
+    _fields_ = [
+        *((f"head_{name}", ctypes.c_long) for name in _HEAD),
+        *((name, ctypes.c_long) for name in _SIZES),
+        *((name, ctypes.c_void_p) for name in _ARRAYS),
+    ]
+
+
+@lru_cache(maxsize=4)
+def _library(held: torch.dtype, isa: Isa) -> Any:
+    """The compiled kernel of a type of weights; None without a compiler."""
+    if isinstance(find_compiler(), str):
+        return None
+    text = "\n".join([head(isa, "float32"), f"#define HELD {_HELD[held]}", file("narrow.h")])
+    library = built(text, isa, (runtime(isa, "float32"),))[0]
+    on_pool(library)
+    library.elman_linear.argtypes, library.elman_linear.restype = [ctypes.c_void_p], ctypes.c_long
+    return library
+
+
+def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """x W' · scale + bias of few rows; None where there is no kernel for it.
+
+    Args:
+        x [rows, inputs]: of float32, contiguous.
+        weight [outputs, inputs]: of int8 or bfloat16, contiguous.
+        scale, bias [outputs]: of float32; 1 and 0 if None.
+
+    Raises:
+        EngineError: the compiler refuses the kernel.
+    """
+    library = _library(weight.dtype, detect())
+    if library is None or len(x) > MOST_ROWS or x.dtype is not torch.float32:
+        return None
+    y = torch.empty(len(x), len(weight), dtype=torch.float32, device="cpu")
+    operands = [x, weight, scale, bias, y]
+    addresses = [None if value is None else value.data_ptr() for value in operands]
+    shares = threads() if x.numel() * len(weight) >= _WORTH else 1
+    sizes = dict(zip(_SIZES, (len(x), x.shape[1], len(weight)), strict=True))
+    call = _Linear(
+        head_workers=min(workers(), shares),
+        head_shares=shares,
+        **sizes,
+        **dict(zip(_ARRAYS, addresses, strict=True)),
+    )
+    stolen = library.elman_linear(ctypes.byref(call))
+    if call.head_workers > 1:
+        oversubscription.tell(stolen)
+    return y
+
+
+__all__ = ["MOST_ROWS", "EngineError", "linear"]
