@@ -12,6 +12,7 @@ chunks that such a model runs on a CPU:
 Half precision is computed in float32, as there; all gradients are those of the steps.
 """
 
+from elman.functional import fla as fla
 from elman.functional.convolutions import causal_conv1d as causal_conv1d
 from elman.functional.convolutions import causal_conv1d_update as causal_conv1d_update
 from elman.functional.delta_rules import delta_rule as delta_rule

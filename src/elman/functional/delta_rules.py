@@ -114,7 +114,7 @@ def delta_rule(
         InputError: an argument is of another kind, an option is unknown, or not available.
     """
     common = scale, initial_state, output_final_state, cu_seqlens, options
-    return _run(scaled_delta_net, (q, k, v, beta), use_qk_l2norm_in_kernel, *common)
+    return run_rule(scaled_delta_net, (q, k, v, beta), use_qk_l2norm_in_kernel, *common)
 
 
 def gated_delta_rule(
@@ -145,7 +145,7 @@ def gated_delta_rule(
         ShapeError, InputError: as of :func:`delta_rule`.
     """
     common = scale, initial_state, output_final_state, cu_seqlens, options
-    return _run(scaled_gated_delta_net, (q, k, v, g, beta), use_qk_l2norm_in_kernel, *common)
+    return run_rule(scaled_gated_delta_net, (q, k, v, g, beta), use_qk_l2norm_in_kernel, *common)
 
 
 def kda(
@@ -175,7 +175,7 @@ def kda(
         ShapeError, InputError: as of :func:`delta_rule`.
     """
     common = scale, initial_state, output_final_state, cu_seqlens, options
-    return _run(scaled_kda, (q, k, v, g, beta), use_qk_l2norm_in_kernel, *common)
+    return run_rule(scaled_kda, (q, k, v, g, beta), use_qk_l2norm_in_kernel, *common)
 
 
 def gla(
@@ -203,7 +203,7 @@ def gla(
         ShapeError, InputError: as of :func:`delta_rule`.
     """
     common = scale, initial_state, output_final_state, cu_seqlens, options
-    return _run(scaled_gla, (q, k, v, g), False, *common)
+    return run_rule(scaled_gla, (q, k, v, g), False, *common)
 
 
 def simple_gla(
@@ -232,10 +232,10 @@ def simple_gla(
         ShapeError, InputError: as of :func:`delta_rule`.
     """
     common = scale, initial_state, output_final_state, cu_seqlens, options
-    return _run(scaled_simple_gla, (q, k, v, g), False, *common)
+    return run_rule(scaled_simple_gla, (q, k, v, g), False, *common)
 
 
-def _run(
+def run_rule(
     cell: Cell,
     given: Sequence[Tensor],
     norm: Any,
