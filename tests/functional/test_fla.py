@@ -149,12 +149,21 @@ def test_before_the_import(package):
     assert sys.modules["triton"] is None
     assert fla.replaced() == ["fla.modules.activations.swish", "fla.ops.gla.chunk_gla"]
     loss = layers.FusedCrossEntropyLoss()
-    vars(loss).update(label_smoothing=0.0, logit_scale=1.0, lse_square_scale=0.0, process_group=None)
-    vars(loss).update(logit_softcapping=None, ignore_index=-100, reduction="none", return_z_loss=False)
+    vars(loss).update(
+        label_smoothing=0.0, logit_scale=1.0, lse_square_scale=0.0, process_group=None
+    )
+    vars(loss).update(
+        logit_softcapping=None, ignore_index=-100, reduction="none", return_z_loss=False
+    )
     assert loss.forward(torch.zeros(2, 3), torch.tensor([0, -100]))[1] == 0
+    theirs = fla.kept("FusedCrossEntropyLoss", "forward")
+    assert theirs.__globals__["__name__"] == "fla.modules.activations"
     fla.uninstall()
     fla.uninstall()
     assert fla.replaced() == []
+    assert layers.FusedCrossEntropyLoss.forward is theirs
+    with pytest.raises(InputError, match=r"nothing is in the place of fla\.ops\.gla\.chunk_gla"):
+        fla.kept("fla.ops.gla", "chunk_gla")
     with pytest.raises(AssertionError, match="only GPUs"):
         loss.forward(0, 0)
     match = r"^fla\.ops\.gla\.chunk_gla needs Triton and a GPU(.|\n)*kernel gla_kernel"
@@ -297,7 +306,12 @@ RULES: dict[str, list[tuple[Given, Given, Callable[[Given], Row]]]] = {  # input
         (
             {**QKV, "g_gamma": (H,)},
             {"scale": 1.0},
-            lambda x: (x["q"], x["k"], x["v"], x["g_gamma"][:, None].exp() * torch.ones_like(x["k"])),
+            lambda x: (
+                x["q"],
+                x["k"],
+                x["v"],
+                x["g_gamma"][:, None].exp() * torch.ones_like(x["k"]),
+            ),
         ),
         ({**QKV}, {"scale": 1.0}, lambda x: (x["q"], x["k"], x["v"], torch.ones_like(x["k"]))),
     ],
@@ -378,7 +392,8 @@ def run_loop(row: Row, state: Tensor, past: bool = False) -> tuple[Tensor, Tenso
     for t in range(q.shape[1]):
         before = S
         if ab:
-            S = w[:, t, ..., None] * S + ab[1][:, t, ..., None] * (ab[0][:, t, ..., None] * S).sum(2, keepdim=True)
+            a, b = (x[:, t, ..., None] for x in ab)
+            S = w[:, t, ..., None] * S + b * (a * S).sum(2, keepdim=True)
         else:
             S = w[:, t, ..., None] * S
         S = S + k[:, t, ..., None] * v[:, t, :, None]
@@ -387,9 +402,7 @@ def run_loop(row: Row, state: Tensor, past: bool = False) -> tuple[Tensor, Tenso
     return torch.stack(outputs, 1) if outputs else empty, S
 
 
-def by_sequence(
-    packed: bool, row: Row, state: Tensor, past: bool = False
-) -> tuple[Tensor, Tensor]:
+def by_sequence(packed: bool, row: Row, state: Tensor, past: bool = False) -> tuple[Tensor, Tensor]:
     if not packed:
         return run_loop(row, state, past)
     parts = [
@@ -495,7 +508,11 @@ def test_hgrn(packed, begins):
     want = torch.stack(rows, 1), torch.cat(lasts)
     with forced("reference"):
         got = fla.FUNCTIONS["fused_recurrent_hgrn"](
-            x=x, g=g, initial_state=state, output_final_state=True, cu_seqlens=ENDS if packed else None
+            x=x,
+            g=g,
+            initial_state=state,
+            output_final_state=True,
+            cu_seqlens=ENDS if packed else None,
         )
         plain = {"x": x, "g": g, "initial_state": None, "output_final_state": False}
         assert fla.FUNCTIONS["chunk_hgrn"](**plain)[1] is None
@@ -529,11 +546,17 @@ def test_gates_and_sums():
     """Decays by themselves, and sums along sequences."""
     x = draw({"g": KEYS, **GATES}, (B, T))
     gate = fla.FUNCTIONS["fused_kda_gate"]
-    assert torch.allclose(gate(**x, lower_bound=None, output_dtype=torch.float32).double(), kda_decay(x))
-    assert torch.allclose(gate(g=x["g"], A_log=None, dt_bias=None, lower_bound=-2.0), -2 * x["g"].sigmoid())
+    assert torch.allclose(
+        gate(**x, lower_bound=None, output_dtype=torch.float32).double(), kda_decay(x)
+    )
+    assert torch.allclose(
+        gate(g=x["g"], A_log=None, dt_bias=None, lower_bound=-2.0), -2 * x["g"].sigmoid()
+    )
     given = {"scale": None, "output_dtype": None}
     total = fla.FUNCTIONS["chunk_global_cumsum"]
-    assert torch.allclose(total(s=x["g"], reverse=False, cu_seqlens=None, **given), x["g"].cumsum(1))
+    assert torch.allclose(
+        total(s=x["g"], reverse=False, cu_seqlens=None, **given), x["g"].cumsum(1)
+    )
     got = total(s=x["g"][:1], reverse=True, cu_seqlens=ENDS, **{**given, "scale": 2.0})
     want = [p.flip(1).cumsum(1).flip(1) for p in x["g"][:1].split(ENDS.diff().tolist(), 1)]
     assert torch.allclose(got, 2 * torch.cat(want, 1))
@@ -617,13 +640,19 @@ def test_rotary(interleaved):
     turn = fla.FUNCTIONS["rotary_embedding"]
 
     def rotated(places: Tensor) -> Tensor:
-        pairs = x[..., :4].unflatten(-1, (2, 2)) if interleaved else x[..., :4].unflatten(-1, (2, 2)).mT
+        pairs = x[..., :4].unflatten(-1, (2, 2))
+        pairs = pairs if interleaved else pairs.mT
         factor = torch.polar(torch.ones_like(angles), angles)[places.clamp(min=0)]
         factor = torch.where(places[..., None] < 0, 0, factor).unsqueeze(-2)
         out = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * factor)
         return torch.cat(((out if interleaved else out.mT).flatten(-2), x[..., 4:]), -1)
 
-    common = {"cos": angles.cos(), "sin": angles.sin(), "interleaved": interleaved, "inplace": False}
+    common = {
+        "cos": angles.cos(),
+        "sin": angles.sin(),
+        "interleaved": interleaved,
+        "inplace": False,
+    }
     steps = torch.arange(T)
     got = turn(x=x, **common, seqlen_offsets=2, cu_seqlens=None)
     assert torch.allclose(got, rotated(steps + 2))
@@ -661,7 +690,8 @@ def test_norms(rms, affine, dtype):
 
     def close(got: Tensor, want: Tensor) -> bool:
         assert got.dtype == dtype
-        return torch.allclose(got.double(), want.double(), atol=1e-6 if dtype == F64 else 3e-2, rtol=1e-2)
+        atol = 1e-6 if dtype == F64 else 3e-2
+        return torch.allclose(got.double(), want.double(), atol=atol, rtol=1e-2)
 
     both, weights = x.double() + r.double(), {"weight": w, "bias": b}
     out, total = functions[f"{kind}_norm"](x=x, **weights, residual=r, **NORM)
@@ -690,9 +720,12 @@ def test_norms(rms, affine, dtype):
         options = {"weight": w, "bias": b, "eps": 1e-3, "group_size": 4}
         options |= {} if rms else {"is_rms_norm": False}
         function = functions["rmsnorm_fn" if rms else "layernorm_fn"]
-        assert close(function(x=x, z=z, **options, norm_before_gate=True), norm(x, 2) * F.silu(z.double()))
         assert close(
-            function(x=x, z=z, **options, norm_before_gate=False), norm(x.double() * F.silu(z.double()), 2)
+            function(x=x, z=z, **options, norm_before_gate=True), norm(x, 2) * F.silu(z.double())
+        )
+        assert close(
+            function(x=x, z=z, **options, norm_before_gate=False),
+            norm(x.double() * F.silu(z.double()), 2),
         )
         assert close(function(x=x, z=None, **options, norm_before_gate=True), norm(x, 2))
 
@@ -713,7 +746,10 @@ def test_activations():
         (f["swiglu"](x, y), x * x.sigmoid() * y),
         (f["sigmoidglu"](x, y), x.sigmoid() * y),
         (f["swiglu_linear"](x=x, y=y, weight=W, bias=None), (x * x.sigmoid() * y) @ W.T),
-        (f["l2norm"](x=x, eps=0.1, output_dtype=None), x / (x.square().sum(-1, keepdim=True) + 0.1).sqrt()),
+        (
+            f["l2norm"](x=x, eps=0.1, output_dtype=None),
+            x / (x.square().sum(-1, keepdim=True) + 0.1).sqrt(),
+        ),
     ]
     assert all(torch.allclose(got, want) for got, want in pairs)
     assert f["l2norm"](x=x, eps=0.1, output_dtype=torch.float32).dtype == torch.float32
@@ -746,7 +782,12 @@ def test_losses():
     hit = z.gather(1, target.clamp(min=0)[:, None])[:, 0]
     plain = (total - 0.9 * hit - 0.1 * z.mean(-1)) * kept
     squares = 0.01 * total**2 * kept
-    given = {"label_smoothing": 0.1, "logit_scale": 0.7, "logit_softcapping": 4.0, "ignore_index": -1}
+    given = {
+        "label_smoothing": 0.1,
+        "logit_scale": 0.7,
+        "logit_softcapping": 4.0,
+        "ignore_index": -1,
+    }
     loss = fla.FUNCTIONS["cross_entropy_loss"]
     got, part = loss(logits=x @ W.T, target=target, lse_square_scale=0.01, **given)
     assert_alike([got], [plain + squares], [x])
@@ -775,7 +816,65 @@ def test_loss_of_a_module(reduction):
     module.reduction = reduction
     x, target = torch.randn(4, 5), torch.tensor([0, 1, -100, 4])
     loss, part = fla.parts.forward_of_loss(module, x, target)
-    every = F.cross_entropy(x, target, reduction="none") + 0.01 * x.logsumexp(-1) ** 2 * (target >= 0)
+    every = F.cross_entropy(x, target, reduction="none")
+    every = every + 0.01 * x.logsumexp(-1) ** 2 * (target >= 0)
     want = {"mean": every.sum() / 3, "sum": every.sum(), "none": every}[reduction]
     assert torch.allclose(loss, want)
     assert part.shape == loss.shape
+
+
+class Mamba2(torch.nn.Module):
+    """The attributes of the package's layer."""
+
+    intermediate_size, n_groups, ssm_state_size, num_heads, conv_dim = 8, 1, 3, 2, 14
+    dt_limit, act = (0.0, 2.0), staticmethod(F.silu)
+
+    def __init__(self, rmsnorm: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.in_proj = torch.nn.Linear(5, 24, dtype=F64)
+        self.conv1d = torch.nn.Conv1d(14, 14, 4, groups=14, dtype=F64)
+        self.out_proj = torch.nn.Linear(8, 5, dtype=F64)
+        self.A_log, self.dt_bias, self.D = (
+            torch.nn.Parameter(torch.randn(2, dtype=F64)) for _ in range(3)
+        )
+        self.rmsnorm, self.norm = rmsnorm, lambda y, gate: y.sin() * gate
+
+    def _get_D(self, expand_to_head_dim: bool) -> Tensor:
+        return self.D[:, None].expand(-1, 4)
+
+    def run_loop(self, x: Tensor, mask: Tensor) -> Tensor:
+        gate, rows, dt = self.in_proj(x).split([8, 14, 2], -1)
+        rows = F.pad((rows * mask[..., None]).mT, (3, 0))
+        rows = F.silu(F.conv1d(rows, self.conv1d.weight, self.conv1d.bias, groups=14)).mT
+        u, B_, C = (rows * mask[..., None]).split([8, 3, 3], -1)
+        dt = F.softplus(dt + self.dt_bias).clamp(*self.dt_limit)
+        u, S, outputs = u.unflatten(-1, (2, 4)), x.new_zeros(len(x), 2, 4, 3), []
+        for t in range(x.shape[1]):
+            step = dt[:, t, :, None, None]
+            S = (-self.A_log.exp()[:, None, None] * step).exp() * S
+            S = S + step * u[:, t, ..., None] * B_[:, t, None, None]
+            outputs.append((S * C[:, t, None, None]).sum(-1) + self.D[:, None] * u[:, t])
+        y = torch.stack(outputs, 1).flatten(2)
+        return self.out_proj(self.norm(y, gate) if self.rmsnorm else y * F.silu(gate))
+
+
+@pytest.mark.parametrize("rmsnorm", [False, True])
+def test_mamba2(rmsnorm):
+    """What is padded, and steps from a cache."""
+    layer, forward = Mamba2(rmsnorm), fla.parts.forward_of_mamba2
+    x = torch.randn(B, T, 5, dtype=F64)
+    mask = torch.ones(B, T)
+    mask[0, :2] = 0
+    with forced("reference"):
+        got, none, _ = forward(layer, x, attention_mask=mask)
+        assert_alike([got], [layer.run_loop(x, mask)], [*layer.parameters()])
+        assert none is None
+        out, past, state = forward(layer, x[:, :5], None, True)
+        rows = [out]
+        for t in range(5, T):
+            cache = {"conv_state": past, "recurrent_state": state}
+            out, past, state = forward(layer, x[:, t : t + 1], cache)
+            rows.append(out)
+    assert torch.allclose(torch.cat(rows, 1), layer.run_loop(x, torch.ones(B, T)))
+    assert past.shape == (B, 14, 4)

@@ -33,6 +33,7 @@ __all__ = [
     "causal_conv1d",
     "causal_conv1d_update",
     "delta_rule",
+    "fla",
     "gated_delta_rule",
     "gla",
     "install",

@@ -75,6 +75,14 @@ def replaced() -> list[str]:
     return sorted(f"{owner.__name__}.{name}" for owner, name in names)
 
 
+def kept(owner: str, name: str) -> Any:
+    """What ours is in the place of, in a module or a class. Raises InputError: nothing is."""
+    for each, key, value in _kept:
+        if key == name and getattr(each, "__name__", "") == owner:
+            return value
+    raise InputError(f"nothing is in the place of {owner}.{name}")
+
+
 def replace(module: ModuleType) -> None:
     """Put ours into the place of what a module of fla has, in its dicts and classes, too."""
     for name, kernel in kernels(module):

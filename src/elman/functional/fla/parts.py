@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from elman.errors import InputError
 from elman.functional import convolutions
 from elman.functional.running import check_options, promoted
+from elman.functional.state_spaces import mamba2_scan
 
 
 def causal_conv1d(
@@ -28,7 +29,7 @@ def causal_conv1d(
     packed = cu_seqlens is not None
     lengths = cu_seqlens.diff().tolist() if packed else [rows.shape[1]] * len(rows)
     if packed:
-        rows = pad_sequence(rows[0].split(lengths), batch_first=True)
+        rows = pad_sequence([*rows[0].split(lengths)], batch_first=True)
     rows = rows.mT
     before = rows.new_zeros(len(rows), channels, W) if initial_state is None else initial_state
     starts = None if initial_state is None else before[..., 1:]
@@ -66,11 +67,8 @@ def token_shift(
     steps = x.flatten(0, 1)
     past = steps.roll(1, 0).index_copy(0, begin, before[kept])
     delta = (past - steps).view(x.shape)
-    return (
-        (delta, before.index_copy(0, kept.nonzero().flatten(), steps[end]))
-        if output_cache
-        else delta
-    )
+    last = before.index_copy(0, kept.nonzero().flatten(), steps[end])
+    return (delta, last) if output_cache else delta
 
 
 def rotary_embedding(
@@ -228,6 +226,35 @@ def forward_of_loss(module: Any, input: Tensor, target: Tensor) -> Any:
     return both if module.return_z_loss else both[0]
 
 
+# ---- Mamba-2
+
+
+def forward_of_mamba2(
+    layer: Any, input_states: Tensor, last_state: Any = None, use_cache: Any = False,
+    attention_mask: Any = None,
+) -> tuple[Tensor, Any, Tensor]:  # fmt: skip
+    """``Mamba2.torch_forward``, which fla runs on a CPU, by :func:`mamba2_scan`."""
+    inner, N, heads = layer.intermediate_size, layer.ssm_state_size, layer.num_heads
+    gate, rows, dt = layer.in_proj(input_states).split([inner, layer.conv_dim, heads], -1)
+    mask: Any = 1
+    if last_state is None and attention_mask is not None and attention_mask.shape == dt.shape[:2]:
+        mask = attention_mask[:, :, None].to(rows.dtype)
+    past, state = (last_state or {}).get("conv_state"), (last_state or {}).get("recurrent_state")
+    keeps = use_cache or last_state is not None
+    taps, bias = layer.conv1d.weight.squeeze(1), layer.conv1d.bias
+    rows, past = causal_conv1d(rows * mask, taps, bias, None, past, keeps, None, None, None)
+    x, B, C = promoted(*(layer.act(rows) * mask).split([inner, *[layer.n_groups * N] * 2], -1))
+    x, A = x.unflatten(-1, (heads, -1)), -promoted(layer.A_log)[0].exp()
+    B, C = (each.unflatten(-1, (-1, N)) for each in (B, C))
+    y, state = mamba2_scan(
+        *(x, dt, A, B, C), dt_bias=layer.dt_bias, initial_states=state, dt_softplus=True,
+        dt_limit=layer.dt_limit, return_final_states=True,
+    )  # fmt: skip
+    y = (y + layer._get_D(expand_to_head_dim=True) * x).flatten(2)
+    y = layer.norm(y, gate) if layer.rmsnorm else y * layer.act(gate)
+    return layer.out_proj(y.to(input_states.dtype)), past, state
+
+
 _gelu = partial(F.gelu, approximate="tanh")
 _rms = partial(layer_norm, is_rms_norm=True)
 FUNCTIONS: dict[str, Callable[..., Any]] = {  # by their names in fla
@@ -263,4 +290,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {  # by their names in fla
 }
 METHODS: dict[str, tuple[str, Callable[..., Any]]] = {  # by their classes
     "FusedCrossEntropyLoss": ("forward", forward_of_loss),
+    "Mamba2": ("torch_forward", forward_of_mamba2),
 }

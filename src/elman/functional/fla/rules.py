@@ -12,7 +12,8 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.errors import InputError
 from elman.frontend.cell import Cell, cell
-from elman.functional.delta_rules import delta_rule, gated_delta_rule, gla, kda, run_rule, simple_gla
+from elman.functional import delta_rules
+from elman.functional.delta_rules import run_rule
 from elman.functional.recurrences import linear_scan
 from elman.functional.running import check_options, promoted, runs
 from elman.ops import exp, outer, rows
@@ -71,8 +72,8 @@ def linear_attention(
     if g is None and (g_gamma is not None or gk is None):
         g = (q.new_zeros(()) if g_gamma is None else g_gamma).expand(q.shape[:3])
     if gk is None:
-        return attention(simple_gla, q=q, g=g, **options)
-    return attention(gla, q=q, g=gk if g is None else gk + g[..., None], **options)
+        return attention(delta_rules.simple_gla, q=q, g=g, **options)
+    return attention(delta_rules.gla, q=q, g=gk if g is None else gk + g[..., None], **options)
 
 
 def delta_attention(
@@ -95,8 +96,8 @@ def delta_attention(
     if gk is not None:
         g = gk if g is None else gk + g[..., None]
     if g is None:
-        return attention(delta_rule, q=q, beta=beta, **options)
-    rule = gated_delta_rule if g.dim() == 3 else kda
+        return attention(delta_rules.delta_rule, q=q, beta=beta, **options)
+    rule = delta_rules.gated_delta_rule if g.dim() == 3 else delta_rules.kda
     return attention(rule, q=q, g=g, beta=beta, **options)
 
 
@@ -134,8 +135,8 @@ def delta_product(
 
 def _run_cell(cell: Cell, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> _Results:
     names = ("scale", "initial_state", "output_final_state", "cu_seqlens")
-    common = [options.pop(name, None) for name in names]
-    return run_rule(cell, inputs, False, *common, options)
+    scale, state, keeps, ends = (options.pop(name, None) for name in names)
+    return run_rule(cell, inputs, False, scale, state, keeps, ends, options)
 
 
 def dplr(
@@ -206,7 +207,7 @@ def cumulative_sum(
 
 _linear, _delta = linear_attention, delta_attention
 FUNCTIONS: dict[str, Callable[..., Any]] = {  # by their names in fla, whose others call these
-    "chunk_gla": partial(attention, gla),
+    "chunk_gla": partial(attention, delta_rules.gla),
     "chunk_simple_gla": _linear,  # of retention, lightning and linear attention, too
     "fused_chunk": _linear,
     "fused_recurrent": _linear,
