@@ -87,6 +87,8 @@ FILES = {
         class FusedCrossEntropyLoss:
             def forward(self, input, target):
                 raise AssertionError("only GPUs")
+        class Mamba2:
+            method_of_another_version = None
     """,
     "layers.py": """
         from fla.modules.activations import ACT2FN, FusedCrossEntropyLoss

@@ -95,7 +95,7 @@ def replace(module: ModuleType) -> None:
             _put(module, name, _calls[value])
         elif isinstance(value, type) and name in parts.METHODS and _is_of_fla(value):
             method, function = parts.METHODS[name]
-            if vars(value)[method] is not function:
+            if vars(value).get(method, function) is not function:
                 _put(value, method, function)
         elif type(value) is dict and name != "__builtins__":
             for key, inner in [*value.items()]:
