@@ -14,7 +14,7 @@ from elman.errors import InputError
 from elman.frontend.cell import Cell, cell
 from elman.functional import delta_rules
 from elman.functional.delta_rules import run_rule
-from elman.functional.recurrences import linear_scan
+from elman.functional.recurrences import rglru_scan
 from elman.functional.running import check_options, promoted, runs
 from elman.ops import exp, outer, rows
 
@@ -181,14 +181,14 @@ def hgrn(
     x, g, state = promoted(x, g, initial_state)
     a = g.exp()
     if cu_seqlens is None:
-        out, last = linear_scan(a=a, x=x, initial_state=state)
+        out, last = rglru_scan(a=a, x=x, initial_state=state)
     else:
         bounds = cu_seqlens.long()
         kept = bounds[1:] > bounds[:-1]
         begin, end = bounds[:-1][kept], bounds[1:][kept] - 1
         state = x.new_zeros(len(kept), x.shape[-1]) if state is None else state
         x = x.index_add(1, begin, a[:, begin] * state[kept])
-        out, _ = linear_scan(a=a.index_fill(1, begin, 0.0), x=x)
+        out, _ = rglru_scan(a=a.index_fill(1, begin, 0.0), x=x)
         last = state.index_copy(0, kept.nonzero().flatten(), out[0, end])
     return out.to(dtype), last if output_final_state else None
 
