@@ -586,6 +586,23 @@ def test_steps_whose_sums_read_the_cotangent_of_the_output_are_not_merged():
     assert ENGINE.schedules(evaluated, 9, 3)[0].startswith("4-steps/")
 
 
+@cell(input="q[K], k[K]", state="S[K, K]", output="y[K]")
+def unrolled(q, k, S):
+    """Thirty products with the matrix in a step."""
+    S = 0.5 * S + outer(k, k)
+    for _ in range(30):
+        q = q - 0.1 * (S @ q)
+    return q, S
+
+
+def test_long_steps_are_not_merged():
+    """Four of these would be megabytes of C."""
+    job = job_of(random_case(unrolled, Sizes(T=8, B=3, I=5, H=5), 0, F64))
+    need("c", job)
+    assert job.several is not None
+    assert not any("steps" in name for name in ENGINE.schedules(job, 8, 3))
+
+
 def test_merged_steps_of_no_samples():
     case = random_case(delta, Sizes(T=4, B=0, I=5, H=7), 0, F64)
     need("c", job_of(case))

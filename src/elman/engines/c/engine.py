@@ -29,6 +29,7 @@ from elman.plan.spec import OPTIMIZATIONS, USUAL, PlanOptions
 
 PRICES = Prices()
 _PRUNE_RATIO = 1.6  # times the forecast of one after another
+_MOST_MERGED = 1500  # operations of merged steps: of more a kernel is too long to compile
 FEW_SAMPLES, LARGE_WEIGHTS = 2, 16 << 20  # bytes beyond a third cache, read for few samples
 
 
@@ -133,9 +134,11 @@ class CEngine(Engine):
         return kernel.scheduled(chosen.division)
 
     def _merges(self, several: Job) -> bool:
-        """Whether a kernel of merged steps finds the rows of what it reads. Those of a cotangent of
-        the output lie step by step, so no sum over the rows of several groups can read them, as
-        that for W of ``S @ q + W @ x`` would."""
+        """Whether a kernel of merged steps is short enough, and finds the rows of what it reads.
+        Those of a cotangent of the output lie step by step, so no sum over the rows of several
+        groups can read them, as that for W of ``S @ q + W @ x`` would."""
+        if len([*several.graph.walk()]) > _MOST_MERGED:
+            return False
         planned = self._program(several)
         operands = [v for term in planned.sums for v in (term.left, term.right) if v is not None]
         sweep = planned.backward
