@@ -23,7 +23,7 @@ from elman.ir.types import Shape, dim_size, names_in, shape_size, show_dim
 
 FAMILIES = {
     "Gated cells": (*cells.DENSE, *cells.GATED, *cells.RANDOM),
-    "Diagonal recurrences": cells.DIAGONAL,
+    "Diagonal recurrences": (*cells.DIAGONAL, *cells.MEANS),
     "Linear recurrences": (*cells.LINEAR, cells.s4d, *cells.FILTERS),
     "Static inputs, memories, chunks": (cells.ealstm, cells.lmu, cells.onlstm_chunked),
     "Spiking neurons": cells.SPIKING,

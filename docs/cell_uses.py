@@ -65,12 +65,14 @@ USES = {
     "gated_slot_attention": "To recall from a small, fixed number of slots.",
     "mamba": "For Mamba models, and for filters of each channel by itself.",
     "mamba2": "For Mamba-2 models; the layer is `elman.layers.Mamba2`.",
+    "mamba3": "For Mamba-3 models: a state that turns tracks states which `mamba2` cannot.",
     "m2rnn": "A recurrence that is nonlinear in a matrix state, for tasks that track states.",
     "ltc": "For irregular time series, and control by few neurons whose synapses can be read: "
     "neural circuit policies, with the wirings of ncps.",
     "mc_lstm": "Where a quantity is conserved: rainfall and runoff, traffic, energy.",
     "lstmn": "An LSTM that looks back at its last M steps by attention.",
     "plastic_rnn": "To learn within a sequence, by Hebbian traces of synapses.",
+    "rwkv4": "For RWKV-4 models: attention of each channel by itself.",
     "rwkv6": "For RWKV-6 models.",
     "mlstm": "For xLSTM models, together with `slstm`; the layer is `elman.layers.MLSTM`.",
     "delta_net": "For language models that recall associations; the layer is "
@@ -78,6 +80,9 @@ USES = {
     "gated_delta_net": "The default choice of a matrix state: recall of the delta rule, and decay; "
     "the layer is `elman.layers.GatedDeltaNet`.",
     "kda": "For Kimi Linear models: `gated_delta_net` with a decay for each key unit.",
+    "gated_delta_net2": "As `kda`, where what is erased and what is written are decided apart.",
+    "gated_delta_product": "For tasks that track states, by several delta rules a token; "
+    "`cells.gated_delta_product_of(3)` has three.",
     "fast_weights": "To read models of fast weight programmers, and for the delta rule without "
     "normalised keys.",
     "rwkv7": "For RWKV-7 models, and state tracking; the layer is `elman.layers.RWKV7`.",

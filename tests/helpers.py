@@ -127,6 +127,8 @@ def random_case(
     states = {s.name: normal(sizes.B, *shape_size(s.shape, dims)) * 0.5 for s in leaves}
     if cell.function is cells.slstm.function:
         states["n"] = states["n"].abs() + 1  # a sum of exponentials, and what is divided by
+    if cell.function is cells.rwkv4.function:
+        states["den"] = states["den"].abs() + 1  # as there
     case = Case(
         cell,
         dims,

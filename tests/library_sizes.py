@@ -8,11 +8,12 @@ import torch
 
 from elman import cells
 from elman.frontend.cell import Cell
-from elman.ir.types import names_in
+from elman.ir.types import names_in, parts_of
 from helpers import Sizes
 
 DIMS: dict[str, dict[str, Any]] = {  # of a cell -> its sizes and constants
     "ligru": {"input_size": 12, "num_layers": 1},
+    "rwkv4": {"input_size": 6},
     "gru_d": {"mean": torch.linspace(-1, 1, 6)},
     "onlstm_chunked": {"M": 3},
     "lstmn": {"M": 3},
@@ -32,15 +33,16 @@ def sizes_of(cell: Cell, T: int, B: int) -> Sizes:
     if cell is cells.s4d:
         return Sizes(T, B, 3, 6)
     named = {name for entry in cell.weights for name in names_in(entry.shape)} - {"I", "H"}
-    inputs = 12 if cell.name == "ligru" else 5
+    inputs = {"ligru": 12, "rwkv4": 6}.get(cell.name, 5)
     return Sizes(T, B, inputs, 6, tuple((name, 3) for name in sorted(named)))
 
 
 def matrix_sizes(cell: Cell, T: int, V: int) -> Sizes:
-    """Sizes of a cell with a matrix per sample: V columns, and three units of further dims."""
+    """Sizes of a cell with a matrix per sample: V columns of each part, and three units of further
+    dims."""
     leaves = (*cell.inputs, *cell.static, *cell.states)
     named = set[str]().union(*(names_in(leaf.shape) for leaf in leaves))
     first, block = names_in(cell.inputs[0].shape), cell.states[0].shape[0][0]
-    axis = block[1] if isinstance(block, tuple) else block
-    more = tuple((name, 3) for name in sorted(named - first - {axis}))
-    return Sizes(T=T, B=3, I=5, H=5 if axis in first else V, more=more)
+    parts = parts_of(block[1] if isinstance(block, tuple) else block)
+    more = tuple((name, 3) for name in sorted(named - first - {*parts}))
+    return Sizes(T=T, B=3, I=5, H=5 if first & {*parts} else V * len(parts), more=more)

@@ -85,6 +85,26 @@ def kda(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
     return _read(S, q), (S,)
 
 
+def gated_delta_net2(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    (q, k, v, a, b, w), (S,) = inputs, states
+    erase = torch.eye(k.shape[1], dtype=k.dtype) - _outer(k, b * k)
+    S = erase @ torch.diag_embed(a) @ S + _outer(k, w * v)
+    return _read(S, q), (S,)
+
+
+def gated_delta_product(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    """The product of the Householder matrices, and what each step writes, by those behind it."""
+    (q, k, v, a, b), (S,) = inputs, states
+    steps = b.shape[1]
+    product, written = torch.eye(q.shape[1], dtype=q.dtype), torch.zeros_like(S)
+    for key, value, strength in zip(k.chunk(steps, 1), v.chunk(steps, 1), b.unbind(1)):
+        reflection = _householder(key, strength)
+        product = reflection @ product
+        written = reflection @ written + _wide(strength) * _outer(key, value)
+    S = _wide(a) * (product @ S) + written
+    return _read(S, q), (S,)
+
+
 def fast_weights(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
     """What the key stood for is taken out, and a mixture of that and the value is put in."""
     (q, k, v, b), (S,) = inputs, states
@@ -134,6 +154,19 @@ def mamba2(inputs: Row, static: Row, states: Row) -> tuple[Tensor, Row]:
     (x, dt, B, C), (A,), (S,) = inputs, static, states
     S = _wide(torch.exp(dt * A)) * S + _wide(dt) * _outer(x, B)
     return (S @ C[:, :, None])[:, :, 0], (S,)
+
+
+def mamba3(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
+    """B and C as complex numbers, turned by the sum of all angles."""
+    (x, dt, A, trap, theta, B, C), (S, phase, last_B, last_x) = inputs, states
+    phase = (phase + dt[:, None] * theta) % (2 * math.pi)
+    rotation = torch.polar(torch.ones_like(phase), phase)
+    modes = [torch.complex(*v.chunk(2, 1)) * rotation for v in (B, C)]
+    B, C = (torch.cat([mode.real, mode.imag], 1) for mode in modes)
+    alpha = torch.exp(dt * A)
+    beta, gamma = (1 - trap) * dt * alpha, trap * dt
+    S = _wide(alpha) * S + _wide(beta) * _outer(last_x, last_B) + _wide(gamma) * _outer(x, B)
+    return (S @ C[:, :, None])[:, :, 0], (S, phase, B, x)
 
 
 def mlstm(inputs: Row, _: Row, states: Row) -> tuple[Tensor, Row]:
@@ -218,8 +251,9 @@ STEPS: dict[str, MatrixStep] = {
     step.__name__: step
     for step in (
         *(linear_attention, retention, gla, hgrn2, gated_slot_attention, mamba, mamba2, rwkv6),
-        plastic_rnn,
-        *(delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear),
+        *(mamba3, plastic_rnn),
+        *(delta_net, gated_delta_net, kda, gated_delta_net2, gated_delta_product),
+        *(fast_weights, rwkv7, longhorn, titans, ttt_linear),
         *(mlstm, m2rnn, lstmn, ltc, mc_lstm),
     )
 }

@@ -307,6 +307,19 @@ def rglru(x: Tensor, h: Tensor, w: Weights) -> Result:
     return h, (h,)
 
 
+def rwkv4(k: Tensor, v: Tensor, num: Tensor, den: Tensor, top: Tensor, w: Weights) -> Result:
+    """Logarithms of weights, by torch's own stable sum."""
+    past, later = top + den.log(), top - torch.exp(w["log_w"]) + den.log()
+    means = num / den
+    here = torch.stack([past, w["u"] + k])
+    y = (here.softmax(0) * torch.stack([means, v])).sum(0)
+    there = torch.stack([later, k])
+    top = torch.maximum(top - torch.exp(w["log_w"]), k)
+    den = torch.exp(there.logsumexp(0) - top)
+    num = den * (there.softmax(0) * torch.stack([means, v])).sum(0)
+    return y, (num, den, top)
+
+
 def lstm_layernorm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Result:
     gates, units = (4 * h.shape[-1],), h.shape[-1:]
     projected = F.layer_norm(F.linear(x, w["W"]), gates, w["gx"], w["b"])
@@ -347,7 +360,7 @@ STEPS: dict[str, Step] = SPIKING | {
     for step in (
         *(gru_before, mgu, indrnn, sru, paragru, paralstm, mingru, minlstm, lru, s5, slstm),
         *(ligru, fastgrnn, indgru, rhn, mogrifier, onlstm),
-        *(gru_layernorm, rglru, antisymmetric, antisymmetric_gated, cornn, unicornn),
+        *(gru_layernorm, rglru, rwkv4, antisymmetric, antisymmetric_gated, cornn, unicornn),
         *(phased_lstm, t_lstm, gru_d, cfc, cfc_pure),
         *(lstm_layernorm, lstm_peephole, lem, leaky_memory),
     )

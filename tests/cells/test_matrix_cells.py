@@ -3,6 +3,7 @@ elman."""
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
 
 import pytest
@@ -22,8 +23,8 @@ F64, F32 = torch.float64, torch.float32
 CHUNKS = 70  # steps of more than one chunk of the replay, which has 64 at most
 SIZES = [(5, 7, 6, 3), (8, 21, CHUNKS, 3)]  # of each cell; T is no number of a kernel's
 MORE_SIZES = [(1, 1, 1, 3), (16, 16, 5, 2), (3, 31, 4, 1)]  # one of every third cell, in turn
-ROWS, COLUMNS = ("K", "D", "P", "I"), ("V", "N", "H")  # what the dims of states are called
-SHARES = ("a", "b", "w", "f", "eta", "theta", "alpha", "decay", "dt")  # between 0 and 1
+ROWS, COLUMNS = ("K", "D", "P", "I"), ("V", "N", "R", "H")  # what the dims of states are called
+SHARES = ("a", "b", "w", "f", "eta", "theta", "alpha", "decay", "dt", "trap")  # between 0 and 1
 
 
 def same(v):
@@ -69,7 +70,7 @@ class Drawn:
         last = state[1] if isinstance(state, tuple) else state
         self.size = dim_size(first[0], sizes), dim_size((last,), sizes)
         named = set[str]().union(*(names_in(e.shape) for e in (*cell.inputs, *cell.states)))
-        given = names_in(first) | {str(last)}
+        given = names_in(first) | names_in(((last,),))
         self.more = {name: dims[name] for name in named - given}
 
     def leaves(self, dtype: torch.dtype) -> list[list[Tensor]]:
@@ -208,6 +209,50 @@ def test_the_stabiliser_of_mlstm_cancels():
         n = keep * n + take * k
         read, norm = torch.einsum("bkv,bk->bv", C, q), (n * q).sum(1, keepdim=True).abs()
         torch.testing.assert_close(out[t], read / norm.clamp(min=1))
+
+
+def outputs_of(cell: Cell, drawn: Drawn, *x: Tensor) -> Tensor:
+    """Of a module of these sizes, from zeros."""
+    return elman.Recurrent(cell, *drawn.size, dtype=F64, engine="reference")(x)[0]
+
+
+def test_one_gate_of_gated_delta_net2_is_kda():
+    drawn = Drawn(cells.kda, 4, 3, 6, 2)
+    q, k, v, a, b = drawn.inputs.values()
+    b = b[..., None]
+    got = outputs_of(cells.gated_delta_net2, drawn, q, k, v, a, b.expand_as(k), b.expand_as(v))
+    torch.testing.assert_close(got, outputs_of(cells.kda, drawn, *drawn.inputs.values()))
+
+
+def test_steps_of_gated_delta_product_are_those_of_a_longer_sequence():
+    """Three keys a token: a delta rule of three times as many steps, of which the first decays."""
+    made = cells.gated_delta_product_of(3)
+    drawn = Drawn(made, 4, 3, 6, 2)
+    q, k, v, a, b = drawn.inputs.values()
+    keys, values = (x.unflatten(-1, (3, -1)).movedim(2, 1).flatten(0, 1) for x in (k, v))
+    decays = torch.stack([a, torch.ones_like(a), torch.ones_like(a)], 1).flatten(0, 1)
+    steps = q.repeat_interleave(3, 0), keys, values, decays, b.movedim(2, 1).flatten(0, 1)
+    want = outputs_of(cells.gated_delta_net, drawn, *steps)[2::3]
+    torch.testing.assert_close(outputs_of(made, drawn, q, k, v, a, b), want)
+    assert pickle.loads(pickle.dumps(made)) is made
+
+
+def test_mamba3_is_a_state_space_of_complex_modes():
+    """The state itself turns, back by theta, and neither B nor C."""
+    drawn = Drawn(cells.mamba3, 4, 3, 7, 2)
+    x, dt, A, trap, theta, B, C = drawn.inputs.values()
+    b, c = (torch.complex(*v.chunk(2, -1)) for v in (B, C))
+    h, rows = torch.zeros(2, 4, 3, dtype=torch.complex128), list[Tensor]()
+    for t in range(7):
+        turn = torch.exp(dt[t, :, None] * torch.complex(A[t, :, None].expand(2, 3), -theta[t]))
+        h = turn[:, None] * h
+        if t > 0:
+            last = (1 - trap[t]) * dt[t]
+            h = h + last[:, None, None] * x[t - 1, :, :, None] * (turn * b[t - 1])[:, None]
+        h = h + (trap[t] * dt[t])[:, None, None] * x[t, :, :, None] * b[t, :, None]
+        rows.append((h * c[t, :, None].conj()).sum(-1).real)
+    got = outputs_of(cells.mamba3, drawn, *drawn.inputs.values())
+    torch.testing.assert_close(got, torch.stack(rows))
 
 
 @pytest.mark.parametrize("cell", [cells.linear_attention, cells.fast_weights])

@@ -65,6 +65,7 @@ LOOPS: dict[str, tuple[Cell, Any, Sizes]] = {
 }
 VARIANTS = set[str]()
 LOOPS["ligru"] = (cells.ligru, ligru, Sizes(T=6, B=4, I=10, H=5))
+LOOPS["rwkv4"] = (cells.rwkv4, STEPS["rwkv4"], Sizes(T=6, B=4, I=5, H=5))
 
 
 def add_variant(own: Cell, loop: Any, theirs: dict[str, Any], **options: Any) -> None:
@@ -226,7 +227,18 @@ def test_cells_on_engine_c(name, dtype):
     assert_all_same(call(kernel_of(job, "c"), case), want, dtype, case.T)
 
 
-DIAGONAL = ("lif", "synaptic", "alpha_lif", "lif_euler", "plif", "li", "s5", "indgru", "unicornn")
+DIAGONAL = (
+    "lif",
+    "synaptic",
+    "alpha_lif",
+    "lif_euler",
+    "plif",
+    "li",
+    "s5",
+    "indgru",
+    "unicornn",
+    "rwkv4",
+)
 
 
 @pytest.mark.parametrize("name", DIAGONAL)
@@ -249,7 +261,8 @@ def test_cells_are_drawn_and_explained(made):
 
 def sizes_of(made: Cell) -> dict[str, int]:
     """What else is needed to draw a cell."""
-    given = {"input_size": 12} if made is cells.ligru else {}
+    input_size = {"ligru": 12, "rwkv4": 6}.get(made.name)
+    given = {"input_size": input_size} if input_size else {}
     return {**given, "U": 9} if made.name.startswith("cfc") else given
 
 
@@ -277,12 +290,26 @@ def test_modules_of_several_inputs_and_constants():
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
 
 
+def test_rwkv4_is_a_mean_of_all_values_so_far():
+    """With the weights of eq. 16, from its own initial state."""
+    net = elman.Recurrent(cells.rwkv4, 4, 4, dtype=F64, engine="reference")
+    k, v = torch.randn(9, 2, 4, dtype=F64), torch.randn(9, 2, 4, dtype=F64)
+    out, _ = net((k, v))
+    decay, ages = net.log_w_l0.exp(), torch.arange(9.0, dtype=F64)[:, None, None]
+    for t in range(9):
+        exponents = torch.cat([k[:t] - (t - 1 - ages[:t]) * decay, k[t : t + 1] + net.u_l0])
+        torch.testing.assert_close(out[t], (exponents.softmax(0) * v[: t + 1]).sum(0))
+
+
 def test_initial_weights():
     """Periods between 1 and e^6 steps, coefficients of oscillators, as published."""
     net = elman.Recurrent(cells.phased_lstm, 4, 500)
     assert 1 <= net.tau_l0.min() < 3
     assert 100 < net.tau_l0.max() <= math.exp(6)
     assert set(net.ratio_l0.tolist()) == {float(torch.tensor(0.05))}
+    net = elman.Recurrent(cells.rwkv4, 7, 7)
+    assert net.log_w_l0[[0, 6]].tolist() == [-5, 3]
+    assert net.u_l0[:4].tolist() == pytest.approx([math.log(0.3) + d for d in (0, 0.5, -0.5, 0)])
     net = elman.Recurrent(cells.unicornn, 4, 500)
     assert 0 <= net.w_l0.min() < 0.1 < 0.9 < net.w_l0.max() <= 1
     assert net.c_l0.abs().max() <= 0.1

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import elman
 from elman import cells
 from elman.errors import InputError, ShapeError
-from elman.ir.types import names_in
+from elman.ir.types import dim_size, names_in
 from elman.ops import columns, outer, tanh, zoneout
 from helpers import need_engine
 
@@ -45,13 +45,12 @@ def noisy(q, k, v, S):
 
 def module_of(cell, heads, *, K=K, V=V, dtype=F64, engine="reference", **options):
     """A module of a cell; sizes of one head."""
-    sizes = {"K": K, "V": V, "P": K, "N": V, "M": 2}
+    sizes = {"K": K, "V": V, "P": K, "N": V, "R": V, "M": 2}
     first, state = (entries[0].shape for entries in (cell.inputs, cell.states))
-    solved = [first[0][0] if first else None]
-    solved.append(state[0][0][1] if state else None)
+    solved = [first[0] if first else (), (state[0][0][1],) if state else ()]
     entries = (*cell.inputs, *cell.static, *cell.states)
-    further = {name for entry in entries for name in names_in(entry.shape)} - {*solved}
-    totals = [heads * sizes.get(name, 1) for name in solved]
+    further = {name for entry in entries for name in names_in(entry.shape)} - names_in((*solved,))
+    totals = [heads * dim_size(dim, sizes) if dim else heads for dim in solved]
     dims = {name: heads * sizes[name] for name in further}
     return elman.Recurrent(
         cell, *totals, heads=heads, dtype=dtype, engine=engine, **dims, **options

@@ -14,6 +14,9 @@ from elman.cells.ealstm import ealstm as ealstm
 from elman.cells.fast_weights import fast_weights as fast_weights
 from elman.cells.fastgrnn import fastgrnn as fastgrnn
 from elman.cells.gated_delta_net import gated_delta_net as gated_delta_net
+from elman.cells.gated_delta_net2 import gated_delta_net2 as gated_delta_net2
+from elman.cells.gated_delta_product import gated_delta_product as gated_delta_product
+from elman.cells.gated_delta_product import gated_delta_product_of as gated_delta_product_of
 from elman.cells.gated_slot_attention import gated_slot_attention as gated_slot_attention
 from elman.cells.gla import gla as gla
 from elman.cells.gru import gru as gru
@@ -46,6 +49,7 @@ from elman.cells.ltc import ltc as ltc
 from elman.cells.m2rnn import m2rnn as m2rnn
 from elman.cells.mamba import mamba as mamba
 from elman.cells.mamba2 import mamba2 as mamba2
+from elman.cells.mamba3 import mamba3 as mamba3
 from elman.cells.mc_lstm import mc_lstm as mc_lstm
 from elman.cells.mgu import mgu as mgu
 from elman.cells.mingru import mingru as mingru
@@ -67,6 +71,7 @@ from elman.cells.rhn import rhn as rhn
 from elman.cells.rhn import rhn_of as rhn_of
 from elman.cells.rlif import rlif as rlif
 from elman.cells.rnn import rnn as rnn
+from elman.cells.rwkv4 import rwkv4 as rwkv4
 from elman.cells.rwkv6 import rwkv6 as rwkv6
 from elman.cells.rwkv7 import rwkv7 as rwkv7
 from elman.cells.s4d import s4d as s4d
@@ -115,12 +120,25 @@ ADDITIVE = (
     gated_slot_attention,
     mamba,
     mamba2,
+    mamba3,
     rwkv6,
     plastic_rnn,
 )
-CORRECTING = (delta_net, gated_delta_net, kda, fast_weights, rwkv7, longhorn, titans, ttt_linear)
+CORRECTING = (
+    delta_net,
+    gated_delta_net,
+    kda,
+    gated_delta_net2,
+    gated_delta_product,
+    fast_weights,
+    rwkv7,
+    longhorn,
+    titans,
+    ttt_linear,
+)
 NONLINEAR = (m2rnn, lstmn, ltc, mc_lstm)
 MATRIX = (*ADDITIVE, *CORRECTING, mlstm, *NONLINEAR)  # engines reference and c
 FILTERS = (li, s5)  # linear, as those of LINEAR
-MORE = (*SPIKING, *FILTERS, *GATED, *OSCILLATING, *TIMED)
+MEANS = (rwkv4,)  # diagonal: sums and the weights that they are divided by
+MORE = (*SPIKING, *FILTERS, *GATED, *OSCILLATING, *TIMED, *MEANS)
 ALL = (*CORE, *SIZED, *MORE, *RANDOM, *MATRIX)

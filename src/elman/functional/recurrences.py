@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from elman import cells
+from elman.cells.rwkv4 import BEFORE_ALL, wkv_step
 from elman.checks import check_flag, shown
 from elman.errors import InputError
 from elman.frontend.cell import cell
@@ -22,8 +23,6 @@ from elman.functional.running import (
     runs,
 )
 from elman.ops import abs, exp, maximum, sqrt, sum
-
-_BEFORE_ALL = -1e38  # the largest exponent of no steps, as RWKV-4's authors begin
 
 
 @runs
@@ -47,14 +46,8 @@ def settled_mlstm(
 @runs
 @cell(input="k[H], v[H]", static="w[H], u[H]", state="num[H], den[H], top[H]", output="y[H]")
 def wkv4_step(k: Any, v: Any, w: Any, u: Any, num: Any, den: Any, top: Any) -> Any:
-    """Sums of values, weighted by exp(k) and a decay of each unit; ``top`` is the largest exponent
-    so far, and cancels."""
-    bonus = maximum(top, u + k)
-    old, new = exp(top - bonus), exp(u + k - bonus)
-    y = (old * num + new * v) / (old * den + new)
-    later = maximum(top + w, k)
-    old, new = exp(top + w - later), exp(k - later)
-    return y, old * num + new * v, old * den + new, later
+    """RWKV-4, whose decays and bonuses are arguments."""
+    return wkv_step(k, v, num, den, top, w, u)
 
 
 def rglru_scan(
@@ -96,8 +89,8 @@ def rwkv4(
     state: Sequence[Tensor] | None = None,
     **options: Any,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """WKV of RWKV-4 (Peng et al. 2023, arXiv:2305.13048, eq. 16 and appendix D): a mean of values
-    with weights exp(k), which decay.
+    """WKV of RWKV-4 (Peng et al. 2023, arXiv:2305.13048, eq. 16 and appendix D), a mean of values
+    with weights exp(k), which decay: :data:`elman.cells.rwkv4`.
 
     Args:
         w [channels]: logarithms of decays, negative.
@@ -127,7 +120,7 @@ def rwkv4(
     w, u, k, v, *states = promoted(w, u, k, v, *(state or ()))
     if not states:
         zeros = k.new_zeros(B, channels)
-        states = [zeros, zeros, zeros + _BEFORE_ALL]
+        states = [zeros, zeros, zeros + BEFORE_ALL]
     inputs, static, states = (
         [value.unflatten(-1, blocks) for value in values] for values in ((k, v), (w, u), states)
     )
