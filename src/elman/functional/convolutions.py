@@ -135,7 +135,7 @@ def causal_conv1d_update(
         {"conv_state": (conv_state, (B, channels, least)), "weight": (weight, (channels, K))}
     )
     window = torch.cat((conv_state, rows), -1)
-    conv_state.copy_(window[..., -L:])
+    conv_state.copy_(window[..., window.shape[-1] - L :])
     T, window = rows.shape[-1], window.to(weight.dtype)
     if T == 1:
         out = torch.linalg.vecdot(window[..., -K:], weight).unsqueeze(-1)
