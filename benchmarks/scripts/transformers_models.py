@@ -7,7 +7,7 @@
 Random weights, each recurrent type of transformers. A row has the relative errors of the logits and
 of the gradient (all parameters as one vector), whether both generate the same tokens, and what runs
 on elman. With ``--seconds`` it has medians (s), in turns, of a training step, of a prompt and of a
-token behind it, the last also with weights in eight bits. The exit status is 1 if logits or tokens
+token behind it, the last also with ``weights=``. The exit status is 1 if logits or tokens
 differ.
 """
 
@@ -37,6 +37,7 @@ TOKENS = 16  # of a decoded text that is timed
 SIDES: dict[str, Callable[[nn.Module], Any]] = {
     "torch": uninstall,
     "elman": install,
+    "float32": lambda model: install(model, weights="float32"),
     "int8": lambda model: install(model, weights="int8"),
 }
 
@@ -113,7 +114,9 @@ def race(model: nn.Module, tokens: Tensor, seconds: float) -> dict[str, dict[str
     }
     rows = dict[str, dict[str, float]]()
     for phase, run in phases.items():
-        sides = {side: SIDES[side] for side in SIDES if side != "int8" or phase == "token"}
+        sides = {
+            side: SIDES[side] for side in SIDES if side in ("torch", "elman") or phase == "token"
+        }
         samples: dict[str, list[float]] = {side: [] for side in sides}
         for prepare in sides.values():
             uninstall(model)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from elman.errors import InputError
 from elman.functional import install, uninstall
-from elman.functional.narrow_linear import MOST_ROWS, NarrowLinear, narrowed
+from elman.functional.narrow_linear import MOST_ROWS, TYPES, NarrowLinear, narrowed
 from helpers import need_engine
 
 
@@ -37,7 +37,7 @@ def installed(model: nn.Module, weights: str) -> dict[str, str]:
     inputs=st.sampled_from((1, 7, 8, 31, 64, 130)),
     outputs=st.sampled_from((1, 3, 8, 17, 300)),
     bias=st.booleans(),
-    kind=st.sampled_from((("int8", torch.int8), ("bf16", torch.bfloat16))),
+    kind=st.sampled_from([*TYPES.items()]),
 )
 def test_few_rows(rows, inputs, outputs, bias, kind) -> None:
     """Sizes that fill no vectors; one thread and several."""
@@ -52,15 +52,16 @@ def test_few_rows(rows, inputs, outputs, bias, kind) -> None:
     assert torch.allclose(got.double(), want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
 
 
-def test_several_threads() -> None:
+@pytest.mark.parametrize("name", TYPES)
+def test_several_threads(name) -> None:
     """A layer that is worth more than one."""
     need_engine("c")
     layer = nn.Linear(600, 1001)
-    installed(layer, "int8")
-    x = torch.randn(2, 3, 600)
+    installed(layer, name)
+    x = torch.randn(2, 4, 600)
     with torch.no_grad():
         got = layer(x)
-    assert torch.allclose(got.double(), exact(layer, x, torch.int8), atol=1e-5)
+    assert torch.allclose(got.double(), exact(layer, x, TYPES[name]), atol=1e-5)
 
 
 def test_all_else_is_torchs() -> None:
@@ -129,5 +130,5 @@ def test_half_precision() -> None:
 @pytest.mark.parametrize("weights", ["int4", 8, torch.int8, True])
 def test_other_types_are_refused(weights) -> None:
     """By what there is."""
-    with pytest.raises(InputError, match='weights must be "int8" or "bf16"'):
+    with pytest.raises(InputError, match='weights must be "int8", "bf16" or "float32"'):
         install(nn.Linear(2, 2), weights=weights)

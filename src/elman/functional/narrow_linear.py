@@ -1,4 +1,5 @@
-"""Linear layers that read their weights in eight bits or in bfloat16 while they run few rows."""
+"""Linear layers whose calls of few rows, as those of generated text, take as long as their weights take
+to be read: in eight bits, in bfloat16, or as they are."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from elman.checks import shown
 from elman.engines.c.narrow import MOST_ROWS, linear
 from elman.errors import InputError
 
-TYPES = {"int8": torch.int8, "bf16": torch.bfloat16}
+TYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "float32": torch.float32}
 _LARGEST = 127
 
 
@@ -25,9 +26,9 @@ class _Held(NamedTuple):
 
 
 class NarrowLinear(nn.Linear):
-    """A linear layer whose class was torch's. Calls of few rows without gradients read a copy of
-    the weights in few bits; all others are torch's own, with the weights as they are. The copy is
-    made again when the weights have changed."""
+    """A linear layer whose class was torch's. Calls of few rows without gradients read the weights,
+    or a copy in few bits, once for all rows; all others are torch's own, with the weights as they
+    are. The copy is made again when the weights have changed."""
 
     held_dtype: torch.dtype
 
@@ -64,7 +65,7 @@ def narrowed(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]
     largest weight is 127 of them."""
     with torch.no_grad():
         values = weight.detach().float()
-        if dtype is torch.bfloat16:
+        if dtype is not torch.int8:
             return values.to(dtype).contiguous(), None
         scale = (values.abs().amax(1) / _LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
         return (values / scale[:, None]).round().to(torch.int8).contiguous(), scale
@@ -77,7 +78,7 @@ def narrow(model: nn.Module, weights: Any) -> dict[str, str]:
         InputError: there is no such type.
     """
     if not isinstance(weights, str) or weights not in TYPES:
-        raise InputError(f'weights must be "int8" or "bf16", got {shown(weights)}')
+        raise InputError(f'weights must be "int8", "bf16" or "float32", got {shown(weights)}')
     texts = dict[str, str]()
     for name, layer in model.named_modules():
         if type(layer) in (nn.Linear, NarrowLinear):

@@ -147,10 +147,11 @@ def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
 
     Args:
         model: of transformers; others are not changed.
-        weights: "int8" or "bf16": linear layers read a copy of their weights in eight bits, with a
-            factor for each output, or in bfloat16, in calls of up to 16 rows without gradients, as
-            when text is generated: these take as long as the weights take to be read. Inputs, sums
-            and all other calls stay as they are. None: linear layers are torch's.
+        weights: how linear layers read their weights in calls of up to 16 rows without gradients,
+            which take as long as that takes, as when text is generated: "int8", a copy in eight
+            bits with a factor for each output; "bf16", a copy in bfloat16; "float32", as they are,
+            once for all rows. Inputs and sums stay in float32, and all other calls as they are.
+            None: linear layers are torch's.
 
     Returns:
         A line for each recurrent layer, by its name: what of it runs on elman, or why nothing does;

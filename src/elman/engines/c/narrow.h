@@ -1,9 +1,9 @@
-/* Linear layers whose weights are held in few bits, for few rows: y = x W' · scale + bias. After runtime.h, and a
- * line that defines HELD: 8 for integers of eight bits, 16 for bfloat16.
+/* Linear layers for few rows: y = x W' · scale + bias. After runtime.h, and a line that defines HELD, in how many
+ * bits weights are held: 8 for integers, 16 for bfloat16, 32 for float32.
  *
  * For so few rows a product is as fast as the weights are read. So they are widened in registers, a vector at a
  * time, for all rows that lie in them; x stays as it is, in full precision. */
-#if defined(__AVX512F__) && VL == 16 || defined(__AVX2__) && VL == 8
+#if HELD < 32 && (defined(__AVX512F__) && VL == 16 || defined(__AVX2__) && VL == 8)
 #include <immintrin.h> /* compilers convert such vectors by element */
 #define BY_INSTRUCTION 1
 #endif
@@ -15,6 +15,10 @@ INLINE V wide(const Narrow *p) { return (V)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi
 #elif BY_INSTRUCTION
 INLINE V wide(const Narrow *p) { return (V)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p))); }
 #endif
+#elif HELD == 32
+typedef T Narrow;
+INLINE T widened(Narrow q) { return q; }
+INLINE V wide(const Narrow *p) { return ld(p); }
 #else
 typedef uint16_t Narrow;
 INLINE T widened(Narrow q) {
@@ -29,7 +33,7 @@ INLINE V wide(const Narrow *p) { return (V)_mm512_slli_epi32(_mm512_cvtepu16_epi
 INLINE V wide(const Narrow *p) { return (V)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16); }
 #endif
 #endif
-#ifndef BY_INSTRUCTION
+#if !defined(BY_INSTRUCTION) && HELD < 32
 INLINE V wide(const Narrow *p) {
     V v;
     for (int i = 0; i < VL; i++) LANE(v, i) = widened(p[i]);
@@ -44,45 +48,49 @@ typedef struct {
     const T *scale, *bias; /* [outputs], or null */
     T *y;
 } Linear;
-enum { GRAIN = 16 };
+enum { GRAIN = 16, MANY = 8, AHEAD = 2048 }; /* AHEAD: of weights (bytes), which pages' ends stop the processor from fetching */
 
 INLINE T total(V v) {
     T sum = 0;
     for (int i = 0; i < VL; i++) sum += LANE(v, i);
     return sum;
 }
-/* some outputs of some rows: what both have many of is read once for all of the other */
 #define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < n; i++)
-INLINE void block(const Linear *l, long n, int outputs, long r, int rows) {
+/* some outputs of some rows, some vectors of inputs at a time: weights are read as they lie, for all rows at once */
+INLINE void block(const Linear *l, long n, int outputs, int vectors, long r, int rows) {
     const T *x = l->x + r * l->inputs;
     const Narrow *w = l->weight + n * l->inputs;
     long inputs = l->inputs, k = 0;
-    V sums[8][4] = {0};
-    for (; k + VL <= inputs; k += VL) {
-        V values[4];
-        EACH(j, rows) values[j] = ld(x + j * inputs + k);
-        EACH(i, outputs) {
-            V weight = wide(w + i * inputs + k);
-            EACH(j, rows) sums[i][j] += weight * values[j];
+    V sums[4][4][4] = {0};
+    for (; k + vectors * VL <= inputs; k += vectors * VL)
+        EACH(q, vectors) {
+            __builtin_prefetch((const void *)((uintptr_t)(w + k + q * VL) + AHEAD));
+            V values[4];
+            EACH(j, rows) values[j] = ld(x + j * inputs + k + q * VL);
+            EACH(i, outputs) {
+                V weight = wide(w + i * inputs + k + q * VL);
+                EACH(j, rows) sums[q][i][j] += weight * values[j];
+            }
         }
-    }
     EACH(i, outputs) EACH(j, rows) {
-        T sum = total(sums[i][j]);
+        V all = sums[0][i][j];
+        for (int q = 1; q < vectors; q++) all += sums[q][i][j];
+        T sum = total(all);
         for (long q = k; q < inputs; q++) sum += widened(w[i * inputs + q]) * x[j * inputs + q];
         if (l->scale) sum *= l->scale[n + i];
         l->y[(r + j) * l->outputs + n + i] = l->bias ? sum + l->bias[n + i] : sum;
     }
 }
-static void eight_by_one(const Linear *l, long n, long r) { block(l, n, 8, r, 1); }
-static void four_by_two(const Linear *l, long n, long r) { block(l, n, 4, r, 2); }
-static void two_by_four(const Linear *l, long n, long r) { block(l, n, 2, r, 4), block(l, n + 2, 2, r, 4); }
-static void one_by_one(const Linear *l, long n, long r) { block(l, n, 1, r, 1); }
-/* eight outputs of all rows */
-static void eight(const Linear *l, long n) {
+static void one_by_one(const Linear *l, long n, long r) { block(l, n, 1, 4, r, 1); }
+static void one_by_two(const Linear *l, long n, long r) { block(l, n, 1, 4, r, 2); }
+static void one_by_four(const Linear *l, long n, long r) { block(l, n, 1, 2, r, 4); }
+static void two_by_four(const Linear *l, long n, long r) { block(l, n, 2, 1, r, 4); }
+/* an output of all rows: weights are read in one stream */
+static void one(const Linear *l, long n) {
     long r = 0;
-    for (; r + 4 <= l->rows; r += 4) two_by_four(l, n, r), two_by_four(l, n + 4, r);
-    for (; r + 2 <= l->rows; r += 2) four_by_two(l, n, r), four_by_two(l, n + 4, r);
-    if (r < l->rows) eight_by_one(l, n, r);
+    for (; r + 4 <= l->rows; r += 4) one_by_four(l, n, r);
+    for (; r + 2 <= l->rows; r += 2) one_by_two(l, n, r);
+    if (r < l->rows) one_by_one(l, n, r);
 }
 static void prepare(void *p) { (void)p; }
 static void run(void *p, Worker *w) {
@@ -90,9 +98,10 @@ static void run(void *p, Worker *w) {
     long grains = (l->outputs + GRAIN - 1) / GRAIN;
     long n = share(grains, w->id, w->workers) * GRAIN, end = share(grains, w->id + 1, w->workers) * GRAIN;
     if (end > l->outputs) end = l->outputs;
-    for (; n + 8 <= end; n += 8) eight(l, n);
-    for (; n < end; n++)
-        for (long r = 0; r < l->rows; r++) one_by_one(l, n, r);
+    if (l->rows == MANY || l->rows == 2 * MANY) /* products take longer than weights */
+        for (; n + 2 <= end; n += 2)
+            for (long r = 0; r < l->rows; r += 4) two_by_four(l, n, r);
+    for (; n < end; n++) one(l, n);
 }
 /* how long a worker had no core, as of run_tasks (us) */
 __attribute__((visibility("default"))) long elman_linear(Linear *l) {

@@ -1,4 +1,4 @@
-"""Linear layers with weights of eight bits or bfloat16, for few rows: what calls ``narrow.h``."""
+"""Linear layers for few rows, with weights of eight bits to float32: what calls ``narrow.h``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from elman.engines.c.build import built, find_compiler
 from elman.engines.c.isa import Isa, detect
 from elman.engines.c.shared import file, head, runtime
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
-from elman.errors import EngineError
 
 MOST_ROWS = 16  # more are a matrix, which is multiplied as one
-_HELD = {torch.int8: 8, torch.bfloat16: 16}
+_HELD = {torch.int8: 8, torch.bfloat16: 16, torch.float32: 32}
 _WORTH = 1 << 18  # multiplications below which one thread is faster
 _HEAD = ("T", "B", "chunk", "workers", "split", "shares", "flags", "done", "awaits")  # runtime.h
 _SIZES = ("rows", "inputs", "outputs")
@@ -48,7 +47,7 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None)
 
     Args:
         x [rows, inputs]: of float32, contiguous.
-        weight [outputs, inputs]: of int8 or bfloat16, contiguous.
+        weight [outputs, inputs]: of int8, bfloat16 or float32, contiguous.
         scale, bias [outputs]: of float32; 1 and 0 if None.
 
     Raises:
@@ -57,10 +56,12 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None)
     library = _library(weight.dtype, detect())
     if library is None or len(x) > MOST_ROWS or x.dtype is not torch.float32:
         return None
+    shares = threads() if x.numel() * len(weight) >= _WORTH else 1
+    if weight.dtype is torch.float32 and len(x) == shares == 1:  # torch's is faster
+        return None
     y = torch.empty(len(x), len(weight), dtype=torch.float32, device="cpu")
     operands = [x, weight, scale, bias, y]
     addresses = [None if value is None else value.data_ptr() for value in operands]
-    shares = threads() if x.numel() * len(weight) >= _WORTH else 1
     sizes = dict(zip(_SIZES, (len(x), x.shape[1], len(weight)), strict=True))
     call = _Linear(
         head_workers=min(workers(), shares),
@@ -72,6 +73,3 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None)
     if call.head_workers > 1:
         oversubscription.tell(stolen)
     return y
-
-
-__all__ = ["MOST_ROWS", "EngineError", "linear"]
