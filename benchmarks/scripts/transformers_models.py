@@ -14,6 +14,7 @@ differ.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import time
@@ -34,12 +35,7 @@ from elman.functional import install, uninstall
 
 TOLERANCE = 1e-5  # of the logits' relative errors
 TOKENS = 16  # of a decoded text that is timed
-SIDES: dict[str, Callable[[nn.Module], Any]] = {
-    "torch": uninstall,
-    "elman": install,
-    "float32": lambda model: install(model, weights="float32"),
-    "int8": lambda model: install(model, weights="int8"),
-}
+WEIGHTS = {"float32": "float32", "int8": "int8"}  # of models whose linear layers are ours, too
 
 
 def train(model: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,33 +98,30 @@ def compare(model: nn.Module, tokens: Tensor) -> dict[str, Any]:
 def race(model: nn.Module, tokens: Tensor, seconds: float) -> dict[str, dict[str, float]]:
     """Medians (s) of each phase, by side."""
 
-    def timed(run: Callable[[nn.Module, Tensor], Any]) -> float:
+    def timed(run: Callable[[nn.Module, Tensor], Any], model: nn.Module) -> float:
         start = time.perf_counter()
         run(model, tokens)
         return time.perf_counter() - start
 
-    phases: dict[str, Callable[[], float]] = {
-        "training": lambda: timed(train),
-        "prompt": lambda: timed(prompt),
-        "token": lambda: decode(model, tokens),
+    phases: dict[str, Callable[[nn.Module], float]] = {
+        "training": lambda model: timed(train, model),
+        "prompt": lambda model: timed(prompt, model),
+        "token": lambda model: decode(model, tokens),
     }
     rows = dict[str, dict[str, float]]()
     for phase, run in phases.items():
-        sides = {
-            side: SIDES[side] for side in SIDES if side in ("torch", "elman") or phase == "token"
-        }
-        samples: dict[str, list[float]] = {side: [] for side in sides}
-        for prepare in sides.values():
-            uninstall(model)
-            prepare(model)
-            run()  # compiles, fills caches
+        models = {"torch": model, "elman": model}
+        if phase == "token":
+            models |= {side: copy.deepcopy(model) for side in WEIGHTS}
+            for side, weights in WEIGHTS.items():
+                install(models[side], weights=weights)
+        samples: dict[str, list[float]] = {side: [] for side in models}
         end = time.perf_counter() + seconds
-        while not samples["elman"] or time.perf_counter() < end:
-            for side, prepare in sides.items():
-                uninstall(model)
-                prepare(model)
-                samples[side].append(run())
-        rows[phase] = {side: median(times) for side, times in samples.items()}
+        while len(samples["elman"]) < 2 or time.perf_counter() < end:
+            for side, each in models.items():
+                (uninstall if side == "torch" else install)(each)
+                samples[side].append(run(each))
+        rows[phase] = {side: median(times[1:]) for side, times in samples.items()}
     uninstall(model)
     return rows
 

@@ -1,5 +1,5 @@
-"""Linear layers whose calls of few rows, as those of generated text, take as long as their weights take
-to be read: in eight bits, in bfloat16, or as they are."""
+"""Linear layers whose calls of few rows, as those of generated text, take as long as their weights
+take to be read: in eight bits, in bfloat16, or as they are."""
 
 from __future__ import annotations
 
@@ -83,8 +83,9 @@ def narrow(model: nn.Module, weights: Any) -> dict[str, str]:
     for name, layer in model.named_modules():
         if type(layer) in (nn.Linear, NarrowLinear):
             layer.__class__ = NarrowLinear
+            if vars(layer).get("held_dtype") is not TYPES[weights]:
+                vars(layer).pop("_held", None)
             vars(layer)["held_dtype"] = TYPES[weights]
-            vars(layer).pop("_held", None)
             texts[name] = f"Linear, weights in {weights} for up to {MOST_ROWS} rows"
         elif isinstance(layer, nn.Linear):
             texts[name] = f"{type(layer).__name__}, left alone: a class derived from Linear"
