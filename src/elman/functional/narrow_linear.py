@@ -50,6 +50,9 @@ class NarrowLinear(nn.Linear):
 
 def _runs(layer: NarrowLinear, x: Tensor) -> bool:
     """Whether a call reads the copy: of few rows, without gradients, seen by nobody else."""
+    if layer.held_dtype is torch.float32 and x.numel() == layer.in_features:
+        if torch.get_num_threads() == 1:  # torch's is faster
+            return False
     return (
         not torch.is_grad_enabled()
         and 0 < x.numel() <= MOST_ROWS * layer.in_features
