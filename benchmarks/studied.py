@@ -328,14 +328,21 @@ def gains_of_transformers() -> list[float]:
 
 
 def transformers_models() -> str:
-    """A table of models of transformers whose functions were replaced: relative errors."""
+    """A table of models of transformers whose functions were replaced: relative errors, and how
+    many times as fast they are."""
     lines = [
-        "| model type | logits | gradient | tokens generated |",
-        "|---|---:|---:|---|",
+        "| model type | logits | gradient | tokens | training | prompt | a token | in int8 |",
+        "|---|---:|---:|---|---:|---:|---:|---:|",
     ]
+    phases = ("training", "elman"), ("prompt", "elman"), ("token", "elman"), ("token", "int8")
     for case, row in script_rows("transformers_models").items():
         same = "the same" if row["same text"] else "others"
-        lines.append(f"| `{case}` | {row['logits']:.1e} | {row['gradient']:.1e} | {same} |")
+        times = [row["seconds"][phase] for phase, _ in phases]
+        faster = [
+            f"{of['torch'] / of[side]:.3g}x" for of, (_, side) in zip(times, phases, strict=True)
+        ]
+        errors = f"{row['logits']:.1e} | {row['gradient']:.1e}"
+        lines.append(f"| `{case}` | {errors} | {same} | {' | '.join(faster)} |")
     return "\n".join(lines)
 
 

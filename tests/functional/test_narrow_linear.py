@@ -79,6 +79,9 @@ def test_all_else_is_torchs() -> None:
         assert torch.equal(layer(x), plain)
         with torch.autocast("cpu", torch.bfloat16):
             assert layer(x[:2]).dtype is torch.bfloat16
+        for wrong in (x[:2, :7], x[:2].long(), x[:2].double(), x[0, 0]):
+            with pytest.raises(RuntimeError):
+                layer(wrong)
     assert torch.equal(layer(x[:2]), nn.functional.linear(x[:2], layer.weight, layer.bias))
     layer(x).sum().backward()
     assert layer.weight.grad is not None

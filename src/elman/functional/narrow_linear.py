@@ -49,13 +49,15 @@ class NarrowLinear(nn.Linear):
 
 
 def _runs(layer: NarrowLinear, x: Tensor) -> bool:
-    """Whether a call reads the copy: of few rows, without gradients, seen by nobody else."""
-    if layer.held_dtype is torch.float32 and x.numel() == layer.in_features:
-        if torch.get_num_threads() == 1:  # torch's is faster
-            return False
+    """Whether a call is of few rows, without gradients, and seen by nobody else."""
+    single = x.numel() == layer.in_features
+    if single and layer.held_dtype is torch.float32 and torch.get_num_threads() == 1:
+        return False  # torch's is faster
     return (
         not torch.is_grad_enabled()
         and 0 < x.numel() <= MOST_ROWS * layer.in_features
+        and x.shape[-1:] == (layer.in_features,)
+        and x.dtype is layer.weight.dtype
         and x.device.type == layer.weight.device.type == "cpu"
         and type(x) is Tensor
         and not torch.compiler.is_compiling()
