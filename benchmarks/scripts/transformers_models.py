@@ -60,19 +60,21 @@ def prompt(model: nn.Module, tokens: Tensor) -> Any:
     return model(input_ids=tokens, use_cache=True)
 
 
-def cache_name(output: Any) -> str:
-    """By what name a model returns and takes its cache."""
-    names = ("cache", "state", "cache_params", "past_key_values")
-    return next(name for name in names if name in output)
+def after(output: Any, position: int) -> dict[str, Any]:
+    """What a model is given with the next token: its cache, by the name under which it returns it,
+    or the position where it keeps its states itself."""
+    for name in ("cache", "state", "cache_params", "past_key_values"):
+        if name in output:
+            return {name: output[name]}
+    return {"position_ids": torch.tensor([[position]])}
 
 
 @torch.no_grad()
 def decode(model: nn.Module, tokens: Tensor) -> float:
     """Seconds of a token behind a prompt."""
-    output = prompt(model, tokens[:, :32])
-    name, start = cache_name(output), 0.0
+    output, start = prompt(model, tokens[:, :32]), 0.0
     for n in range(TOKENS + 1):
-        output = model(input_ids=tokens[:, n : n + 1], use_cache=True, **{name: output[name]})
+        output = model(input_ids=tokens[:, n : n + 1], use_cache=True, **after(output, 32 + n))
         start = start or time.perf_counter()  # the first one also copies weights
     return (time.perf_counter() - start) / TOKENS
 

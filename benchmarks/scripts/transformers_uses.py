@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from benchmarks.machine import code, facts
 from benchmarks.rows import append_row
 from benchmarks.scripts.small_models import TYPES, VOCABULARY, make
-from benchmarks.scripts.transformers_models import cache_name
+from benchmarks.scripts.transformers_models import after
 from elman.functional import install, uninstall
 
 CLOSE = {torch.float32: 1e-4, torch.float64: 1e-5, torch.bfloat16: 0.1}  # models cast to float32
@@ -128,8 +128,7 @@ def parts(model: Any, tokens: Tensor) -> Tensor:
     """A prompt in two parts."""
     with torch.no_grad():
         output = model(input_ids=tokens[:, :5], use_cache=True)
-        name = cache_name(output)
-        logits: Tensor = model(input_ids=tokens[:, 5:], **{name: output[name]}).logits
+        logits: Tensor = model(input_ids=tokens[:, 5:], **after(output, 5)).logits
     return logits
 
 
