@@ -120,6 +120,14 @@ METHODS: dict[str, tuple[str, Callable[..., Any]]] = {  # by their class
     "xLSTMBackend": ("forward", _xlstm_backend),
     "MiniMaxLightningAttention": ("forward", _lightning_attention),
 }
+SINGLE_STEPS = {  # functions whose calls are of one step each; those of others may be
+    *("torch_recurrent_gated_delta_rule", "recurrent_kimi_delta_attention"),
+    *("mamba2_selective_state_update", "mamba_selective_state_update"),
+}
+_MAYBE_SINGLE = {"rwkv_linear_attention", "forward"}
+_SMALL = (
+    1 << 17
+)  # values of a state: a step of fewer takes less than a call of ours, which is Python
 _RUNS = ", on elman: "
 _KEPT = "_elman_kept"  # what was in the place of ours: an attribute of modules, classes and layers
 _PACKAGES = ("transformers", "transformers_modules")  # the latter: models that came with code
@@ -188,7 +196,7 @@ def replace(model: nn.Module) -> dict[str, str]:
     for name, layer in model.named_modules():
         places = [*_places(layer)]
         for place in places:
-            _put(place.owner, place.name, place.function)
+            _put(place)
         kind = type(layer).__name__
         if places:
             names = dict.fromkeys(place.what for place in places)
@@ -224,13 +232,37 @@ def replaced() -> list[str]:
     return sorted({name for owner in _changed() for name in vars(owner)[_KEPT]})
 
 
-def _put(owner: Any, name: str, function: Callable[..., Any]) -> None:
+def _put(place: _Place) -> None:
+    owner, name, function, what = place
+    if name in vars(owner).get(_KEPT, {}):
+        return
     before = vars(owner)[name]
-    if before is not function:
-        if _KEPT not in vars(owner):
-            setattr(owner, _KEPT, {})
-        vars(owner)[_KEPT].setdefault(name, before)
-        setattr(owner, name, function)
+    if _KEPT not in vars(owner):
+        setattr(owner, _KEPT, {})
+    vars(owner)[_KEPT][name] = before
+    theirs = inspect.unwrap(before) if isinstance(before, FunctionType) else None
+    if theirs is not None and what in SINGLE_STEPS | _MAYBE_SINGLE:
+        function = _with_small_steps(function, theirs, what)
+    setattr(owner, name, function)
+
+
+def _with_small_steps(
+    ours: Callable[..., Any], theirs: Callable[..., Any], what: str
+) -> Callable[..., Any]:
+    """A function that leaves single steps of small states, without gradients, to torch's
+    operations."""
+
+    @wraps(ours)
+    def call(*given: Any, **options: Any) -> Any:
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return ours(*given, **options)
+        tensors = [v for v in (*given, *options.values()) if isinstance(v, Tensor)]
+        rows = [v for v in tensors if v.dim() == 3] if what in _MAYBE_SINGLE else []
+        single = all(v.shape[1] == 1 for v in rows)
+        small = max([v.numel() for v in tensors], default=0) < _SMALL
+        return (theirs if single and small else ours)(*given, **options)
+
+    return call
 
 
 def _put_back(owner: Any) -> None:
