@@ -35,6 +35,7 @@ from elman.functional import install, uninstall
 
 TOLERANCE = 1e-5  # of the logits' relative errors
 TOKENS = 16  # of a decoded text that is timed
+WARM_UP = 3  # samples that are not counted: kernels are compiled, and engines chosen
 WEIGHTS = {"float32": "float32", "int8": "int8"}  # of models whose linear layers are ours, too
 
 
@@ -119,11 +120,11 @@ def race(model: nn.Module, tokens: Tensor, seconds: float) -> dict[str, dict[str
                 install(models[side], weights=weights)
         samples: dict[str, list[float]] = {side: [] for side in models}
         end = time.perf_counter() + seconds
-        while len(samples["elman"]) < 2 or time.perf_counter() < end:
+        while len(samples["elman"]) < WARM_UP + 3 or time.perf_counter() < end:
             for side, each in models.items():
                 (uninstall if side == "torch" else install)(each)
                 samples[side].append(run(each))
-        rows[phase] = {side: median(times[1:]) for side, times in samples.items()}
+        rows[phase] = {side: median(times[WARM_UP:]) for side, times in samples.items()}
     uninstall(model)
     return rows
 
