@@ -104,7 +104,12 @@ def _reference() -> Iterator[str]:
             if name in OWN_PAGES:
                 continue
             yield f"({_label(name)})=\n### elman.{name}\n"
-            yield from (_entry(f"{name}.{each}") for each in PUBLIC.get(name) or value.__all__)
+            for each in PUBLIC.get(name) or value.__all__:
+                inner = getattr(value, each)
+                parts = (
+                    [f"{each}.{n}" for n in inner.__all__] if inspect.ismodule(inner) else [each]
+                )
+                yield from (_entry(f"{name}.{part}") for part in parts)
         else:
             yield f"({_label(name)})=\n### {name}\n"
             yield _entry(name)

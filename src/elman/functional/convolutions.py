@@ -110,7 +110,7 @@ def causal_conv1d_update(
     """Further steps of :func:`causal_conv1d`, with the call of ``causal_conv1d_update``.
 
     Args:
-        x [B, channels] or [B, channels, T]: inputs, usually of one step.
+        x [B, channels]: inputs of one step; of several [B, channels, T].
         conv_state [B, channels, L]: the last L >= K - 1 inputs, the latest last; those of this call
             are written into it.
         weight, bias, activation, options: as of :func:`causal_conv1d`.

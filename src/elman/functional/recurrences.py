@@ -95,7 +95,8 @@ def rwkv4(
     Args:
         w [channels]: logarithms of decays, negative.
         u [channels]: a bonus for the step itself.
-        k, v [B, T, channels]: keys and values.
+        k [B, T, channels]: keys.
+        v [B, T, channels]: values.
         state: three [B, channels]: weighted values, weights, and the exponent that both are
             divided by; of no step if None.
         options: of other implementations that change no result.
@@ -145,11 +146,14 @@ def mlstm(
     the call of ``mlstm_chunkwise`` of mlstm_kernels.
 
     Args:
-        q, k [B, heads, T, K]: queries and keys.
+        q [B, heads, T, K]: queries.
+        k [B, heads, T, K]: keys.
         v [B, heads, T, V]: values.
-        i, f [B, heads, T]: gates, before their exponential and sigmoid.
-        c_initial [B, heads, K, V], n_initial [B, heads, K], m_initial [B, heads, 1]: the state, all
-            or none; zeros if None.
+        i [B, heads, T]: input gates, before their exponential.
+        f [B, heads, T]: forget gates, before their sigmoid.
+        c_initial [B, heads, K, V]: the state's matrix; zeros if None, then its other parts, too.
+        n_initial [B, heads, K]: the sum of keys.
+        m_initial [B, heads, 1]: the exponent that both are divided by.
         return_last_states: whether the last states are returned.
         eps: added to the divisor.
         options: of other implementations that change no result.

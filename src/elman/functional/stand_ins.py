@@ -120,14 +120,20 @@ METHODS: dict[str, tuple[str, Callable[..., Any]]] = {  # by their class
     "xLSTMBackend": ("forward", _xlstm_backend),
     "MiniMaxLightningAttention": ("forward", _lightning_attention),
 }
-SINGLE_STEPS = {  # functions whose calls are of one step each; those of others may be
-    *("torch_recurrent_gated_delta_rule", "recurrent_kimi_delta_attention"),
-    *("mamba2_selective_state_update", "mamba_selective_state_update"),
+SINGLE_STEPS: dict[
+    str, Callable[..., int] | None
+] = {  # by name: how many steps a call has, None: always one
+    "torch_recurrent_gated_delta_rule": None,
+    "recurrent_kimi_delta_attention": None,
+    "mamba2_selective_state_update": None,
+    "mamba_selective_state_update": None,
+    "rwkv_linear_attention": lambda w, u, key, *given, **options: key.shape[1],
+    "MiniMaxLightningAttention.forward": lambda layer, hidden_states, *_, **__: hidden_states.shape[
+        1
+    ],
 }
-_MAYBE_SINGLE = {"rwkv_linear_attention", "forward"}
-_SMALL = (
-    1 << 17
-)  # values of a state: a step of fewer takes less than a call of ours, which is Python
+# values of a state: a step of fewer takes less time than a call of ours, which is Python
+_SMALL = 1 << 17
 _RUNS = ", on elman: "
 _KEPT = "_elman_kept"  # what was in the place of ours: an attribute of modules, classes and layers
 _PACKAGES = ("transformers", "transformers_modules")  # the latter: models that came with code
@@ -240,14 +246,15 @@ def _put(place: _Place) -> None:
     if _KEPT not in vars(owner):
         setattr(owner, _KEPT, {})
     vars(owner)[_KEPT][name] = before
-    theirs = inspect.unwrap(before) if isinstance(before, FunctionType) else None
-    if theirs is not None and what in SINGLE_STEPS | _MAYBE_SINGLE:
-        function = _with_small_steps(function, theirs, what)
+    key = f"{owner.__name__}.{name}" if isinstance(owner, type) else what
+    if key in SINGLE_STEPS and isinstance(before, FunctionType):
+        theirs = before if isinstance(owner, type) else inspect.unwrap(before)
+        function = _with_small_steps(function, theirs, SINGLE_STEPS[key])
     setattr(owner, name, function)
 
 
 def _with_small_steps(
-    ours: Callable[..., Any], theirs: Callable[..., Any], what: str
+    ours: Callable[..., Any], theirs: Callable[..., Any], steps: Callable[..., int] | None
 ) -> Callable[..., Any]:
     """A function that leaves single steps of small states, without gradients, to torch's
     operations."""
@@ -257,10 +264,9 @@ def _with_small_steps(
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return ours(*given, **options)
         tensors = [v for v in (*given, *options.values()) if isinstance(v, Tensor)]
-        rows = [v for v in tensors if v.dim() == 3] if what in _MAYBE_SINGLE else []
-        single = all(v.shape[1] == 1 for v in rows)
         small = max([v.numel() for v in tensors], default=0) < _SMALL
-        return (theirs if single and small else ours)(*given, **options)
+        single = small and (steps is None or steps(*given, **options) == 1)
+        return (theirs if single else ours)(*given, **options)
 
     return call
 

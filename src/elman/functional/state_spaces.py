@@ -215,12 +215,16 @@ def selective_state_update(
     ``selective_state_update``.
 
     Args:
-        state [B, channels, N] or [B, heads, P, N]: that of the next step is written into it.
-        x [B, channels] or [B, heads, P]: inputs.
-        dt, z: as x.
-        A [channels, N] or [heads, P, N]: rates, negative where states decay.
-        B, C [B, N] or [B, groups, N]: what is written and read.
-        D, dt_bias [channels] or [heads, P]: as of the scans; none if None.
+        state [B, .., N]: of channels, or of heads and their P units; that of the next step is
+            written into it.
+        x [B, ..]: inputs.
+        dt [B, ..]: step sizes, before bias and softplus.
+        A [.., N]: rates, negative where states decay.
+        B [B, N]: what is written; of heads [B, groups, N].
+        C [B, N]: what is read; of heads [B, groups, N].
+        D [..]: factors of the skip D x; none if None.
+        z [B, ..]: the output is multiplied by silu(z).
+        dt_bias [..]: added to step sizes.
         dt_softplus: whether step sizes go through softplus.
         options: of other implementations that change no result.
 

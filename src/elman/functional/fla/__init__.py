@@ -23,6 +23,8 @@ from elman.errors import InputError, ShapeError
 from elman.functional.fla import parts, rules
 from elman.functional.fla.loading import PACKAGE, Finder, Kernel, kernels
 
+__all__ = ["install", "replaced", "uninstall"]
+
 FUNCTIONS = rules.FUNCTIONS | parts.FUNCTIONS
 _KINDS = inspect.Parameter
 _calls: dict[Any, Callable[..., Any]] = {}  # what is in the place of each function of fla
