@@ -23,7 +23,12 @@ TYPES: dict[str, dict[str, Any]] = {  # by model type: what differs from what al
         "layer_types": ["mamba", "attention"],
         "num_local_experts": 0,
     },
-    "zamba2": {"num_hidden_layers": 3, "layers_block_type": ["mamba", "mamba", "hybrid"]},
+    "zamba2": {
+        "num_hidden_layers": 3,
+        "layers_block_type": ["mamba", "mamba", "hybrid"],
+        "n_mamba_heads": 8,
+        "mamba_headdim": None,
+    },
     "qwen3_5_text": {},
     "qwen3_5_moe_text": {},
     "qwen3_next": {},

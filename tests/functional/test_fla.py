@@ -158,14 +158,14 @@ def test_before_the_import(package):
         logit_softcapping=None, ignore_index=-100, reduction="none", return_z_loss=False
     )
     assert loss.forward(torch.zeros(2, 3), torch.tensor([0, -100]))[1] == 0
-    theirs = fla.kept("FusedCrossEntropyLoss", "forward")
+    theirs = fla.original("FusedCrossEntropyLoss", "forward")
     assert theirs.__globals__["__name__"] == "fla.modules.activations"
     fla.uninstall()
     fla.uninstall()
     assert fla.replaced() == []
     assert layers.FusedCrossEntropyLoss.forward is theirs
     with pytest.raises(InputError, match=r"nothing is in the place of fla\.ops\.gla\.chunk_gla"):
-        fla.kept("fla.ops.gla", "chunk_gla")
+        fla.original("fla.ops.gla", "chunk_gla")
     with pytest.raises(AssertionError, match="only GPUs"):
         loss.forward(0, 0)
     match = r"^fla\.ops\.gla\.chunk_gla needs Triton and a GPU(.|\n)*kernel gla_kernel"

@@ -148,7 +148,7 @@ def causal_conv1d_update(
 
 
 def _check_activation(name: Any) -> bool:
-    """Whether silu follows. Raises InputError: it is something else."""
+    """Whether an activation is silu. Raises InputError: there is no such activation."""
     if name is None or (isinstance(name, str) and name in _ACTIVATIONS):
         return _ACTIVATIONS[name]
     raise InputError(f'activation must be None or "silu", got {shown(name)}')

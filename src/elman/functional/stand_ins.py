@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.errors import warn
+from elman.functional import linear_layers
 from elman.functional.convolutions import causal_conv1d, causal_conv1d_update
 from elman.functional.delta_rules import gated_delta_rule, kda, simple_gla
-from elman.functional.narrow_linear import narrow, widen
 from elman.functional.recurrences import mlstm, rglru_scan, rwkv4
 from elman.functional.state_spaces import mamba2_scan, selective_scan, selective_state_update
 
@@ -164,8 +164,9 @@ def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
         weights: how linear layers read their weights in calls of up to 16 rows without gradients,
             which take as long as that takes, as when text is generated: "int8", a copy in eight
             bits with a factor for each output; "bf16", a copy in bfloat16; "float32", as they are,
-            once for all rows. Inputs and sums stay in float32, and all other calls as they are.
-            None: linear layers are torch's.
+            once for all rows (a single row on one thread is torch's, which is faster). Inputs and
+            sums stay in float32. All other calls, those under autocast and inside torch.compile
+            too, are torch's. None: linear layers are torch's.
 
     Returns:
         A line for each recurrent layer, by its name: what of it runs on elman, or why nothing does;
@@ -174,12 +175,13 @@ def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
 
     Raises:
         InputError: there are no such ``weights``.
+        EngineError: with ``weights``, and there is no C compiler.
 
     Example:
         >>> elman.functional.install(torch.nn.Linear(2, 2))
         {}
     """
-    linear = {} if weights is None else narrow(model, weights)
+    linear: dict[str, str] = {} if weights is None else linear_layers.convert(model, weights)
     texts = replace(model)
     if not runs_on_elman(texts):
         why = "; ".join(f"{name}: {text}" for name, text in [*texts.items()][:5])
@@ -221,7 +223,7 @@ def uninstall(model: nn.Module) -> None:
     Example:
         >>> elman.functional.uninstall(torch.nn.Linear(2, 2))
     """
-    widen(model)
+    linear_layers.restore(model)
     for layer in model.modules():
         for owner in (layer, type(layer), sys.modules.get(type(layer).__module__)):
             _put_back(owner)

@@ -77,8 +77,12 @@ def replaced() -> list[str]:
     return sorted(f"{owner.__name__}.{name}" for owner, name in names)
 
 
-def kept(owner: str, name: str) -> Any:
-    """What ours is in the place of, in a module or a class. Raises InputError: nothing is."""
+def original(owner: str, name: str) -> Any:
+    """The function of fla that was replaced in a module or a class.
+
+    Raises:
+        InputError: none was.
+    """
     for each, key, value in _kept:
         if key == name and getattr(each, "__name__", "") == owner:
             return value

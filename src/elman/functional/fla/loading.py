@@ -1,4 +1,4 @@
-"""How modules of flash-linear-attention are imported where nothing runs Triton's kernels."""
+"""Import of modules of flash-linear-attention where nothing runs Triton's kernels."""
 
 from __future__ import annotations
 
@@ -131,7 +131,8 @@ def _config(*given: Any, **options: Any) -> SimpleNamespace:
 
 
 def _make_triton() -> Any:
-    """What modules of the package do with Triton while they are imported."""
+    """A stand-in for Triton, with the names that modules of the package use while they are
+    imported."""
     root, language = _Absent("triton"), _Absent("triton.language")
     vars(language)["constexpr"] = lambda value: value
     target = SimpleNamespace(backend="cpu", arch="")

@@ -1,4 +1,4 @@
-"""Linear layers for few rows, with weights of eight bits to float32: what calls ``narrow.h``."""
+"""Linear layers for few rows, with weights of eight bits to float32: what calls ``few_rows.h``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from elman.engines.c.build import built, find_compiler
 from elman.engines.c.isa import Isa, detect
 from elman.engines.c.shared import file, head, runtime
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
+from elman.errors import EngineError
 
 MOST_ROWS = 16  # more are a matrix, which is multiplied as one
-_HELD = {torch.int8: 8, torch.bfloat16: 16, torch.float32: 32}
+_BITS = {torch.int8: 8, torch.bfloat16: 16, torch.float32: 32}
 _WORTH = 1 << 18  # multiplications below which one thread is faster
 _HEAD = ("T", "B", "chunk", "workers", "split", "shares", "flags", "done", "awaits")  # runtime.h
 _SIZES = ("rows", "inputs", "outputs")
@@ -31,31 +32,37 @@ class _Linear(ctypes.Structure):
 
 
 @lru_cache(maxsize=4)
-def _library(held: torch.dtype, isa: Isa) -> Any:
-    """The compiled kernel of a type of weights; None without a compiler."""
-    if isinstance(find_compiler(), str):
-        return None
-    text = "\n".join([head(isa, "float32"), f"#define HELD {_HELD[held]}", file("narrow.h")])
+def _library(dtype: torch.dtype, isa: Isa) -> Any:
+    """The compiled kernel of a type of weights. Raises EngineError: as :func:`check_available`."""
+    check_available()
+    text = "\n".join(
+        [head(isa, "float32"), f"#define WEIGHT_BITS {_BITS[dtype]}", file("few_rows.h")]
+    )
     library = built(text, isa, (runtime(isa, "float32"),))[0]
     on_pool(library)
     library.elman_linear.argtypes, library.elman_linear.restype = [ctypes.c_void_p], ctypes.c_long
     return library
 
 
-def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """x W' · scale + bias of few rows; None where there is no kernel for it.
+def check_available() -> None:
+    """Raise EngineError if there is no compiler."""
+    compiler = find_compiler()
+    if isinstance(compiler, str):
+        raise EngineError(f"linear layers for few rows need a C compiler: {compiler}")
+
+
+def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+    """x W' · scale + bias of few rows.
 
     Args:
-        x [rows, inputs]: of float32, contiguous.
+        x [rows, inputs]: at most MOST_ROWS, of float32, contiguous.
         weight [outputs, inputs]: of int8, bfloat16 or float32, contiguous.
         scale, bias [outputs]: of float32; 1 and 0 if None.
 
     Raises:
-        EngineError: the compiler refuses the kernel.
+        EngineError: there is no compiler, or it refuses the kernel.
     """
     library = _library(weight.dtype, detect())
-    if library is None or len(x) > MOST_ROWS or x.dtype is not torch.float32:
-        return None
     shares = threads() if x.numel() * len(weight) >= _WORTH else 1
     y = torch.empty(len(x), len(weight), dtype=torch.float32, device="cpu")
     operands = [x, weight, scale, bias, y]

@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from elman.errors import InputError
+from elman.engines.c import few_rows
+from elman.errors import EngineError, InputError
 from elman.functional import install, uninstall
-from elman.functional.narrow_linear import MOST_ROWS, TYPES, NarrowLinear, narrowed
+from elman.functional.linear_layers import MOST_ROWS, TYPES, FewRowsLinear, copy_of
 from helpers import need_engine
 
 
 def exact(layer: nn.Linear, x: Tensor, dtype: torch.dtype) -> Tensor:
     """What a layer with such weights computes, in float64."""
-    weight, scale = narrowed(layer.weight.detach(), dtype)
+    weight, scale = copy_of(layer.weight.detach(), dtype)
     wide = weight.double() if scale is None else weight.double() * scale.double()[:, None]
     out = x.double() @ wide.T
     return out if layer.bias is None else out + layer.bias.detach().double()
@@ -111,7 +112,7 @@ def test_copies_and_the_way_back() -> None:
     with torch.no_grad():
         out = model(x)
         for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-            assert type(again[0]) is NarrowLinear
+            assert type(again[0]) is FewRowsLinear
             assert torch.equal(again(x), out)
     assert [*model.state_dict()] == keys
     uninstall(model)
@@ -128,6 +129,54 @@ def test_half_precision() -> None:
         out = layer(x)
     assert out.dtype is torch.bfloat16
     assert torch.allclose(out.double(), exact(layer, x, torch.int8), rtol=0.02, atol=0.02)
+
+
+def test_a_weight_at_the_address_of_another() -> None:
+    """A copy is of a parameter, not of an address."""
+    need_engine("c")
+    layer, x = nn.Linear(64, 64, bias=False), torch.randn(1, 64)
+    installed(layer, "int8")
+    with torch.no_grad():
+        layer(x)
+        memory = layer.weight.detach().clone()
+        layer.weight = nn.Parameter(memory)
+        layer(x)
+        vars(layer)["_copy"] = vars(layer)["_copy"]._replace(
+            state=(memory.data_ptr(), layer.weight._version)
+        )
+        layer.weight = nn.Parameter(memory)  # another parameter, the same address and version
+        memory.view(-1).numpy()[:] = 1.0  # as other memory would, without a new version
+        assert torch.allclose(layer(x).double(), exact(layer, x, torch.int8), atol=1e-5)
+
+
+def test_what_is_no_number() -> None:
+    """An output of weights that are infinite or NaN is none either."""
+    need_engine("c")
+    layer, x = nn.Linear(8, 3), torch.randn(1, 8)
+    with torch.no_grad():
+        layer.weight[0, 3], layer.weight[1, 2] = float("nan"), float("inf")
+        installed(layer, "int8")
+        out = layer(x)
+    assert out.isfinite().tolist() == [[False, False, True]]
+
+
+def test_without_a_compiler(monkeypatch) -> None:
+    """Whoever asks for it is told."""
+    monkeypatch.setattr(few_rows, "find_compiler", lambda: "there is none")
+    with pytest.raises(EngineError, match="need a C compiler: there is none"):
+        install(nn.Linear(2, 2), weights="int8")
+
+
+def test_double_precision_stays() -> None:
+    """Its layers are left alone, and listed."""
+    layer, x = nn.Linear(8, 4).double(), torch.randn(1, 8).double()
+    assert installed(layer, "bf16") == {"": "Linear, left alone: weights of torch.float64"}
+    assert type(layer) is nn.Linear
+    layer = nn.Linear(8, 4)
+    installed(layer, "bf16")
+    layer.double()
+    with torch.no_grad():
+        assert torch.equal(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
 
 
 @pytest.mark.parametrize("weights", ["int4", 8, torch.int8, True])

@@ -1,42 +1,42 @@
-/* Linear layers for few rows: y = x W' · scale + bias. After runtime.h, and a line that defines HELD, in how many
- * bits weights are held: 8 for integers, 16 for bfloat16, 32 for float32.
+/* Linear layers for few rows: y = x W' · scale + bias. After runtime.h, and a line that defines WEIGHT_BITS:
+ * 8 for integers, 16 for bfloat16, 32 for float32.
  *
- * For so few rows a product is as fast as the weights are read. So they are widened in registers, a vector at a
- * time, for all rows that lie in them; x stays as it is, in full precision. */
-#if HELD < 32 && (defined(__AVX512F__) && VL == 16 || defined(__AVX2__) && VL == 8)
+ * For so few rows a product takes as long as the weights take to be read. So they are read once for all rows, and
+ * converted to float32 in registers, a vector at a time; x stays in float32. */
+#if WEIGHT_BITS < 32 && (defined(__AVX512F__) && VL == 16 || defined(__AVX2__) && VL == 8)
 #include <immintrin.h> /* compilers convert such vectors by element */
 #define BY_INSTRUCTION 1
 #endif
-#if HELD == 8
-typedef int8_t Narrow;
-INLINE T widened(Narrow q) { return q; }
+#if WEIGHT_BITS == 8
+typedef int8_t Weight;
+INLINE T number(Weight q) { return q; }
 #if BY_INSTRUCTION && VL == 16
-INLINE V wide(const Narrow *p) { return (V)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p))); }
+INLINE V load_weights(const Weight *p) { return (V)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p))); }
 #elif BY_INSTRUCTION
-INLINE V wide(const Narrow *p) { return (V)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p))); }
+INLINE V load_weights(const Weight *p) { return (V)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p))); }
 #endif
-#elif HELD == 32
-typedef T Narrow;
-INLINE T widened(Narrow q) { return q; }
-INLINE V wide(const Narrow *p) { return ld(p); }
+#elif WEIGHT_BITS == 32
+typedef T Weight;
+INLINE T number(Weight q) { return q; }
+INLINE V load_weights(const Weight *p) { return ld(p); }
 #else
-typedef uint16_t Narrow;
-INLINE T widened(Narrow q) {
+typedef uint16_t Weight;
+INLINE T number(Weight q) {
     uint32_t bits = (uint32_t)q << 16;
     T x;
     __builtin_memcpy(&x, &bits, sizeof x);
     return x;
 }
 #if BY_INSTRUCTION && VL == 16
-INLINE V wide(const Narrow *p) { return (V)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16); }
+INLINE V load_weights(const Weight *p) { return (V)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16); }
 #elif BY_INSTRUCTION
-INLINE V wide(const Narrow *p) { return (V)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16); }
+INLINE V load_weights(const Weight *p) { return (V)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16); }
 #endif
 #endif
-#if !defined(BY_INSTRUCTION) && HELD < 32
-INLINE V wide(const Narrow *p) {
+#if !defined(BY_INSTRUCTION) && WEIGHT_BITS < 32
+INLINE V load_weights(const Weight *p) {
     V v;
-    for (int i = 0; i < VL; i++) LANE(v, i) = widened(p[i]);
+    for (int i = 0; i < VL; i++) LANE(v, i) = number(p[i]);
     return v;
 }
 #endif
@@ -44,7 +44,7 @@ typedef struct {
     Head head;
     long rows, inputs, outputs;
     const T *x;
-    const Narrow *weight; /* [outputs][inputs] */
+    const Weight *weight; /* [outputs][inputs] */
     const T *scale, *bias; /* [outputs], or null */
     T *y;
 } Linear;
@@ -59,7 +59,7 @@ INLINE T total(V v) {
 /* some outputs of some rows, some vectors of inputs at a time: weights are read as they lie, for all rows at once */
 INLINE void block(const Linear *l, long n, int outputs, int vectors, long r, int rows) {
     const T *x = l->x + r * l->inputs;
-    const Narrow *w = l->weight + n * l->inputs;
+    const Weight *w = l->weight + n * l->inputs;
     long inputs = l->inputs, k = 0;
     V sums[4][4][4] = {0};
     for (; k + vectors * VL <= inputs; k += vectors * VL)
@@ -68,7 +68,7 @@ INLINE void block(const Linear *l, long n, int outputs, int vectors, long r, int
             V values[4];
             EACH(j, rows) values[j] = ld(x + j * inputs + k + q * VL);
             EACH(i, outputs) {
-                V weight = wide(w + i * inputs + k + q * VL);
+                V weight = load_weights(w + i * inputs + k + q * VL);
                 EACH(j, rows) sums[q][i][j] += weight * values[j];
             }
         }
@@ -76,7 +76,7 @@ INLINE void block(const Linear *l, long n, int outputs, int vectors, long r, int
         V all = sums[0][i][j];
         for (int q = 1; q < vectors; q++) all += sums[q][i][j];
         T sum = total(all);
-        for (long q = k; q < inputs; q++) sum += widened(w[i * inputs + q]) * x[j * inputs + q];
+        for (long q = k; q < inputs; q++) sum += number(w[i * inputs + q]) * x[j * inputs + q];
         if (l->scale) sum *= l->scale[n + i];
         l->y[(r + j) * l->outputs + n + i] = l->bias ? sum + l->bias[n + i] : sum;
     }
@@ -98,7 +98,7 @@ static void run(void *p, Worker *w) {
     long grains = (l->outputs + GRAIN - 1) / GRAIN;
     long n = share(grains, w->id, w->workers) * GRAIN, end = share(grains, w->id + 1, w->workers) * GRAIN;
     if (end > l->outputs) end = l->outputs;
-    if (l->rows == MANY || l->rows == 2 * MANY) /* products take longer than weights */
+    if (l->rows >= MANY && l->rows % 4 == 0) /* products take longer than weights */
         for (; n + 2 <= end; n += 2)
             for (long r = 0; r < l->rows; r += 4) two_by_four(l, n, r);
     for (; n < end; n++) one(l, n);

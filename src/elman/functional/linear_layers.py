@@ -1,0 +1,125 @@
+"""Linear layers whose calls of few rows, as those of generated text, take as long as their weights
+take to be read: in eight bits, in bfloat16, or as they are."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
+
+from elman.checks import shown
+from elman.engines.c.few_rows import MOST_ROWS, check_available, linear
+from elman.errors import InputError
+
+TYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "float32": torch.float32}
+_WEIGHTS = (torch.float32, torch.bfloat16, torch.float16)  # of layers that read copies
+_LARGEST = 127
+
+
+class _Copy(NamedTuple):
+    """A layer's weights as a kernel reads them, and of what they were made."""
+
+    weight: Tensor
+    scale: Tensor | None
+    parameter: ReferenceType[Tensor]  # an address alone may be that of another tensor later
+    state: tuple[int, int]  # address and version
+
+
+class FewRowsLinear(nn.Linear):
+    """A linear layer whose class was torch's. Calls of few rows without gradients read the weights,
+    or a copy in few bits, once for all rows; all others are torch's own, with the weights as they
+    are. The copy is made again when the weights have changed."""
+
+    copy_dtype: torch.dtype
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not _is_of_few_rows(self, input):
+            return F.linear(input, self.weight, self.bias)
+        copy, bias = self._current_copy(), None if self.bias is None else self.bias.float()
+        rows = input.reshape(-1, input.shape[-1]).float().contiguous()
+        out = linear(rows, copy.weight, copy.scale, bias)
+        return out.view(*input.shape[:-1], -1).to(input.dtype)
+
+    def _current_copy(self) -> _Copy:
+        copy: _Copy | None = vars(self).get("_copy")
+        state = self.weight.data_ptr(), self.weight._version
+        if copy is None or copy.state != state or copy.parameter() is not self.weight:
+            copy = _Copy(*copy_of(self.weight, self.copy_dtype), ref(self.weight), state)
+            vars(self)["_copy"] = copy
+        return copy
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the copy, which a copied or loaded layer makes of its own weights."""
+        return {name: value for name, value in vars(self).items() if name != "_copy"}
+
+
+def _is_of_few_rows(layer: FewRowsLinear, x: Tensor) -> bool:
+    """Whether a call is of few rows, without gradients, and seen by nobody else."""
+    single = x.numel() == layer.in_features
+    if single and layer.copy_dtype is torch.float32 and torch.get_num_threads() == 1:
+        return False  # torch's is faster
+    return (
+        not torch.is_grad_enabled()
+        and 0 < x.numel() <= MOST_ROWS * layer.in_features
+        and x.shape[-1:] == (layer.in_features,)
+        and x.dtype is layer.weight.dtype
+        and x.dtype in _WEIGHTS
+        and x.device.type == layer.weight.device.type == "cpu"
+        and type(x) is Tensor
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def copy_of(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Weights [outputs, inputs] in few bits, and for integers the factor of each output: its
+    largest weight is 127 of them."""
+    with torch.no_grad():
+        values = weight.detach().float()
+        if dtype is not torch.int8:
+            return values.to(dtype).contiguous(), None
+        scale = (values.abs().amax(1) / _LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
+        return (values / scale[:, None]).round().to(torch.int8).contiguous(), scale
+
+
+def convert(model: nn.Module, weights: Any) -> dict[str, str]:
+    """Let the linear layers of a model read their weights in a type of ``TYPES``.
+
+    Returns:
+        A line for each linear layer, by its name.
+
+    Raises:
+        InputError: there is no such type.
+        EngineError: there is no C compiler.
+    """
+    if not isinstance(weights, str) or weights not in TYPES:
+        raise InputError(f'weights must be "int8", "bf16" or "float32", got {shown(weights)}')
+    check_available()
+    texts = dict[str, str]()
+    for name, layer in model.named_modules():
+        if not isinstance(layer, nn.Linear):
+            continue
+        kind = type(layer)
+        if kind not in (nn.Linear, FewRowsLinear):
+            texts[name] = f"{kind.__name__}, left alone: a class derived from Linear"
+        elif layer.weight.dtype not in _WEIGHTS:
+            texts[name] = f"Linear, left alone: weights of {layer.weight.dtype}"
+        else:
+            layer.__class__ = FewRowsLinear
+            if vars(layer).get("copy_dtype") is not TYPES[weights]:
+                vars(layer).pop("_copy", None)
+            vars(layer)["copy_dtype"] = TYPES[weights]
+            texts[name] = f"Linear, weights in {weights} for up to {MOST_ROWS} rows"
+    return texts
+
+
+def restore(model: nn.Module) -> None:
+    """Undo :func:`convert`."""
+    layers: list[Any] = [layer for layer in model.modules() if type(layer) is FewRowsLinear]
+    for layer in layers:
+        layer.__class__ = nn.Linear
+        for name in ("_copy", "copy_dtype"):
+            vars(layer).pop(name, None)
