@@ -13,7 +13,11 @@ TYPES: dict[str, dict[str, Any]] = {  # by model type: what differs from what al
     "mamba": {},
     "falcon_mamba": {},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1},
-    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["mamba", "hybrid"] * 2},
+    "zamba": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["mamba", "hybrid"] * 2,
+        "n_mamba_heads": 2,
+    },
     "mamba2": {"expand": 2},
     "nemotron_h": {},
     "bamba": {"attn_layer_indices": [1], "num_hidden_layers": 2},
@@ -26,8 +30,6 @@ TYPES: dict[str, dict[str, Any]] = {  # by model type: what differs from what al
     "zamba2": {
         "num_hidden_layers": 3,
         "layers_block_type": ["mamba", "mamba", "hybrid"],
-        "n_mamba_heads": 8,
-        "mamba_headdim": None,
     },
     "qwen3_5_text": {},
     "qwen3_5_moe_text": {},
@@ -96,7 +98,7 @@ def common(hidden: int) -> dict[str, Any]:
         "mamba_d_ssm": 2 * hidden,
     }
     sizes |= {"mamba_num_heads": inner, "mamba_head_dim": 64, "ssm_state_size": 64}
-    sizes |= {"n_mamba_heads": 2, "mamba_headdim": 64, "mamba_ngroups": 1, "mamba_n_groups": 1}
+    sizes |= {"n_mamba_heads": inner, "mamba_headdim": 64, "mamba_ngroups": 1, "mamba_n_groups": 1}
     sizes |= {"num_experts": 2, "num_experts_per_tok": 1, "num_local_experts": 2}
     sizes |= {"n_routed_experts": 2, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}
     return sizes

@@ -134,16 +134,22 @@ def parts(model: Any, tokens: Tensor) -> Tensor:
 
 @use
 def packed(model: Any, tokens: Tensor) -> Tensor:
-    """Documents behind one another, by their positions."""
-    cut = tokens.shape[1] // 2
-    ends = torch.tensor([0, cut, tokens.shape[1]], dtype=torch.int32)
-    row = tokens[:1]
-    positions = torch.cat((torch.arange(cut), torch.arange(row.shape[1] - cut)))[None]
-    return gradients(
+    """Documents behind one another, by all names for where they begin; they are those apart."""
+    cut, row = tokens.shape[1] // 2, tokens[:1]
+    documents = row.split([cut, row.shape[1] - cut], 1)
+    ends = torch.tensor([0, cut, row.shape[1]], dtype=torch.int32)
+    positions = torch.cat([torch.arange(document.shape[1]) for document in documents])[None]
+    found = gradients(
         model, input_ids=row, labels=row, position_ids=positions, use_cache=False,
         seq_idx=(torch.arange(row.shape[1])[None] >= cut).int(),
         cu_seq_lens_q=ends, cu_seq_lens_k=ends, max_length_q=cut, max_length_k=cut,
     )  # fmt: skip
+    with torch.no_grad():
+        apart = [model(input_ids=document, use_cache=False).logits for document in documents]
+    logits = torch.cat(apart, 1).flatten()
+    if not torch.allclose(found[: len(logits)], logits, atol=1e-4):
+        raise ValueError("documents are mixed")
+    return found
 
 
 @use

@@ -156,5 +156,8 @@ def test_options_of_models_are_dropped():
     rule = FUNCTIONS["torch_chunk_gated_delta_rule"]
     out, last = rule(q, k, v, **gates, use_cache=True, output_final_state=True)
     assert (out.shape, last.shape) == (v.shape, (1, 1, 3, 3))
+    ends = torch.tensor([0, 1, 2], dtype=torch.int32)  # by transformers' name
+    _, last = rule(q, k, v, **gates, cu_seq_lens_q=ends, output_final_state=True)
+    assert last.shape == (2, 1, 3, 3)
     with pytest.raises(InputError, match="there is no option use_cache=True"):
         gla(q, k, v, -k, use_cache=True)

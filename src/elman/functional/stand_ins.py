@@ -22,11 +22,15 @@ from elman.functional.state_spaces import mamba2_scan, selective_scan, selective
 
 
 def _stand_in(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that drops what a model passes along for others, as ``use_cache``."""
+    """A function that drops what a model passes along for others, as ``use_cache``; where documents
+    begin may have transformers' name for it."""
     names = inspect.signature(function).parameters
+    by_ends = "cu_seqlens" in names and "seq_idx" not in names
 
     @wraps(function)
     def call(*given: Any, **options: Any) -> Any:
+        if by_ends and options.get("cu_seqlens") is None:
+            options["cu_seqlens"] = options.get("cu_seq_lens_q")
         return function(*given, **{key: options[key] for key in options if key in names})
 
     return call
