@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import json
 import os
 import select
@@ -69,10 +70,15 @@ class Forked:
                 self._files.pop().close()
         return self._said[0], self._said[1]
 
+    def send_signal(self, number: int) -> None:
+        """To it and the processes that it has forked. By SIGABRT, they end and say where they
+        were."""
+        if self.poll() is None:
+            os.killpg(self.pid, number)
+
     def kill(self) -> None:
         """End it, and close what it wrote to."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         self.communicate()
 
 
@@ -143,6 +149,7 @@ def answer(asking: socket.socket) -> tuple[list[str], dict[str, str], str]:
         asked = json.loads(told.read())
     child = os.fork()
     if child:
+        os.setpgid(child, child)
         asking.sendall(f"{child}\n".encode())
         _, status = os.waitpid(child, 0)
         asking.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
@@ -155,6 +162,7 @@ def answer(asking: socket.socket) -> tuple[list[str], dict[str, str], str]:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(fds[0], 1)
         os.dup2(fds[1], 2)
+    faulthandler.enable()
     return asked
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -39,8 +40,16 @@ def begin_anew(*words: str, **more: str) -> subprocess.Popen[str]:
 
 
 def finished(*processes: Any, status: int = 0, patience_s: float = PATIENCE_S) -> str:
-    """Wait for processes; what they said."""
-    said = ["".join(process.communicate(timeout=patience_s)) for process in processes]
+    """Wait for processes; what they said. What does not end in time is ended, and says where it
+    was."""
+    try:
+        said = ["".join(process.communicate(timeout=patience_s)) for process in processes]
+    except subprocess.TimeoutExpired as error:
+        said = []
+        for process in processes:
+            process.send_signal(signal.SIGABRT)
+            said += process.communicate()
+        raise AssertionError("\n".join([str(error), *said])) from None
     assert [process.returncode for process in processes] == [status] * len(said), "\n".join(said)
     return "".join(said)
 

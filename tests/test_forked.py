@@ -38,6 +38,13 @@ def test_one_that_is_killed():
     assert process.returncode == -signal.SIGKILL
 
 
+def test_one_that_does_not_end():
+    """It says where it was, and where the process was that it has forked."""
+    text = "import os, time\nif os.fork():\n    os.wait()\nelse:\n    time.sleep(600)"
+    with pytest.raises(AssertionError, match=r"(?s)timed out.*Aborted.*Aborted"):
+        finished(begin("-c", text), patience_s=2.0)
+
+
 def test_elman_is_imported_anew():
     """Nothing of it is there before."""
     text = "import sys; print([name for name in sys.modules if name.partition('.')[0] == 'elman'])"
