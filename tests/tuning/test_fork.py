@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
 from helpers import need_engine
 from scripts import begin, finished
 
+ATEN = """
+import os, torch, elman
+torch.set_num_threads(2)
+torch.randn(600, 600) @ torch.randn(600, 600)
+if not os.fork():
+    x, net = torch.randn(100, 4, 8), elman.Recurrent(elman.cells.gru, 8, 64, engine="aten")
+    try:
+        net(x)
+    except elman.errors.EngineError as error:
+        print(error)
+    torch.set_num_threads(1)
+    net(x)
+    print("ran", flush=True)
+    os._exit(0)
+os.wait()
+"""
 SCRIPT = """
 import os, torch, elman
 torch.set_num_threads(2)
@@ -57,3 +74,11 @@ def test_a_forked_child(nothing_known):
     one thread."""
     need_engine("c")
     finished(begin("-W", "ignore", "-c", SCRIPT))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_layer_of_torch_in_a_forked_child(nothing_known):
+    """Refused while it would wait for threads that are not there: ``auto`` does not choose it."""
+    need_engine("aten")
+    assert re.search(r"forked.*wait.*\nran\n", finished(begin("-W", "ignore", "-c", ATEN)))

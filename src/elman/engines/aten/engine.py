@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from elman.engines import forks
 from elman.engines.aten.binding import Binding, bind
 from elman.engines.aten.formulas import Formula, formulas
 from elman.engines.base import DifferentiableKernel, Engine, Job, Kernel
@@ -78,6 +79,8 @@ class Aten(Engine):
             return lacking
         if min((size for _, size in job.spec.dims), default=1) == 0:
             return "torch's layers take no dim of size 0"
+        if forks.forked and job.spec.device == "cpu" and torch.get_num_threads() > 1:
+            return "this process was forked, and torch's layers wait for its parent's threads"
         recognised = recognise(job)
         return recognised if isinstance(recognised, str) else None
 
