@@ -61,6 +61,10 @@ class RecurrentGemmaRglru(nn.Module):
 
 class ZayaCCAProjection(nn.Module):
     pass
+
+class BeforeFunctions(nn.Module):
+    def cuda_kernels_forward(self, x):
+        return causal_conv1d_fn(x)
 """
 
 
@@ -143,6 +147,8 @@ def test_what_is_not_replaced_is_said(package, monkeypatch):
         UserWarning, match="replaced nothing in Sequential: 0: ZayaCCAProjection, le"
     ):
         install(nn.Sequential(model[3]))
+    with pytest.warns(UserWarning, match="replaced nothing in Sequential: 0: BeforeF.*5.15 has"):
+        install(nn.Sequential(module.BeforeFunctions()))
     monkeypatch.setattr(type(model[0]), "__module__", __name__)
     with pytest.warns(UserWarning, match="replaced nothing"):
         install(model[0])

@@ -144,6 +144,12 @@ _PACKAGES = ("transformers", "transformers_modules")  # the latter: models that 
 _ALONE = {  # recurrent layers that run no function of those above, and why
     "ZayaCCAProjection": "two convolutions of torch's, without a loop",
 }
+# a method of layers that call functions on a GPU alone, and have torch's operations in another one
+_GPU_ALONE = "cuda_kernels_forward"
+_INLINE = (
+    "its recurrence is inside the layer, not a function that can be replaced; transformers 5.15 "
+    "has one"
+)
 
 
 class _Place(NamedTuple):
@@ -188,7 +194,8 @@ def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
     linear: dict[str, str] = {} if weights is None else linear_layers.convert(model, weights)
     texts = replace(model)
     if not runs_on_elman(texts):
-        why = "; ".join(f"{name}: {text}" for name, text in [*texts.items()][:5])
+        first = {text: name for name, text in reversed(texts.items())}
+        why = "; ".join(f"{name}: {text}" for text, name in reversed(first.items()))
         kind = type(model).__name__
         warn(
             f"elman.functional.install replaced nothing in {kind}: "
@@ -213,8 +220,8 @@ def replace(model: nn.Module) -> dict[str, str]:
         if places:
             names = dict.fromkeys(place.what for place in places)
             texts[name] = f"{kind}{_RUNS}{', '.join(names)}"
-        elif kind in _ALONE:
-            texts[name] = f"{kind}, left alone: {_ALONE[kind]}"
+        elif kind in _ALONE or hasattr(layer, _GPU_ALONE):
+            texts[name] = f"{kind}, left alone: {_ALONE.get(kind, _INLINE)}"
     return texts
 
 
@@ -295,7 +302,7 @@ def _changed() -> Iterator[Any]:
 def _places(layer: nn.Module) -> Iterator[_Place]:
     """The functions and methods of a layer that ours can replace."""
     kind = type(layer)
-    if kind.__module__.partition(".")[0] not in _PACKAGES:
+    if kind.__module__.partition(".")[0] not in _PACKAGES or hasattr(layer, _GPU_ALONE):
         return
     if kind.__name__ in METHODS:
         name, method = METHODS[kind.__name__]
