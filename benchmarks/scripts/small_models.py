@@ -1,4 +1,5 @@
-"""Small models of every recurrent type of transformers, with random weights."""
+"""Models of the recurrent types of transformers, with random weights: small ones of every type, and
+some of the proportions of published ones."""
 
 from __future__ import annotations
 
@@ -63,6 +64,44 @@ TYPES: dict[str, dict[str, Any]] = {  # by model type: what differs from what al
     "inkling2_loop_text": {},
     "zaya": {},
 }
+_MAMBA2 = {"state_size": 128, "head_dim": 64, "num_heads": 24, "n_groups": 1, "expand": 2}
+_FALCON = {"mamba_d_ssm": 1536, "mamba_n_heads": 24, "mamba_d_head": 64, "mamba_d_state": 128}
+_GRANITE = {"mamba_n_heads": 48, "mamba_d_head": 32, "mamba_d_state": 128, "num_local_experts": 0}
+PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {  # type and sizes, by the name of a model
+    "Qwen3.5-0.8B": (
+        "qwen3_5_text",
+        {"hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 24}
+        | {"num_attention_heads": 8, "num_key_value_heads": 2, "linear_num_value_heads": 16}
+        | {"tie_word_embeddings": True},
+    ),
+    "Falcon-H1-0.5B": (
+        "falcon_h1",
+        {"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 36}
+        | {"num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 32784, **_FALCON},
+    ),
+    "Granite-4.0-H-350M": (
+        "granitemoehybrid",
+        {"hidden_size": 768, "shared_intermediate_size": 2048, "num_hidden_layers": 32}
+        | {"layer_types": (["mamba"] * 7 + ["attention"]) * 4, "num_attention_heads": 12}
+        | {"num_key_value_heads": 4, "vocab_size": 100352, "tie_word_embeddings": True, **_GRANITE},
+    ),
+    "LFM2-350M": (
+        "lfm2",
+        {"hidden_size": 1024, "intermediate_size": 6656, "num_hidden_layers": 16}
+        | {"full_attn_idxs": [2, 5, 8, 10, 12, 14], "num_attention_heads": 16},
+    ),
+    "Mamba2-130m": (
+        "mamba2",
+        {"hidden_size": 768, "num_hidden_layers": 24, "vocab_size": 50288, **_MAMBA2}
+        | {"tie_word_embeddings": True},
+    ),
+    "Mamba-130m": ("mamba", {"num_hidden_layers": 24}),
+    "RWKV-4-169m": (
+        "rwkv",
+        {"hidden_size": 768, "attention_hidden_size": 768, "intermediate_size": 3072}
+        | {"num_hidden_layers": 12},
+    ),
+}
 
 
 def common(hidden: int) -> dict[str, Any]:
@@ -116,7 +155,18 @@ def make(name: str, hidden: int = 128, **more: Any) -> nn.Module:
     if types and is_field and not {"layer_types", "layers_block_type"} & {*TYPES[name]}:
         sizes["layer_types"] = [*dict.fromkeys(types)]
         sizes["num_hidden_layers"] = len(sizes["layer_types"])
-    config = kind(**{**sizes, **TYPES[name], **more})
+    return _model(kind(**{**sizes, **TYPES[name], **more}))
+
+
+def make_published(name: str) -> nn.Module:
+    """A model of the proportions of a published one, as :func:`make`."""
+    transformers: Any = import_module("transformers")
+    kind, sizes = PUBLISHED[name]
+    return _model(transformers.CONFIG_MAPPING[kind](**sizes))
+
+
+def _model(config: Any) -> nn.Module:
+    transformers: Any = import_module("transformers")
     torch.manual_seed(0)
     model: nn.Module = transformers.AutoModelForCausalLM.from_config(
         config, experts_implementation="eager"

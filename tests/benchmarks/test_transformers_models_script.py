@@ -76,6 +76,21 @@ def test_to_the_end(tiny, capsys, tmp_path, monkeypatch):
     assert line.count("x |") == 4
 
 
+def test_published_models_with_adapters(tiny, tmp_path, monkeypatch):
+    """A model of given sizes, and a training step of its adapters."""
+    peft = ModuleType("peft")
+    peft.LoraConfig = SimpleNamespace
+    peft.get_peft_model = lambda model, config: model
+    monkeypatch.setitem(sys.modules, "peft", peft)
+    for module in (script, small_models):
+        monkeypatch.setattr(module, "PUBLISHED", {"Tiny-1B": ("tiny", {"hidden_size": 3})})
+    out = tmp_path / "rows.jsonl"
+    words = ["--published", "--phases", "adapters", "--steps", "5", "--seconds", "0.001"]
+    script.main(["--out", str(out), *words])
+    (row,) = read_rows(out).values()
+    assert (row["case"], row["steps"], {*row["seconds"]}) == ("Tiny-1B", 5, {"adapters"})
+
+
 def test_what_differs_is_named(tiny, monkeypatch):
     """With a status that is no success."""
 
