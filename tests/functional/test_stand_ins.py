@@ -37,7 +37,7 @@ class Mixer(nn.Module):
 def torch_chunk_gated_delta_rule(x):
     return x + 2
 
-def torch_recurrent_gated_delta_rule(q, k, v, g, beta, initial_state):
+def mamba2_selective_state_update(state, x, dt, A, B, C):
     return "theirs"
 
 def rwkv_linear_attention(w, u, key, value, state=None, return_state=False):
@@ -45,7 +45,7 @@ def rwkv_linear_attention(w, u, key, value, state=None, return_state=False):
 
 class Steps(nn.Module):
     def forward(self, *given):
-        return torch_recurrent_gated_delta_rule(*given), rwkv_linear_attention(*given)
+        return mamba2_selective_state_update(*given), rwkv_linear_attention(*given)
 
 class Older(nn.Module):
     def __init__(self):
@@ -117,24 +117,23 @@ def test_single_steps_of_small_states_stay(package):
     """Without gradients: a call of ours would take longer. All others are ours."""
     module, _ = package
     install(module.Steps())
-    rule, rwkv = module.torch_recurrent_gated_delta_rule, module.rwkv_linear_attention
+    update, rwkv = module.mamba2_selective_state_update, module.rwkv_linear_attention
 
-    def of(heads: int, size: int) -> dict[str, torch.Tensor]:
-        q, gate = torch.ones(1, 1, heads, size), torch.ones(1, 1, heads)
-        state = torch.zeros(1, heads, size, size)
-        return dict.fromkeys("qkv", q) | {"g": -gate, "beta": gate, "initial_state": state}
+    def of(size: int) -> dict[str, torch.Tensor]:
+        state, x, B = torch.zeros(1, 2, size, size), torch.ones(1, 2, size), torch.ones(1, 1, size)
+        return {"state": state, "x": x, "dt": x, "A": -state[0], "B": B, "C": B}
 
     def keys(steps: int) -> list[torch.Tensor]:
         return [-torch.ones(3), torch.ones(3), torch.ones(1, steps, 3), torch.ones(1, steps, 3)]
 
     with torch.no_grad():
-        assert rule(**of(2, 4)) == rwkv(*keys(1)) == "theirs"
-        assert rule(**of(2, 256))[0].shape == (1, 1, 2, 256)
+        assert update(**of(4)) == rwkv(*keys(1)) == "theirs"
+        assert update(**of(256)).shape == (1, 2, 256)
         assert rwkv(*keys(2))[0].shape == (1, 2, 3)
-    assert rule(**of(2, 4))[0].shape == (1, 1, 2, 4)
+    assert update(**of(4)).shape == (1, 2, 4)
     assert rwkv(*keys(1))[0].shape == (1, 1, 3)
     uninstall(module.Steps())
-    assert rule is not module.torch_recurrent_gated_delta_rule
+    assert update is not module.mamba2_selective_state_update
     assert rwkv is not module.rwkv_linear_attention
 
 

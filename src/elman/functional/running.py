@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -99,6 +100,8 @@ def promoted(*values: Tensor | None) -> list[Any]:
     """Tensors in their common dtype, float32 at least; before they are repeated, so that gradients
     are summed in it."""
     dtype = torch.float32
+    if all(value is None or value.dtype is dtype for value in values):
+        return [*values]
     for value in values:
         dtype = dtype if value is None else torch.promote_types(dtype, value.dtype)
     return [None if value is None else value.to(dtype) for value in values]
@@ -159,9 +162,18 @@ def run(
     width = inputs[like].shape[-1]
     sizes = operator.index(sizes[0]), operator.index(sizes[1])  # no symbols of the compiler's
     given = tuple([(key, _fixed(value)) for key, value in (*options.items(), *dims.items())])
-    layer = getattr(_layers, _prepare(cell.name, given, (max(sizes[0], 1), max(sizes[1], 1))))
+    whole = max(sizes[0], 1), max(sizes[1], 1)
+    if steps == 1 and states and takes_single_steps(sizes) and lengths is None and reset is None:
+        fixed = [x if B == 1 else x.expand(B, *x.shape).flatten(0, 1) for x in static]
+        rows = [x.reshape(1, B * heads, *x.shape[3:]) for x in inputs] + [x[None] for x in fixed]
+        first = [state.reshape(1, B * heads, *state.shape[2:]) for state in states]
+        out, ends = step(cell, {**options, **dims}, sizes, rows, first)
+        ends = tuple([end.view(B, heads, *end.shape[2:]) for end in ends])
+        return out.view(B, 1, heads, *out.shape[2:]), ends
+    layer = getattr(_layers, _prepare(cell.name, given, whole))
     if steps == 0:
         zeros = [inputs[0].new_zeros(B, heads, *size) for size in layer.runtime.state_sizes]
+        zeros = [z[..., : sizes[0], : sizes[1]] if 0 in sizes else z for z in zeros]
         return inputs[like], tuple(zeros if states is None else states)
     if 0 in sizes:
         inputs = [_filled(x, len(e.shape)) for x, e in zip(inputs, cell.inputs, strict=True)]
@@ -183,6 +195,44 @@ def run(
     return out, ends
 
 
+def takes_single_steps(sizes: tuple[int, int]) -> bool:
+    """Whether :func:`step` can run calls now, of such sizes."""
+    return 0 not in sizes and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+
+
+def step(
+    cell: Cell,
+    options: Mapping[str, Any],
+    sizes: tuple[int, int],
+    inputs: Sequence[Tensor],
+    states: Sequence[Tensor],
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """:func:`run` of one step of a text that is generated, without gradients: static inputs are
+    further inputs, so that nothing is prepared for a call but its addresses.
+
+    Args:
+        inputs [1, samples, ..]: all that the cell takes, static ones last.
+        states [1, samples, ..]: of the step before.
+
+    Returns:
+        out [1, samples, ·] and last states [1, samples, ..].
+    """
+    given = tuple(options.items())
+    layer = getattr(_layers, _prepare(_name_of_step(cell), given, sizes))
+    out, last = layer(tuple([x.contiguous() for x in inputs]), tuple(states))
+    return out, last if isinstance(last, tuple) else (last,)
+
+
+def _name_of_step(cell: Cell) -> str:
+    """The name of a cell of the same formula, whose static inputs are inputs of each step."""
+    if not cell.static:
+        return cell.name
+    name = f"{cell.name}_step"
+    if name not in _cells:
+        runs(replace(cell, name=name, inputs=(*cell.inputs, *cell.static), static=()))
+    return name
+
+
 def _filled(x: Tensor, dims: int) -> Tensor:
     """A tensor whose last dims have at least one value each: 0 adds nothing to a sum of none."""
     widths = [int(x.shape[-k - 1] == 0) for k in range(dims)]
@@ -197,4 +247,6 @@ def channel_blocks(channels: int) -> tuple[int, int]:
 
 def repeat(x: Tensor, heads: int) -> Tensor:
     """A value of several heads for each head: x [B, T, groups, ..] as [B, T, heads, ..]."""
+    if x.shape[2] == 1:
+        return x.expand(-1, -1, heads, *x.shape[3:])
     return x if x.shape[2] == heads else x.repeat_interleave(heads // x.shape[2], 2)

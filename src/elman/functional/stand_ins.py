@@ -124,20 +124,24 @@ METHODS: dict[str, tuple[str, Callable[..., Any]]] = {  # by their class
     "xLSTMBackend": ("forward", _xlstm_backend),
     "MiniMaxLightningAttention": ("forward", _lightning_attention),
 }
-SINGLE_STEPS: dict[
-    str, Callable[..., int] | None
-] = {  # by name: how many steps a call has, None: always one
-    "torch_recurrent_gated_delta_rule": None,
-    "recurrent_kimi_delta_attention": None,
-    "mamba2_selective_state_update": None,
-    "mamba_selective_state_update": None,
-    "rwkv_linear_attention": lambda w, u, key, *given, **options: key.shape[1],
-    "MiniMaxLightningAttention.forward": lambda layer, hidden_states, *_, **__: hidden_states.shape[
-        1
-    ],
+
+
+class SingleStep(NamedTuple):
+    """Of a function: when a single step without gradients stays transformers' own, which takes less
+    time than a call of ours, most of which is Python."""
+
+    small: int  # values of its largest tensor: fewer are transformers'
+    steps: Callable[..., int] | None = None  # of a call; None: always one
+
+
+SINGLE_STEPS = {  # by name
+    "mamba2_selective_state_update": SingleStep(1 << 16),
+    "mamba_selective_state_update": SingleStep(1 << 17),
+    "rwkv_linear_attention": SingleStep(1 << 17, lambda w, u, key, *given, **options: key.shape[1]),
+    "MiniMaxLightningAttention.forward": SingleStep(
+        1 << 17, lambda layer, hidden_states, *_, **__: hidden_states.shape[1]
+    ),
 }
-# values of a state: a step of fewer takes less time than a call of ours, which is Python
-_SMALL = 1 << 17
 _RUNS = ", on elman: "
 _KEPT = "_elman_kept"  # what was in the place of ours: an attribute of modules, classes and layers
 _PACKAGES = ("transformers", "transformers_modules")  # the latter: models that came with code
@@ -267,7 +271,7 @@ def _put(place: _Place) -> None:
 
 
 def _with_small_steps(
-    ours: Callable[..., Any], theirs: Callable[..., Any], steps: Callable[..., int] | None
+    ours: Callable[..., Any], theirs: Callable[..., Any], single: SingleStep
 ) -> Callable[..., Any]:
     """A function that leaves single steps of small states, without gradients, to torch's
     operations."""
@@ -277,9 +281,9 @@ def _with_small_steps(
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return ours(*given, **options)
         tensors = [v for v in (*given, *options.values()) if isinstance(v, Tensor)]
-        small = max([v.numel() for v in tensors], default=0) < _SMALL
-        single = small and (steps is None or steps(*given, **options) == 1)
-        return (theirs if single else ours)(*given, **options)
+        stays = max([v.numel() for v in tensors], default=0) < single.small
+        stays &= single.steps is None or single.steps(*given, **options) == 1
+        return (theirs if stays else ours)(*given, **options)
 
     return call
 

@@ -260,14 +260,12 @@ def selective_state_update(
         cell, form = biased_mamba2, (heads,)
     static = [v.reshape(*form, *v.shape[len(each) :]) for v in (A, D, dt_bias)]
     inputs = [x.reshape(count, 1, heads, size), dt.reshape(count, 1, *form)]
-    for v in (B, C):
-        v = v.reshape(count, 1, -1, N)
-        inputs.append(repeat(v, heads) if groups else v.expand(-1, -1, heads, -1))
+    inputs += [repeat(v.reshape(count, 1, -1, N), heads) for v in (B, C)]
     *inputs, begin = promoted(*inputs, state)
     static = promoted(*static, begin)[:-1]
     begin = begin.reshape(count, heads, size, N)
     out, (last,) = run(cell, {"positive": positive}, (size, N), inputs, static, [begin])
-    state.copy_(last.reshape(state.shape))
+    state.copy_(last.view(state.shape))
     return _gated(out.reshape(x.shape), z).to(dtype)
 
 
