@@ -28,7 +28,7 @@ PAGES = (
     *("README.md", "benchmarks/results/README.md", "docs/projects.md", "docs/when_it_helps.md"),
     *("docs/language_models.md", "docs/long_sequences.md", "docs/classification.md"),
     *("docs/matrix_states.md", "docs/transformers.md", "docs/troubleshooting.md"),
-    *("docs/index.md", "docs/precision.md"),
+    *("docs/index.md", "docs/precision.md", "docs/programs.md"),
     *("docs/gpus.md", "docs/how_it_works.md", "docs/workers.md"),
 )
 LAYERS = ("loop", "torch", OURS, "elman-c")  # of suite ecornn
@@ -259,6 +259,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "times of authors' layers": studied.times_of_authors_layers,
     "rules of transformers": studied.transformers_rules,
     "models of transformers": studied.transformers_models,
+    "programs": studied.programs,
+    "published models of transformers": studied.published_models,
     "gpu": studied.gpu,
     "recognisers": studied.recognisers,
     "fields": studied.fields,

@@ -346,6 +346,40 @@ def transformers_models() -> str:
     return "\n".join(lines)
 
 
+def programs() -> str:
+    """A table of programs as they are, by python and by `elman run`."""
+    lines = [
+        "| program | losses differ by | python (ms) | `elman run` (ms) | faster | what ran |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for case, row in script_rows("programs").items():
+        before, after = (row["milliseconds"][side] for side in ("python", "elman run"))
+        times = f"{before:.3g} | {after:.3g} | {before / after:.2f}x"
+        lines.append(f"| {case} | {row['losses']:.0e} | {times} | {row['ran']} |")
+    return "\n".join(lines)
+
+
+def published_models() -> str:
+    """A table of models of published sizes: relative errors of the logits in comparison with
+    float64, how long a training step takes, and how many times as fast all is as with torch."""
+    lines = [
+        "| sizes of | logits | torch's | training step | training | LoRA | prompt | a token "
+        "| in int8 |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    phases = ("training", "elman"), ("adapters", "elman"), ("prompt", "elman")
+    phases += ("token", "elman"), ("token", "int8")
+    for case, row in script_rows("transformers_published").items():
+        faster = [
+            f"{row['seconds'][phase]['torch'] / row['seconds'][phase][side]:.3g}x"
+            for phase, side in phases
+        ]
+        errors = f"{row['logits']:.1e} | {row['torch']['logits']:.1e}"
+        step = duration(row["seconds"]["training"]["elman"])
+        lines.append(f"| {case} | {errors} | {step} | {' | '.join(faster)} |")
+    return "\n".join(lines)
+
+
 def bf16(kind: Literal["cases", "others", "users", "portable"]) -> str:
     """A table of products of bfloat16: how many times as fast a training step is as in float32, and
     as torch's layers.

@@ -1,6 +1,6 @@
 """Programs as they are, by python and by `elman run`: losses agree, times side by side.
 
-    python -m benchmarks.unmodified.measure --python VENV/bin/python --out table.md
+    python -m benchmarks.unmodified.measure --python VENV/bin/python --out FILE.jsonl
 
 The programs beside this file need darts, gluonts[torch], pytorch-forecasting, neuralforecast and
 sb3-contrib; what the interpreter lacks is left out, and said. Each program runs twice in processes
@@ -11,6 +11,7 @@ first five.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import elman
+from benchmarks.machine import code, facts
+from benchmarks.rows import Row, append_row
 
 HERE = Path(__file__).parent
 SOURCES = Path(elman.__file__).parents[1]
@@ -33,11 +36,8 @@ PROGRAMS = {  # what the table says -> words
     "neuralforecast DilatedRNN": ("neuralforecast_models.py", "DilatedRNN"),
     "sb3-contrib RecurrentPPO": ("sb3_recurrent_ppo.py",),
 }
+RAN = "elman: on elman: "  # the line that says what ran begins so
 FIRST = 5  # steps whose time does not count: kernels are compiled and timed
-HEADER = """\
-| program | difference of losses, at most | ms by python | by `elman run` | faster | what ran |
-|---|---|---|---|---|---|
-"""
 
 
 class Ran(NamedTuple):
@@ -69,40 +69,42 @@ def run(python: str, words: Sequence[str], limit_s: float) -> Ran:
     return Ran(losses, times, told)
 
 
-def row(name: str, python: str, steps: int, limit_s: float) -> str:
-    """A line of the table."""
+def row(name: str, python: str, steps: int, limit_s: float) -> Row:
+    """The row of a program: how far losses differ, medians (ms), and what ran."""
     script, *more = PROGRAMS[name]
     words = [str(HERE / script), *more, str(steps)]
     try:
         theirs = run(python, words, limit_s)
         ours = run(python, ["-m", "elman_command", "run", *words], limit_s)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
-        return f"| {name} | {error} | | | | |"
+        return {"case": name, "error": str(error)}
     off = max(abs(a - b) / max(1, abs(b)) for a, b in zip(ours.losses, theirs.losses, strict=True))
     before, after = (statistics.median(ran.times[FIRST:] or ran.times) for ran in (theirs, ours))
-    ran = next(line for line in ours.told if line.startswith("elman: on elman: "))
-    return (
-        f"| {name} | {off:.1g} of {len(ours.losses)} steps | {before:.3g} | {after:.3g} "
-        f"| {before / after:.2f} | {ran.removeprefix('elman: on elman: ')} |"
-    )
+    ran = next(line for line in ours.told if line.startswith(RAN))
+    return {
+        "case": name,
+        "steps": len(ours.losses),
+        "losses": off,
+        "milliseconds": {"python": before, "elman run": after},
+        "ran": ran.removeprefix(RAN),
+    }
 
 
 def main() -> None:
-    """Measure the programs, print the table, and keep it."""
+    """Measure the programs, and print a row of each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--python", default=sys.executable, help="an interpreter with the packages")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--only", default="", help="words of a program's name")
     parser.add_argument("--limit", type=float, default=900.0, help="of a process (s)")
-    parser.add_argument("--out", type=Path, help="a file for the table")
+    parser.add_argument("--out", type=Path, help="rows, a line each")
     options = parser.parse_args()
-    lines: list[str] = []
     for name in PROGRAMS:
         if options.only in name:
-            lines.append(row(name, options.python, options.steps, options.limit))
-            print(lines[-1], flush=True)
-    if options.out:
-        options.out.write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
+            found = row(name, options.python, options.steps, options.limit)
+            print(json.dumps(found), flush=True)
+            if options.out:
+                append_row(options.out, found | code() | {"machine": facts()})
 
 
 if __name__ == "__main__":

@@ -85,10 +85,15 @@ def test_published_models_with_adapters(tiny, tmp_path, monkeypatch):
     for module in (script, small_models):
         monkeypatch.setattr(module, "PUBLISHED", {"Tiny-1B": ("tiny", {"hidden_size": 3})})
     out = tmp_path / "rows.jsonl"
-    words = ["--published", "--phases", "adapters", "--steps", "5", "--seconds", "0.001"]
+    phases = ["training", "adapters", "prompt", "token"]
+    words = ["--published", "--phases", ",".join(phases), "--steps", "5", "--seconds", "0.001"]
     script.main(["--out", str(out), *words])
-    (row,) = read_rows(out).values()
-    assert (row["case"], row["steps"], {*row["seconds"]}) == ("Tiny-1B", 5, {"adapters"})
+    rows = read_rows(out)
+    row = rows["Tiny-1B"]
+    assert (row["steps"], [*row["seconds"]], row["torch"]["logits"]) == (5, phases, row["logits"])
+    monkeypatch.setattr(studied, "script_rows", lambda name: rows)
+    (line,) = [line for line in studied.published_models().splitlines() if "Tiny" in line]
+    assert line.count("x |") == 5
 
 
 def test_what_differs_is_named(tiny, monkeypatch):
