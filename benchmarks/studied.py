@@ -363,19 +363,20 @@ def published_models() -> str:
     """A table of models of published sizes: relative errors of the logits in comparison with
     float64, how long a training step takes, and how many times as fast all is as with torch."""
     lines = [
-        "| sizes of | logits | torch's | training step | training | LoRA | prompt | a token "
-        "| in int8 |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| sizes of | tokens | logits | torch's | training step | training | LoRA | prompt "
+        "| a token | in int8 |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     phases = ("training", "elman"), ("adapters", "elman"), ("prompt", "elman")
     phases += ("token", "elman"), ("token", "int8")
     for case, row in script_rows("transformers_published").items():
+        seconds = row["seconds"]
         faster = [
-            f"{row['seconds'][phase]['torch'] / row['seconds'][phase][side]:.3g}x"
+            f"{seconds[phase]['torch'] / seconds[phase][side]:.3g}x" if phase in seconds else "–"
             for phase, side in phases
         ]
-        errors = f"{row['logits']:.1e} | {row['torch']['logits']:.1e}"
-        step = duration(row["seconds"]["training"]["elman"])
+        errors = f"{row['steps']} | {row['logits']:.1e} | {row['torch']['logits']:.1e}"
+        step = duration(seconds["training"]["elman"])
         lines.append(f"| {case} | {errors} | {step} | {' | '.join(faster)} |")
     return "\n".join(lines)
 
