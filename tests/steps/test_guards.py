@@ -18,6 +18,7 @@ import itertools
 import math
 import os
 import random
+import sys
 import time
 import types
 import warnings
@@ -35,6 +36,7 @@ from torch.utils._pytree import tree_leaves
 
 import elman
 from elman.errors import StepError, StepWarning
+from elman.steps.closure import _is_library
 from step_runs import STEPS_CLOSE, Found, differences, distance, found_by, plain_scan
 
 F64 = torch.float64
@@ -1625,3 +1627,20 @@ def test_a_permutation_drawn_is_no_constant():
 
     with pytest.raises(StepError, match="randperm"):
         elman.scan(step, normal(3, K), normal(4, 3, K), engine="reference")
+
+
+@on_engines
+def test_a_script_that_another_program_runs(engine, monkeypatch):
+    """Its `__main__` is that program, a file of Python's by `python -m cProfile`, while the globals
+    of its functions are its own: they are walked."""
+    _is_library.cache_clear()
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", os.__file__, raising=False)
+    names: dict[str, Any] = {"__name__": "__main__", "torch": torch}
+    names["W"] = nn.Linear(5, 3, dtype=F64)
+    exec("def step(h, x):\n    h = torch.tanh(W(torch.cat([x, h], -1)))\n    return h, h", names)
+    h, x = torch.zeros(4, 3, dtype=F64), torch.randn(6, 4, 2, dtype=F64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = elman.scan(names["step"], h, x, engine=engine)
+    want = plain_scan(names["step"], h, x)
+    assert torch.allclose(got[1], want[1])

@@ -333,6 +333,8 @@ def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
 def _is_library(module: str | None) -> bool:
     """Whether a module is installed, or Python's own: what it holds does not change."""
     top = (module or "").partition(".")[0]
+    if top == "__main__":  # a file of Python's by `python -m cProfile`, with a script's globals
+        return False
     if top in sys.builtin_module_names or top in ("torch", "elman", "numpy", builtins.__name__):
         return True
     file = getattr(sys.modules.get(top), "__file__", None) or ""
