@@ -33,7 +33,7 @@ OPTIONS = (
     *("--validate-every=15", "--checkpoint-every=3", "--log-every=4", "--validation-chars=300"),
     *("--accelerator=cpu", "--threads=1", "--no-compare", "--engine=auto"),
 )
-LEADER = "import os; os.setsid(); from elman_command import main; main()"  # of a group of its own
+COMMAND = "from elman_command import main; main()"  # in a group of its own, as all that are begun
 PATIENCE_S = 100.0  # for one process
 STATUS = {  # of a process that was told to stop; before its first line it ends as any other
     signal.SIGINT: {130},
@@ -92,7 +92,7 @@ def test_a_disturbed_run(reached, number, place):
     if reached is compiles:
         for path in [*(place / "cache" / "kernels").glob("*.so"), *(place / "marks").iterdir()]:
             path.unlink()
-    process = begin("-c", LEADER, *new_run(place, out.name)[2:], **own(place))
+    process = begin("-c", COMMAND, *new_run(place, out.name)[2:], **own(place))
     deadline = time.monotonic() + PATIENCE_S
     while not reached(place, out):
         assert process.poll() is None, "it has ended before"
