@@ -353,6 +353,9 @@ def programs() -> str:
         "|---|---:|---:|---:|---:|---|",
     ]
     for case, row in script_rows("programs").items():
+        if "error" in row:
+            lines.append(f"| {case} | {row['error']} | | | | |")
+            continue
         before, after = (row["milliseconds"][side] for side in ("python", "elman run"))
         times = f"{before:.3g} | {after:.3g} | {before / after:.2f}x"
         lines.append(f"| {case} | {row['losses']:.0e} | {times} | {row['ran']} |")

@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="models whose type begins so")
     parser.add_argument("--published", action="store_true", help="sizes of published models")
-    parser.add_argument("--phases", default=",".join(PHASES), help="that are timed")
+    parser.add_argument("--phases", default=",".join(PHASES), help="that are timed: adapters, too")
     parser.add_argument("--out", type=Path, help="rows, a line each")
     parser.add_argument("--steps", type=int, default=300, help="tokens of a sequence")
     parser.add_argument("--batch", type=int, default=2, help="sequences")
@@ -181,6 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     sys.modules.setdefault("fla", None)  # type: ignore[arg-type]  # what runs without kernels
     torch.set_num_threads(options.threads)
+    phases = options.phases.split(",")
+    if unknown := {*phases} - {*PHASES, "adapters"}:
+        parser.error(f"there is no phase {', '.join(sorted(unknown))}")
     wrong = list[str]()
     names = PUBLISHED if options.published else TYPES
     for name in [name for name in names if name.startswith(options.only)]:
@@ -191,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             row: dict[str, Any] = {"case": name, "version": version, **code()}
             row |= compare(model, tokens[:, :COMPARED], options.published)
             if options.seconds:
-                row["seconds"] = race(model, tokens, options.seconds, options.phases.split(","))
+                row["seconds"] = race(model, tokens, options.seconds, phases)
         keys = ("batch", "steps", "threads") if options.published else SIZES
         sizes = {key: getattr(options, key) for key in keys}
         rounding = row["torch"]["logits"] if options.published else 0.0

@@ -63,7 +63,8 @@ def run(python: str, words: Sequence[str], limit_s: float) -> Ran:
         )  # fmt: skip
     told = done.stderr.splitlines()
     if done.returncode:
-        raise RuntimeError(next((line for line in reversed(told) if "Error" in line), "failed"))
+        telling = [line for line in told if "Error" in line] or told or ["failed"]
+        raise RuntimeError(telling[-1])
     steps = [line.split() for line in done.stdout.splitlines() if line.startswith("step ")]
     losses, times = ([float(words[k]) for words in steps] for k in (1, 2))
     return Ran(losses, times, told)

@@ -27,6 +27,9 @@ def test_a_row(tmp_path, monkeypatch):
 
 
 def test_what_is_not_there(monkeypatch):
-    """A program whose package is missing is a row that says so."""
+    """A program that cannot run is a row that says so, and a line of the table."""
     monkeypatch.setitem(measure.PROGRAMS, "missing", ("no_such_program.py",))
-    assert measure.row("missing", sys.executable, 1, 60.0)["error"] == "failed"
+    row = measure.row("missing", sys.executable, 1, 60.0)
+    assert "no_such_program" in row["error"]
+    monkeypatch.setattr(studied, "script_rows", lambda name: {"missing": row})
+    assert "no_such_program" in studied.programs()

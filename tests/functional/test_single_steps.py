@@ -90,13 +90,13 @@ CALLS: dict[str, Call] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_without_gradients(name: str, B: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same outputs and last states, twice in a row: the second call is a prepared one."""
-    steps, original = [], running.step
+    steps, original = [], running._run_step
 
     def step(*given: Any) -> Any:
         steps.append(given)
         return original(*given)
 
-    monkeypatch.setattr(running, "step", step)
+    monkeypatch.setattr(running, "_run_step", step)
     for seed in (0, 1):
         results = []
         for grad in (True, False):

@@ -81,4 +81,6 @@ def test_a_forked_child(nothing_known):
 def test_a_layer_of_torch_in_a_forked_child(nothing_known):
     """Refused while it would wait for threads that are not there: ``auto`` does not choose it."""
     need_engine("aten")
-    assert re.search(r"forked.*wait.*\nran\n", finished(begin("-W", "ignore", "-c", ATEN)))
+    assert re.search(
+        r"forked.*set_num_threads.*\nran\n", finished(begin("-W", "ignore", "-c", ATEN))
+    )

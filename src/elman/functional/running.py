@@ -162,15 +162,11 @@ def run(
     width = inputs[like].shape[-1]
     sizes = operator.index(sizes[0]), operator.index(sizes[1])  # no symbols of the compiler's
     given = tuple([(key, _fixed(value)) for key, value in (*options.items(), *dims.items())])
-    whole = max(sizes[0], 1), max(sizes[1], 1)
-    if steps == 1 and states and takes_single_steps(sizes) and lengths is None and reset is None:
-        fixed = [x if B == 1 else x.expand(B, *x.shape).flatten(0, 1) for x in static]
-        rows = [x.reshape(1, B * heads, *x.shape[3:]) for x in inputs] + [x[None] for x in fixed]
-        first = [state.reshape(1, B * heads, *state.shape[2:]) for state in states]
-        out, ends = step(cell, {**options, **dims}, sizes, rows, first)
-        ends = tuple([end.view(B, heads, *end.shape[2:]) for end in ends])
-        return out.view(B, 1, heads, *out.shape[2:]), ends
-    layer = getattr(_layers, _prepare(cell.name, given, whole))
+    is_plain = lengths is None and reset is None and 0 not in sizes
+    if steps == 1 and states and is_plain and not torch.compiler.is_compiling():
+        if not torch.is_grad_enabled():
+            return _run_step(cell, given, sizes, inputs, static, states)
+    layer = getattr(_layers, _prepare(cell.name, given, (max(sizes[0], 1), max(sizes[1], 1))))
     if steps == 0:
         zeros = [inputs[0].new_zeros(B, heads, *size) for size in layer.runtime.state_sizes]
         zeros = [z[..., : sizes[0], : sizes[1]] if 0 in sizes else z for z in zeros]
@@ -195,32 +191,26 @@ def run(
     return out, ends
 
 
-def takes_single_steps(sizes: tuple[int, int]) -> bool:
-    """Whether :func:`step` can run calls now, of such sizes."""
-    return 0 not in sizes and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-
-
-def step(
+def _run_step(
     cell: Cell,
-    options: Mapping[str, Any],
+    options: tuple[tuple[str, Any], ...],
     sizes: tuple[int, int],
     inputs: Sequence[Tensor],
+    static: Sequence[Tensor],
     states: Sequence[Tensor],
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """:func:`run` of one step of a text that is generated, without gradients: static inputs are
-    further inputs, so that nothing is prepared for a call but its addresses.
-
-    Args:
-        inputs [1, samples, ..]: all that the cell takes, static ones last.
-        states [1, samples, ..]: of the step before.
-
-    Returns:
-        out [1, samples, ·] and last states [1, samples, ..].
-    """
-    given = tuple(options.items())
-    layer = getattr(_layers, _prepare(_name_of_step(cell), given, sizes))
-    out, last = layer(tuple([x.contiguous() for x in inputs]), tuple(states))
-    return out, last if isinstance(last, tuple) else (last,)
+    """:func:`run` for one step without gradients, as of generated text. The layer takes static
+    inputs as inputs of the step: it then has none to prepare, and its kernel runs with new
+    addresses alone."""
+    B, _, heads = inputs[0].shape[:3]
+    layer = getattr(_layers, _prepare(_name_of_step(cell), options, sizes))
+    rows = [x.reshape(1, B * heads, *x.shape[3:]) for x in inputs]
+    rows += [(x if B == 1 else x.expand(B, *x.shape).flatten(0, 1))[None] for x in static]
+    first = [state.reshape(1, B * heads, *state.shape[2:]) for state in states]
+    out, last = layer(tuple([x.contiguous() for x in rows]), tuple(first))
+    ends = last if isinstance(last, tuple) else (last,)
+    ends = tuple([end.view(B, heads, *end.shape[2:]) for end in ends])
+    return out.view(B, 1, heads, *out.shape[2:]), ends
 
 
 def _name_of_step(cell: Cell) -> str:

@@ -127,11 +127,16 @@ METHODS: dict[str, tuple[str, Callable[..., Any]]] = {  # by their class
 
 
 class SingleStep(NamedTuple):
-    """Of a function: when a single step without gradients stays transformers' own, which takes less
-    time than a call of ours, most of which is Python."""
+    """When a function leaves a single step without gradients to transformers' own, because a call
+    of ours, most of which is Python, takes longer.
 
-    small: int  # values of its largest tensor: fewer are transformers'
-    steps: Callable[..., int] | None = None  # of a call; None: always one
+    Attributes:
+        small: it does if the largest tensor has fewer values than this.
+        steps: returns how many steps a call has; None: always one.
+    """
+
+    small: int
+    steps: Callable[..., int] | None = None
 
 
 SINGLE_STEPS = {  # by name

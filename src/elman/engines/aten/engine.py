@@ -80,7 +80,10 @@ class Aten(Engine):
         if min((size for _, size in job.spec.dims), default=1) == 0:
             return "torch's layers take no dim of size 0"
         if forks.forked and job.spec.device == "cpu" and torch.get_num_threads() > 1:
-            return "this process was forked, and torch's layers wait for its parent's threads"
+            return (
+                "this process was forked, and torch's layers would wait for threads of its parent; "
+                "torch.set_num_threads(1) lets them run"
+            )
         recognised = recognise(job)
         return recognised if isinstance(recognised, str) else None
 
