@@ -36,7 +36,7 @@ from torch.utils._pytree import tree_leaves
 
 import elman
 from elman.errors import StepError, StepWarning
-from elman.steps.closure import _is_library
+from elman.steps.closure import Walk, _is_library
 from step_runs import STEPS_CLOSE, Found, differences, distance, found_by, plain_scan
 
 F64 = torch.float64
@@ -1272,6 +1272,34 @@ def test_steps_of_one_code_have_closures_of_their_own(engine):
     steps = [made(k, w) for k in (0.5, -0.9) for w in (normal(K), normal(K, seed=2))]
     for step in steps + steps:
         agrees(Case(step, print), scan_on(engine), engine, readable=True)
+
+
+@on_engines
+def test_a_step_with_defaults_is_made_in_each_call(engine, monkeypatch):
+    """It is walked again only where another object stands in a default."""
+    walks = list[int]()
+    walk = Walk.__init__
+
+    def counted(self: Walk, step: Any, batch: int = 0) -> None:
+        walks.append(1)
+        walk(self, step, batch)
+
+    def made(k: float, w: Tensor, shift: Tensor) -> Any:
+        def step(h: Tensor, x: Tensor, k: float = k, *, w: Tensor = w) -> tuple[Tensor, Tensor]:
+            return (h := torch.tanh(k * w * h + x + shift), h)
+
+        return step
+
+    k, w, shift = 0.5, normal(K), normal(K, seed=3)
+    scan = scan_on(engine)
+    agrees(Case(made(k, w, shift), print), scan, engine, readable=True)
+    monkeypatch.setattr(Walk, "__init__", counted)
+    agrees(Case(made(k, w, shift), print), scan, engine, readable=True)
+    assert not walks
+    others = (-0.9, w, shift), (k, normal(K, seed=2), shift), (k, w, normal(K, seed=4))
+    for values in others:
+        agrees(Case(made(*values), print), scan, engine, readable=True)
+        assert walks.pop()
 
 
 @on_engines

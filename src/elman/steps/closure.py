@@ -11,6 +11,7 @@ import builtins
 import contextvars
 import dis
 import functools
+import operator
 import os
 import random
 import sys
@@ -298,10 +299,15 @@ def same_function(a: Any, b: Any) -> bool:
         return False
     if a.__globals__ is not b.__globals__ or a.__dict__ or b.__dict__:
         return False
-    if a.__defaults__ is not b.__defaults__ or a.__kwdefaults__ is not b.__kwdefaults__:
-        return False
-    cells = zip(a.__closure__ or (), b.__closure__ or ())
-    return all(_contents(mine) is _contents(other) for mine, other in cells)
+    mine, others = _read_by(a), _read_by(b)
+    return len(mine) == len(others) and all(map(operator.is_, mine, others))
+
+
+def _read_by(function: types.FunctionType) -> list[Any]:
+    """What a function has from where it was made: its cells and defaults."""
+    named = function.__kwdefaults__ or {}
+    found = [*map(_contents, function.__closure__ or ())]
+    return [*found, *(function.__defaults__ or ()), *chain.from_iterable(named.items())]
 
 
 @functools.cache
