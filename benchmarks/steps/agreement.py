@@ -126,8 +126,8 @@ def largest(all_errors: dict[str, float]) -> dict[str, float]:
 
 
 def reason(error: BaseException) -> str:
-    """An error in a line."""
-    text = " ".join(str(error).split())
+    """An error in a line, without a traceback in its words, which names files of this machine."""
+    text = " ".join(str(error).partition("Original traceback")[0].split())
     return f"{type(error).__name__}: {text}"[:LONGEST]
 
 

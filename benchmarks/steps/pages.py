@@ -99,6 +99,7 @@ def page(rows: dict[str, Row], reported: dict[str, Row] | None = None) -> str:
 
 MODES = {"train": "training, ms", "forward": "forward, ms"}
 FIRST = "first call, s"
+OURS = ("elman.scan", "backend elman")
 
 
 def reports(rows: dict[str, Row]) -> list[str]:
@@ -130,8 +131,29 @@ def reports(rows: dict[str, Row]) -> list[str]:
         "",
         *table(["step", "reported", "T×B×H", "", *titles], body),
         "",
+        behind(run),
+        "",
         *notes,
     ]
+
+
+def behind(run: list[Row]) -> str:
+    """Where another contestant is ahead of both of ours, in a sentence."""
+    ahead: dict[str, list[str]] = {}
+    for row in run:
+        for mode in modes(row):
+            times = {
+                title: of["ms"][mode][1]
+                for title, of in row["contestants"].items()
+                if mode in of.get("ms", {})
+            }
+            ours = [times.pop(title) for title in OURS if title in times]
+            for title, ms in times.items():
+                if ours and ms < min(ours):
+                    words = f"{row['case']} ({mode}, {min(ours) / ms:.1f}x)"
+                    ahead.setdefault(title, []).append(words)
+    texts = [f"{title} is ahead of both in {', '.join(cases)}" for title, cases in ahead.items()]
+    return f"{'; '.join(texts)}: a call of elman's is Python around the kernel." if texts else ""
 
 
 def modes(row: Row) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -96,3 +99,20 @@ def test_what_is_wrong_or_refused_has_a_note():
     lines = page({}, {"one": row}).splitlines()
     assert "| one | torch #1 | 1×2×3, float32 | training, ms | 2 | wrong gradients (1) |" in lines
     assert "1. one, inductor: `wrong gradients: 2 of 7, up to 2.7 off`" in lines
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read from /proc")
+def test_compilers_that_are_left_are_killed(tmp_path):
+    """Those of this process's children alone; others go on."""
+    compiler = tmp_path / "cc1plus"
+    shutil.copy(shutil.which("sleep") or "", compiler)
+    children = [subprocess.Popen([name, "60"]) for name in (str(compiler), "sleep")]
+    try:
+        time.sleep(0.2)
+        reports.end_compilers()
+        assert children[0].wait(10) == -signal.SIGKILL
+        assert children[1].poll() is None
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
