@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from elman.errors import MissingPackageError
 from elman.functional import stand_ins
 from elman.nn.modules.installed import all_that_ran, install_layers, uninstall_layers
-from elman.nn.modules.subclasses import left_alone
+from elman.nn.modules.subclasses import describe_refusal
 from elman.nn.modules.swap import accelerate
 
 _hooks: list[Any] = []
@@ -68,7 +68,7 @@ def _note(_: nn.Module, name: str, module: nn.Module | None) -> None:
     """See a module that becomes a part of another."""
     if module is None:
         return
-    text = left_alone(module)
+    text = describe_refusal(module)
     if text:
         _alone[text] = None
     if type(module).__module__.startswith("transformers"):
@@ -143,9 +143,9 @@ class AccelerateTrainer(_Callback):
 
     _of: Mapping[str, str] = {"transformers": "TrainerCallback"}
 
-    def on_init_end(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+    def on_init_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Accelerate the trainer's model."""
-        model = told["model"]
+        model = others["model"]
         has_functions = stand_ins.runs_on_elman(stand_ins.replace(model))
         if not has_functions or any(isinstance(m, nn.RNNBase) for m in model.modules()):
             accelerate(model)

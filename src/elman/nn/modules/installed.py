@@ -20,13 +20,13 @@ from elman.errors import ElmanError
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.subclasses import (
     LAYERS,
-    Checked,
+    CheckFirst,
     accelerated,
+    class_title,
     layer_of,
     own_class,
     refusal,
     refuse,
-    told,
 )
 from elman.nn.modules.torch_layers import TorchLayers
 from elman.torch_internals import run_whole, tracing_state
@@ -42,7 +42,7 @@ class _Double:
     __slots__ = ("_runtime", "_verified")
 
 
-class _Ran(NamedTuple):
+class _Run(NamedTuple):
     """A layer that was called.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Ran(NamedTuple):
     reason: str | None
 
 
-_doubles: WeakKeyDictionary[nn.Module, _Ran] = WeakKeyDictionary()
+_doubles: WeakKeyDictionary[nn.Module, _Run] = WeakKeyDictionary()
 _history: list[tuple[type, list[Runner]]] = []  # of all layers that were called
 
 
@@ -87,7 +87,7 @@ def running(layer: nn.Module) -> str:
         return ""
     name = LAYERS[layer_of(type(layer))].__name__
     engines = "" if ran is None else engines_of(ran.double.runners.values())
-    return f"{told(type(layer))}, runs on elman.{name}, engine auto{engines}"
+    return f"{class_title(type(layer))}, runs on elman.{name}, engine auto{engines}"
 
 
 def all_that_ran() -> tuple[list[str], list[str]]:
@@ -99,9 +99,9 @@ def all_that_ran() -> tuple[list[str], list[str]]:
         if reason is None and not engines:
             reason = "no engine takes its calls"
         if reason is None:
-            ran[f"{told(kind)}, engine auto{engines}"] += 1
+            ran[f"{class_title(kind)}, engine auto{engines}"] += 1
         else:
-            alone[f"{told(kind)}, left alone: {reason}"] += 1
+            alone[f"{class_title(kind)}, left alone: {reason}"] += 1
     return [f"{count} {text}" for text, count in ran.items()], [*alone]
 
 
@@ -142,15 +142,15 @@ def _run(layer: Any, input: Any, hx: Any, torchs: Callable[..., Any]) -> Any:
     return result
 
 
-def _begin(layer: Any) -> _Ran:
+def _begin(layer: Any) -> _Run:
     """Make the double of a layer."""
     kind = type(layer)
     if "_is_replica" in vars(layer):  # of nn.DataParallel, for one call
-        return _Ran(kind, None, None, "a replica")
+        return _Run(kind, None, None, "a replica")
     reason = refusal(kind, forward=False)
     if reason is not None:
         _history.append((kind, []))
-        return _Ran(kind, None, None, reason)
+        return _Run(kind, None, None, reason)
     try:
         made = accelerated(kind, {})
         meta: Any = type(kind)
@@ -163,7 +163,7 @@ def _begin(layer: Any) -> _Ran:
         if own_class(kind) not in LAYERS:
             refuse(kind, reason)
         _history.append((kind, []))
-        return _Ran(kind, None, None, reason)
+        return _Run(kind, None, None, reason)
     _history.append((kind, [*double.runners.values()]))
-    ours = TorchLayers if own_class(kind) in LAYERS else Checked
-    return _Ran(kind, double, ours.forward, None)
+    ours = TorchLayers if own_class(kind) in LAYERS else CheckFirst
+    return _Run(kind, double, ours.forward, None)

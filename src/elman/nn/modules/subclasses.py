@@ -47,20 +47,20 @@ def own_class(kind: type) -> type:
     return next(base for base in kind.__mro__ if base in LAYERS or not _is_torchs(base))
 
 
-def told(kind: type) -> str:
+def class_title(kind: type) -> str:
     """A class's name in reports."""
     own = own_class(kind) if issubclass(kind, nn.RNNBase) else kind
     return f"torch.nn.{own.__name__}" if _is_torchs(own) else own.__name__
 
 
-def left_alone(module: nn.Module) -> str:
+def describe_refusal(module: nn.Module) -> str:
     """What a report says of a module that elman does not run; empty where that is not its work."""
     kind = type(module)
     for cell, layer in _STEPS.items():
         if isinstance(module, cell):
-            return f"{told(kind)}, left alone: {layer} takes all steps at once"
+            return f"{class_title(kind)}, left alone: {layer} takes all steps at once"
     reason = refusal(kind) if is_torchs(module) else None
-    return "" if reason is None else f"{told(kind)}, left alone: {reason}"
+    return "" if reason is None else f"{class_title(kind)}, left alone: {reason}"
 
 
 def refuse(kind: type, reason: str) -> None:
@@ -142,7 +142,7 @@ def _derive(kind: type, classes: dict[type, type], leaf: Callable[[type], type |
     return classes.setdefault(kind, made or kind)
 
 
-class Checked(TorchLayers):
+class CheckFirst(TorchLayers):
     """A layer below a class of the user's: its first call is compared with torch's."""
 
     _verified: bool | None = False  # None: results differ
@@ -194,8 +194,10 @@ def _tensors(out: Any, last: Any) -> dict[str, torch.Tensor]:
     return {"out": out, **{f"state {n}": state for n, state in enumerate(states)}}
 
 
-_CHECKED: Mapping[type, type] = {
-    theirs: type(ours.__name__, (Checked, ours), {"__module__": __name__, "__doc__": ours.__doc__})
+_CHECK_FIRST: Mapping[type, type] = {
+    theirs: type(
+        ours.__name__, (CheckFirst, ours), {"__module__": __name__, "__doc__": ours.__doc__}
+    )
     for theirs, ours in LAYERS.items()
 }
 
@@ -206,7 +208,7 @@ def _put_below(kind: type) -> type:
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(kind)(
         kind.__name__,
-        (kind, _CHECKED[layer_of(kind)]),
+        (kind, _CHECK_FIRST[layer_of(kind)]),
         {**names, _OWN: kind, "__reduce_ex__": _reduce},
     )
 

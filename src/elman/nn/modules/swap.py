@@ -17,15 +17,15 @@ from elman.nn.modules.subclasses import (
     LAYERS,
     MARK,
     accelerated,
+    class_title,
+    describe_refusal,
     give_back,
     is_torchs,
     layer_of,
-    left_alone,
     original,
     own_class,
     refusal,
     refuse,
-    told,
 )
 from elman.nn.modules.torch_layers import TorchLayers
 
@@ -156,6 +156,6 @@ def _status(module: nn.Module) -> str:
             engines = engines_of(runtime.runners.values())
         return f"{derived}elman.{own.__name__}, engine {module.engine}{engines}"
     if is_torchs(module):
-        reason = running(module) or left_alone(module)
-        return reason or f"{told(kind)}, not accelerated"
-    return left_alone(module)
+        reason = running(module) or describe_refusal(module)
+        return reason or f"{class_title(kind)}, not accelerated"
+    return describe_refusal(module)
