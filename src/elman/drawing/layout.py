@@ -80,7 +80,7 @@ def columns(picture: Picture) -> dict[str, int]:
         last[zone] = first - 1
     for key in reversed(marks):
         before = [column[head] - 1 for head in heads[key]]
-        if marks[key].kind == "next":
+        if marks[key].kind in ("next", "output"):
             column[key] = last[marks[key].zone]
         elif marks[key].kind not in ("input", "state") and before:
             if len(tails[key]) <= len(heads[key]):

@@ -16,7 +16,8 @@ from elman.ir.printer import Names
 from elman.plan.cost import phase_nodes
 from elman.plan.program import Program
 
-BoxKind = Literal["input", "parameter", "state", "next", "product", "function", "sum", "times"]
+End = Literal["input", "output", "parameter", "state", "next"]
+BoxKind = End | Literal["product", "function", "sum", "times"]
 BEFORE, STEP, AFTER = 0, 1, 2
 
 _BEFORE_OPS = re.compile(r"\b(sigmoid|minimum|maximum)\b")
@@ -272,14 +273,14 @@ class _Collector:
             self._end(name, back, root)
         for root, d in outputs.items():
             if root not in step.next_states:
-                self._end(d.removeprefix("d"), d, root)
+                self._end(d.removeprefix("d"), d, root, "output")
 
-    def _end(self, name: str, back: str, root: Node) -> None:
+    def _end(self, name: str, back: str, root: Node, kind: BoxKind = "next") -> None:
         if root not in self.key:  # a value of weights alone
             return
         key = f"end {name}"
         zone = AFTER if self.zone.get(root) == AFTER else STEP
-        self.canvas.marks[key] = Mark(key, "next", name, back, zone=zone)
+        self.canvas.marks[key] = Mark(key, kind, name, back, zone=zone)
         self.canvas.lines.append(Line(self.key[root], key))
 
 

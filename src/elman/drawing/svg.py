@@ -53,7 +53,7 @@ text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px
 _FITTING = 'style="max-width: 100%; height: auto"'
 
 _LEGEND = (  # class and rounded corners of a shape, and what it is
-    ("shape leaf", 8, "input"),
+    ("shape leaf", 8, "input, output"),
     ("shape state", 8, "state"),
     ("tag", 0, "weight, its gradient"),
     ("shape product", 4, "product"),
@@ -223,12 +223,12 @@ class _Writer:
             yield f'<text x="{x:.1f}" y="{y:.1f}" {_MIDDLE} style="font-size: 16px">'
             yield f"{xml_text(label)}</text>"
         else:
-            styles = {"input": "leaf", "parameter": "tag", "next": "state"}
+            styles = {"input": "leaf", "output": "leaf", "parameter": "tag", "next": "state"}
             styles |= {kind: kind for kind in ("state", "product")}
             name = f"shape {styles.get(mark.kind, '')}".rstrip() + marked
             if mark.kind == "product" and (back or not mark.taped):
                 inner = "inproduct"
-            round_ = half if mark.kind in ("input", "parameter", "state", "next") else 5
+            round_ = half if mark.kind in ("input", "output", "parameter", "state", "next") else 5
             yield (
                 f'<rect class="{name}" x="{x - wide / 2:.1f}" y="{y - half:.1f}" '
                 f'width="{wide:.1f}" height="{HEIGHT}" rx="{round_}"/>'
