@@ -48,6 +48,17 @@ def test_round_trip(task):
         ({"on_nonfinite": "pray"}, "^on_nonfinite must be stop or skip, not pray$"),
         ({"timeout": 0.0}, "^timeout must be positive"),
         ({"nesterov": True, "optimizer": "sgd"}, "nesterov needs a momentum above 0"),
+        ({"window": 512.0}, "^adamw has no momentum that follows a window"),
+        ({"window": 16.0, "optimizer": "sgd"}, "^window 16 is shorter than batch 32$"),
+        ({"step_size": 0.1, "optimizer": "sgd"}, "^step_size needs a window, as in --window 512"),
+        (
+            {"window": 64.0, "optimizer": "sgd", "momentum": 0.9},
+            "^window sets momentum to 0.5, which was given as 0.9$",
+        ),
+        (
+            {"window": 64.0, "step_size": 0.1, "optimizer": "sgd", "lr": 1.0},
+            "^step_size sets lr to 1.6, which was given as 1$",
+        ),
         ({"batch": 3, "devices": 2}, "batch 3 does not divide among 2 devices$"),
         ({"batch": 6, "devices": 2, "nodes": 2}, "does not divide among 2 devices on 2 nodes$"),
     ],
@@ -56,6 +67,13 @@ def test_nonsense_is_refused(options, message):
     """Each with the field's name and value."""
     with pytest.raises(InputError, match=message):
         TextConfig(**options)
+
+
+def test_momentum_and_rate_follow_the_minibatch():
+    """momentum = 1 - B / W, rate = step size * (1 - momentum) * B; stored, and read again."""
+    config = TextConfig(window=512.0, step_size=0.25, optimizer="sgd", batch=64)
+    assert (config.momentum, config.lr) == (0.875, 2.0)
+    assert TextConfig.from_json(config.to_json()) == config
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,17 @@ def test_learns(config, train, console):
     assert "R² in validation; mean of the training targets" in page
 
 
+def test_the_held_out_half_is_read_once(config, train):
+    """Weights are chosen by a share of the training half, which alone scales the values."""
+    half = dataclasses.replace(config, validation_share=0.5, steps=8)
+    data = prepare(half)
+    assert len(data.fit) + len(data.valid) == len(prepare(config).fit)
+    torch.testing.assert_close(data.fit.y.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
+    result = train(half).result
+    assert result["test_score"] != result["valid_score"]
+    assert "held out" in result["table"]
+
+
 def test_loaded_model_predicts_in_the_unit_of_the_data(config, train):
     """A loaded model predicts from the file's values what the run's result shows, in their unit."""
     outcome = train(dataclasses.replace(config, engine="reference", steps=3))

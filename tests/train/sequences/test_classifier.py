@@ -70,6 +70,19 @@ def test_learns(config, train, console):
     assert result["fallbacks"] == 0
 
 
+def test_the_held_out_half_is_read_once(config, train, console):
+    """Weights are chosen by a share of the training half; the held-out half has its own score."""
+    outcome = train(dataclasses.replace(config, validation_share=0.2, steps=60, lr=1e-2))
+    result, rows = outcome.result, read_record(outcome.folder).rows
+    scores = [row.valid_score for row in rows if row.valid_score is not None]
+    assert result["valid_score"] == max(scores)
+    assert {round(12 * score, 6) % 1 for score in scores} == {0}  # twelve sequences validate
+    right = [int(text.split()[0]) for name, text in result["table"].items() if "class" in name]
+    assert result["test_score"] == pytest.approx(sum(right) / 30)
+    assert "held out" in result["table"]
+    assert "12 to validate, 30 held out" in console.file.getvalue()
+
+
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
 def test_other_precisions(config, train, precision):
     """The held-out half is read in the weights' type, which a loaded model has too."""

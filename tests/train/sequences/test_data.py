@@ -116,6 +116,25 @@ def test_validation_takes_an_even_part():
     assert data.baseline().score == 0.5
 
 
+def test_a_part_of_the_training_half_validates():
+    """Of each class a share, the same whatever the seed; the held-out half is left for the end,
+    and values are scaled by what is learned from alone."""
+    whole = source(lengths=range(2, 14))
+    data = lay_out(whole, SeriesConfig(validation_share=0.25, batch=3))
+    again = lay_out(whole, SeriesConfig(validation_share=0.25, batch=3, seed=5))
+    assert (len(data.fit), len(data.valid), len(data.test)) == (8, 4, 12)
+    assert data.valid.y.bincount().tolist() == [2, 2]
+    assert torch.equal(data.valid.x, again.valid.x)
+    assert sorted([*data.fit.lengths.tolist(), *data.valid.lengths.tolist()]) == [*range(2, 14)]
+    assert sum(len(batch.targets) for batch in data.held_out()) == 4
+    assert sum(len(batch.targets) for batch in data.test_batches()) == 12
+    assert "8 sequences to learn from, 4 to validate, 12 held out" in data.about()
+    learned = torch.cat([x[:n] for x, n in zip(data.fit.x, data.fit.lengths)])
+    torch.testing.assert_close(learned.mean(0), torch.zeros(2), atol=1e-5, rtol=0)
+    with pytest.raises(RunError, match="too few sequences to learn from and to validate with"):
+        lay_out(source(lengths=(3, 4)), SeriesConfig(validation_share=0.5))
+
+
 def test_permuted_pixels():
     """One order for both halves and all runs, and it is a permutation."""
     values = np.arange(24).reshape(2, 12, 1)

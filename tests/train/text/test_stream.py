@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from elman.errors import RunError
-from elman.train.tasks.text.data import training_stream, validation_stream
+from elman.train.tasks.text.config import TextConfig
+from elman.train.tasks.text.data import prepare, training_stream, validation_stream
 
 
 def test_segments_walk_through_each_row():
@@ -35,6 +36,24 @@ def test_shortest_text():
     assert training_stream(np.zeros(4 * 7, dtype=np.int32), batch=4, bptt=6).segments == 1
     with pytest.raises(RunError, match=r"27 words(.|\n)*28 = batch 4 x \(bptt 6 \+ 1\)"):
         training_stream(np.zeros(27, dtype=np.int32), batch=4, bptt=6, items="words")
+
+
+def test_a_walk_begins_where_the_seed_says(tmp_path):
+    """The same text, from another place; without the option from its beginning."""
+    path = tmp_path / "text.txt"
+    path.write_text("the quick brown fox jumps over the lazy dog. " * 400)
+    options = {"data": str(path), "batch": 2, "bptt": 8, "validation_chars": 64}
+
+    def first(**others):
+        return prepare(TextConfig(**options, **others)).train.ids.ravel().tolist()
+
+    start = first(seed=0)
+    assert first(seed=1) == start
+    rolled = [first(seed=seed, random_start=True) for seed in (0, 1, 1)]
+    assert rolled[1] == rolled[2]
+    assert start not in rolled
+    assert rolled[0] != rolled[1]
+    assert sorted(rolled[0])[: len(start) // 2] == sorted(start)[: len(start) // 2]
 
 
 @pytest.mark.parametrize("length", [2, 3, 50, 1000, 9999])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from elman.train.loop.config import COUNT, Config, setting
-from elman.train.loop.task import Batch
+from elman.errors import RunError
+from elman.train.loop.config import COUNT, SHARE, Config, setting
+from elman.train.loop.objective import Score
+from elman.train.loop.task import Batch, Labels
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,12 @@ class EpochConfig(Config):
         None, "Passes over the training data, instead of --minutes.", COUNT
     )
     validation_sequences: int = setting(1000, "Sequences predicted per validation.", COUNT)
+    validation_share: float = setting(
+        0.0,
+        "Share of the training sequences that choose the best weights; the held-out half is then "
+        "predicted once, at the end. Without it the held-out half chooses them.",
+        SHARE,
+    )
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,7 @@ class SequenceSet(ABC):
         digest: hash of all values.
         spec: properties of the data that a model is built from; it has `inputs`.
         fit, test: both halves, whose lengths are their numbers of sequences.
+        valid: a part of the training half that is not learned from, if one is asked for.
         missing: share of values that are missing (they count as their channel's mean).
     """
 
@@ -47,6 +57,7 @@ class SequenceSet(ABC):
     spec: Any
     fit: Any
     test: Any
+    valid: Any = None
     missing: float = 0.0
 
     @abstractmethod
@@ -58,22 +69,29 @@ class SequenceSet(ABC):
         """Steps and targets, in words and as facts by name."""
 
     @property
+    def judge(self) -> Any:
+        """The sequences that choose the best weights."""
+        return self.test if self.valid is None else self.valid
+
+    @property
     def size(self) -> str:
         """Numbers of sequences as text."""
-        return f"{len(self.fit)} + {len(self.test)} sequences"
+        parts = [part for part in (self.fit, self.valid, self.test) if part is not None]
+        return f"{' + '.join(str(len(part)) for part in parts)} sequences"
 
     @property
     def rows(self) -> Tensor:
-        """Indices of the held-out sequences for validation, evenly spaced, [M]."""
-        count = len(self.test)
+        """Indices of the sequences for validation, evenly spaced, [M]."""
+        count = len(self.judge)
         most = min(self.config.validation_sequences, count)
         return torch.linspace(0, count - 1, most).round().long()
 
     def about(self) -> str:
         """Describe the data in one line."""
         text = (
-            f"data: {self.name}: {len(self.fit):,} sequences to learn from, {len(self.test):,} "
-            f"held out; {self.shape()[0]}"
+            f"data: {self.name}: {len(self.fit):,} sequences to learn from, "
+            f"{'' if self.valid is None else f'{len(self.valid):,} to validate, '}"
+            f"{len(self.test):,} held out; {self.shape()[0]}"
         )
         return f"{text}; {self.missing:.1%} of the values are missing" if self.missing else text
 
@@ -113,9 +131,39 @@ class SequenceSet(ABC):
 
     def held_out(self) -> Iterator[Batch]:
         """Walk through the part that is validated on."""
-        return (self.cut(self.test, rows) for rows in self.rows.split(self.config.batch))
+        return (self.cut(self.judge, rows) for rows in self.rows.split(self.config.batch))
 
     def test_batches(self) -> Iterator[Batch]:
         """Walk through the whole held-out half, in its order."""
         indices = torch.arange(len(self.test))
         return (self.cut(self.test, rows) for rows in indices.split(self.config.batch))
+
+    def scores(self, score: Score, labels: Labels) -> dict[str, Any]:
+        """Facts about the score of the held-out half: where that chose the weights, it is the
+        validation's; else a row of the table too."""
+        if self.valid is None:
+            return {"valid_loss": score.loss, "valid_score": score.score}
+        table = {"held out": labels.describe(score)}
+        return {"test_loss": score.loss, "test_score": score.score, "table": table}
+
+
+def apart(labels: Sequence[Any], share: float) -> tuple[list[int], list[int]]:
+    """Indices of sequences to learn from, and of those to validate with, the same in each run: of
+    each class the share, at least one of those that have two, at random.
+
+    Raises:
+        RunError: nothing is left to learn from, or to validate with.
+    """
+    by_class: dict[Any, list[int]] = {}
+    for index, label in enumerate(labels):
+        by_class.setdefault(label, []).append(index)
+    source = random.Random(0)
+    chosen: set[int] = set()
+    for indices in by_class.values():
+        count = min(len(indices) - 1, max(1, round(share * len(indices))))
+        chosen.update(source.sample(indices, count))
+    left = [index for index in range(len(labels)) if index not in chosen]
+    if not chosen or not left:
+        text = "there are too few sequences to learn from and to validate with"
+        raise RunError(text, "leave --validation-share out", sequences=len(labels))
+    return left, sorted(chosen)

@@ -15,7 +15,7 @@ from elman.train.loop.config import override, setting
 from elman.train.loop.objective import SQUARES, evaluate
 from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.arrays import Scaling, digest_of, load_npz, unreadable
-from elman.train.tasks.epochs import EpochConfig, SequenceSet
+from elman.train.tasks.epochs import EpochConfig, SequenceSet, apart
 from elman.train.tasks.regression.model import RegressionSpec
 
 
@@ -128,11 +128,12 @@ class RegressionData(SequenceSet):
 
     def baseline(self) -> Baseline:
         """Predict the mean of the training targets, or repeat the input if that is better."""
-        mean = score_baseline("mean of the training targets", [(self.test.y * 0, self.test.y)])
-        if self.test.x.shape != self.test.y.shape:
+        x, y = self.judge.x, self.judge.y
+        mean = score_baseline("mean of the training targets", [(y * 0, y)])
+        if x.shape != y.shape:
             return mean
-        repeated = self.spec.targets_as.to(self.spec.inputs_as.back(self.test.x.numpy()))
-        repetition = score_baseline("repeated input", [(torch.from_numpy(repeated), self.test.y)])
+        repeated = self.spec.targets_as.to(self.spec.inputs_as.back(x.numpy()))
+        repetition = score_baseline("repeated input", [(torch.from_numpy(repeated), y)])
         return min(mean, repetition, key=lambda baseline: baseline.loss)
 
     def cut(self, half: Half, rows: Tensor) -> Batch:
@@ -151,16 +152,22 @@ def prepare(config: RegressionConfig) -> RegressionData:
     """Read and lay out the sequences of a run. Raises InputError, RunError: there is nothing
     readable."""
     arrays = read_halves(config.data)
-    (x, y), (test_x, _) = arrays
-    spec = RegressionSpec(x.shape[2], y.shape[-1], y.ndim == 3, Scaling.of(x), Scaling.of(y))
-    scaled = [(spec.inputs_as.to(x), spec.targets_as.to(y)) for x, y in arrays]
-    halves = [Half(*map(torch.from_numpy, pair)) for pair in scaled]
-    for name, half in zip(("train", "test"), halves, strict=True):
+    (x, y), test = arrays
+    parts = {"train": (x, y), "test": test}
+    if config.validation_share:
+        learned, validated = apart([0] * len(x), config.validation_share)
+        parts |= {"train": (x[learned], y[learned]), "valid": (x[validated], y[validated])}
+    scalings = map(Scaling.of, parts["train"])
+    spec = RegressionSpec(x.shape[2], y.shape[-1], y.ndim == 3, *scalings)
+    scaled = {name: (spec.inputs_as.to(x), spec.targets_as.to(y)) for name, (x, y) in parts.items()}
+    halves = {name: Half(*map(torch.from_numpy, pair)) for name, pair in scaled.items()}
+    for name, half in halves.items():
         for kind, values in (("x", half.x), ("y", half.y)):
             if not values.isfinite().all():
                 text = f"{kind}_{name} is beyond float32 in standard deviations of {kind}_train"
                 raise unreadable(Path(str(config.data)), text)
-    absent = np.isnan(x).sum() + np.isnan(test_x).sum()
-    missing = float(absent / (x.size + test_x.size))
+    absent = np.isnan(x).sum() + np.isnan(test[0]).sum()
+    missing = float(absent / (x.size + test[0].size))
     digest = digest_of(array for half in arrays for array in half)
-    return RegressionData(config, str(config.data), digest, spec, *halves, missing=missing)
+    ready = halves["train"], halves["test"], halves.get("valid")
+    return RegressionData(config, str(config.data), digest, spec, *ready, missing=missing)

@@ -26,10 +26,9 @@ def conclude(model: nn.Module, data: RegressionData, config: RegressionConfig) -
     axis = 1 if spec.per_step else 0  # of the sequences
     outputs, targets = (torch.cat(half, axis) for half in zip(*parts, strict=True))
     true, predicted = (spec.targets_as.back(part.numpy()) for part in (targets, outputs))
-    return {
-        "valid_loss": score.loss,
-        "valid_score": score.score,
-        "table": by_output(true, predicted, outputs, targets),
+    facts = data.scores(score, LABELS)
+    return facts | {
+        "table": facts.get("table", {}) | by_output(true, predicted, outputs, targets),
         "shown": [asdict(pairs) for pairs in select_pairs(true, predicted)],
     }
 
@@ -67,17 +66,18 @@ def spread(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
 
 
+LABELS = Labels(
+    items="sequences",
+    loss="squared error (1 is the variance of the training targets)",
+    brief="squared error",
+    scale=1.0,
+    headline="score",
+    score=R2,
+    form=".3g",
+)
 REGRESSION = Task(
     about="Train a regression on sequences: one target per step, or one per sequence.",
-    labels=lambda config: Labels(
-        items="sequences",
-        loss="squared error (1 is the variance of the training targets)",
-        brief="squared error",
-        scale=1.0,
-        headline="score",
-        score=R2,
-        form=".3g",
-    ),
+    labels=lambda config: LABELS,
     objective=SQUARES,
     config=RegressionConfig,
     prepare=prepare,

@@ -13,7 +13,7 @@ from torch import Tensor
 from elman.errors import RunError
 from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.arrays import Scaling
-from elman.train.tasks.epochs import SequenceSet
+from elman.train.tasks.epochs import SequenceSet, apart
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.sequences.model import ClassifierSpec, as_floats, pad, permute
 from elman.train.tasks.sequences.source import Source, find_images, find_series
@@ -51,8 +51,8 @@ class SequenceData(SequenceSet):
     def baseline(self) -> Baseline:
         """Predict the frequencies of the training half's classes (one added to each count)."""
         counts = torch.bincount(self.fit.y, minlength=len(self.spec.classes)).double() + 1
-        loss = -(counts / counts.sum()).log()[self.test.y].mean()
-        right = (self.test.y == counts.argmax()).double().mean()
+        loss = -(counts / counts.sum()).log()[self.judge.y].mean()
+        right = (self.judge.y == counts.argmax()).double().mean()
         return Baseline("largest class", float(loss), float(right))
 
     def cut(self, half: Tensors, rows: Tensor) -> Batch:
@@ -97,12 +97,16 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
             path=source.name,
             channels=" and ".join(map(str, channels)),
         )
-    values, kind = source.train.values, source.kind
+    parts = [source.train, source.test]
+    if config.validation_share:
+        learned, validated = apart(source.train.labels, config.validation_share)
+        parts = [source.train.take(learned), source.test, source.train.take(validated)]
+    values, kind = parts[0].values, source.kind
     scaling = Scaling.of(np.concatenate(values)) if kind == "values" else Scaling([], [])
     spec = ClassifierSpec(channels[0] * config.patch, classes, kind, scaling)
     numbers = {label: k for k, label in enumerate(classes)}
     halves, missing, count = [], 0, 0
-    for half in (source.train, source.test):
+    for half in parts:
         missing += sum(int(np.isnan(piece).sum()) for piece in half.values)
         count += sum(piece.size for piece in half.values)
         y = torch.tensor([numbers[label] for label in half.labels])

@@ -33,6 +33,12 @@ class Half:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def take(self, indices: Sequence[int]) -> Half:
+        """Some of the sequences."""
+        values = self.values
+        taken = values[indices] if isinstance(values, np.ndarray) else [values[k] for k in indices]
+        return Half(taken, [self.labels[k] for k in indices])
+
 
 @dataclass(frozen=True)
 class Source:

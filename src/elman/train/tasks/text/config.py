@@ -91,6 +91,9 @@ class TextConfig(Config):
         False, "Residual blocks: each layer reads its normalised input, and is added to it."
     )
     bptt: int = setting(64, "Tokens per step of truncated BPTT.", POSITIVE)
+    random_start: bool = setting(
+        False, "Begin the walk through the training text at a place that the seed draws."
+    )
     epochs: int | None = setting(
         None, "Passes over the training text, instead of --minutes.", COUNT
     )

@@ -231,7 +231,11 @@ def prepare(config: TextConfig) -> TextData:
         )
     vocabulary = fit_vocabulary(corpus.train, level, config.vocabulary)
     train_ids, valid_ids = vocabulary.encode(corpus.train), vocabulary.encode(corpus.valid)
-    train = training_stream(train_ids, config.batch, config.bptt, level.labels.items)
+    start = 0
+    if config.random_start:
+        start = int(np.random.default_rng(config.seed).integers(len(train_ids)))
+    rolled = np.roll(train_ids, -start)
+    train = training_stream(rolled, config.batch, config.bptt, level.labels.items)
     items, test = level.labels.items, vocabulary.encode(corpus.test)
     valid, places = validation_stream(valid_ids, config.bptt, config.validation_chars, items)
     return TextData(
