@@ -5,47 +5,76 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from statistics import linear_regression
+from statistics import linear_regression, mean, stdev
 
 from benchmarks.rows import Row, busy_in_words
 from elman.errors import ElmanError
 
 HOLDS, FAILS = "holds", "does not hold"
-UNMEASURED, BUSY = "not measured", "not measured (busy)"
+UNDECIDED, UNTRIED = "not decided", "not tried"
 SAME = 0.02  # share by which the median has to differ from 1, or there is no difference
-_CLEAR = 2.0  # standard errors that a trend has to be off zero
+_CLEAR = 2.0  # standard errors that a value has to be off a limit
+_FLAT = 0.05  # exponent of a power law that grows by an eighth in a decade
+_SHARES = {"phases", "operators"}  # fields of a row that are times
+Answer = bool | None  # None: the rows cannot tell
 
 
 class UnmeasuredError(ElmanError):
     """A claim needs a row that there is not, or that failed."""
 
 
+def opposite(answer: Answer) -> Answer:
+    """The answer to the opposite question."""
+    return None if answer is None else not answer
+
+
+def every(answers: Iterable[Answer]) -> Answer:
+    """True if all are, False if one is: what cannot be told leaves open what no other decides."""
+    given = set(answers)
+    return False if False in given else None if None in given else True
+
+
+def some(answers: Iterable[Answer]) -> Answer:
+    """True if one is, False if none is, by the same rule."""
+    return opposite(every(map(opposite, answers)))
+
+
+def at_least(value: float, limit: float, margin: float) -> Answer:
+    """Whether a value reaches a limit: within the margin around it nothing can be told."""
+    return None if abs(value - limit) < margin else value > limit
+
+
 @dataclass(frozen=True)
 class Spread:
-    """Median and quartiles of a time, or of how many times as fast one contestant is as another."""
+    """Median and quartiles of a time, or of how many times as fast one contestant is as another.
+
+    Between the quartiles a limit is neither reached nor missed.
+    """
 
     median: float
     q1: float
     q3: float
 
     @property
-    def gains(self) -> bool:
+    def gains(self) -> Answer:
         """Of a ratio: whether the one is faster, in three rounds of four and by more than
-        :data:`SAME`."""
-        return self.q1 > 1 and self.median > 1 + SAME
+        :data:`SAME`; False if it is not so in three rounds of four."""
+        if self.q1 > 1 and self.median > 1 + SAME:
+            return True
+        return False if self.q3 <= 1 + SAME else None
 
     @property
-    def loses(self) -> bool:
-        """True if the contestant is slower, by the same rule."""
+    def loses(self) -> Answer:
+        """Whether the contestant is slower, by the same rule."""
         return self.inverse.gains
 
-    def reaches(self, least: float) -> bool:
-        """True if a ratio is at least so large in three rounds of four."""
-        return self.q1 >= least
+    def reaches(self, least: float) -> Answer:
+        """Whether a ratio is at least so large in three rounds of four, or less in as many."""
+        return True if self.q1 >= least else False if self.q3 < least else None
 
-    def within(self, most: float) -> bool:
-        """True if a time is at most so long in three rounds of four."""
-        return self.q3 <= most
+    def within(self, most: float) -> Answer:
+        """Whether it is at most so large in three rounds of four, or larger in as many."""
+        return True if self.q3 <= most else False if self.q1 > most else None
 
     @property
     def inverse(self) -> Spread:
@@ -76,14 +105,20 @@ class Trend:
     error: float
 
     @property
-    def rises(self) -> bool:
-        """True if y grows with x, by two standard errors."""
-        return self.power > _CLEAR * self.error
+    def rises(self) -> Answer:
+        """Whether y grows with x, by two standard errors; False if by less than :data:`_FLAT`."""
+        if self.power > _CLEAR * self.error:
+            return True
+        return False if self.power + _CLEAR * self.error < _FLAT else None
 
     @property
-    def falls(self) -> bool:
-        """True if y falls with x, by two standard errors."""
-        return -self.power > _CLEAR * self.error
+    def falls(self) -> Answer:
+        """Whether y falls with x, by the same rule."""
+        return Trend(-self.power, self.error).rises
+
+    def exceeds(self, limit: float) -> Answer:
+        """Whether the exponent is greater than a limit, by two standard errors."""
+        return at_least(self.power, limit, _CLEAR * self.error)
 
     def __str__(self) -> str:
         return f"{self.power:+.2f} ± {self.error:.2f}"
@@ -101,8 +136,40 @@ def fit_trend(points: Iterable[tuple[float, float]]) -> Trend:
     xs, ys = zip(*pairs, strict=True)
     power, at_zero = linear_regression(xs, ys)
     residual = sum((y - at_zero - power * x) ** 2 for x, y in pairs) / (len(pairs) - 2)
-    mean = sum(xs) / len(xs)
-    return Trend(power, math.sqrt(residual / sum((x - mean) ** 2 for x in xs)))
+    return Trend(power, math.sqrt(residual / sum((x - mean(xs)) ** 2 for x in xs)))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much the mean of some runs is greater than that of others, which differ by their
+    random seeds.
+
+    Attributes:
+        mean: the difference.
+        error: its standard error; that of two means is the root of the sum of their squares.
+    """
+
+    mean: float
+    error: float
+
+    def exceeds(self, limit: float) -> Answer:
+        """Whether it is greater than a limit, by two standard errors."""
+        return at_least(self.mean, limit, _CLEAR * self.error)
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f} ± {self.error:.3f}"
+
+
+def difference(values: Sequence[float], others: Sequence[float]) -> Difference:
+    """The difference of two means over seeds.
+
+    Raises:
+        UnmeasuredError: fewer than two seeds of either.
+    """
+    if min(len(values), len(others)) < 2:
+        raise UnmeasuredError("a difference needs two seeds of either, of which there is one")
+    error = math.hypot(*(stdev(seeds) / math.sqrt(len(seeds)) for seeds in (values, others)))
+    return Difference(mean(values) - mean(others), error)
 
 
 class Rows:
@@ -113,11 +180,14 @@ class Rows:
 
     Attributes:
         read: the cases whose rows were asked for.
+        timed: those of them of which a time was asked for. Counts, bytes and losses are the same
+            on a busy machine.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = {row["case"]: row for row in rows}
         self.read: set[str] = set()
+        self.timed: set[str] = set()
 
     def __contains__(self, case: str) -> bool:
         return case in self._rows and not {"failed", "skipped"} & self._rows[case].keys()
@@ -153,8 +223,9 @@ class Rows:
         return self[case]["flop"] / self.seconds(case, contestant) / 1e9
 
     def busy(self) -> list[Row]:
-        """Rows that were read, and measured while other programs took the cores."""
-        return [row for case, row in self._rows.items() if case in self.read and busy_in_words(row)]
+        """Rows whose times were read, and measured while other programs took the cores."""
+        timed = self.timed | {case for case in self.read if _SHARES & self._rows[case].keys()}
+        return [row for case, row in self._rows.items() if case in timed and busy_in_words(row)]
 
     def seconds(self, case: str, contestant: str) -> float:
         """The median of :meth:`time`."""
@@ -190,6 +261,7 @@ class Rows:
             UnmeasuredError: it was not timed.
         """
         times = self[case].get("seconds", {})
+        self.timed.add(case)
         if contestant not in times:
             explanation = self[case].get("absent", {}).get(contestant)
             raise UnmeasuredError(f"{contestant} was not measured in {case}{_because(explanation)}")
@@ -207,7 +279,7 @@ def spread_of(quartiles: Mapping[str, float]) -> Spread:
 
 @dataclass(frozen=True)
 class Reasons:
-    """Explanations of both verdicts of a claim, one sentence each."""
+    """Explanations of both verdicts of a claim that is decided, one sentence each."""
 
     holds: str
     fails: str
@@ -218,18 +290,21 @@ class Reasons:
         assert self.holds != self.fails, "what makes a claim hold does not make it fail"
 
 
+_CANNOT_TELL = "it varies by more than it is off the limit"
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Verdict on a claim.
 
     Attributes:
-        holds: whether what was measured agrees.
+        holds: whether what was measured agrees; None if the rows cannot tell.
         figure: ours, with its unit.
         facts: what else was measured, and how it was judged: nothing that speaks for either side.
         reasons: what makes the agreement or the difference, where that is known.
     """
 
-    holds: bool
+    holds: Answer
     figure: str
     _: KW_ONLY
     facts: str = ""
@@ -238,8 +313,8 @@ class Verdict:
     @property
     def explanation(self) -> str:
         """The reason of this verdict, and the facts."""
-        reason = ""
-        if self.reasons is not None:
+        reason = "" if self.holds is not None else _CANNOT_TELL
+        if self.reasons is not None and self.holds is not None:
             reason = self.reasons.holds if self.holds else self.reasons.fails
         return "; ".join(text for text in (reason, self.facts) if text)
 
@@ -261,7 +336,7 @@ class Claim:
     judge: Callable[[Rows], Verdict]
 
 
-Judgement = Verdict | tuple[bool, str] | tuple[bool, str, str]
+Judgement = Verdict | tuple[Answer, str] | tuple[Answer, str, str]
 
 
 class Claims(list[Claim]):
@@ -297,7 +372,11 @@ VERDICT = 4  # column that says whether a claim holds
 
 
 def judged(claims: Sequence[Claim], rows: Rows) -> list[tuple[str, ...]]:
-    """Each claim under :data:`HEADERS`: holds, does not hold, or why that was not measured."""
+    """Each claim under :data:`HEADERS`: what was measured, and one of four verdicts.
+
+    A claim holds, does not hold, is not decided (the rows cannot tell, or other programs took the
+    cores while its times were measured), or was not tried (a row is missing).
+    """
     return [_line(claim, rows.anew()) for claim in claims]
 
 
@@ -306,8 +385,9 @@ def _line(claim: Claim, rows: Rows) -> tuple[str, ...]:
     try:
         verdict = claim.judge(rows)
     except UnmeasuredError as error:
-        return (*source, "", UNMEASURED, str(error))
+        return (*source, "", UNTRIED, str(error))
     if busy := rows.busy():
         row = max(busy, key=lambda row: row["waited"])
-        return (*source, "", BUSY, f"{row['case']}: {busy_in_words(row)}")
-    return (*source, verdict.figure, HOLDS if verdict.holds else FAILS, verdict.explanation)
+        return (*source, "", UNDECIDED, f"{row['case']}: {busy_in_words(row)}")
+    word = {True: HOLDS, False: FAILS, None: UNDECIDED}[verdict.holds]
+    return (*source, verdict.figure, word, verdict.explanation)

@@ -15,7 +15,7 @@ from jinja2 import ChoiceLoader, FileSystemLoader
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from benchmarks.claims import HEADERS, VERDICT
+from benchmarks.claims import HEADERS, UNDECIDED, VERDICT, spread_of
 from benchmarks.pictures import times
 from elman.report.charts import (
     BEYOND,
@@ -103,12 +103,13 @@ def _draw_ratios(axes: Axes, page: BenchPage) -> None:
     """One bar per case on a logarithmic scale, a red tick where the suite's aim is."""
     for place, (name, ratio) in enumerate(page.ratios.items()):
         spread = [[ratio["median"] - ratio["q1"]], [ratio["q3"] - ratio["median"]]]
-        missed = ratio["q1"] < page.aims.get(name, 0)
-        colour = RED if missed else BLUE
+        met = spread_of(ratio).reaches(page.aims.get(name, 0))
+        colour = RED if met is False else BLUE
         axes.barh(place, ratio["median"], xerr=spread, color=colour, height=0.6, capsize=2)
         text = times(ratio["median"])
-        if missed:
-            text += f", target {page.aims[name]:g}x missed"
+        if met is not True:
+            verdict = "missed" if met is False else UNDECIDED
+            text += f", target {page.aims[name]:g}x {verdict}"
         at_end(axes, ratio["q3"], place, text)
         if name in page.aims:
             ends = [page.aims[name]] * 2, [place - 0.42, place + 0.42]

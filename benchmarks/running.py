@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import Case, Effort, Suite, packed
+from benchmarks.cases import Case, Effort, Suite, TrainedCase, packed
 from benchmarks.machine import code
 from benchmarks.programs import ProcessError, program, run_program
 from benchmarks.rows import Row, append_row, read_rows
 from elman.folders import VARIABLE
 
 LIMIT_S = 600.0  # of one case
+LEARNING_S = 4 * 3600.0  # of one in which models learn
 
 
 def run_suite(
@@ -59,7 +60,8 @@ def _measured(case: Case, effort: Effort, cache: Path | None) -> dict[str, Any]:
     text = packed(case, effort)
     worker = program("worker", cache=cache, threads=case.threads, text=text)
     try:
-        return json.loads(run_program(worker, LIMIT_S))
+        limit_s = LEARNING_S if isinstance(case, TrainedCase) else LIMIT_S
+        return json.loads(run_program(worker, limit_s))
     except ProcessError as error:
         return {"failed": str(error)}
 

@@ -15,6 +15,7 @@ from benchmarks.suites.depth import STEPS, name_of
 from benchmarks.suites.ecornn import LAYOUTS, layout_name
 from benchmarks.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LOOP, ONE_HEAD
 from benchmarks.suites.matrices import FORMS_IN_TORCH, MATRICES, STREAM, TRAIN
+from benchmarks.table import machine_line
 from benchmarks.workloads.products import COLUMNS, PANELS, ROWS
 
 MODELS = {  # of suite long, in the order of the page: name of a row, baseline and its name
@@ -124,10 +125,10 @@ def rivals() -> str:
 
 
 def depth() -> str:
-    """Bits per character of stacks of one layer, ten and a hundred."""
-    bits = {n: rows_of("depth")[name_of(n)]["bits"] for n in (1, 10, 100)}
+    """Bits per character of stacks of one layer, three and ten."""
+    bits = {n: rows_of("depth")[name_of(n)]["bits"] for n in (1, 3, 10)}
     texts = {
-        name: ", ".join(f"{row[name]:.2f} at {n}" for n, row in bits.items())
+        name: ", ".join(f"{mean(row[name]):.2f} at {n}" for n, row in bits.items())
         for name in ("plain", "norms")
     }
     return (
@@ -443,6 +444,17 @@ def recognisers() -> str:
     )
 
 
+def turned() -> str:
+    """A table of images that turn: R² at each step."""
+    rows = script_rows("examples")
+    lines = [f"| step | {' | '.join(map(str, range(1, 11)))} |", "|---|" + "---:|" * 10]
+    explained = rows["turned, elman"]["r2"]
+    texts = {"predicted": explained["prediction"], "input repeated": explained["repeated input"]}
+    for name, values in texts.items():
+        lines.append(f"| {name} | {' | '.join(f'{value:.3f}' for value in values)} |")
+    return "\n".join(lines)
+
+
 def fields() -> str:
     """A table of the networks inside of an ODE: milliseconds of a training step."""
     titles = {"c": "engine `c`", "deer": "`elman.deer`", "in turn": "a loop over torch operators"}
@@ -465,7 +477,7 @@ def minibatches() -> str:
             rates = [rows[case]["flop"] / rows.seconds(case, contestant) / 1e9 for case in cases]
             line = " | ".join(f"{rate:.0f}" for rate in rates)
             lines.append(f"| {units} units, {name} | {line} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"{machine_line(rows[f'resident 64,1,{UNITS[0]}'])}."])
 
 
 def layouts() -> str:
@@ -479,7 +491,7 @@ def layouts() -> str:
             for name in (ROWS, COLUMNS, PANELS)
         ]
         lines.append(f"| {' | '.join([', '.join(map(str, sizes)), *rates])} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"{machine_line(rows[layout_name(LAYOUTS[0])])}."])
 
 
 def strong_scaling() -> str:
@@ -502,6 +514,26 @@ def strong_scaling() -> str:
     return "\n".join(lines)
 
 
+def scaling_on_gpus() -> str:
+    """A table of GPUs that share a minibatch of 512, as in Persistent RNNs (Diamos 2016): training
+    steps of a layer as measured on one GPU, and the sum of its gradients over nodes of eight."""
+    rows = script_rows("gpu")
+    lines = [
+        "| GPUs | samples of each | computing | sum of gradients | nothing hidden | all hidden |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    for samples, note in ((32, ""), (16, ", before loads ahead and without slices"), (4, "")):
+        kind = "persistent" if samples == 4 else "layer"
+        row = rows[f"{kind} relu 64,{samples},1152 fp32{note}"]
+        gpus, computing = 512 // samples, row["elman"][1]
+        nodes, gradients = gpus // 8, 4 * 2 * row["H"] ** 2  # bytes of both matrices
+        summing = 2 * (nodes - 1) * (LATENCY + gradients / nodes / BANDWIDTH)
+        times = (computing, summing, computing + summing, max(computing, summing))
+        texts = [str(gpus), str(samples), *(f"{1e3 * seconds:.2f} ms" for seconds in times)]
+        lines.append(f"| {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
 def gains_of_gpu() -> str:
     """How many times as fast as cuDNN large layers train on a GPU."""
     rows = [row for row in script_rows("gpu").values() if row.get("H", 0) in (512, 1152)]
@@ -510,9 +542,19 @@ def gains_of_gpu() -> str:
 
 
 def product_on_gpu() -> str:
-    """How many times as long a product per step takes as a persistent kernel, on a GPU."""
+    """How long a product per step takes on a GPU, and how many times as long as a persistent
+    kernel."""
     row = script_rows("gpu")["persistent relu 64,4,1152 fp32"]
-    return f"{row['product per step'][0] / row['elman'][0]:.1f} times"
+    product, persistent = row["product per step"][0], row["elman"][0]
+    return f"{1e6 * product / row['T']:.1f} µs a step, {product / persistent:.1f} times"
+
+
+def deer_on_gpu() -> str:
+    """How fast all steps at once are on a GPU, in a forward."""
+    row = script_rows("gpu")["deer gru 10000,1,2 fp32"]
+    ours, torch = row["elman"][0], row["torch"][0]
+    step, beside = 1e9 * ours / row["T"], 1e6 * torch / row["T"]
+    return f"{step:.0f} ns a step where cuDNN takes {beside:.2f} µs, {torch / ours:.0f} times"
 
 
 def barriers() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.cases import OURS
-from benchmarks.claims import BUSY, spread_of
+from benchmarks.claims import UNDECIDED, Answer, spread_of
 from benchmarks.measures.limits import REFUSED
 from benchmarks.rows import STUDY, Row, busy_in_words
 from benchmarks.workloads.custom_cells import spiking
@@ -236,16 +236,18 @@ def _ratio(quartiles: dict[str, Any] | None, spread: bool = True) -> str:
 
 def _target(row: Row) -> str:
     """The speed-up that the suite wants at least, or the time that it wants at most; and whether
-    this row misses it, or tells nothing of it."""
-    case, verdict = row["asked"], {True: "", False: ", missed", None: f", {BUSY}"}[reached(row)]
+    this row misses it, or cannot tell."""
+    words = {True: "", False: ", missed", None: f", {UNDECIDED}"}
+    case, verdict = row["asked"], words[reached(row)]
     if case["ratio"] is not None:
         return f"≥ {case['ratio']:g}x{verdict}"
     return NOTHING if case["seconds"] is None else f"≤ {case['seconds']:g} s{verdict}"
 
 
-def reached(row: Row) -> bool | None:
-    """Whether a row reaches its suite's target, in three rounds of four as for claims; None if the
-    suite has none for it, the machine was busy, or nobody has named the data."""
+def reached(row: Row) -> Answer:
+    """Whether a row reaches its suite's target, in three rounds of four as for claims; None if it
+    is between the quartiles, the suite has none, the machine was busy, or nobody has named the
+    data."""
     ratio, seconds = row["asked"]["ratio"], row["asked"]["seconds"]
     if (ratio is None and seconds is None) or "skipped" in row:
         return None
@@ -255,7 +257,7 @@ def reached(row: Row) -> bool | None:
         return None
     if ratio is not None:
         ours = row.get("ratio", {}).get(OURS)
-        return ours is not None and spread_of(ours).reaches(ratio)
+        return False if ours is None else spread_of(ours).reaches(ratio)
     return spread_of(row["seconds"][OURS]).within(seconds)
 
 

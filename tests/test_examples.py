@@ -15,6 +15,7 @@ import torch
 from helpers import need_engine
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+PARTS = ("train", "test")
 
 
 @pytest.mark.parametrize("field", ["neural", "hamiltonian", "adaptive"])
@@ -65,6 +66,33 @@ def test_adaptive_steps_follow_the_flow():
     adaptive, fixed = ((path(kind, 1) - want).abs().max() for kind in ("adaptive", "neural"))
     assert adaptive < 10 * example["TOLERANCE"]
     assert 10 * adaptive < fixed
+
+
+@pytest.mark.parametrize("layers", ["elman", "torch"])
+def test_rotating_images(layers, monkeypatch, capsys, tmp_path):
+    """Blots that turn: R² of ten steps is printed, and the picture drawn."""
+    need_engine("c")
+    draw = np.random.default_rng(0)
+    arrays = {f"x_{half}": draw.integers(0, 255, (6, 32, 32, 3), np.uint8) for half in PARTS}
+    np.savez(tmp_path / "images.npz", **arrays)
+    words = ["rotating_images.py", "--data", str(tmp_path / "images.npz"), "--layers", layers]
+    words += ["--hidden=8", "--batch=4", "--steps=5", f"--picture={tmp_path / 'turned.png'}"]
+    monkeypatch.setattr(sys, "argv", words)
+    runpy.run_path(str(EXAMPLES / "rotating_images.py"), run_name="__main__")
+    told = capsys.readouterr().out
+    assert len(re.findall(r"loss \d", told)) == 5
+    (prediction, repeated) = re.findall(r"R² of \w+ ?\w*  +(.+)", told)
+    assert len(prediction.split()) == len(repeated.split()) == 10
+    assert (tmp_path / "turned.png").stat().st_size > 1000
+
+
+def test_images_turn_anticlockwise():
+    """A blot at the right goes up; nine turns of ten degrees are one of ninety."""
+    example = runpy.run_path(str(EXAMPLES / "rotating_images.py"))
+    image = torch.zeros(1, 32, 32)
+    image[0, 14:18, 26:30] = 1.0
+    quarter = example["turned"](image, 90.0)
+    torch.testing.assert_close(quarter, image.rot90(1, (1, 2)), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("layers", ["elman", "torch"])

@@ -1,7 +1,8 @@
-"""What the examples print: a recogniser of connected digits, and networks inside an ODE.
+"""What the examples print: a recogniser of connected digits, networks inside an ODE, images that
+turn.
 
-    python -m benchmarks.scripts.examples --data fsdd_600_300.npz --out FILE.jsonl [--only NAME]
-        [--steps N]
+    python -m benchmarks.scripts.examples --data fsdd_600_300.npz --images cifar10_5000_1000.npz
+        --out FILE.jsonl [--only NAME] [--steps N]
 
 A row per command has the figures that it printed. A command that has a row already is not run
 again. Steps of training that are timed want an idle machine.
@@ -21,8 +22,9 @@ from benchmarks.rows import append_row, read_rows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COMMANDS = {
-    "digits, elman": "connected_digits.py --data {}",
-    "digits, torch": "connected_digits.py --data {} --layers torch",
+    "digits, elman": "connected_digits.py --data {data}",
+    "digits, torch": "connected_digits.py --data {data} --layers torch",
+    "turned, elman": "rotating_images.py --data {images}",
     "ode, neural": "neural_ode.py",
     "ode, hamiltonian": "neural_ode.py --field hamiltonian",
     "ode, adaptive": "neural_ode.py --field adaptive --seconds 0.3 --samples 100",
@@ -32,6 +34,8 @@ _RECOGNISED = re.compile(
     r"word error (?P<word_error>[\d.]+)%"
 )
 _RATE = re.compile(r"products at (?P<gflops>[\d.e+-]+) GFLOP/s")
+_LEARNED = re.compile(r"step +(?P<steps>\d+) +(?P<seconds>[\d.]+) s  loss (?P<loss>[\d.]+)")
+_R2 = re.compile(r"R² of (\S.*?)  +([-\d.]+(?:  [-\d.]+)*)")
 _FITTED = re.compile(r"(?P<way>\S.*?) +loss [\d.]+ -> (?P<loss>[\d.]+), (?P<ms>[\d.]+) ms a step")
 
 
@@ -43,6 +47,9 @@ def figures(text: str) -> dict[str, Any]:
     }
     if ways:
         return {"ways": ways}
+    if explained := {found[1]: [*map(float, found[2].split())] for found in _R2.finditer(text)}:
+        (*_, last) = _LEARNED.finditer(text)
+        return {"r2": explained, **{name: float(value) for name, value in last.groupdict().items()}}
     (*_, last), rate = _RECOGNISED.finditer(text), _RATE.search(text)
     assert rate is not None, "the last line has it"
     values = {name: float(value) for name, value in last.groupdict().items()}
@@ -58,7 +65,8 @@ def run(words: list[str]) -> dict[str, Any]:
 def main() -> None:
     """Run the commands that have no row."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", required=True, help="recordings of spoken digits, an .npz")
+    parser.add_argument("--data", default="DATA", help="recordings of spoken digits, an .npz")
+    parser.add_argument("--images", default="IMAGES", help="of CIFAR-10, an .npz")
     parser.add_argument("--out", type=Path, required=True, help="rows, a line each")
     parser.add_argument("--only", help="commands whose name begins so")
     parser.add_argument("--steps", help="steps of each run, for a try")
@@ -67,11 +75,13 @@ def main() -> None:
     for case, command in COMMANDS.items():
         if not case.startswith(options.only or "") or case in read_rows(options.out):
             continue
-        shown = " ".join(["python", f"examples/{command.format('DATA')}", *further])
-        measured = run([*command.format(options.data).split(), *further])
+        shown = command.format(data="DATA", images="IMAGES")
+        words = command.format(data=options.data, images=options.images).split()
+        measured = run([*words, *further])
         append_row(
             options.out,
-            {"case": case, "command": shown, **measured, **code(), "machine": facts()},
+            {"case": case, "command": " ".join(["python", f"examples/{shown}", *further])}
+            | {**measured, **code(), "machine": facts()},
         )
         print(case, measured, flush=True)
 

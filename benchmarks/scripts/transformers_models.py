@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import sys
 import time
 import warnings
@@ -45,13 +46,13 @@ PHASES = ("training", "prompt", "token")
 WEIGHTS = {"float32": "float32", "int8": "int8"}  # of models whose linear layers are ours, too
 
 
-def train(model: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits, and the gradient of all parameters."""
+def train(model: nn.Module, tokens: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Logits, and the gradients of all parameters."""
     model.zero_grad()
     output = model(input_ids=tokens, labels=tokens, use_cache=False)
     output.loss.backward()
-    gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-    return output.logits.detach(), torch.cat(gradients)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return [output.logits.detach()], gradients
 
 
 def generate(model: Any, tokens: Tensor) -> Tensor:
@@ -86,9 +87,10 @@ def decode(model: nn.Module, tokens: Tensor) -> float:
     return (time.perf_counter() - start) / TOKENS
 
 
-def error(got: Tensor, want: Tensor) -> float:
+def error(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
     """The relative error of all values as one vector."""
-    return float((got - want).norm() / want.norm())
+    off = sum(float((a - b).square().sum()) for a, b in zip(got, want, strict=True))
+    return math.sqrt(off / sum(float(b.square().sum()) for b in want))
 
 
 def compare(model: nn.Module, tokens: Tensor, double: bool = False) -> dict[str, Any]:
@@ -106,7 +108,9 @@ def compare(model: nn.Module, tokens: Tensor, double: bool = False) -> dict[str,
     row = dict[str, Any]()
     if double:
         theirs = logits, gradient
-        logits, gradient = train(copy.deepcopy(model).double(), tokens)
+        model.zero_grad()
+        logits, gradient = train(model.double(), tokens)  # a copy may not fit beside it
+        model.float().zero_grad()
         row["torch"] = {"logits": error(theirs[0], logits), "gradient": error(theirs[1], gradient)}
     row |= {"logits": error(ours[0], logits), "gradient": error(ours[1], gradient)}
     return row | {"same text": same, "report": [*dict.fromkeys(report.values())]}

@@ -9,9 +9,10 @@ from typing import Any
 from benchmarks.cases import Case, Effort, Way
 
 CELLS = ("gru_before", "gru")  # the reset gate before and after the recurrent product
+EQUAL_LAYERS = 10  # whose parameters stacks of other depths have, too
 TARGET = 3.0  # bits per character: above a trigram's, far below the alphabet's
-WINDOW, STEP_SIZE = 512.0, 1 / 16  # samples that momentum remembers; learning rate per sample
-STEP_SIZES = (1 / 32, STEP_SIZE, 1 / 8)  # of which the best is chosen, behind a warm-up
+WINDOW, STEP_SIZE = 512.0, 0.5  # samples that momentum remembers; learning rate per sample
+STEP_SIZES = tuple(2.0**n for n in range(-3, 3))  # of which the best is chosen
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from statistics import mean, median_low
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from benchmarks.contestants import BUILT_IN, MODULES
 from benchmarks.peers.loops import looped
 from benchmarks.peers.published import STEPS as PUBLISHED
 from benchmarks.rows import Row, curve, study
-from benchmarks.studies import CELLS, STEP_SIZE, STEP_SIZES, TARGET, WINDOW
+from benchmarks.studies import CELLS, EQUAL_LAYERS, STEP_SIZE, STEP_SIZES, TARGET, WINDOW
 from elman.errors import EngineError, InputError, VerifyError
 from elman.train.distributed.launch import launch, rows_of
 from elman.train.loop.config import Config
@@ -139,8 +139,17 @@ def _options(case: Case, **options: Any) -> dict[str, Any]:
 
 def learned(options: Mapping[str, Any], *, baseline: bool = False) -> Curve:
     """Steps and validation loss, in the unit of the text's level, of one model."""
+    return _curve(run_of(options, baseline=baseline))
+
+
+def run_of(options: Mapping[str, Any], *, baseline: bool = False) -> Learner:
+    """A model that has learned."""
     run = begin(TextConfig.of(options), baseline=baseline)
     run.learn(max(1, run.steps // _VALIDATIONS))
+    return run
+
+
+def _curve(run: Learner) -> Curve:
     return [(step, loss) for step, loss, _ in run.scores]
 
 
@@ -185,54 +194,63 @@ def measure_perplexities(case: Case, effort: Effort) -> Row:
 
 
 def measure_residual(case: TrainedCase, effort: Effort) -> Row:
-    """Train a stack as it is, one with residual layers, and one of residual blocks with norms;
-    validation loss over steps."""
-    del effort
+    """Train a stack as it is, one with residual layers, one of residual blocks with norms, and such
+    blocks of as many parameters as :data:`EQUAL_LAYERS` layers have; validation loss over steps,
+    and the time of a step, of each seed."""
+    seeds = SEEDS[: effort.starts]
     options = _options(case, cell=case.cell, engine="c", steps=case.steps, validation_chars=_FEW)
-    options["embedding"] = case.H  # so that the first layer's input is as wide as the others'
-    kinds = {"plain": {}, "residual": {"residual": True}, "norms": {"norm": True}}
-    lines = {name: learned({**options, **kind}) for name, kind in kinds.items()}
-    bits = {name: line[-1][1] for name, line in lines.items()}
-    texts = [f"{name} {value:.3f}" for name, value in bits.items()]
-    title = f"a character model of {case.layers} layers"
-    return _row(title, "bits per character", case.steps, texts, lines) | {"bits": bits}
+    units = max(4, round(case.H * math.sqrt(EQUAL_LAYERS / case.layers)))
+    kinds = {
+        "plain": {},
+        "residual": {"residual": True},
+        "norms": {"norm": True},
+        "equal": {"norm": True, "hidden": units},
+    }
+    bits: dict[str, list[float]] = {}
+    curves: dict[str, list[Curve]] = {}
+    step_s: dict[str, list[float]] = {}
+    for name, kind in kinds.items():
+        hidden = kind.get("hidden", case.H)  # the first layer's input is as wide as the others'
+        settings = {**options, **kind, "embedding": hidden, "random_start": True}
+        runs = [run_of({**settings, "seed": seed}) for seed in seeds]
+        curves[name] = [_curve(run) for run in runs]
+        bits[name] = [line[-1][1] for line in curves[name]]
+        step_s[name] = [median(run.seconds) for run in runs]
+    texts = [f"{name} {mean(values):.3f}" for name, values in bits.items()]
+    lines = {name: of_seeds[0] for name, of_seeds in curves.items()}
+    title = f"a character model of {case.layers} layers, {units} units in the equal one"
+    row = _row(title, "bits per character", case.steps, texts, lines)
+    return row | {"bits": bits, "curves": curves, "step_s": step_s, "units": units}
 
 
 def measure_samples(case: TrainedCase, effort: Effort) -> Row:
     """Samples (segments of a row) that a character model reads until its training loss is at
-    :data:`TARGET`, by SGD whose momentum and learning rate follow the minibatch: of each seed, None
-    for one that does not come to it, and their median; the same of each step size behind a warm-up
-    of the first tenth of the steps. And the processor's time to that loss.
+    :data:`TARGET`, by SGD whose momentum and learning rate follow the minibatch: of each step size
+    and seed, None for one that does not come to it; the same behind a warm-up of the first tenth
+    of the steps. A seed draws the weights and where in the text its rows begin.
 
     Args:
         case: at most so many training steps.
         effort: as many seeds as starts, all of :data:`SEEDS` at most; with one seed one step size.
     """
     seeds = SEEDS[: effort.starts]
-    config = _following(case, STEP_SIZE, warmup=0.0)
-    start = time.process_time()
-    counts = _samples_to(config, seeds)
-    seconds = time.process_time() - start
     sizes = STEP_SIZES if len(seeds) > 1 else (STEP_SIZE,)
-    warm = {f"{size:g}": _samples_to(_following(case, size, warmup=0.1), seeds) for size in sizes}
-    middle = median_low(math.inf if count is None else count for count in counts)
-    texts = ", ".join("none" if count is None else str(count) for count in counts)
+    cold, warm = (
+        {f"{size:g}": _samples_to(_following(case, size, warmup), seeds) for size in sizes}
+        for warmup in (0.0, 0.1)
+    )
+    texts = "; ".join(f"{size}: {', '.join(map(str, counts))}" for size, counts in cold.items())
     return study(
-        f"samples to {TARGET} bits per character: {texts} (of {case.steps * case.B} at most); "
-        f"momentum {config.momentum:.3f}, learning rate {config.lr:.3g}; {seconds:.1f} s of one "
-        "processor for all of them",
-        samples=None if middle == math.inf else int(middle),
-        each=counts,
+        f"samples to {TARGET} bits per character (of {case.steps * case.B} at most), by step size "
+        f"and seed: {texts}",
+        cold=cold,
         warm=warm,
-        processor_seconds=seconds,
-        rate={"momentum": config.momentum, "lr": config.lr},
     )
 
 
 def _following(case: TrainedCase, step_size: float, warmup: float) -> Config:
     """SGD that follows the minibatch."""
-    momentum = 1 - case.B / WINDOW
-    rule = {"optimizer": "sgd", "momentum": momentum, "lr": step_size * (1 - momentum) * case.B}
+    rule = {"optimizer": "sgd", "window": WINDOW, "step_size": step_size, "random_start": True}
     rule |= {"schedule": "constant", "weight_decay": 0.0, "warmup": warmup, "engine": "c"}
     return TextConfig.of(_options(case, cell=case.cell, steps=case.steps, **rule))
 

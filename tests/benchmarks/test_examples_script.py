@@ -27,13 +27,17 @@ def recordings(tmp_path):
 
 def test_rows_of_each_example(recordings, tmp_path, monkeypatch, capsys):
     """One of each kind; a second call runs nothing again."""
-    kept = ("digits, elman", "ode, hamiltonian")
+    kept = ("digits, elman", "ode, hamiltonian", "turned, elman")
     commands = {case: examples.COMMANDS[case] for case in kept}
     commands[kept[0]] += " --hidden 8 --test 2 --batch 2"
     commands[kept[1]] += " --samples 20"
+    commands[kept[2]] += " --hidden 8 --batch 4"
+    pixels = np.random.default_rng(0).integers(0, 255, (6, 32, 32, 3), np.uint8)
+    np.savez(tmp_path / "images.npz", x_train=pixels, x_test=pixels)
     monkeypatch.setattr(examples, "COMMANDS", commands)
     rows_file = tmp_path / "rows.jsonl"
     words = ["examples", "--data", str(recordings), "--out", str(rows_file), "--steps", "2"]
+    words += ["--images", str(tmp_path / "images.npz")]
     monkeypatch.setattr(sys, "argv", words)
     examples.main()
     rows = read_rows(rows_file)
@@ -41,6 +45,9 @@ def test_rows_of_each_example(recordings, tmp_path, monkeypatch, capsys):
     assert rows[kept[0]]["word_error"] >= 0
     assert rows[kept[0]]["gflops"] > 0
     assert rows[kept[1]]["ways"].keys() == {"c", "deer", "in turn"}
+    assert rows[kept[2]]["loss"] > 0
+    assert rows[kept[2]]["r2"].keys() == {"prediction", "repeated input"}
+    assert all(len(values) == 10 for values in rows[kept[2]]["r2"].values())
     assert rows[kept[1]]["command"].startswith("python examples/neural_ode.py --field hamiltonian")
     capsys.readouterr()
     examples.main()

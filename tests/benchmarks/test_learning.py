@@ -23,6 +23,7 @@ from benchmarks.worker import measure
 from elman.errors import InputError, VerifyError
 from elman.train.loop.metrics import read_metrics
 from elman.train.run.run import start
+from elman.train.tasks.text.config import TextConfig
 
 pytestmark = pytest.mark.usefixtures("two_classes")
 LEAST = Effort(1e-9, 1, 1)
@@ -128,52 +129,79 @@ def test_a_deep_stack_with_its_inputs_added_learns():
     """Where the plain one of as many steps has hardly begun."""
     (case,) = DEPTH.select((depth(10),))
     result = learning.measure_residual(replace(case, B=8, H=16, steps=60, layers=6), LEAST)
-    assert result["bits"]["residual"] < result["bits"]["plain"] - 0.3
+    bits = {kind: losses[0] for kind, losses in result["bits"].items()}
+    assert bits["residual"] < bits["plain"] - 0.3
+    assert bits["norms"] < bits["plain"] - 0.3
     (plot,) = result["plots"]
-    assert result["bits"]["norms"] < result["bits"]["plain"] - 0.3
-    assert set(plot["lines"]) == {"plain", "residual", "norms"}
+    assert set(plot["lines"]) == {"plain", "residual", "norms", "equal"}
+    assert result["units"] == 21
+    assert all(step_s > 0 for times in result["step_s"].values() for step_s in times)
 
 
 @pytest.mark.usefixtures("text")
 def test_samples_to_a_loss(monkeypatch):
-    """Counted to the step that came to the target; none if no step did; of each seed as many as
-    there are starts, and their median."""
+    """Counted to the step that came to the target; None if no step did; of each step size and
+    seed, with as many seeds as there are starts."""
     (case,) = MINIBATCH.select((minibatch(8),))
     case = replace(case, H=16, steps=120)
     monkeypatch.setattr(learning, "TARGET", 5.0)
     result = learning.measure_samples(case, LEAST)
-    assert 0 < result["samples"] <= 8 * 120
-    assert result["samples"] % 8 == 0
-    assert result["rate"]["momentum"] == 1 - 8 / 512
+    (counts,) = result["cold"].values()
+    assert 0 < counts[0] <= 8 * 120
+    assert counts[0] % 8 == 0
     monkeypatch.setattr(learning, "TARGET", 0.01)
     result = learning.measure_samples(case, LEAST)
-    assert result["samples"] is None
-    assert "none (of 960 at most)" in result["told"]
-    steps = iter([4, None, 5, *[2] * 9])
-    monkeypatch.setattr(learning, "steps_to", lambda *_: next(steps))
+    assert result["cold"] == {"0.5": [None]}
+    assert "(of 960 at most)" in result["told"]
+    seen = list[TextConfig]()
+
+    def steps_to(_: float, config: TextConfig) -> int | None:
+        seen.append(config)
+        return None if config.seed == 1 else 2
+
+    monkeypatch.setattr(learning, "steps_to", steps_to)
     result = learning.measure_samples(replace(case, steps=9), replace(LEAST, starts=5))
-    assert result["each"] == [32, None, 40]
-    assert result["samples"] == 40
-    assert "32, none, 40 (of 72 at most)" in result["told"]
-    assert result["warm"] == {"0.03125": [16] * 3, "0.0625": [16] * 3, "0.125": [16] * 3}
+    assert result["cold"] == result["warm"]
+    assert result["cold"] == {f"{2.0**n:g}": [16, None, 16] for n in range(-3, 3)}
+    assert {config.momentum for config in seen} == {1 - 8 / 512}
+    assert all(config.random_start for config in seen)
+    assert seen[0].lr == 2.0**-3 * 8 / 512 * 8
+
+
+def depth_rows(plain: float, residual: float, norms: dict[int, float], step_s: float) -> Rows:
+    """Depths whose losses differ by a hundredth between seeds."""
+    values = {"plain": plain, "residual": residual}
+    rows = []
+    for n in LAYERS:
+        bits = {kind: [loss, loss + 0.01] for kind, loss in (values | {"norms": norms[n]}).items()}
+        bits["equal"] = bits["norms"]
+        curve = [[200, norms[n] + 1], [2000, norms[n]]]
+        curves = {"equal": [curve, curve]}
+        times = {"equal": [step_s * n, step_s * n]}
+        rows.append({"case": depth(n), "bits": bits, "curves": curves, "step_s": times, "units": 8})
+    return Rows(rows)
 
 
 def test_deeper_stacks_have_to_learn_as_well_as_one_layer():
-    """One depth that is best does not make all the others possible."""
+    """One depth that is best does not make all the others possible; in the time of one layer a
+    deep stack has done a part of its steps."""
     norms = {1: 3.39, 3: 3.29, 10: 3.25, 30: 3.64, 100: 3.9}
-    rows = [
-        {"case": depth(n), "bits": {"plain": 3.0 + n / 100, "residual": 3.0, "norms": norms[n]}}
-        for n in LAYERS
-    ]
-    _, deeper = judged(DEPTH.claims, Rows(rows))
-    assert deeper[4] == "does not hold"
-    assert deeper[5].startswith("30 and 100 layers have not learned as much")
+    applies, deeper, equal, in_time = judged(DEPTH.claims, depth_rows(3.5, 3.0, norms, 1.0))
+    assert applies[4] == "holds"
+    assert deeper[4] == equal[4] == in_time[4] == "does not hold"
+    assert "+0.510 ± 0.007 at 100" in deeper[5]
+    same = dict.fromkeys(LAYERS, 3.3)
+    applies, deeper, equal, in_time = judged(DEPTH.claims, depth_rows(3.0, 3.0, same, 1.0))
+    assert applies[4] == "not decided"
+    assert deeper[4] == equal[4] == "holds"
+    assert in_time[4] == "does not hold"
+    assert "4.300 at 10" in in_time[3]
 
 
 def rows_of(counts: dict[int, list[int | None]]) -> Rows:
-    """A row for each minibatch, whose learning a warm-up does not change."""
+    """A row for each minibatch, whose learning neither a warm-up nor a step size changes."""
     return Rows(
-        {"case": minibatch(B), "samples": by_seed[0], "each": by_seed, "warm": {"0.125": by_seed}}
+        {"case": minibatch(B), "cold": {"0.1": by_seed}, "warm": {"0.125": by_seed}}
         for B, by_seed in counts.items()
     )
 
@@ -189,7 +217,7 @@ def test_claims_of_minibatches():
     assert verdicts(curved) == ["holds", "holds", "holds"]
     assert bound(curved) == 32
     assert verdicts({B: [1000, 1010, 990] for B in SIZES}) == ["does not hold", "holds", "holds"]
-    assert verdicts({B: [None] * 3 for B in SIZES}) == ["not measured"] * 3
+    assert verdicts({B: [None] * 3 for B in SIZES}) == ["not tried"] * 3
 
 
 def test_one_seed_that_is_off_moves_no_bound():

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks import contestants, report, running, timing, worker
 from benchmarks.cases import Case, Effort, Suite, unpacked
-from benchmarks.claims import BUSY, FAILS, HOLDS, UNMEASURED, Rows, judged
+from benchmarks.claims import UNDECIDED, UNTRIED, Rows, judged
 from benchmarks.measures import memory, starting
 from benchmarks.peers import remote
 from benchmarks.programs import Program
@@ -32,6 +32,7 @@ LEAST = Effort(1e-9, 1, 1)
 QUIET = "repeat it on a quiet machine"
 # Why a claim is not judged in tiny: a peer that is not there, and a step that is too small.
 KNOWN = (
+    *("a difference needs two seeds", "the paper's model sees"),
     *("did not run", "a process of its own", "no row has a step of 10 MiB", "not installed"),
     "neither JAX nor torch.compile was measured",  # both want a process of their own
 )
@@ -112,6 +113,9 @@ def in_tiny(monkeypatch, tmp_path, two_classes) -> None:
     monkeypatch.setenv("ELMAN_BENCH_TEXT", str(text))
 
 
+OF_COUNTS = ("depth", "minibatch")  # whose claims read no time
+
+
 def shown(suite: Suite, path: Path) -> str:
     """The page of a suite, which has a line for each claim."""
     page = unescape(path.read_text())
@@ -135,7 +139,7 @@ def test_a_suite_runs_to_its_end(suite, benchmarks, tmp_path):
     assert f"page: {out.with_suffix('.html')}" in output
     assert not [name for name, row in rows.items() if not words(row).keys() - {CASE}]
     lines = judged(suite.claims, Rows(rows.values()))
-    unmeasured = [line[5] for line in lines if line[4] not in (HOLDS, FAILS)]
+    unmeasured = [line[5] for line in lines if line[4] == UNTRIED]
     assert not [why for why in unmeasured if not any(known in why for known in KNOWN)]
     page = shown(suite, out.with_suffix(".html"))
     assert QUIET not in page
@@ -150,7 +154,8 @@ def test_a_suite_runs_to_its_end(suite, benchmarks, tmp_path):
     assert QUIET in page
     assert page.count("busy (60%)") >= len(rows)
     lines = judged(suite.claims, Rows(read_rows(out).values()))
-    assert {line[4] for line in lines} <= {BUSY, UNMEASURED}
+    verdicts = {line[4] for line in lines}
+    assert not verdicts or UNDECIDED in verdicts or suite.name in OF_COUNTS
 
 
 @pytest.mark.long

@@ -101,15 +101,17 @@ def test_words():
     "asked, measured, verdict",
     [
         ({"ratio": 36.0}, {}, ""),
-        ({"ratio": 37.0}, {}, ", missed"),  # of the median, not of three rounds in four
+        ({"ratio": 37.0}, {}, ", not decided"),  # the median, but not three rounds in four
+        ({"ratio": 99.0}, {}, ", missed"),
         ({"ratio": None, "seconds": 23e-6}, {}, ""),
-        ({"ratio": None, "seconds": 21e-6}, {}, ", missed"),
+        ({"ratio": None, "seconds": 21e-6}, {}, ", not decided"),
+        ({"ratio": None, "seconds": 9e-6}, {}, ", missed"),
         ({"ratio": 37.0}, {"ratio": {}}, ", missed"),
         ({"ratio": 37.0}, {"failed": "no"}, ", missed"),
         ({"ratio": None}, {}, None),
         ({"ratio": 37.0}, {"skipped": "no data"}, None),
         ({"ratio": 36.0}, {"waited": 0.03}, ""),
-        ({"ratio": 36.0}, {"waited": 0.3}, ", not measured (busy)"),
+        ({"ratio": 36.0}, {"waited": 0.3}, ", not decided"),
     ],
 )
 def test_targets_are_judged_by_quartiles(asked, measured, verdict: Any):

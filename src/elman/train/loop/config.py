@@ -153,7 +153,8 @@ class Config:
         """
         if self.window is not None:
             if self.optimizer != "sgd":
-                raise InputError(f"{self.optimizer} has no momentum that follows a window")
+                text = f"{self.optimizer} has no momentum that follows a window: --optimizer sgd"
+                raise InputError(text)
             if self.batch > self.window:
                 raise InputError(f"window {self.window:g} is shorter than batch {self.batch}")
             self._derive("momentum", 1 - self.batch / self.window, "window")
