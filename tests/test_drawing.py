@@ -30,7 +30,7 @@ def test_everything_is_shown(of):
     """A shape per value of the step, one per next state, and whatever is taped is marked."""
     picture, step = made(of), compiler.pair_of(of).step
     values = [v for v in step.walk() if v.rate > 0]
-    ends = [mark for mark in picture.marks.values() if mark.kind == "next"]
+    ends = [mark for mark in picture.marks.values() if mark.kind in ("next", "output")]
     assert len(picture.marks) == len(values) + len(ends)
     outputs = [value for value in step.outputs if value not in step.next_states]
     assert len(ends) == len(step.next_states) + len(outputs)
