@@ -38,9 +38,9 @@ def targets() -> str:
     ]
     met = sum(reached(row) is True for _, row in rows)
     missed = [f"{row['case']} ({name})" for name, row in rows if reached(row) is False]
-    open_ = [f"{row['case']} ({name})" for name, row in rows if reached(row) is None]
+    undecided = [f"{row['case']} ({name})" for name, row in rows if reached(row) is None]
     text = f"{met} of {len(rows)} targets are met. Missed: {', '.join(missed) or 'none'}."
-    return f"{text} {UNDECIDED.capitalize()}: {', '.join(open_)}." if open_ else text
+    return f"{text} {UNDECIDED.capitalize()}: {', '.join(undecided)}." if undecided else text
 
 
 def _present(suite: Suite) -> dict[str, Row]:

@@ -299,15 +299,15 @@ def same_function(a: Any, b: Any) -> bool:
         return False
     if a.__globals__ is not b.__globals__ or a.__dict__ or b.__dict__:
         return False
-    mine, others = _read_by(a), _read_by(b)
+    mine, others = _captured_values(a), _captured_values(b)
     return len(mine) == len(others) and all(map(operator.is_, mine, others))
 
 
-def _read_by(function: types.FunctionType) -> list[Any]:
-    """What a function has from where it was made: its cells and defaults."""
+def _captured_values(function: types.FunctionType) -> list[Any]:
+    """List the values of a function's closure and of its defaults."""
     named = function.__kwdefaults__ or {}
-    found = [*map(_contents, function.__closure__ or ())]
-    return [*found, *(function.__defaults__ or ()), *chain.from_iterable(named.items())]
+    cells = map(_contents, function.__closure__ or ())
+    return [*cells, *(function.__defaults__ or ()), *chain.from_iterable(named.items())]
 
 
 @functools.cache

@@ -164,10 +164,10 @@ class Config:
             self._derive("lr", self.step_size * (1 - self.momentum) * self.batch, "step_size")
 
     def _derive(self, name: str, value: float, source: str) -> None:
-        given = getattr(self, name)
+        current = getattr(self, name)
         default = next(entry.default for entry in fields(self) if entry.name == name)
-        if given not in (default, value):
-            raise InputError(f"{source} sets {name} to {value:g}, which was given as {given:g}")
+        if current not in (default, value):
+            raise InputError(f"{source} sets {name} to {value:g}, which was given as {current:g}")
         object.__setattr__(self, name, value)
 
     @classmethod

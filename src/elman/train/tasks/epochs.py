@@ -69,7 +69,7 @@ class SequenceSet(ABC):
         """Steps and targets, in words and as facts by name."""
 
     @property
-    def judge(self) -> Any:
+    def validation_half(self) -> Any:
         """The sequences that choose the best weights."""
         return self.test if self.valid is None else self.valid
 
@@ -82,7 +82,7 @@ class SequenceSet(ABC):
     @property
     def rows(self) -> Tensor:
         """Indices of the sequences for validation, evenly spaced, [M]."""
-        count = len(self.judge)
+        count = len(self.validation_half)
         most = min(self.config.validation_sequences, count)
         return torch.linspace(0, count - 1, most).round().long()
 
@@ -131,25 +131,33 @@ class SequenceSet(ABC):
 
     def held_out(self) -> Iterator[Batch]:
         """Walk through the part that is validated on."""
-        return (self.cut(self.judge, rows) for rows in self.rows.split(self.config.batch))
+        return (self.cut(self.validation_half, rows) for rows in self.rows.split(self.config.batch))
 
     def test_batches(self) -> Iterator[Batch]:
         """Walk through the whole held-out half, in its order."""
         indices = torch.arange(len(self.test))
         return (self.cut(self.test, rows) for rows in indices.split(self.config.batch))
 
-    def scores(self, score: Score, labels: Labels) -> dict[str, Any]:
-        """Facts about the score of the held-out half: where that chose the weights, it is the
-        validation's; else a row of the table too."""
+    def describe_test(self, score: Score, labels: Labels, table: dict[str, str]) -> dict[str, Any]:
+        """Facts of a result: the score of the held-out half, and a task's table. The score takes
+        the place of the validation's where that half chose the weights; else it has its own names
+        and a row of the table."""
         if self.valid is None:
-            return {"valid_loss": score.loss, "valid_score": score.score}
-        table = {"held out": labels.describe(score)}
+            return {"valid_loss": score.loss, "valid_score": score.score, "table": table}
+        table = {"held out": labels.describe(score), **table}
         return {"test_loss": score.loss, "test_score": score.score, "table": table}
 
 
-def apart(labels: Sequence[Any], share: float) -> tuple[list[int], list[int]]:
-    """Indices of sequences to learn from, and of those to validate with, the same in each run: of
-    each class the share, at least one of those that have two, at random.
+def split_by_class(labels: Sequence[Any], share: float) -> tuple[list[int], list[int]]:
+    """Split sequences into those to learn from and those to validate with, alike in each run.
+
+    Args:
+        labels: the class of each sequence.
+        share: of each class that validates, drawn at random; at least one sequence of a class that
+            has two.
+
+    Returns:
+        Indices of both parts.
 
     Raises:
         RunError: nothing is left to learn from, or to validate with.

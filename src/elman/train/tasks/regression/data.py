@@ -15,7 +15,7 @@ from elman.train.loop.config import override, setting
 from elman.train.loop.objective import SQUARES, evaluate
 from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.arrays import Scaling, digest_of, load_npz, unreadable
-from elman.train.tasks.epochs import EpochConfig, SequenceSet, apart
+from elman.train.tasks.epochs import EpochConfig, SequenceSet, split_by_class
 from elman.train.tasks.regression.model import RegressionSpec
 
 
@@ -128,7 +128,7 @@ class RegressionData(SequenceSet):
 
     def baseline(self) -> Baseline:
         """Predict the mean of the training targets, or repeat the input if that is better."""
-        x, y = self.judge.x, self.judge.y
+        x, y = self.validation_half.x, self.validation_half.y
         mean = score_baseline("mean of the training targets", [(y * 0, y)])
         if x.shape != y.shape:
             return mean
@@ -155,7 +155,7 @@ def prepare(config: RegressionConfig) -> RegressionData:
     (x, y), test = arrays
     parts = {"train": (x, y), "test": test}
     if config.validation_share:
-        learned, validated = apart([0] * len(x), config.validation_share)
+        learned, validated = split_by_class([0] * len(x), config.validation_share)
         parts |= {"train": (x[learned], y[learned]), "valid": (x[validated], y[validated])}
     scalings = map(Scaling.of, parts["train"])
     spec = RegressionSpec(x.shape[2], y.shape[-1], y.ndim == 3, *scalings)

@@ -26,9 +26,8 @@ def conclude(model: nn.Module, data: RegressionData, config: RegressionConfig) -
     axis = 1 if spec.per_step else 0  # of the sequences
     outputs, targets = (torch.cat(half, axis) for half in zip(*parts, strict=True))
     true, predicted = (spec.targets_as.back(part.numpy()) for part in (targets, outputs))
-    facts = data.scores(score, LABELS)
+    facts = data.describe_test(score, LABELS, by_output(true, predicted, outputs, targets))
     return facts | {
-        "table": facts.get("table", {}) | by_output(true, predicted, outputs, targets),
         "shown": [asdict(pairs) for pairs in select_pairs(true, predicted)],
     }
 

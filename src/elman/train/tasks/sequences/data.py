@@ -13,7 +13,7 @@ from torch import Tensor
 from elman.errors import RunError
 from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.arrays import Scaling
-from elman.train.tasks.epochs import SequenceSet, apart
+from elman.train.tasks.epochs import SequenceSet, split_by_class
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.sequences.model import ClassifierSpec, as_floats, pad, permute
 from elman.train.tasks.sequences.source import Source, find_images, find_series
@@ -51,8 +51,8 @@ class SequenceData(SequenceSet):
     def baseline(self) -> Baseline:
         """Predict the frequencies of the training half's classes (one added to each count)."""
         counts = torch.bincount(self.fit.y, minlength=len(self.spec.classes)).double() + 1
-        loss = -(counts / counts.sum()).log()[self.judge.y].mean()
-        right = (self.judge.y == counts.argmax()).double().mean()
+        loss = -(counts / counts.sum()).log()[self.validation_half.y].mean()
+        right = (self.validation_half.y == counts.argmax()).double().mean()
         return Baseline("largest class", float(loss), float(right))
 
     def cut(self, half: Tensors, rows: Tensor) -> Batch:
@@ -99,7 +99,7 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
         )
     parts = [source.train, source.test]
     if config.validation_share:
-        learned, validated = apart(source.train.labels, config.validation_share)
+        learned, validated = split_by_class(source.train.labels, config.validation_share)
         parts = [source.train.take(learned), source.test, source.train.take(validated)]
     values, kind = parts[0].values, source.kind
     scaling = Scaling.of(np.concatenate(values)) if kind == "values" else Scaling([], [])

@@ -26,8 +26,7 @@ def conclude(model: nn.Module, data: SequenceData, config: SequenceConfig) -> di
     score, right = evaluate(CLASSES, [(logits, y)]), (logits.argmax(-1) == y).tolist()
     classes = [f"class {name}" for name in data.spec.classes]
     table = by_name(right, [classes[k] for k in y], classes)
-    facts = data.scores(score, LABELS)
-    return facts | {"table": facts.get("table", {}) | table}
+    return data.describe_test(score, LABELS, table)
 
 
 def by_name(right: Sequence[bool], names: Sequence[str], order: Sequence[str]) -> dict[str, str]:

@@ -231,11 +231,11 @@ def prepare(config: TextConfig) -> TextData:
         )
     vocabulary = fit_vocabulary(corpus.train, level, config.vocabulary)
     train_ids, valid_ids = vocabulary.encode(corpus.train), vocabulary.encode(corpus.valid)
-    start = 0
+    walked = train_ids
     if config.random_start:
         start = int(np.random.default_rng(config.seed).integers(len(train_ids)))
-    rolled = np.roll(train_ids, -start)
-    train = training_stream(rolled, config.batch, config.bptt, level.labels.items)
+        walked = np.roll(train_ids, -start)
+    train = training_stream(walked, config.batch, config.bptt, level.labels.items)
     items, test = level.labels.items, vocabulary.encode(corpus.test)
     valid, places = validation_stream(valid_ids, config.bptt, config.validation_chars, items)
     return TextData(
