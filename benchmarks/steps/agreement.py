@@ -66,7 +66,7 @@ def weighted(tree: Tree, seed: int = 1) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     total = torch.zeros((), dtype=torch.float64)
     for leaf in reals(tree):
-        weights = torch.randn(leaf.shape, generator=generator).to(leaf.dtype)
+        weights = torch.randn(leaf.shape, generator=generator).to(leaf)
         total = total + (leaf * weights).sum().double()
     return total
 

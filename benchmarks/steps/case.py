@@ -136,6 +136,7 @@ def build(
     sizes: Sizes,
     *,
     dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
     training: bool = True,
     perturbed: bool = False,
     grad: bool = True,
@@ -148,6 +149,7 @@ def build(
     Args:
         case, T, B, sizes: what to build; I becomes H where a case ties them.
         dtype: of all floating-point values.
+        device: of all values, which are drawn on the CPU.
         training: the module's mode.
         perturbed: whether random numbers are added to the initial state, if the case allows.
         grad: whether x, the states and the statics ask for gradients.
@@ -162,13 +164,13 @@ def build(
     statics = case.statics(B, sizes)
     if perturbed and case.perturb:
         state = tree_map(lambda s: s + 0.1 * torch.randn_like(s) if floating(s) else s, state)
-    module = module.to(dtype).train(training)
+    module = module.to(device, dtype).train(training)
 
     def leaf(value: Any) -> Any:
         if not floating(value):
-            return value
+            return value.to(device) if isinstance(value, Tensor) else value
         kind = dtype.to_complex() if value.is_complex() else dtype
-        return value.detach().to(kind, copy=True).requires_grad_(grad)
+        return value.detach().to(device, kind, copy=True).requires_grad_(grad)
 
     x, state, statics = tree_map(leaf, (x, state, statics))
     step = module if case.adapt is None else case.adapt(module, *statics)

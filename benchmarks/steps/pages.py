@@ -122,10 +122,11 @@ def reports(rows: dict[str, Row]) -> list[str]:
         "## Public reports",
         "",
         "What users of torch's and of JAX's scan reported, and common cells, by every way to run "
-        "them on this processor: medians of milliseconds, in turns; seconds of the first call of a "
-        "training step. A contestant is first compared with a loop in float64: outputs, last "
-        "carries, gradients of weights and inputs. `inductor` is torch.compile, of the loop or of "
-        'a program with torch\'s scan; `backend elman` is `torch.compile(f, backend="elman")` of '
+        "them on this processor: medians of milliseconds of a call, in laps that take turns and "
+        "repeat calls of less than 20 ms; seconds of the first call of a training step. A "
+        "contestant is first compared with a loop in float64: outputs, last carries, gradients of "
+        "weights and inputs. `inductor` is torch.compile, of the loop or of a program with torch's "
+        'scan; `backend elman` is `torch.compile(f, backend="elman")` of '
         f"the latter. Measured on: {'; '.join(machines)}; load average before a row "
         f"{min(loads)} to {max(loads)}.",
         "",

@@ -1,0 +1,1 @@
+"""Cases, kernels and programs of the benchmark on a GPU."""
