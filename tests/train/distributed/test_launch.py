@@ -182,3 +182,10 @@ def test_other_processes_than_asked_for(monkeypatch, asked, told):
     assert with_processes(TextConfig()).devices == 2
     with pytest.raises(InputError, match=told):
         with_processes(TextConfig(**asked))
+
+
+@pytest.mark.parametrize("copies", [{}, {"devices": 2, "shard": True}])
+def test_averages_of_no_copies(copies):
+    """Weights are averaged among copies of a model."""
+    with pytest.raises(InputError, match="--average-every averages copies of a model: "):
+        launching.launch(TextConfig(average_every=4, **copies))

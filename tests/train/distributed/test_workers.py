@@ -60,6 +60,22 @@ def test_two_processes_train_and_resume(common):
     assert_equal_runs(RunFolder(resumed), whole)
 
 
+def test_weights_that_are_averaged_every_few_steps(common):
+    """Each process follows its own gradient in between: the first loss is that of averages in each
+    step, the next one is not, all of them are near; a resumed run equals the uninterrupted one."""
+    options = ("--steps=12", "--validate-every=6", "--average-every=4")
+    whole = only_run(common(*options, processes=2))
+    apart = losses(whole.path.parent)
+    together = losses(common("--steps=12", "--validate-every=6", processes=2))
+    assert apart[0] == pytest.approx(together[0], rel=1e-5)
+    assert apart[1] != pytest.approx(together[1], rel=1e-5)
+    assert apart == pytest.approx(together, rel=0.05)
+    resumed = shutil.copytree(whole.path, whole.path.parent / "resumed")
+    cut_short(RunFolder(resumed), 8)
+    finished(begin(*RESUME, str(resumed)))
+    assert_equal_runs(RunFolder(resumed), whole)
+
+
 def test_a_killed_process_ends_the_others(small_text, tmp_path):
     """No hang: the first process says in words that the other one is gone, and how to go on."""
     options = (f"--data={small_text}", f"--out={tmp_path}", *OPTIONS, "--steps=1000000")

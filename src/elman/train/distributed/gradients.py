@@ -1,6 +1,6 @@
 """Several processes, one model: averages of gradients and numbers, and models in shards.
 
-- copies (`Workers`): gradients are averaged in each step;
+- copies (`Workers`): gradients are averaged in each step, or weights after some steps;
 - shards: each process holds its rows of every parameter (torch's FSDP2, ``fully_shard``). A part of
   the model - embedding, recurrent stack, read-out - has its whole weights in a process from its
   forward to the end of it and again for its backward; then the sum of its gradients is divided.
@@ -62,7 +62,15 @@ class Workers(DDPStrategy):
     DistributedDataParallel sends gradients while the backward goes on. Processes of one machine
     that compute on its cores have no core left that could: there it only costs, and all gradients
     are averaged in one message after the backward (`average_gradients`).
+
+    Args:
+        apart: whether the copies learn by themselves, so that no gradients are sent.
+        options: of the strategy.
     """
+
+    def __init__(self, apart: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self._apart = apart
 
     @property
     def shares_cores(self) -> bool:
@@ -71,7 +79,7 @@ class Workers(DDPStrategy):
 
     def setup_module(self, module: nn.Module) -> Any:
         """Wrap a model where that hides messages; all processes have the first one's weights."""
-        if not self.shares_cores:
+        if not (self.shares_cores or self._apart):
             return super().setup_module(module)
         with torch.no_grad():
             for value in (*module.parameters(), *module.buffers()):

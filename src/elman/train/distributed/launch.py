@@ -180,10 +180,14 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
         attempt: of processes that torchrun has started.
 
     Raises:
-        InputError: if Fabric does not know the precision or device, or has too few of them.
+        InputError: if Fabric does not know the precision or device, or has too few of them; if
+            weights are to be averaged, and there are no copies.
         RunError: if the processes do not find one another.
     """
     check_place(config)
+    if config.average_every > 1 and (config.workers == 1 or config.shard):
+        why = "--shard keeps one" if config.workers > 1 else "there is one process"
+        raise InputError(f"--average-every averages copies of a model: {why}", "leave it out")
     try:
         fabric = Fabric(
             accelerator=config.accelerator,
@@ -238,7 +242,7 @@ def strategy(config: Config) -> Strategy | str:
         return "auto"
     if config.shard:
         return ModelParallelStrategy(shard, config.workers, 1, timeout=timeout)
-    return Workers(timeout=timeout)
+    return Workers(config.average_every > 1, timeout=timeout)
 
 
 def vote(fabric: Fabric, *flags: bool) -> list[bool]:

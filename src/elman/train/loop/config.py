@@ -116,6 +116,12 @@ class Config:
     shard: bool = setting(
         False, "Divide weights, gradients and moments among the processes instead of copying them."
     )
+    average_every: int = setting(
+        1,
+        "Steps between averages of the processes' weights, each of which follows its own gradient "
+        "in between; 1: gradients are averaged in each step.",
+        POSITIVE,
+    )
     timeout: float = setting(300.0, "Seconds to wait for another process.", POSITIVE)
     on_nonfinite: str = setting(
         "stop",

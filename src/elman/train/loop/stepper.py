@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from elman.train.distributed.gradients import (
     average_gradients,
+    average_tensors,
     averages_after_backward,
     gather,
     mean,
@@ -34,6 +35,7 @@ class Stepper:
     Attributes:
         state: carried from the last step into the next one.
         averaging: whether gradients are averaged after the backward, in one message.
+        apart: whether each process follows its own gradient until :meth:`unite`.
         votes: logical OR over all processes of their votes in the last step.
     """
 
@@ -43,6 +45,7 @@ class Stepper:
     objective: Objective
     clip: float
     averaging: bool = False
+    apart: bool = False
     state: Any = field(default=None)
     votes: list[bool] = field(default_factory=list)
 
@@ -85,6 +88,18 @@ class Stepper:
             self.optimizer.step()
             self.state = detach_state(state)
         return mean_loss, mean_norm
+
+    @torch.no_grad()
+    def unite(self) -> None:
+        """Give all processes the mean weights and moments, if each follows its own gradient (S.
+        Stich, "Local SGD converges fast and communicates little", arXiv:1805.09767). With moments,
+        a run that is resumed goes on as it would have."""
+        if not self.apart:
+            return
+        values = [p for p in self.model.parameters() if p.requires_grad]
+        kept = [(p, sorted(self.optimizer.state[p].items())) for p in values]  # as all have it
+        moments = [v for p, state in kept for _, v in state if getattr(v, "shape", None) == p.shape]
+        average_tensors([*values, *moments])
 
     def exchange(self, loss: Tensor, votes: Sequence[bool]) -> tuple[float, float]:
         """Average and clip gradients, and combine the votes of all processes.
@@ -134,9 +149,10 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Ob
     ]
     make = OPTIMIZERS[config.optimizer]
     optimizer = make(groups, config.lr, config.momentum, config.nesterov)
-    averaging = averages_after_backward(fabric)
+    apart = config.average_every > 1
+    averaging = averages_after_backward(fabric) and not apart
     prepared = fabric.setup_optimizers(optimizer)
-    return Stepper(fabric, wrapped, prepared, objective, config.clip, averaging)
+    return Stepper(fabric, wrapped, prepared, objective, config.clip, averaging, apart)
 
 
 def detach_state(state: Any) -> Any:
