@@ -157,7 +157,13 @@ def program_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
     words += [f"--accelerator={device}", "--minutes=1", "--validation-chars=4096"]
     words += [] if device == "cuda" else ["--engine=triton", "--layers=1"]
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([*words, f"--out={folder}"], check=True, capture_output=True, text=True)
+        subprocess.run(
+            [*words, f"--out={folder}"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=80 if device == "cuda" else 240,
+        )
         (result,) = Path(folder).glob("*/result.json")
         speeds = json.loads(result.read_text())["speed"]
     text = ", ".join(f"{name} {of['median']:.0f}" for name, of in speeds["items_per_s"].items())

@@ -33,7 +33,7 @@ PANELS = {  # of the help, by the names of options; all others are in DATA
     "Optimisation": "batch bptt epochs lr warmup schedule optimizer momentum nesterov "
     "weight_decay clip on_nonfinite",
     "Run": "seed minutes steps validate_every checkpoint_every log_every tensorboard out compare",
-    "Hardware": "engine precision accelerator devices nodes shard timeout threads",
+    "Hardware": "engine precision accelerator devices nodes shard average_every timeout threads",
 }
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
 EXAMPLES = (

@@ -110,7 +110,7 @@ def test_where_models_are_wrapped(monkeypatch):
     monkeypatch.setattr(dist, "broadcast", lambda one, src: sent.append(one.numel()))
     monkeypatch.setattr(DDPStrategy, "setup_module", lambda self, module: f"wrapped {module}")
     for device, nodes, wraps in (("cpu", 1, False), ("cpu", 2, True), ("meta", 1, True)):
-        workers = Workers(False, parallel_devices=[torch.device(device)])
+        workers = Workers(parallel_devices=[torch.device(device)])
         workers.num_nodes = nodes
         monkeypatch.setattr(Workers, "root_device", torch.device(device))
         module = Scaled()

@@ -188,4 +188,4 @@ def test_other_processes_than_asked_for(monkeypatch, asked, told):
 def test_averages_of_no_copies(copies):
     """Weights are averaged among copies of a model."""
     with pytest.raises(InputError, match="--average-every averages copies of a model: "):
-        launching.launch(TextConfig(average_every=4, **copies))
+        launching.check_copies(TextConfig(average_every=4, **copies))

@@ -74,6 +74,8 @@ def test_weights_that_are_averaged_every_few_steps(common):
     cut_short(RunFolder(resumed), 8)
     finished(begin(*RESUME, str(resumed)))
     assert_equal_runs(RunFolder(resumed), whole)
+    cut_short(RunFolder(resumed), 8)
+    finished(*as_torchrun(1, *RESUME, str(resumed)))  # one process has nobody to average with
 
 
 def test_a_killed_process_ends_the_others(small_text, tmp_path):

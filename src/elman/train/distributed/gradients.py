@@ -64,13 +64,13 @@ class Workers(DDPStrategy):
     are averaged in one message after the backward (`average_gradients`).
 
     Args:
-        apart: whether the copies learn by themselves, so that no gradients are sent.
+        local_sgd: whether each copy follows its own gradient, so that none is sent.
         options: of the strategy.
     """
 
-    def __init__(self, apart: bool, **options: Any) -> None:
+    def __init__(self, *, local_sgd: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        self._apart = apart
+        self._local_sgd = local_sgd
 
     @property
     def shares_cores(self) -> bool:
@@ -79,7 +79,7 @@ class Workers(DDPStrategy):
 
     def setup_module(self, module: nn.Module) -> Any:
         """Wrap a model where that hides messages; all processes have the first one's weights."""
-        if not (self.shares_cores or self._apart):
+        if not (self.shares_cores or self._local_sgd):
             return super().setup_module(module)
         with torch.no_grad():
             for value in (*module.parameters(), *module.buffers()):

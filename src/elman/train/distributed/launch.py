@@ -173,6 +173,14 @@ def with_processes(config: AnyConfig, *, resumed: bool = False) -> AnyConfig:
     return replace(config, devices=local, nodes=world // local)
 
 
+def check_copies(config: Config) -> None:
+    """Raise InputError if the copies of a model are to be averaged, and there are none. (A run that
+    is resumed by one process may go on.)"""
+    if config.average_every > 1 and (config.workers == 1 or config.shard):
+        why = "--shard keeps one" if config.workers > 1 else "there is one process"
+        raise InputError(f"--average-every averages copies of a model: {why}", "leave it out")
+
+
 def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
     """Start the processes of a run; each returns from here with its own Fabric.
 
@@ -180,14 +188,10 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
         attempt: of processes that torchrun has started.
 
     Raises:
-        InputError: if Fabric does not know the precision or device, or has too few of them; if
-            weights are to be averaged, and there are no copies.
+        InputError: if Fabric does not know the precision or device, or has too few of them.
         RunError: if the processes do not find one another.
     """
     check_place(config)
-    if config.average_every > 1 and (config.workers == 1 or config.shard):
-        why = "--shard keeps one" if config.workers > 1 else "there is one process"
-        raise InputError(f"--average-every averages copies of a model: {why}", "leave it out")
     try:
         fabric = Fabric(
             accelerator=config.accelerator,
@@ -242,7 +246,7 @@ def strategy(config: Config) -> Strategy | str:
         return "auto"
     if config.shard:
         return ModelParallelStrategy(shard, config.workers, 1, timeout=timeout)
-    return Workers(config.average_every > 1, timeout=timeout)
+    return Workers(local_sgd=config.average_every > 1, timeout=timeout)
 
 
 def vote(fabric: Fabric, *flags: bool) -> list[bool]:

@@ -81,7 +81,7 @@ class Loop:
         observe: called with every row of the metrics (TensorBoard).
         saved: when the last checkpoint was taken (monotonic clock).
         recorded: the choices in it.
-        owes: whether a checkpoint waits for the weights of all processes.
+        checkpoint_due: whether a checkpoint waits until the copies of the model are averaged.
         fell: calls that engine deer had run step by step, in this process so far.
         best: best weights in validation; None before the first.
         unsaved: whether writing them failed.
@@ -100,7 +100,7 @@ class Loop:
     tally: Tally = field(default_factory=Tally)
     saved: float = field(default_factory=time.monotonic)
     recorded: dict[str, Any] = field(default_factory=dict)
-    owes: bool = False
+    checkpoint_due: bool = False
     fell: int = 0
     best: Best | None = None
     unsaved: bool = False
@@ -165,8 +165,8 @@ class Loop:
             tally.skipped_in_a_row = 0
         else:
             self.skip(loss, norm)
-        if united := self.due(config.average_every):
-            self.stepper.unite()
+        if averaged := self.due(config.average_every):
+            self.stepper.average_copies()
         mean, speed = self.labels.of_mean(loss), config.items_per_step / step_s
         self.display.update(self.tally.step, self.steps, mean, speed)
         last = self.tally.step == self.steps
@@ -179,11 +179,11 @@ class Loop:
         if validated or alone:  # as of now, which may be a message
             chose, late, stop = vote(self.stepper.fabric, *self.votes(request))
         # What was measured once is used to the end of the run, even if this process is killed now.
-        self.owes |= chose or late or self.due(config.checkpoint_every)
-        united |= validated  # what is saved, and where a run ends, are weights of all processes
-        if last or (self.owes and united):
+        self.checkpoint_due |= chose or late or self.due(config.checkpoint_every)
+        averaged |= validated  # a run is saved, and ends, with the weights of all processes
+        if last or (self.checkpoint_due and averaged):
             self.save(must=last, wait=chose)
-        return stop and united
+        return stop and averaged
 
     def votes(self, request: StopRequest) -> tuple[bool, bool, bool]:
         """This process's votes: new choices of kernels, a late checkpoint, a request to stop."""
@@ -215,7 +215,7 @@ class Loop:
 
     def validate(self) -> None:
         """Measure loss and score on the validation data."""
-        self.stepper.unite()
+        self.stepper.average_copies()
         score, labels = self.stepper.validate(self.data.held_out()), self.labels
         score = replace(score, loss=labels.unit(score.loss))
         self.tally.valid_loss, self.tally.valid_score = score.loss, score.score
@@ -270,7 +270,8 @@ class Loop:
         Raises:
             RunError: if `must` and the disk does not take it.
         """
-        self.saved, self.recorded, self.owes = time.monotonic(), self.choices(), False
+        self.saved, self.recorded = time.monotonic(), self.choices()
+        self.checkpoint_due = False
         tensors, facts = snapshot.capture(self.stepper)
         if not self.first:
             return

@@ -35,7 +35,7 @@ class Stepper:
     Attributes:
         state: carried from the last step into the next one.
         averaging: whether gradients are averaged after the backward, in one message.
-        apart: whether each process follows its own gradient until :meth:`unite`.
+        local_sgd: whether each process follows its own gradient until :meth:`average_copies`.
         votes: logical OR over all processes of their votes in the last step.
     """
 
@@ -45,7 +45,7 @@ class Stepper:
     objective: Objective
     clip: float
     averaging: bool = False
-    apart: bool = False
+    local_sgd: bool = False
     state: Any = field(default=None)
     votes: list[bool] = field(default_factory=list)
 
@@ -90,15 +90,18 @@ class Stepper:
         return mean_loss, mean_norm
 
     @torch.no_grad()
-    def unite(self) -> None:
+    def average_copies(self) -> None:
         """Give all processes the mean weights and moments, if each follows its own gradient (S.
-        Stich, "Local SGD converges fast and communicates little", arXiv:1805.09767). With moments,
-        a run that is resumed goes on as it would have."""
-        if not self.apart:
+        Stich, "Local SGD converges fast and communicates little", arXiv:1805.09767). A checkpoint
+        has the moments of one process: as they are the same, a resumed run goes on as it would."""
+        if not self.local_sgd:
             return
         values = [p for p in self.model.parameters() if p.requires_grad]
-        kept = [(p, sorted(self.optimizer.state[p].items())) for p in values]  # as all have it
-        moments = [v for p, state in kept for _, v in state if getattr(v, "shape", None) == p.shape]
+        # By name: a state that was loaded has its names in another order in each process.
+        named = [(p, sorted(self.optimizer.state[p].items())) for p in values]
+        moments = [
+            v for p, pairs in named for _, v in pairs if getattr(v, "shape", None) == p.shape
+        ]
         average_tensors([*values, *moments])
 
     def exchange(self, loss: Tensor, votes: Sequence[bool]) -> tuple[float, float]:
@@ -149,10 +152,10 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Ob
     ]
     make = OPTIMIZERS[config.optimizer]
     optimizer = make(groups, config.lr, config.momentum, config.nesterov)
-    apart = config.average_every > 1
-    averaging = averages_after_backward(fabric) and not apart
+    local_sgd = config.average_every > 1 and fabric.world_size > 1
+    averaging = averages_after_backward(fabric) and not local_sgd
     prepared = fabric.setup_optimizers(optimizer)
-    return Stepper(fabric, wrapped, prepared, objective, config.clip, averaging, apart)
+    return Stepper(fabric, wrapped, prepared, objective, config.clip, averaging, local_sgd)
 
 
 def detach_state(state: Any) -> Any:

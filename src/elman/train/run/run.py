@@ -21,6 +21,7 @@ from elman.extras import require
 from elman.train.distributed.launch import (
     Attempt,
     check_agreement,
+    check_copies,
     detect_lost_process,
     find_attempt,
     launch,
@@ -82,6 +83,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
         cell = config.absolute().cell if ":" in config.cell else None
         return resume(attempt.earlier_run, console, comparing=comparing, attempt=attempt, cell=cell)
     config = with_processes(config)
+    check_copies(config)
     check_packages(config)
     check_cell(config)
     fabric = launch(config, attempt)
