@@ -39,7 +39,7 @@ from elman.functional import install, uninstall
 
 TOLERANCE = 1e-5  # of the logits' relative errors
 COMPARED = 300  # tokens of a sequence whose results are compared
-TOKENS = 16  # of a decoded text that is timed
+TOKENS = 64  # of a decoded text that is timed
 WARM_UP = 3  # samples that are not counted: kernels are compiled, and engines chosen
 SIZES = ("hidden", "batch", "steps", "threads")  # of a row
 PHASES = ("training", "prompt", "token")

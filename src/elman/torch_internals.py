@@ -107,6 +107,19 @@ tracing_state: Callable[[], Any] = _private("torch._C", "_get_tracing_state", _t
 Without it: True, or None.
 """
 
+
+def _no_hooks() -> bool:
+    return False
+
+
+has_global_hooks: Callable[[], Any] = _private(
+    "torch.nn.modules.module", "_has_any_global_hook", _no_hooks
+)
+"""Whether hooks of all modules are registered.
+
+Without it: never, so that a layer that is recorded runs without them.
+"""
+
 _DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla", "ipu", "maia")
 
 
@@ -533,6 +546,22 @@ no_function_modes: Callable[[], AbstractContextManager[Any]] = _private(
 def schema_of(operation: Any) -> Any:
     """Names of an operation's arguments, and which of them it writes to."""
     return operation._schema
+
+
+def writing_variant(operation: Any) -> tuple[Any, str] | None:
+    """The variant of an operation that writes its one result into a given tensor, and the name of
+    that argument; None if there is none."""
+
+    def others(schema: Any) -> list[tuple[str, str]]:
+        return [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+
+    wanted, packet = others(operation._schema), operation.overloadpacket
+    for name in packet.overloads():
+        variant = getattr(packet, name)
+        written = [a.name for a in variant._schema.arguments if a.is_out]
+        if len(written) == 1 and others(variant._schema) == wanted:
+            return variant, written[0]
+    return None
 
 
 def memory_of(tensor: Tensor) -> int:

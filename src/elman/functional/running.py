@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -14,16 +14,18 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.checks import is_number, shown
+from elman.engines.c.noted import NOTED
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.nn import Recurrent
-from elman.torch_internals import constant
+from elman.torch_internals import constant, no_modes
 
 WITHOUT_EFFECT = (  # options of other implementations that change no result
     *("chunk_indices", "chunk_size", "cu_seqlens_cpu", "disable_recompute", "mode", "use_graph"),
     *("use_associative_scan", "use_mambapy"),
 )
 _MOST_LAYERS = 64
+_NOTHING = nullcontext()
 _CHANNELS = 64  # in one sample at most, so that samples are enough for all cores
 
 
@@ -207,7 +209,9 @@ def _run_step(
     rows = [x.reshape(1, B * heads, *x.shape[3:]) for x in inputs]
     rows += [(x if B == 1 else x.expand(B, *x.shape).flatten(0, 1))[None] for x in static]
     first = [state.reshape(1, B * heads, *state.shape[2:]) for state in states]
-    out, last = layer(tuple([x.contiguous() for x in rows]), tuple(first))
+    rows = [x.contiguous() for x in rows]
+    with no_modes() if NOTED.get() else _NOTHING:  # the kernel's launch is noted instead
+        out, last = layer(tuple(rows), tuple(first))
     ends = last if isinstance(last, tuple) else (last,)
     ends = tuple([end.view(B, heads, *end.shape[2:]) for end in ends])
     return out.view(B, 1, heads, *out.shape[2:]), ends

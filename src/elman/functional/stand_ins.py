@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.errors import warn
-from elman.functional import linear_layers
+from elman.functional import linear_layers, tokens
 from elman.functional.convolutions import causal_conv1d, causal_conv1d_update
 from elman.functional.delta_rules import gated_delta_rule, kda, simple_gla
 from elman.functional.recurrences import mlstm, rglru_scan, rwkv4
@@ -227,11 +227,21 @@ def replace(model: nn.Module) -> dict[str, str]:
             _put(place)
         kind = type(layer).__name__
         if places:
+            _record_tokens(model, name, layer)
+        if places:
             names = dict.fromkeys(place.what for place in places)
             texts[name] = f"{kind}{_RUNS}{', '.join(names)}"
         elif kind in _ALONE or hasattr(layer, _GPU_ALONE):
             texts[name] = f"{kind}, left alone: {_ALONE.get(kind, _INLINE)}"
     return texts
+
+
+def _record_tokens(model: nn.Module, name: str, layer: nn.Module) -> None:
+    """Record tokens of a recurrent layer, and of the layer of the model around it."""
+    around = model.get_submodule(name.rpartition(".")[0]) if name else layer
+    for kind, whole in ((type(layer), False), (type(around), True)):
+        if kind.__module__.partition(".")[0] in _PACKAGES and kind.__name__ not in METHODS:
+            tokens.record(kind, whole)
 
 
 def uninstall(model: nn.Module) -> None:
@@ -245,12 +255,14 @@ def uninstall(model: nn.Module) -> None:
     """
     linear_layers.restore(model)
     for layer in model.modules():
+        tokens.restore(type(layer))
         for owner in (layer, type(layer), sys.modules.get(type(layer).__module__)):
             _put_back(owner)
 
 
 def uninstall_modules() -> None:
     """Put the functions of all modules of transformers back, whatever model had them replaced."""
+    tokens.restore_all()
     for owner in _changed():
         _put_back(owner)
 

@@ -14,6 +14,7 @@ from elman.engines.base import WrappedKernel
 from elman.engines.c.context import Arity, Frame
 from elman.engines.c.launches import ConcurrentLaunches, Entry
 from elman.engines.c.memory import full_storage, poison
+from elman.engines.c.noted import NOTED, Launch
 from elman.engines.c.threads import oversubscription, workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
 
@@ -358,7 +359,12 @@ class PreparedKernel(WrappedKernel):
             stolen = function(block_address)
             if team:
                 oversubscription.tell(stolen)
-        self._end(buffers)
+        if (launches := NOTED.get()) is None:
+            self._end(buffers)
+        else:  # its blocks and workspaces are no longer anybody's but the launches'
+            for function, _, block_address, team in buffers.calls:
+                results = output, *last
+                launches.add(Launch(function, block_address, team, results, (buffers, call)))
         return Result(output, tuple(last), tuple(saved or ()))
 
     def backward(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from elman.engines.c.noted import NOTED
+
 ARRAYS = frozenset(
     ("ring", "in", "in_t", "in_l", "st", "h0", "last", "w", "din", "dlast", "dst", "dw", "prev")
 )
@@ -114,6 +116,8 @@ class Frame:
 
         Returns what the function returns.
         """
+        if (launches := NOTED.get()) is not None:
+            launches.complete = False  # the block is that of the next call, too
         block = self.filled(*numbers)
         stolen: int = function(block)
         self._spare.append(block)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from elman.engines.c.build import built, find_compiler
 from elman.engines.c.isa import Isa, detect
+from elman.engines.c.noted import NOTED, Launch
 from elman.engines.c.shared import file, head, runtime
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.errors import EngineError
@@ -77,4 +78,7 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None)
     stolen = library.elman_linear(ctypes.byref(call))
     if call.head_workers > 1:
         oversubscription.tell(stolen)
+    if (launches := NOTED.get()) is not None:
+        argument, team = ctypes.byref(call), call.head_workers > 1
+        launches.add(Launch(library.elman_linear, argument, team, (y,), operands))
     return y

@@ -1,0 +1,284 @@
+"""Tokens of layers of transformers as recorded operations: the same numbers as without, whatever
+changes between two of them."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from elman.functional import install, tokens, uninstall
+
+CODE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def causal_conv1d_update(x, conv_state, weight, bias=None, activation=None):
+    window = torch.cat((conv_state, x), -1)
+    conv_state.copy_(window[..., 1:])
+    return F.silu((window[..., 1:] * weight).sum(-1, keepdim=True) + bias[:, None])
+
+def mamba2_selective_state_update(state, x, dt, A, B, C, D=None, dt_bias=None, dt_softplus=False):
+    dt = F.softplus(dt + dt_bias)
+    state.copy_(state * torch.exp(dt[..., None] * A) + (dt * x)[..., None] * B[:, :, None])
+    return (state * C[:, :, None]).sum(-1) + D * x
+
+class Mixer(nn.Module):
+    def __init__(self, index):
+        super().__init__()
+        self.layer_idx, self.way = index, "usual"
+        self.enter, self.leave = nn.Linear(8, 16 + 8 + 2), nn.Linear(16, 8)
+        self.weight, self.bias = nn.Parameter(torch.randn(24, 3)), nn.Parameter(torch.randn(24))
+        self.A_log, self.D = nn.Parameter(torch.rand(2)), nn.Parameter(torch.rand(2))
+        self.other = [torch.ones(3)]
+
+    def forward(self, hidden_states, cache=None, scale=1.0, mask=None):
+        batch = hidden_states.shape[0]
+        held = cache.layers[self.layer_idx]
+        mixed, dt = self.enter(hidden_states).split([24, 2], -1)
+        mixed = causal_conv1d_update(
+            mixed.transpose(1, 2), held.conv_states[0], self.weight, self.bias, activation="silu"
+        )
+        x, B, C = mixed.transpose(1, 2).split([16, 4, 4], -1)
+        form = (-1, 8, 4)
+        y = mamba2_selective_state_update(
+            held.recurrent_states[0], x.view(batch, 2, 8), dt.transpose(1, 2).expand(-1, -1, 8),
+            -self.A_log.exp()[:, None, None].expand(form), B.view(batch, 1, 4),
+            C.view(batch, 1, 4), self.D[:, None].expand(-1, 8),
+            dt_bias=self.D[:, None].expand(-1, 8), dt_softplus=True,
+        )
+        low = y.to(torch.promote_types(y.dtype, dt.dtype)).min(-1, keepdim=True)
+        y = y + low.values * (low.indices < 0)
+        if self.way == "drawn":
+            y = y + torch.rand(2, 8)
+        elif self.way == "read":
+            y = y * float(y.sum() > 0)
+        elif self.way == "asked":
+            y = y if torch.is_nonzero(y.sum() > 0) else -y
+        elif self.way == "foreign":
+            y = y + self.other[0][0]
+        elif self.way == "counted":
+            held.count = y = y + held.count.add_(1)
+        if mask is not None:
+            y = y * mask[:, None, None]
+        return scale * self.leave(y.reshape(batch, 1, 16))
+
+class Layer(nn.Module):
+    def __init__(self, index):
+        super().__init__()
+        self.norm, self.mixer = nn.RMSNorm(8), Mixer(index)
+    def forward(self, hidden_states, cache=None, **options):
+        return hidden_states + self.mixer(self.norm(hidden_states), cache=cache, **options)
+"""
+COUNT = 9  # tokens: recordings begin with the third, and are compared with the layer's own once
+
+
+def cache_of(batch: int = 1, seed: int = 3) -> Any:
+    """A cache of two layers, as transformers has it."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def layer() -> Any:
+        states = [torch.randn(batch, 2, 8, 4, generator=draw)]
+        convs = [torch.randn(batch, 24, 3, generator=draw)]
+        return SimpleNamespace(conv_states=convs, recurrent_states=states, seen=[True])
+
+    return SimpleNamespace(layers=[layer(), layer()])
+
+
+def inputs(batch: int = 1, count: int = COUNT) -> list[Tensor]:
+    """Hidden states of some tokens."""
+    return [*torch.randn(count, batch, 1, 8, generator=torch.Generator().manual_seed(5))]
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Two layers of a module that stands in for one of transformers, installed."""
+    module = ModuleType("transformers.models.tokens")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(CODE, vars(module))
+    torch.manual_seed(0)
+    layers = nn.ModuleList([module.Layer(index) for index in range(2)])
+    install(layers)
+    yield layers
+    uninstall(layers)
+
+
+def run(model: Any, cache: Any, x: Tensor, **options: Any) -> Tensor:
+    """Both layers for a token."""
+    for layer in model:
+        x = layer(x, cache=cache, **options)
+    return x
+
+
+def alone(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The same without recordings."""
+
+    def plain(*given: Any, **options: Any) -> Tensor:
+        with monkeypatch.context() as patched:
+            patched.setattr(tokens._busy, "layer", model, raising=False)
+            return run(model, *given, **options)
+
+    return plain
+
+
+def uses(model: Any) -> list[int]:
+    """How many tokens were run by recordings, of each layer."""
+    recordings = [tokens._tokens[layer]._recording for layer in model]
+    return [recording.uses for recording in recordings if recording is not None]
+
+
+def assert_same(model: Any, other: Any, a: Any, b: Any, xs: list[Tensor], **options: Any) -> None:
+    """Outputs and states are those of another model with its own cache, bit for bit."""
+    for x in xs:
+        assert torch.equal(run(model, a, x, **options), other(b, x, **options))
+    for ours, theirs in zip(a.layers, b.layers):
+        assert torch.equal(ours.conv_states[0], theirs.conv_states[0])
+        assert torch.equal(ours.recurrent_states[0], theirs.recurrent_states[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_same_numbers(model, monkeypatch, batch):
+    """Of recordings and of layers, states included; the first tokens are the layers' own."""
+    a, b = cache_of(batch), cache_of(batch)
+    assert_same(model, alone(model, monkeypatch), a, b, inputs(batch))
+    assert uses(model) == [COUNT - 3] * 2
+    with torch.inference_mode():
+        assert_same(model, alone(model, monkeypatch), a, b, inputs(batch))
+    out = [run(model, a, x) for x in inputs(batch)]
+    assert len({value.data_ptr() for value in out}) == COUNT  # nobody writes into a result again
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", range(11))
+def test_what_changes(model, monkeypatch, request, change):
+    """Weights in place and new ones, flags, hooks, options, a mask, another cache, states at other
+    addresses, parts: each is noticed."""
+    other = alone(model, monkeypatch)
+    a, b = cache_of(), cache_of()
+    assert_same(model, other, a, b, inputs())
+    mixer, options = model[1].mixer, dict[str, Any]()
+    if change == 0:
+        mixer.A_log.mul_(0.5)
+    elif change == 1:
+        mixer.leave.weight = nn.Parameter(torch.randn(8, 16))
+    elif change == 2:
+        mixer.leave.weight.data = torch.randn(8, 16)
+    elif change == 3:
+        mixer.leave.register_forward_hook(lambda *given: 2 * given[-1])
+    elif change == 4:
+        options["scale"] = 0.5
+    elif change == 5:
+        options["mask"] = torch.zeros(1)
+    elif change == 6:
+        a, b = cache_of(seed=4), cache_of(seed=4)
+    elif change == 7:
+        for cache in (a, b):
+            cache.layers[0].recurrent_states[0] = 2 * cache.layers[0].recurrent_states[0]
+    elif change == 8:
+        mixer.norm = mixer.enter = nn.Linear(8, 26)
+    elif change == 9:
+        hook = register_module_forward_hook(lambda *given: 2 * given[-1])
+        request.addfinalizer(hook.remove)
+    else:
+        a.other = b.other = True
+    assert_same(model, other, a, b, inputs(), **options)
+    assert_same(model, other, a, b, inputs(count=2), **options)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", ["drawn", "read", "asked", "foreign", "counted"])
+def test_what_is_not_recorded(model, monkeypatch, way):
+    """Random numbers, branches on numbers, tensors that are neither the layer's nor the cache's:
+    the layers run as they are."""
+    a, b = cache_of(), cache_of()
+    for layer, *held in zip(model, a.layers, b.layers):
+        layer.mixer.way = way
+        for each in held:
+            each.count = torch.zeros(1)
+    other = alone(model, monkeypatch)
+    for x in inputs():
+        torch.manual_seed(1)
+        got = run(model, a, x)
+        torch.manual_seed(1)
+        assert torch.equal(got, other(b, x))
+    assert all(tokens._tokens[layer].refused for layer in model)
+
+
+def test_gradients_and_copies(model, monkeypatch):
+    """Calls with gradients are the layers' own; a copy of a model has recordings of its own."""
+    a, b = cache_of(), cache_of()
+    with torch.no_grad():
+        assert_same(model, alone(model, monkeypatch), a, b, inputs())
+    x = inputs(count=1)[0].requires_grad_()
+    a = copy.deepcopy(b)
+    got = run(model, a, x)
+    assert got.requires_grad
+    assert torch.equal(got, alone(model, monkeypatch)(b, x))
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin[0].mixer.D.mul_(2)
+        a, b = cache_of(), cache_of()
+        assert_same(twin, alone(twin, monkeypatch), a, b, inputs())
+    assert uses(model) == uses(twin) == [COUNT - 3] * 2
+
+
+@torch.no_grad()
+def test_a_recording_that_differs(model, monkeypatch):
+    """It is compared once with the layer's own result, and not used."""
+    a, b = cache_of(), cache_of()
+    run_of = tokens.Recording.run
+    monkeypatch.setattr(tokens.Recording, "run", lambda *given: 2 * run_of(*given))
+    assert_same(model, alone(model, monkeypatch), a, b, inputs())
+    assert {tokens._tokens[layer].refused for layer in model} == {"its results differ"}
+
+
+@torch.no_grad()
+def test_threads_with_caches_of_their_own(model, monkeypatch):
+    """Several threads generate with one model."""
+    want = {
+        seed: [alone(model, monkeypatch)(cache, x) for x in inputs(count=40)]
+        for seed, cache in ((seed, cache_of(seed=seed)) for seed in range(3))
+    }
+    got = dict[int, list[Tensor]]()
+
+    def generate(seed: int) -> None:
+        with torch.no_grad():
+            cache = cache_of(seed=seed)
+            got[seed] = [run(model, cache, x) for x in inputs(count=40)]
+
+    workers = [threading.Thread(target=generate, args=(seed,)) for seed in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for seed, values in want.items():
+        assert all(map(torch.equal, got[seed], values))
+
+
+@torch.no_grad()
+def test_recordings_of_little_use(model):
+    """Where each token has another cache, recordings are given up for longer and longer."""
+    made = 0
+    for _ in range(40):
+        cache = cache_of()
+        for x in inputs(count=4):
+            run(model, cache, x)
+        made += tokens._tokens[model[0]]._recording is not None
+    assert made <= 2
+
+
+def test_uninstall(model):
+    """Classes have their own forward again."""
+    kinds = {type(model[0]), type(model[0].mixer)}
+    assert all(hasattr(kind.forward, "__wrapped__") for kind in kinds)
+    uninstall(model)
+    assert not any(hasattr(kind.forward, "__wrapped__") for kind in kinds)
