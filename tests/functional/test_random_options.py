@@ -171,7 +171,11 @@ def drawn_mamba(draw: Draw, name: str) -> Given:
     given |= {key: draw.tensor(B, N, T) for key in ("B", "C")}
     shapes = {"D": (channels,), "delta_bias": (channels,), "z": (B, channels, T)}
     given |= {key: draw.tensor(*s) if draw.some() else None for key, s in shapes.items()}
-    return given | {"delta_softplus": draw.some(), "return_last_state": draw.some()}
+    given |= {"delta_softplus": draw.some(), "return_last_state": draw.some()}
+    for key in ("delta", "delta_bias"):  # of negative ones states grow, and so does rounding
+        if given[key] is not None and not given["delta_softplus"]:
+            given[key] = given[key].detach().abs().requires_grad_()
+    return given
 
 
 def loop_mamba(u, delta, A, B, C, **options) -> tuple[Tensor, Tensor]:

@@ -173,6 +173,7 @@ def run(
         zeros = [inputs[0].new_zeros(B, heads, *size) for size in layer.runtime.state_sizes]
         zeros = [z[..., : sizes[0], : sizes[1]] if 0 in sizes else z for z in zeros]
         return inputs[like], tuple(zeros if states is None else states)
+    ends_like = [sizes] * len(cell.states) if states is None else [v.shape[2:] for v in states]
     if 0 in sizes:
         inputs = [_filled(x, len(e.shape)) for x, e in zip(inputs, cell.inputs, strict=True)]
         static = [_filled(x, len(e.shape)) for x, e in zip(static, cell.static, strict=True)]
@@ -189,7 +190,8 @@ def run(
     ends = last if isinstance(last, tuple) else (last,)
     ends = tuple([end[0].unflatten(0, (B, heads)) for end in ends])
     if 0 in sizes:
-        out, ends = out[..., :width], tuple([end[..., : sizes[0], : sizes[1]] for end in ends])
+        out = out[..., :width]
+        ends = tuple([end[..., : m[0], : m[1]] for end, m in zip(ends, ends_like, strict=True)])
     return out, ends
 
 

@@ -117,7 +117,7 @@ MEANING: dict[str, Callable[..., Array]] = {
     "outer": lambda xp, node, a, b: a[..., :, None] * b[..., None, :],
     "transpose": lambda xp, node, a: xp.swapaxes(a, -1, -2),
     "reblock": lambda xp, node, a: a,
-    "per_sample": lambda xp, node, a: a.reshape(*a.shape[:-2], -1),
+    "per_sample": lambda xp, node, a: _joined(a),
 }
 
 
@@ -185,12 +185,17 @@ def node_function(xp: Any, node: Node, dims: Mapping[str, int]) -> Callable[...,
     return _over_units(xp, node, meaning, dims)
 
 
+def _joined(value: Array) -> Array:
+    """The last two axes as one; -1 cannot say so of arrays without elements."""
+    return value.reshape(*value.shape[:-2], value.shape[-2] * value.shape[-1])
+
+
 def _of_matrices(xp: Any, node: Node, dims: Mapping[str, int], *args: Array) -> Array:
     """An op whose arguments, units row by row, are read as matrices [..., rows, columns]."""
     sizes = [axes_of(arg.shape[0][0], dims) for arg in node.args]
     matrices = [a.reshape(*a.shape[:-1], *size) for a, size in zip(args, sizes) if size]
     value = MEANING[node.op](xp, node, *matrices)
-    return value.reshape(*value.shape[:-2], -1)
+    return _joined(value)
 
 
 def _split(node: Node, dims: Mapping[str, int]) -> Callable[..., Array]:
