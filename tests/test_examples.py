@@ -68,6 +68,41 @@ def test_adaptive_steps_follow_the_flow():
     assert 10 * adaptive < fixed
 
 
+def test_two_bodies(monkeypatch, capsys, tmp_path):
+    """All ways print the same losses and distances from the same start; the picture is drawn."""
+    need_engine("c")
+    told = list[list[float]]()
+    for way in ("scan", "deer", "in turn"):
+        words = ["two_bodies.py", "--way", way, "--paths=4", "--samples=24", "--steps=5"]
+        words += ["--batch=3", f"--picture={tmp_path / 'bodies.png'}"]
+        monkeypatch.setattr(sys, "argv", words)
+        torch.manual_seed(0)
+        runpy.run_path(str(EXAMPLES / "two_bodies.py"), run_name="__main__")
+        text = capsys.readouterr().out
+        losses = re.findall(r"loss (\S+)", text)
+        distances = re.search(r"of the network +([\d.]+) at", text)
+        assert distances
+        assert len(losses) == 5
+        told.append([float(value) for value in (*losses, distances[1])])
+    assert told[0] == pytest.approx(told[2], rel=1e-3)
+    assert told[1] == pytest.approx(told[2], rel=1e-3)
+    assert (tmp_path / "bodies.png").stat().st_size > 1000
+
+
+def test_true_paths_of_two_bodies():
+    """They keep their energy, and their centre stays where it is."""
+    example = runpy.run_path(str(EXAMPLES / "two_bodies.py"))
+    path = example["drawn"](5, 100)
+    energy = example["energy"](path)
+    assert (energy - energy[:1]).abs().max() < 1e-4
+    assert (path[..., :2] + path[..., 2:4]).abs().max() < 1e-4
+    field = example["Energy"]().double()
+    y = torch.randn(4, 8, dtype=torch.float64, requires_grad=True)
+    inner = field.second(torch.tanh(field.first(y)))
+    (slope,) = torch.autograd.grad((torch.tanh(inner) @ field.last).sum(), y)
+    torch.testing.assert_close(field(y), torch.cat((slope[:, 4:], -slope[:, :4]), -1))
+
+
 @pytest.mark.parametrize("layers", ["elman", "torch"])
 def test_rotating_images(layers, monkeypatch, capsys, tmp_path):
     """Blots that turn: R² of ten steps is printed, and the picture drawn."""

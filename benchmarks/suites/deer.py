@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from benchmarks.cases import Case, KindCase, Suite, sized
-from benchmarks.claims import Claims, Rows, UnmeasuredError, fit_trend, some
+from benchmarks.claims import Claims, Rows, UnmeasuredError, every, fit_trend, some
 from benchmarks.measures.limits import LIMITED_FORWARD, LIMITED_TRAIN, LimitedCase
 from benchmarks.measures.memory import MEMORY as PEAK_MEMORY
 from benchmarks.studies.convergence import CONVERGENCE
@@ -21,12 +21,14 @@ LENGTHS = (1000, 10_000, 100_000, 1_000_000)
 BATCH = 16
 INITIAL, TRAINED, DIFFICULT = "gru at initialisation", "gru after training", "difficult rnn"
 OVER_LENGTHS = "gru over lengths"
-APART, MIXED = "paragru 10000,1,16", "gru 10000,1,16"  # units apart, and all mixed
+APART, MIXED = "paragru 10000,1,{}", "gru 10000,1,{}"  # units apart, and all mixed
+MANY = (16, 32, 64)  # units of these
 FORWARD = "gru 10000,16,1, forward"
 MEMORY = tuple(f"memory of gru 1000,16,{n}" for n in (32, 64))
 LOOP, AT_ONCE = "elman-c", "elman-deer"
 _LIBRARIES = {"jax": "JAX's lax.scan", "torch": "torch.nn"}
 MOST_S = 2.0  # of a call
+LONGEST = {(n, LENGTHS[-1]): 60.0 for n in (1, 2, 4)}  # cells that may take longer (s)
 CLAIMS = Claims()
 _ROUNDING = 3.0  # times the loop's own error that another order of sums may make
 _MANY = 20  # iterations
@@ -202,12 +204,16 @@ def _peak(rows: Rows, case: str) -> float:
     "the time",
 )
 def detached(rows: Rows):
-    mixed, apart = (rows.time(case, AT_ONCE) for case in (MIXED, APART))
-    loop = ", ".join(_times(rows.faster(case, AT_ONCE, LOOP)) for case in (APART, MIXED))
-    T, B, n = MIXED.split()[1].split(",")
-    text = f"{apart.median * 1e3:.1f} ms if units are apart, {mixed.median * 1e3:.1f} if all mix"
-    facts = f"paragru and gru, T = {int(T):,}, B = {B}, n = {n}; beside the loop {loop}"
-    return mixed.over(apart).gains, text, facts
+    gains, texts = list[Any](), list[str]()
+    for n in MANY:
+        with suppress(UnmeasuredError):
+            mixed, apart = (rows.time(kind.format(n), AT_ONCE) for kind in (MIXED, APART))
+            gains.append(mixed.over(apart).gains)
+            texts.append(f"{apart.median * 1e3:.1f} and {mixed.median * 1e3:.1f} ms at n = {n}")
+    if not gains:
+        raise UnmeasuredError("all steps at once were not measured")
+    facts = "paragru and gru, T = 10 000, B = 1, if units are apart and if all mix"
+    return every(gains), ", ".join(texts), facts
 
 
 def _iterations(rows: Rows, case: str, solver: str = "newton") -> int | None:
@@ -304,7 +310,12 @@ def accurate(rows: Rows):
 
 
 _QUICK = ((1, 1000), (1, 10_000), (4, 1000), (16, 1000))  # of the grid
-_LIMITED: dict[str, Any] = {"of": LimitedCase, "most": MOST_S}
+
+
+def _limited(most: float = MOST_S) -> dict[str, Any]:
+    return {"of": LimitedCase, "most": most}
+
+
 _STUDIES = {  # name -> cell, T, B, H; weights
     INITIAL: (("gru", 10_000, 1, 8), "untrained"),
     TRAINED: (("gru", 10_000, 1, 8), "trained"),
@@ -316,7 +327,8 @@ _STUDIES = {  # name -> cell, T, B, H; weights
 def _grid(n: int, T: int) -> Case:
     """The sequential methods beside all steps at once, where time and memory allow."""
     contestants, quick = (LOOP, AT_ONCE, "torch", "jax"), (n, T) in _QUICK
-    return sized(cell_of_grid(n, T), LIMITED_TRAIN, *contestants, quick=quick, **_LIMITED)
+    limited = _limited(LONGEST.get((n, T), MOST_S))
+    return sized(cell_of_grid(n, T), LIMITED_TRAIN, *contestants, quick=quick, **limited)
 
 
 def _engines(name: str, forward: bool = False) -> Case:
@@ -324,7 +336,7 @@ def _engines(name: str, forward: bool = False) -> Case:
     contestants = ("elman", LOOP, AT_ONCE) + ("elman-scan-backward",) * (not forward)
     contestants += ("torch", "jax") * (name.split()[0] in ("gru", "lstm", "rnn"))
     name, measure = (f"{name}, forward", LIMITED_FORWARD) if forward else (name, LIMITED_TRAIN)
-    return sized(name, measure, *contestants, baseline=LOOP, **_LIMITED)
+    return sized(name, measure, *contestants, baseline=LOOP, **_limited())
 
 
 DEER = Suite(
@@ -343,8 +355,7 @@ DEER = Suite(
         _engines("mingru 10000,1,16"),
         _engines("lru 10000,1,16"),
         _engines("sru 10000,1,16"),
-        _engines(APART),
-        _engines(MIXED),
+        *(_engines(kind.format(n)) for n in MANY for kind in (APART, MIXED)),
         _engines("paralstm 10000,1,16"),
         _engines("indrnn 10000,1,16"),
         _engines("lstm 10000,1,4"),
