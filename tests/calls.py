@@ -9,7 +9,8 @@ import torch
 
 from elman.engines.base import Kernel
 from elman.engines.call import Call, Cotangents, Result
-from elman.engines.packed import Packed, for_layout
+from elman.engines.packed import for_layout
+from elman.engines.packed_rows import Packed
 from elman.plan.spec import Spec
 from helpers import Case
 

@@ -6,7 +6,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from calls import backward, forward, grouped
-from elman.engines.packed import Packed
+from elman.engines.packed_rows import Packed
 from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, job_of, random_case
 from unseen import UNSEEN

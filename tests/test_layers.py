@@ -7,7 +7,9 @@ What is checked, for every file of ``src/elman``:
 - other third-party packages are imported at the top of a file only where the row names them
   (``*``: any); inside a function they are free, being optional there;
 - relative imports are violations: a reader should see the room that is meant;
-- a room without a row is a violation: give it one, on purpose.
+- a room without a row is a violation: give it one, on purpose;
+- of some rooms the rooms inside have a law of the same kind (``INSIDE``);
+- no two files import one another, over however many files, names for type checkers included.
 """
 
 from __future__ import annotations
@@ -86,6 +88,21 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     " __init__ *",
     "__main__": "elman_command",
 }
+INSIDE = {  # room -> its own rooms (a folder, or a file), and what each may import of the others
+    "nn": {
+        "engine_choice": "",
+        "autograd": "engine_choice",
+        "layout": "autograd",  # how tensors of a call lie
+        "options": "engine_choice autograd layout",
+        "execute": "engine_choice autograd layout options",
+        "compile": "autograd layout options execute",
+        "call": "engine_choice autograd layout options execute compile",
+        "modules": "engine_choice autograd layout options execute compile call",
+        "records": "layout execute compile modules",
+        "inspect": "engine_choice layout options execute call modules",
+        "__init__": "engine_choice modules records",
+    },
+}
 DEFERRED = {  # room -> what it may import inside a function only; the one place that does so
     "engines.registry": "engines.reference engines.aten engines.c engines.triton engines.deer"
 }
@@ -147,6 +164,55 @@ def target(module: str) -> str:
     return room_of(rest) if room_of(rest) in BELOW else "__init__"
 
 
+def inner_violations(root: Path) -> list[str]:
+    """Hold every file of rooms with a law of their own against it."""
+    found = []
+    for room, law in INSIDE.items():
+        for path in sorted((root / room).rglob("*.py")):
+            here = path.relative_to(root / room).with_suffix("").parts[0]
+            if here not in law:
+                found.append(f"{room}: {here!r} has no row in the table")
+                continue
+            for line, module, _ in imports_of(path):
+                parts = module.split(".")
+                if parts[:2] != ["elman", room]:
+                    continue
+                there = parts[2] if parts[2] in law else "__init__"
+                if there not in {here, *law[here].split()}:
+                    place = path.relative_to(root)
+                    found.append(f"{place}:{line}: {here!r} may not import {there!r}")
+    return found
+
+
+def circles(root: Path) -> list[set[str]]:
+    """Files that import one another, names for type checkers included."""
+    names = {
+        ".".join(("elman", *path.relative_to(root).with_suffix("").parts)): path
+        for path in root.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    below = {
+        name: {
+            there
+            for _, module, inside in imports_of(path)
+            for there in (module, module.rpartition(".")[0])
+            if there in names and there != name and not inside
+        }
+        for name, path in names.items()
+    }
+    reached = {name: set(files) for name, files in below.items()}
+    for middle in reached:
+        for files in reached.values():
+            if middle in files:
+                files |= reached[middle]
+    found = [
+        {other for other in files if name in reached[other]}
+        for name, files in reached.items()
+        if name in files
+    ]
+    return [circle for n, circle in enumerate(found) if circle not in found[:n]]
+
+
 def violations(root: Path) -> list[str]:
     """Hold every file below `root`, a copy of the package, against the table."""
     found = []
@@ -173,6 +239,20 @@ def violations(root: Path) -> list[str]:
 def test_imports_look_down():
     """No file of the package breaks the law."""
     assert not violations(SRC), "\n" + "\n".join(violations(SRC))
+
+
+def test_inner_imports_look_down():
+    """No file breaks the law of its room, and a row names only rows above it."""
+    assert not inner_violations(SRC), "\n" + "\n".join(inner_violations(SRC))
+    for law in INSIDE.values():
+        rooms = list(law)
+        for room, row in law.items():
+            assert all(rooms.index(there) < rooms.index(room) for there in row.split()), room
+
+
+def test_no_circles_of_files():
+    """No file imports, for types either, what imports it."""
+    assert not circles(SRC), "\n".join(map(str, map(sorted, circles(SRC))))
 
 
 def test_rooms_know_only_lower_rows():
@@ -228,6 +308,25 @@ def test_the_law_is_enforced(name, tmp_path):
     path.write_text("\n".join(BROKEN[name]), encoding="utf-8")
     numbered = enumerate(BROKEN[name].values(), 1)
     assert violations(tmp_path) == [f"{name}:{line}: {said}" for line, said in numbered if said]
+
+
+def test_the_inner_law_is_enforced(tmp_path):
+    """An import that looks up inside of a room is found, names for type checkers too."""
+    (tmp_path / "nn" / "options").mkdir(parents=True)
+    text = "if TYPE_CHECKING:\n    from elman.nn.call.plan import CallPlan\n"
+    (tmp_path / "nn" / "options" / "mask.py").write_text(text, encoding="utf-8")
+    (tmp_path / "nn" / "other.py").write_text("", encoding="utf-8")
+    assert inner_violations(tmp_path) == [
+        "nn/options/mask.py:2: 'options' may not import 'call'",
+        "nn: 'other' has no row in the table",
+    ]
+
+
+def test_circles_are_found(tmp_path):
+    """Of three files; none where one looks only down."""
+    for name, there in {"a": "b", "b": "c", "c": "a", "d": "a"}.items():
+        (tmp_path / f"{name}.py").write_text(f"from elman.{there} import x\n", encoding="utf-8")
+    assert circles(tmp_path) == [{"elman.a", "elman.b", "elman.c"}]
 
 
 def test_the_law_allows_what_it_should(tmp_path):

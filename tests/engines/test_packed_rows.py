@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from calls import forward
 from elman import cells
-from elman.engines.packed import DenseRuns, Packed, for_layout, reversed_in_time
+from elman.engines.packed import DenseRuns, for_layout, reversed_in_time
+from elman.engines.packed_rows import Packed
 from elman.errors import ShapeError
 from elman.tuning.kernels import kernel_of
 from helpers import assert_all_same, assert_close, job_of, need

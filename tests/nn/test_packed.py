@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import elman
 from elman import cells
-from elman.engines.packed import packed_of
+from elman.engines.packed_rows import packed_of
 from elman.errors import InputError, ShapeError
 from helpers import need_engine
 

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils._pytree import tree_leaves
 
 import elman
-from elman.engines.c.arguments import PreparedKernel
+from elman.engines.c.prepared import PreparedKernel
 from elman.nn.call.plan import CallPlan
 from helpers import forced, need_engine
 from kinds import (

@@ -17,12 +17,12 @@ from torch.utils.checkpoint import checkpoint
 import elman
 import elman.nn
 from elman import cells
-from elman.engines.base import Kernel
-from elman.engines.c.arguments import PreparedKernel
+from elman.engines.base import Arrangement, Kernel
 from elman.engines.c.launches import ConcurrentLaunches
+from elman.engines.c.prepared import PreparedKernel
 from elman.engines.c.together import Teams
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.together import Arrangement, Together
+from elman.engines.together import Together
 from elman.tuning import decisions, together
 from helpers import DIFFERENCES, assert_close, assert_same, forced, need_engine
 from products import some_of

@@ -24,7 +24,7 @@ from elman.cli._options import (
     resolve_sizes,
 )
 from elman.cli._terminal import plain, say, wide_console
-from elman.engines.together import Arrangement
+from elman.engines.base import Arrangement
 from elman.explaining import WHY, Layer
 from elman.explaining.layers import choice_of, time_text
 from elman.frontend.cell import Cell

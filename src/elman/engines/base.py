@@ -6,8 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from elman.engines.call import Call
 from elman.errors import EngineError, VerifyError
 from elman.ir.graph import Graph
 from elman.ir.pair import Pair
@@ -16,10 +19,9 @@ from elman.plan.spec import USUAL, PlanOptions, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from elman.engines.call import Call, Cotangents, Gradients, Result
+    from elman.engines.call import Cotangents, Gradients, Result
     from elman.engines.cross_entropy import CrossEntropy
     from elman.engines.time_shards import TimeShards
-    from elman.engines.together import Arrangement
 
 WAITING = "waiting for other threads"  # among the phases of a call
 
@@ -153,6 +155,68 @@ class DifferentiableKernel(Kernel):
     ) -> Gradients:
         """Never called: torch differentiates ``forward``."""
         raise VerifyError(f"engine {self.engine} is differentiated by torch, not by a backward")
+
+
+class Arrangement(NamedTuple):
+    """How kernels are combined, and which arguments of the combined call belong to which kernel.
+
+    Layers: each further one reads the output of the one below as its first input. Directions: the
+    second runs over the reversed sequence, and outputs are joined. Further inputs go to all, but
+    the last ``private`` of each, which follow kernel by kernel in that kernel's direction of time.
+    So do states and weights.
+
+    Attributes:
+        states, weights: how many each kernel has.
+        directions: whether they are the two directions of a layer, not layers.
+        private: inputs that each kernel has for itself.
+    """
+
+    states: tuple[int, ...]
+    weights: tuple[int, ...]
+    directions: bool
+    private: int = 0
+
+    @staticmethod
+    def of(jobs: Sequence[Job], directions: bool, private: int = 0) -> Arrangement:
+        """The arrangement of some jobs."""
+        graphs = [job.graph for job in jobs]
+        states, weights = ([len(g.states) for g in graphs], [len(g.weights) for g in graphs])
+        return Arrangement(tuple(states), tuple(weights), directions, private)
+
+    def joined(self, calls: Sequence[Call]) -> Call:
+        """The combined call of the calls of all kernels; calls of layers above the first lack their
+        first input."""
+        inputs = calls[0].inputs
+        if self.private:
+            common = len(inputs) - self.private
+            by_kernel = [x for call in calls for x in call.inputs[common:]]
+            inputs = (*inputs[:common], *by_kernel)
+        return Call(
+            inputs,
+            tuple([state for call in calls for state in call.states]),
+            tuple([weight for call in calls for weight in call.weights]),
+            calls[0].packed,
+        )
+
+    def shared(self, call: Call) -> tuple[Tensor, ...]:
+        """The inputs that all kernels read."""
+        count = self.private * len(self.states)
+        return call.inputs[: len(call.inputs) - count] if count else call.inputs
+
+    def split(self, call: Call, first: tuple[Tensor, ...], index: int) -> Call:
+        """The call of one kernel, with ``first`` in place of the shared inputs."""
+        inputs = first
+        if self.private:
+            at = len(call.inputs) - self.private * (len(self.states) - index)
+            inputs = (*first, *call.inputs[at : at + self.private])
+        states = call.states[cuts_of(self.states)[index]]
+        return Call(inputs, states, call.weights[cuts_of(self.weights)[index]], call.packed)
+
+
+@lru_cache(maxsize=256)
+def cuts_of(counts: tuple[int, ...]) -> tuple[slice, ...]:
+    """Slices of consecutive values, one slice per kernel."""
+    return tuple(slice(a, b) for a, b in pairwise(accumulate(counts, initial=0)))
 
 
 class Engine(ABC):

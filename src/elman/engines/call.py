@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from elman.engines.packed import Packed
+from elman.engines.packed_rows import Packed
 
 
 class Call(NamedTuple):

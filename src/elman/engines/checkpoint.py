@@ -10,7 +10,7 @@ from torch import Tensor
 
 from elman.engines.base import Kernel, WrappedKernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.packed import packed_of
+from elman.engines.packed_rows import packed_of
 from elman.engines.spans import Span, backward_in, forward_in
 from elman.engines.together import Together
 from elman.engines.vjp import leaves_of, vjp

@@ -12,7 +12,7 @@ from torch import Tensor
 from elman.engines.call import Call, Cotangents, Gradients, Result
 
 if TYPE_CHECKING:
-    from elman.engines.packed import Packed
+    from elman.engines.packed_rows import Packed
 
 
 class Span(NamedTuple):

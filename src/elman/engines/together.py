@@ -4,81 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from elman.engines.base import Job, Kernel
+from elman.engines.base import Arrangement, Kernel, cuts_of
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.packed import Packed, for_layout, reversed_in_time
+from elman.engines.packed import for_layout, reversed_in_time
+from elman.engines.packed_rows import Packed
 from elman.engines.spans import added
 from elman.engines.streams import Streams
 from elman.errors import VerifyError
-
-
-class Arrangement(NamedTuple):
-    """How kernels are combined, and which arguments of the combined call belong to which kernel.
-
-    Layers: each further one reads the output of the one below as its first input. Directions: the
-    second runs over the reversed sequence, and outputs are joined. Further inputs go to all, but
-    the last ``private`` of each, which follow kernel by kernel in that kernel's direction of time.
-    So do states and weights.
-
-    Attributes:
-        states, weights: how many each kernel has.
-        directions: whether they are the two directions of a layer, not layers.
-        private: inputs that each kernel has for itself.
-    """
-
-    states: tuple[int, ...]
-    weights: tuple[int, ...]
-    directions: bool
-    private: int = 0
-
-    @staticmethod
-    def of(jobs: Sequence[Job], directions: bool, private: int = 0) -> Arrangement:
-        """The arrangement of some jobs."""
-        graphs = [job.graph for job in jobs]
-        states, weights = ([len(g.states) for g in graphs], [len(g.weights) for g in graphs])
-        return Arrangement(tuple(states), tuple(weights), directions, private)
-
-    def joined(self, calls: Sequence[Call]) -> Call:
-        """The combined call of the calls of all kernels; calls of layers above the first lack their
-        first input."""
-        inputs = calls[0].inputs
-        if self.private:
-            common = len(inputs) - self.private
-            by_kernel = [x for call in calls for x in call.inputs[common:]]
-            inputs = (*inputs[:common], *by_kernel)
-        return Call(
-            inputs,
-            tuple([state for call in calls for state in call.states]),
-            tuple([weight for call in calls for weight in call.weights]),
-            calls[0].packed,
-        )
-
-    def shared(self, call: Call) -> tuple[Tensor, ...]:
-        """The inputs that all kernels read."""
-        count = self.private * len(self.states)
-        return call.inputs[: len(call.inputs) - count] if count else call.inputs
-
-    def split(self, call: Call, first: tuple[Tensor, ...], index: int) -> Call:
-        """The call of one kernel, with ``first`` in place of the shared inputs."""
-        inputs = first
-        if self.private:
-            at = len(call.inputs) - self.private * (len(self.states) - index)
-            inputs = (*first, *call.inputs[at : at + self.private])
-        states = call.states[_cuts(self.states)[index]]
-        return Call(inputs, states, call.weights[_cuts(self.weights)[index]], call.packed)
-
-
-@lru_cache(maxsize=256)
-def _cuts(counts: tuple[int, ...]) -> tuple[slice, ...]:
-    """Slices of consecutive values, one slice per kernel."""
-    return tuple(slice(a, b) for a, b in pairwise(accumulate(counts, initial=0)))
 
 
 class Together(Kernel):
@@ -212,13 +149,13 @@ class Together(Kernel):
         of, common = self.arrangement, self.arrangement.shared(call)
         counts = self._counts(self._saves, call.packed, of_whole_calls=True)
         between = tuple(saved[: len(saved) - sum(counts)])
-        saved_by_all, places = saved[len(between) :], _cuts(counts)
+        saved_by_all, places = saved[len(between) :], cuts_of(counts)
         for index in reversed(range(len(self.kernels))):
             if counts[index]:
                 first = common
                 if index:
                     first = between if of.directions else (between[index - 1], *common[1:])
-                d_last = cotangents.last[_cuts(of.states)[index]]
+                d_last = cotangents.last[cuts_of(of.states)[index]]
                 yield (
                     index,
                     of.split(call, first, index),

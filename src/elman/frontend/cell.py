@@ -16,7 +16,7 @@ from elman.frontend.changes import Change, Data, change_of
 from elman.frontend.copies import Copies, Signature, copies, whole_entry
 from elman.frontend.dims import Cuts, UncutError, check_groups
 from elman.frontend.draws import counting
-from elman.frontend.formula import traced
+from elman.frontend.formula import Declaration, traced
 from elman.frontend.heads import (
     Division,
     Share,
@@ -44,39 +44,24 @@ from elman.ir.graph import Graph
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class Cell(Declaration):
     """The formula of one time step for one sample.
 
     ``graph`` is the formula as traced with the options bound so far; static inputs follow the
     inputs there. Calling a cell on traced values inlines its formula into another cell.
 
     Attributes:
-        inputs: per step.
-        static: inputs with one value per sequence.
-        states, output, init, source, options: as declared.
-        weights: trained ones, then constants.
-        constants: the names of those that are never trained.
-        changes: modifications of how the formula reads and writes states.
-        idle: whether the state is that of :attr:`recurrent`, which the function does not see.
+        constants: the names of weights that are never trained.
+        init, source: as declared.
     """
 
-    name: str
-    inputs: tuple[Declared, ...]
-    static: tuple[Declared, ...]
-    states: tuple[Declared, ...]
-    weights: tuple[Declared, ...]
-    constants: frozenset[str]
-    outputs: tuple[Declared, ...]
-    init: Mapping[str, Init]
-    source: str
-    function: Callable[..., Any]
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    constants: frozenset[str] = frozenset()
+    init: Mapping[str, Init] = field(default_factory=dict[str, Init])
+    source: str = ""
     heads: int = 1
-    changes: tuple[Change, ...] = ()
     whole: Cell | None = None  # the same without heads
     share: Share = field(default=Share())  # of the dims that its function writes
     copies: Copies | None = None  # of one head
-    idle: bool = False
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
@@ -133,13 +118,6 @@ class Cell:
         taken = {entry.name for entry in (*self.inputs, *self.static, *self.weights, *self.outputs)}
         name = "idle" if "idle" not in taken else f"idle_{len(taken)}"
         return replace(self, states=(Declared(name, ()),), idle=True)
-
-    @property
-    def where(self) -> str:
-        """``file:line: text`` of the function's definition."""
-        code = self.function.__code__
-        line = code.co_firstlineno
-        return line_of(code.co_filename, line)
 
     def with_options(self, **options: Any) -> Cell:
         """The same cell with some of its keyword options bound.
@@ -510,12 +488,12 @@ def cell(
             statics,
             states,
             (*trained, *fixed),
-            frozenset(entry.name for entry in fixed),
             outputs,
-            MappingProxyType(beginning),
-            source,
             function,
             defaults_of(function),
+            constants=frozenset(entry.name for entry in fixed),
+            init=MappingProxyType(beginning),
+            source=source,
         )
         _ = cell.graph  # a mistake is reported where the cell is written, not where it is used
         return cell

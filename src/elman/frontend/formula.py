@@ -7,10 +7,12 @@ import inspect
 import re
 import textwrap
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from elman.errors import InputError, ShapeError, TraceError, diagnostic, warn_once
-from elman.frontend.changes import read_by_products
+from elman.frontend.changes import Change, read_by_products
 from elman.frontend.dims import Cuts, check_cut, check_names, cut_shape
 from elman.frontend.foreign_names import written_call
 from elman.frontend.lines import describe, line_of, written_at
@@ -19,11 +21,39 @@ from elman.frontend.trace import Tracer, lift, per_sample
 from elman.ir.graph import Graph, Node, Rate, node
 from elman.ir.types import show_shape
 
-if TYPE_CHECKING:
-    from elman.frontend.cell import Cell
+
+@dataclass(frozen=True, eq=False)
+class Declaration:
+    """A cell's function, and what it declares.
+
+    Attributes:
+        inputs: per step.
+        static: inputs with one value per sequence.
+        states, outputs, options: as declared.
+        weights: trained ones, then constants.
+        changes: modifications of how the formula reads and writes states.
+        idle: whether the state is one that the function does not see.
+    """
+
+    name: str
+    inputs: tuple[Declared, ...]
+    static: tuple[Declared, ...]
+    states: tuple[Declared, ...]
+    weights: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
+    function: Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    changes: tuple[Change, ...] = ()
+    idle: bool = False
+
+    @property
+    def where(self) -> str:
+        """``file:line: text`` of the function's definition."""
+        code = self.function.__code__
+        return line_of(code.co_filename, code.co_firstlineno)
 
 
-def _return_line(cell: Cell) -> tuple[str, str]:
+def _return_line(cell: Declaration) -> tuple[str, str]:
     """The line of the function's last ``return``; its first line if the source is not at hand."""
     function = cell.function
     code = function.__code__
@@ -40,7 +70,7 @@ def cut(declared: tuple[Declared, ...], cuts: Cuts) -> tuple[Declared, ...]:
     return tuple(Declared(entry.name, cut_shape(entry.shape, cuts)) for entry in declared)
 
 
-def traced(cell: Cell, cuts: Cuts) -> Graph:
+def traced(cell: Declaration, cuts: Cuts) -> Graph:
     """Run a cell's function once on tracers and return its graph.
 
     Args:
@@ -87,7 +117,7 @@ def traced(cell: Cell, cuts: Cuts) -> Graph:
     return graph
 
 
-def _warn_of_unread(cell: Cell, graph: Graph) -> None:
+def _warn_of_unread(cell: Declaration, graph: Graph) -> None:
     """Warn of inputs and weights that no result depends on: most likely a mistake."""
     read = {*graph.walk()}
     unread = [repr(leaf.data[0]) for leaf in (*graph.inputs, *graph.weights) if leaf not in read]
@@ -107,7 +137,9 @@ def _refused(error: TypeError) -> TraceError | None:
     return TraceError(str(error), right, at=line_of(frame.filename, frame.lineno or 0))
 
 
-def _checked_results(cell: Cell, returned: Any, idle: list[Tracer], cuts: Cuts) -> list[Node]:
+def _checked_results(
+    cell: Declaration, returned: Any, idle: list[Tracer], cuts: Cuts
+) -> list[Node]:
     """The outputs and next states that a cell's function returned, in declared order, and an idle
     state behind them. Raises TraceError: there are more or fewer than it declares, or one is None;
     ShapeError: one has another shape than it declares."""
@@ -135,7 +167,7 @@ def _checked_results(cell: Cell, returned: Any, idle: list[Tracer], cuts: Cuts) 
     return results
 
 
-def _misshapen(cell: Cell, entry: Declared, result: Node) -> ShapeError:
+def _misshapen(cell: Declaration, entry: Declared, result: Node) -> ShapeError:
     """The error for a result that has another shape than it was declared with."""
     line = _return_line(cell)
     if result.shape == () and result.rate == Rate.WEIGHT:
@@ -148,7 +180,7 @@ def _misshapen(cell: Cell, entry: Declared, result: Node) -> ShapeError:
     return ShapeError(diagnostic(message, [line, ("value", describe(result))], hint))
 
 
-def _multiplied(cell: Cell, read: list[Tracer], roots: list[Node]) -> list[Node]:
+def _multiplied(cell: Declaration, read: list[Tracer], roots: list[Node]) -> list[Node]:
     """Apply the changes that products read states through. Raises InputError: there is such a
     change, but no product reads a state."""
     operands = read

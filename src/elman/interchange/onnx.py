@@ -18,8 +18,8 @@ from elman.checks import check_flag, check_path
 from elman.errors import InputError
 from elman.escaping import printable
 from elman.extras import require
-from elman.nn.call.layout import unwrap_single
-from elman.nn.call.signature import parts_of
+from elman.nn.layout.layout import unwrap_single
+from elman.nn.layout.signature import parts_of
 from elman.nn.modules.sequence import SequenceModule
 
 OPSET = 18

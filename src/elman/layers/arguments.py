@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from elman.checks import check_number, check_size
 from elman.errors import ShapeError
-from elman.nn.compile.onnx import warn_of_fixed_batch
+from elman.nn.execute.onnx import warn_of_fixed_batch
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 

@@ -278,3 +278,9 @@ def compiles(input: Any, engine: str, weights: Callable[[], torch.dtype]) -> boo
     if half is not None:
         return computes_autocast(weights(), kind, engine)
     return kind == "cpu" and engine == "auto" and input.dtype in HALVES  # computed in float32
+
+
+@constant
+def fixed_engine(argument: str) -> str:
+    """:func:`requested_engine`, fixed when a call is compiled."""
+    return requested_engine(argument)

@@ -14,10 +14,10 @@ from elman.errors import InputError
 from elman.explaining import Explanation, Layer
 from elman.explaining.layers import Candidate, candidates_of, choice_of, engine_texts
 from elman.frontend.cell import Cell
-from elman.nn.call.dense import check_model
 from elman.nn.call.plan import plan_call
 from elman.nn.engine_choice import check_engine, requested_engine, unsupported_reason
 from elman.nn.execute.layer import sizes_for_choosing
+from elman.nn.layout.dense import check_model
 from elman.nn.modules.sequence import SequenceModule, StepModule
 from elman.nn.modules.torch_layers import TorchLayers
 from elman.nn.options.draws import no_keys

@@ -12,10 +12,10 @@ from elman import cells, compiler, ops
 from elman.checks import shown
 from elman.errors import InputError
 from elman.frontend.cell import bound_cell
-from elman.nn.call.dense import check_model
 from elman.nn.compile import names
 from elman.nn.execute.group import Group
 from elman.nn.execute.layer import Runner
+from elman.nn.layout.dense import check_model
 from elman.nn.modules.linear_cross_entropy import LinearCrossEntropyLoss
 from elman.nn.modules.recurrent import Recurrent
 from elman.nn.modules.sequence import SequenceModule

@@ -11,9 +11,8 @@ from torch.nn import Parameter
 from elman.frontend.cell import Cell
 from elman.frontend.signature import Declared
 from elman.ir.types import dim_size, gate_block_size
-from elman.nn.call.signature import Signature
-from elman.nn.execute.layer import Runner
-from elman.nn.modules.layer_config import Formula
+from elman.nn.execute.layer import Formula, Runner
+from elman.nn.layout.signature import Signature
 from elman.nn.modules.sequence import SequenceModule
 from elman.nn.options.registry import select_options
 

@@ -578,12 +578,9 @@ def _cell(reader: Reader, results: _Results, leaves: Mapping[str, list[Leaf]]) -
             declared["static"],
             declared["state"],
             declared["weight"],
-            frozenset(constants),
             tuple([Declared(f"y{k}", dims) for k, (_, dims) in enumerate(outputs)]),
-            {},
-            "",
             step,
-            {},
+            constants=frozenset(constants),
         ).recurrent
         _ = cell.graph
     return cell

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from elman.nn.call.layout import unwrap_single
+from elman.nn.layout.layout import unwrap_single
 from elman.steps import arrays as arr
 from elman.steps.layer import StepLayer
 from elman.steps.reading import Leaf, Place, Reading, Result

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from elman.engines import registry
-from elman.engines.base import Job
+from elman.engines.base import Arrangement, Job
 from elman.engines.call import Cotangents
 from elman.engines.forks import own_threads
-from elman.engines.together import Arrangement, Together
+from elman.engines.together import Together
 from elman.errors import ElmanError
 from elman.passes.digest import digest
 from elman.tuning.agreement import disagreement

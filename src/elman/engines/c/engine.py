@@ -7,18 +7,18 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from elman.engines.base import Engine, Job, Kernel
+from elman.engines.base import Arrangement, Engine, Job, Kernel
 from elman.engines.c import cross_entropy, memory, scans
-from elman.engines.c.arguments import prepare
 from elman.engines.c.build import find_compiler
 from elman.engines.c.isa import lacks_pairs
 from elman.engines.c.kernel import DTYPES, CKernel
 from elman.engines.c.merged import MergedSteps
+from elman.engines.c.prepared import prepare
 from elman.engines.c.threads import oversubscription, threads
 from elman.engines.c.together import side_by_side
 from elman.engines.call import Call
 from elman.engines.cross_entropy import CrossEntropy
-from elman.engines.together import Arrangement, Together
+from elman.engines.together import Together
 from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.forecast import ranked

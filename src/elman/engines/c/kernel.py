@@ -29,7 +29,7 @@ from elman.engines.c.memory import Spares, Supply, full_storage
 from elman.engines.c.results import Results
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.packed import Packed
+from elman.engines.packed_rows import Packed
 from elman.engines.precision import BF16
 from elman.errors import EngineError
 from elman.plan.forecast import load_of, ranked, step_seconds, usual_rows

@@ -10,7 +10,7 @@ from torch import Tensor
 from elman.engines.base import Job
 from elman.engines.c.memory import Supply
 from elman.engines.call import Call, Gradients
-from elman.engines.packed import Packed
+from elman.engines.packed_rows import Packed
 from elman.lowered.layout import Layout
 from elman.plan.build import output_is_state
 from elman.plan.program import Program

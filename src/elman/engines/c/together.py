@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from elman.engines.base import Kernel
+from elman.engines.base import Arrangement, Kernel
 from elman.engines.c.kernel import CKernel
 from elman.engines.c.launches import ConcurrentLaunches
 from elman.engines.c.threads import workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.together import Arrangement, Together
+from elman.engines.together import Together
 from elman.plan.forecast import load_of, ranked, step_seconds
 
 _MIN_CHUNKS = 8  # chunks of time that a layer is cut into, so that the next can begin

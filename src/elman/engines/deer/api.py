@@ -13,7 +13,8 @@ from torch.func import jacrev, vmap
 
 from elman.checks import check_callable, check_size, shown
 from elman.engines.deer.convergence import TOLERANCES, finite
-from elman.engines.deer.equations import Equations, Rows, Trajectory, before, windows
+from elman.engines.deer.equations import Equations, Rows, before, windows
+from elman.engines.deer.iterations import Trajectory
 from elman.engines.deer.scans import Algebra, Dense, Units, linear, scan
 from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, Solution, solve

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from elman.engines.call import Call, Gradients
-from elman.engines.deer.equations import Trajectory, before
+from elman.engines.deer.equations import before
+from elman.engines.deer.iterations import Trajectory
 from elman.engines.deer.problem import Problem
 from elman.engines.deer.scans import scan
 from elman.engines.time_shards import TimeShards, then

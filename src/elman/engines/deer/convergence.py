@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from elman.engines.deer.equations import Equations, Trajectory, before_window, largest, windows
+from elman.engines.deer.equations import Equations, before_window, largest, windows
+from elman.engines.deer.iterations import Trajectory
 
 if TYPE_CHECKING:
     from elman.engines.deer.iterations import Iterations

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from elman.engines.deer.iterations import Iterations, Trajectory
 from elman.engines.deer.scans import Algebra
 
 if TYPE_CHECKING:
-    from elman.engines.deer.iterations import Iterations
     from elman.engines.time_shards import TimeShards
 
 Rows = slice | Tensor
-Trajectory = tuple[Tensor, ...]  # one array per bundle of states, steps first
 
 
 class Equations(ABC):

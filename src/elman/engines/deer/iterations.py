@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from elman.engines.deer.equations import Trajectory
-from elman.engines.deer.scans import Units
+from elman.engines.deer.scans import Algebra, Units
 from elman.engines.group_step import Progress
 from elman.ir.graph import Node
 
-if TYPE_CHECKING:
-    from elman.engines.deer.problem import Problem
+Trajectory = tuple[Tensor, ...]  # one array per bundle of states, steps first
+
+
+class Leaves(Protocol):
+    """What iterations read of the equations of a cell's step, a :class:`Problem`."""
+
+    start: Trajectory
+    algebras: tuple[Algebra, ...]
+    batch: int
+
+    def leaves_of_rows(self, rows: slice) -> dict[Node, Tensor]:
+        """The leaves of some steps."""
+        ...
+
+    def evaluate(self, roots: Sequence[Node], values: dict[Node, Tensor]) -> tuple[Tensor, ...]:
+        """Values of some nodes; what has been computed is added to ``values``."""
+        ...
 
 
 class Iterations:
@@ -24,7 +38,7 @@ class Iterations:
         kernels: one for each of its bundles of states, as of ``elman.engines.triton.newton``.
     """
 
-    def __init__(self, problem: Problem, kernels: Sequence[Any]) -> None:
+    def __init__(self, problem: Leaves, kernels: Sequence[Any]) -> None:
         self._problem, self._kernels = problem, kernels
         self._read_rows: tuple[tuple[int, int], list[tuple[Tensor, Tensor]]] | None = None
 

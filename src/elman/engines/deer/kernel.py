@@ -21,7 +21,8 @@ from elman.engines.deer.convergence import (
     note_errors,
     refusal_of_errors,
 )
-from elman.engines.deer.equations import Trajectory, before_window, windows
+from elman.engines.deer.equations import before_window, windows
+from elman.engines.deer.iterations import Trajectory
 from elman.engines.deer.problem import COPIES, LIVE, Formula, Problem
 from elman.engines.deer.solvers import (
     BUDGET,

@@ -19,8 +19,8 @@ from elman.engines import registry
 from elman.engines.arrays import Arrays
 from elman.engines.base import Job
 from elman.engines.call import Call
-from elman.engines.deer.equations import Equations, Rows, Trajectory
-from elman.engines.deer.iterations import Iterations
+from elman.engines.deer.equations import Equations, Rows
+from elman.engines.deer.iterations import Iterations, Trajectory
 from elman.engines.deer.jacobians import Rows as JacobianRows
 from elman.engines.deer.partial_evaluation import (
     until_units_mix,

@@ -11,7 +11,8 @@ from torch import Tensor
 from elman.engines import deadline, registry
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call
-from elman.engines.deer.equations import Equations, Trajectory
+from elman.engines.deer.equations import Equations
+from elman.engines.deer.iterations import Trajectory
 from elman.ir.graph import Node
 
 

@@ -22,13 +22,12 @@ from elman.engines.deer.convergence import TOLERANCES, refusal
 from elman.engines.deer.equations import (
     Equations,
     Rows,
-    Trajectory,
     before,
     before_window,
     largest,
     windows,
 )
-from elman.engines.deer.iterations import Iterations
+from elman.engines.deer.iterations import Iterations, Trajectory
 from elman.engines.deer.scans import Algebra, Dense, Units, scan
 from elman.engines.time_shards import TimeShards, then
 

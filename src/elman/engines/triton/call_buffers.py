@@ -5,20 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.packed import Packed
+from elman.engines.packed_rows import Packed
 from elman.engines.triton import limits
 from elman.engines.triton.batched_phase import BatchedPhase, transposed_if
+from elman.engines.triton.kernel_parts import KernelParts
 from elman.engines.triton.launch import Arrays, fresh, numbered
 from elman.engines.triton.sweeping import Sweeping
-
-if TYPE_CHECKING:
-    from elman.engines.triton.kernel import TritonKernel
 
 
 class CallBuffers(ABC):
@@ -36,7 +33,7 @@ class CallBuffers(ABC):
 
     def __init__(
         self,
-        of: TritonKernel,
+        of: KernelParts,
         sweep: Sweeping | None,
         call: Call,
         vec: Tensor | None = None,
@@ -197,7 +194,7 @@ class ForwardCallBuffers(CallBuffers):
 
     def __init__(
         self,
-        of: TritonKernel,
+        of: KernelParts,
         call: Call,
     ) -> None:
         super().__init__(of, of.sweepings(call.packed is not None)[0], call)
@@ -274,7 +271,7 @@ class BackwardCallBuffers(CallBuffers):
 
     def __init__(
         self,
-        of: TritonKernel,
+        of: KernelParts,
         call: Call,
         saved: Sequence[Tensor],
         cotangents: Cotangents,

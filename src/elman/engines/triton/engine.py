@@ -14,7 +14,8 @@ from elman.engines.base import Engine, Job, Kernel
 from elman.engines.cross_entropy import CrossEntropy
 from elman.engines.triton import cross_entropy, limits, scans
 from elman.engines.triton.heads import HeadsKernel
-from elman.engines.triton.kernel import DTYPES, TritonKernel
+from elman.engines.triton.kernel import TritonKernel
+from elman.engines.triton.kernel_parts import DTYPES
 from elman.engines.triton.matrix_schedules import fitting_schedules, matrix_schedules, refusal
 from elman.engines.triton.newton import newton
 from elman.engines.triton.occupancy import grids, loops, spills

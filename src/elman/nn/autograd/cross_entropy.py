@@ -18,7 +18,7 @@ from elman.engines.precision import IEEE
 from elman.errors import BuildError, DisagreementError, EngineError, InputError, warn_once
 from elman.nn.autograd.function import through_torch_ops
 from elman.nn.autograd.transforms import late_cotangents
-from elman.nn.compile.names import fixed_engine
+from elman.nn.engine_choice import fixed_engine
 from elman.torch_internals import backward_keeps_graph
 
 Reduction = Literal["mean", "sum", "none"]

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from elman.engines.base import Kernel
 from elman.engines.call import Call, Form, Result
-from elman.engines.packed import Packed, for_layout
+from elman.engines.packed import for_layout
+from elman.engines.packed_rows import Packed
 from elman.nn.autograd.derived import DerivedStep
 from elman.torch_internals import is_view
 

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 
 from elman.torch_internals import (
     autocast_enabled,
+    constant,
     count_dispatch_modes,
     count_function_modes,
     forward_mode,
@@ -104,3 +105,9 @@ def inside_func() -> bool:
 def is_batched(cotangents: Iterable[Tensor | None]) -> bool:
     """Whether autograd batches cotangents itself (``is_grads_batched``)."""
     return any(d is not None and is_batched_cotangent(d) for d in cotangents)
+
+
+@constant
+def transforming() -> bool:
+    """Whether a transform of torch.func surrounds what is being compiled."""
+    return innermost_transform() is not None

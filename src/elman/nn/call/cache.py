@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,10 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.engines.time_shards import CURRENT
 from elman.nn.autograd.transforms import is_plain
-from elman.nn.call.dense import is_dense
-from elman.nn.call.plan import CallPlan
 from elman.nn.engine_choice import requested_engine
-from elman.nn.modules.layer_options import ModuleOptions
+from elman.nn.layout.dense import is_dense
 from elman.torch_internals import fp32_precision as _precision
 
 _MOST = 128  # plans of a module; beyond them it begins anew
@@ -27,7 +25,10 @@ _dtype, _shape, _on_cpu, _needs_grad = [
 ]
 _grad = torch.is_grad_enabled
 _deterministic = torch.are_deterministic_algorithms_enabled
-_read_options = attrgetter("training", "batch_first", "dropout", *ModuleOptions.READ_BY_CALLS)
+_read_options = attrgetter(  # what plans read of a module, besides its runtime and guards
+    *("training", "batch_first", "dropout", "residual", "weight_dropout", "precision")
+)
+Plan = TypeVar("Plan")
 
 
 class Kind(NamedTuple):
@@ -47,7 +48,7 @@ class Kind(NamedTuple):
     tensors: list[Tensor]
 
 
-class CallCache:
+class CallCache(Generic[Plan]):
     """The plans of one module.
 
     Args:
@@ -58,7 +59,7 @@ class CallCache:
         self._weights: Callable[[Mapping[str, Any]], Sequence[Tensor]] = (
             itemgetter(*names) if len(names) > 1 else lambda values: [values[n] for n in names]
         )
-        self._plans: dict[Hashable, tuple[list[Any], CallPlan]] = {}
+        self._plans: dict[Hashable, tuple[list[Any], Plan]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies begin with an empty cache: torch's parametrized modules copy all attributes."""
@@ -113,12 +114,12 @@ class CallCache:
             return None
         return Kind(key, guards, weights, tensors)
 
-    def find(self, kind: Kind) -> CallPlan | None:
+    def find(self, kind: Kind) -> Plan | None:
         """The plan of calls of a kind."""
         entry = self._plans.get(kind.key)
         return entry[1] if entry is not None and entry[0] == kind.guards else None
 
-    def keep(self, kind: Kind, plan: CallPlan) -> bool:
+    def keep(self, kind: Kind, plan: Plan) -> bool:
         """Keep the plan of a kind, unless a tensor hides the memory that a kernel reads; return
         whether it is kept."""
         if not all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in kind.tensors):

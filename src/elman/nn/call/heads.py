@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import ShapeError
-from elman.nn.call.dense import is_dense
-from elman.nn.call.layout import Layout, MatrixShapes, Named, NamedAxes
-from elman.nn.call.packing import check_lengths
-from elman.nn.call.signature import ONE_SEQUENCE, Signature, parts_of
+from elman.nn.layout.dense import is_dense
+from elman.nn.layout.layout import Layout, MatrixShapes, Named, NamedAxes
+from elman.nn.layout.packing import check_lengths
+from elman.nn.layout.signature import ONE_SEQUENCE, Signature, parts_of
 from elman.nn.options.base import check_step_values
+from elman.nn.options.bound import SequenceLike
 from elman.nn.options.registry import STEP_OPTIONS
-
-if TYPE_CHECKING:
-    from elman.nn.modules.sequence import SequenceModule
 
 
 class Form(NamedTuple):
@@ -82,7 +80,7 @@ class Heads(NamedTuple):
         return (self.count,) if self.count > 1 else ()
 
     def enter(
-        self, module: SequenceModule, x: Any, state: Any, options: dict[str, Any]
+        self, module: SequenceLike, x: Any, state: Any, options: dict[str, Any]
     ) -> tuple[Any, Any, Form | None]:
         """Inputs and states as the module has them inside; options are replaced by theirs.
 
@@ -210,7 +208,7 @@ class Heads(NamedTuple):
             self._check("state", name, value, [(*self.lead, *samples, self.count, *sizes)])
         return _map(state, lambda value: value.flatten(axis, axis + 1)) if samples else state
 
-    def _enter_options(self, options: dict[str, Any], form: Form, module: SequenceModule) -> None:
+    def _enter_options(self, options: dict[str, Any], form: Form, module: SequenceLike) -> None:
         """Options with a value for each step, or each sequence, of all heads."""
         layout, first = form.layout, form.first
         for name, option in STEP_OPTIONS.items():

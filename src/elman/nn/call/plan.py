@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,23 +23,21 @@ from elman.engines.time_shards import CUT, shards_time
 from elman.errors import EngineError, InputError, warn_once
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.transforms import transform_reason
-from elman.nn.call.layout import as_number, cast_to, device_type, unwrap_single
-from elman.nn.call.runtime import BoundCall
-from elman.nn.call.signature import parts_of
-from elman.nn.compile.onnx import WITHIN, warn_of_fixed_batch, without_lengths
+from elman.nn.call.runtime import CalledModule
 from elman.nn.compile.operator import draw_traced_keys, trace_layers
 from elman.nn.engine_choice import HALVES, autocast_type, serves, traces_onnx
+from elman.nn.execute.onnx import WITHIN, warn_of_fixed_batch, without_lengths
 from elman.nn.execute.stack import Bound
+from elman.nn.layout.layout import as_number, cast_to, device_type, unwrap_single
+from elman.nn.layout.signature import parts_of
 from elman.nn.options.base import check_step_values
+from elman.nn.options.bound import BoundCall
 from elman.nn.options.draws import DRAWS, draw_keys
 from elman.nn.options.mask import masked_outputs
 from elman.nn.options.outputs import Outputs, RunSettings
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.torch_internals import autocast_enabled, constant, saved_tensors_are_hooked
-
-if TYPE_CHECKING:
-    from elman.nn.modules.sequence import SequenceModule
 
 Weights = Sequence[Sequence[Tensor]]
 
@@ -79,7 +77,7 @@ class CallPlan:
 
     def __init__(
         self,
-        module: SequenceModule,
+        module: CalledModule,
         arguments: Arguments,
         engine: str,
         device: str,
@@ -136,7 +134,7 @@ class CallPlan:
 
     def enter(
         self,
-        module: SequenceModule,
+        module: CalledModule,
         arguments: Arguments,
         draw: Callable[..., list[Tensor]] = draw_keys,
     ) -> BoundCall:
@@ -193,7 +191,7 @@ class CallPlan:
                 option.enter(layout.enter_steps(options[name], rows), call)
         return call
 
-    def run(self, module: SequenceModule, arguments: Arguments) -> tuple[Any, ...]:
+    def run(self, module: CalledModule, arguments: Arguments) -> tuple[Any, ...]:
         """Run a call of this kind.
 
         Returns:
@@ -238,7 +236,7 @@ class CallPlan:
 
     def run_again(
         self,
-        module: SequenceModule,
+        module: CalledModule,
         x: Any,
         state: Any,
         options: Mapping[str, Any],
@@ -360,7 +358,7 @@ def _warn_of_shards() -> bool:
 
 
 def plan_call(
-    module: SequenceModule, x: Any, state: Any, options: Mapping[str, Any], engine: str
+    module: CalledModule, x: Any, state: Any, options: Mapping[str, Any], engine: str
 ) -> tuple[CallPlan, Arguments]:
     """Check a call and plan it; arguments as of ``forward`` and :class:`CallPlan`.
 

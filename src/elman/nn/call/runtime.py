@@ -1,26 +1,17 @@
-"""State that a module derives from its cell, sizes and options; the arguments of one call."""
+"""State that a module derives from its cell, sizes and options."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from elman.engines.packed import Packed
-from elman.nn.autograd.transforms import unshared
-from elman.nn.call.layout import Layout
-from elman.nn.call.packing import Rows
-from elman.nn.call.signature import Signature
-from elman.nn.options.base import StepValues
+from elman.nn.call.cache import CallCache
+from elman.nn.call.heads import Heads
+from elman.nn.execute.layer import Runner
+from elman.nn.execute.stack import Stack
+from elman.nn.layout.signature import Signature
 from elman.plan.spec import USUAL, PlanOptions
-
-if TYPE_CHECKING:
-    from elman.nn.call.cache import CallCache
-    from elman.nn.call.heads import Heads
-    from elman.nn.execute.layer import Runner
-    from elman.nn.execute.stack import Stack
 
 RUNTIME = "_runtime"  # name of the module's attribute
 
@@ -52,7 +43,7 @@ class Runtime(NamedTuple):
     names: list[list[str]]
     signature: Signature
     cuts: list[slice]
-    plans: CallCache
+    plans: CallCache[Any]
     recurrent: list[list[bool]]
     draws: tuple[str, ...] = ()
     has_initial: bool = False
@@ -84,53 +75,29 @@ class Runtime(NamedTuple):
         return [(*self.head_axis, *size) for _, size in named]
 
 
-@dataclass
-class BoundCall:
-    """The arguments of one call in the inner layout; options change it as they enter.
+class CalledModule(Protocol):
+    """What a plan reads of a module."""
 
-    Attributes:
-        runtime: of the module.
-        training: whether the module trains.
-        directions: 1 or 2.
-        layout: how the arguments lay.
-        options: as given, by name.
-        inputs: [T, B, n] each (packed [N, n]); then static ones [B, n].
-        states: as of :class:`elman.nn.call.layout.StateForm`.
-        weights: of each layer and direction, in declared order.
-        initial: default initial states [lead, 1, n], as ``states``; None: zeros.
-        has_state: whether the call was given a state.
-        rows: how packed sequences lie; None: every sequence has T steps.
-        lengths: of a padded batch that is packed only inside a compiled program.
-        steps: the values of options in use.
-    """
-
-    runtime: Runtime
     training: bool
-    directions: int
-    layout: Layout
-    options: Mapping[str, Any]
-    inputs: tuple[Tensor, ...]
-    states: tuple[Tensor, ...]
-    weights: Sequence[Sequence[Tensor]]
-    initial: tuple[Tensor, ...] | None = None
-    has_state: bool = False
-    rows: Rows | None = None
-    lengths: Tensor | None = None
-    steps: list[StepValues] = field(default_factory=list)
+    batch_first: bool
+    bidirectional: bool
+    dropout: float
+    residual: bool
+    weight_dropout: float
+    plan: PlanOptions
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Inputs, states and weights."""
-        return *self.inputs, *self.states, *[w for layer in self.weights for w in layer]
+    def runtime(self) -> Runtime:
+        """State derived from the cell, the sizes and the options."""
+        ...
 
-    def unshare(self) -> None:
-        """Copy tensors that users may write to before the backward: see :func:`unshared`."""
-        self.inputs, self.states = unshared(self.inputs), unshared(self.states)
-        self.weights = [unshared(layer) for layer in self.weights]
-        self.initial = None if self.initial is None else unshared(self.initial)
-        self.steps = [step._replace(tensors=unshared(step.tensors)) for step in self.steps]
+    def follow_plan(self) -> None:
+        """Follow a ``plan`` that was changed."""
 
-    @property
-    def packed(self) -> Packed | None:
-        """Sizes of the packed steps; None for sequences of T steps."""
-        return None if self.rows is None else self.rows.packed
+    def _weights(self) -> list[list[Tensor]]:
+        """The present weights of each layer and direction."""
+        ...
+
+    def _initial(self) -> list[Tensor]:
+        """Default initial states; none: zeros."""
+        ...

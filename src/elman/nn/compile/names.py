@@ -12,14 +12,13 @@ from copy import copy
 
 from elman.errors import EngineError
 from elman.frontend.cell import find_cell, same_cell
-from elman.nn.call.layout import StateForm
-from elman.nn.engine_choice import requested_engine
 from elman.nn.execute.group import Group
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack
+from elman.nn.layout.layout import StateForm
 from elman.nn.options.outputs import OutputLayout, Outputs
 from elman.plan.spec import PlanOptions
-from elman.torch_internals import constant, innermost_transform
+from elman.torch_internals import constant
 
 _groups: weakref.WeakValueDictionary[str, Group] = weakref.WeakValueDictionary()
 _rebuilt: dict[str, Group] = {}  # those that were made from their names, for exported programs
@@ -97,15 +96,3 @@ def facts_of(
     stack = _stacks[key]
     layout, form = copy(stack.output_layout(outputs)), copy(stack.form)
     return layout, form, [*map(list, stack.takes)], [*map(list, stack.draws)]
-
-
-@constant
-def transforming() -> bool:
-    """Whether a transform of torch.func surrounds what is being compiled."""
-    return innermost_transform() is not None
-
-
-@constant
-def fixed_engine(argument: str) -> str:
-    """:func:`requested_engine`, fixed when a call is compiled."""
-    return requested_engine(argument)

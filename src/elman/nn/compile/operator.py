@@ -26,11 +26,11 @@ from elman.engines.precision import request_precision
 from elman.engines.vjp import leaves_of, vjp
 from elman.errors import EngineError
 from elman.ir.types import shape_size
-from elman.nn.call.packing import Rows, check_lengths
-from elman.nn.call.runtime import BoundCall
-from elman.nn.compile.names import facts_of, group_of, names_of, transforming
+from elman.nn.autograd.transforms import transforming
+from elman.nn.compile.names import facts_of, group_of, names_of
 from elman.nn.execute.group import Group
-from elman.nn.options.base import StepValues
+from elman.nn.layout.packing import Rows, check_lengths
+from elman.nn.options.bound import BoundCall, StepValues
 from elman.nn.options.draws import draw_keys
 from elman.nn.options.outputs import Outputs, RunSettings, rules_for, run_layers
 from elman.nn.options.registry import STEP_OPTIONS

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from elman import compiler
-from elman.engines.base import Job, Kernel
+from elman.engines.base import Arrangement, Job, Kernel
 from elman.engines.call import Call, Result
 from elman.engines.checkpoint import all_checkpointed
 from elman.engines.packed import reversed_in_time
 from elman.engines.time_shards import CUT, TimeShards, current
-from elman.engines.together import Arrangement, Together
+from elman.engines.together import Together
 from elman.errors import EngineError
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.engine_choice import traces_onnx
 from elman.nn.execute.layer import BENCHMARKED, Rules, Runner, sizes_for_choosing
-from elman.nn.options.base import StepValues
+from elman.nn.options.bound import StepValues
 from elman.nn.options.outputs import Outputs, rules_for
 from elman.nn.options.registry import STEP_OPTIONS, rules_of
 from elman.plan.build import program
@@ -29,9 +29,6 @@ from elman.tuning.choose import Choice
 from elman.tuning.kernels import engine_for, first_engine, kernel_of
 from elman.tuning.request import Request, StackRequest, bucket, nearest
 from elman.tuning.together import APART, AT_ONCE, choose_together, sends_by_layer
-
-if TYPE_CHECKING:
-    from elman.nn.execute.layer import Runner
 
 States = tuple[Tensor, ...]
 

@@ -23,8 +23,8 @@ from elman.ir.types import shape_size
 from elman.nn.autograd.derived import derive
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.second_order import Differentiable
-from elman.nn.compile.onnx import exported_kernel
 from elman.nn.engine_choice import traces_onnx
+from elman.nn.execute.onnx import exported_kernel
 from elman.nn.options.base import RULES
 from elman.plan.spec import USUAL, PlanOptions, Spec
 from elman.tuning.choose import Choice, choose
@@ -35,6 +35,7 @@ from elman.tuning.verification import compile_verified
 
 BENCHMARKED = ("benchmarked", "remembered")
 Rules = tuple[Rule, ...]
+Formula = tuple[Cell, int, dict[str, int]]  # of a layer: cell, size of its first state, other dims
 
 
 def sizes_for_choosing(call: Call) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -11,18 +11,15 @@ from elman.engines.call import Call
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.ir.types import axes_of, dim_size, is_matrix, shape_size
-from elman.nn.call.layout import StateForm
 from elman.nn.execute.group import BoundGroup, Group
-from elman.nn.execute.layer import Rules, Runner
-from elman.nn.modules.layer_config import Formula
+from elman.nn.execute.layer import Formula, Rules, Runner
+from elman.nn.layout.layout import StateForm
+from elman.nn.options.bound import BoundCall
 from elman.nn.options.outputs import OutputLayout, Outputs, RunSettings, run_layers
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.passes.draws import draws
 from elman.plan.spec import PlanOptions
 from elman.tuning.request import Request, bucket
-
-if TYPE_CHECKING:
-    from elman.nn.call.runtime import BoundCall
 
 
 class GroupRequests(NamedTuple):

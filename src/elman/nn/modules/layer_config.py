@@ -14,8 +14,7 @@ from elman.frontend.changes import Change
 from elman.frontend.initial import Init, check_init
 from elman.frontend.reserved import OF_CALLS, OF_MODULES
 from elman.ir.types import names_in
-
-Formula = tuple[Cell, int, dict[str, int]]  # of a layer: cell, size of its first state, other dims
+from elman.nn.execute.layer import Formula
 
 
 def resolve_layers(

@@ -74,9 +74,6 @@ class ModuleOptions(nn.Module):
     Class attributes are the options of a module of torch's whose class was changed to ours.
     """
 
-    # Options that a call reads anew, so that they may be changed between calls.
-    READ_BY_CALLS = ("residual", "weight_dropout", "precision")
-
     engine: str = "auto"
     heads: int = 1
     plan: PlanOptions = USUAL

@@ -24,11 +24,10 @@ from elman.nn.autograd.cross_entropy import (
     plain_loss,
     trace_loss,
 )
-from elman.nn.autograd.transforms import transform_reason, unshared
-from elman.nn.call.dense import as_tensor, check_dense, check_factory
-from elman.nn.call.layout import cast_to
-from elman.nn.compile.names import transforming
+from elman.nn.autograd.transforms import transform_reason, transforming, unshared
 from elman.nn.engine_choice import autocast_type, exports_onnx, requested_engine
+from elman.nn.layout.dense import as_tensor, check_dense, check_factory
+from elman.nn.layout.layout import cast_to
 from elman.plan.spec import USUAL
 from elman.torch_internals import constant, fp32_precision, run_whole
 from elman.tuning.precision import lacks_bf16

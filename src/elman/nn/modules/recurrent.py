@@ -16,9 +16,9 @@ from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell, same_cell
 from elman.frontend.initial import Init
 from elman.ir.types import axes_of, shape_size
-from elman.nn.call.dense import check_factory
-from elman.nn.execute.layer import Runner
-from elman.nn.modules.layer_config import Formula, resolve_layers
+from elman.nn.execute.layer import Formula, Runner
+from elman.nn.layout.dense import check_factory
+from elman.nn.modules.layer_config import resolve_layers
 from elman.nn.modules.layer_options import OPTIONS, Options, show_options
 from elman.nn.modules.sequence import SequenceModule
 from elman.nn.options.registry import CallOptions, select_options

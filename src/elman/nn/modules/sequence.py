@@ -17,17 +17,16 @@ from elman.errors import EngineError, InputError
 from elman.frontend.cell import Cell
 from elman.ir.types import dim_size
 from elman.nn.call.cache import CallCache, Kind
-from elman.nn.call.dense import row_of
 from elman.nn.call.heads import Heads
-from elman.nn.call.layout import MatrixShapes, unwrap_single
 from elman.nn.call.plan import Arguments, CallPlan, plan_call
 from elman.nn.call.runtime import RUNTIME, Runtime
-from elman.nn.call.signature import Signature, parts_of
-from elman.nn.compile.names import fixed_engine, key_of
-from elman.nn.engine_choice import check_trace, requested_engine
-from elman.nn.execute.layer import Runner
+from elman.nn.compile.names import key_of
+from elman.nn.engine_choice import check_trace, fixed_engine, requested_engine
+from elman.nn.execute.layer import Formula, Runner
 from elman.nn.execute.stack import Stack, heads_in_batch, runners_of
-from elman.nn.modules.layer_config import Formula
+from elman.nn.layout.dense import row_of
+from elman.nn.layout.layout import MatrixShapes, unwrap_single
+from elman.nn.layout.signature import Signature, parts_of
 from elman.nn.modules.layer_options import ModuleOptions
 from elman.nn.options.base import check_sample_values
 from elman.nn.options.draws import check_draws, draws_to_keep

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.engines.time_shards import CUT, shards_time
 from elman.errors import EngineError, InputError
-from elman.nn.call.dense import is_dense
+from elman.nn.layout.dense import is_dense
 from elman.nn.modules.sequence import SequenceModule, StepModule
 from elman.torch_internals import pytree
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from torch import nn
 
 from elman.errors import ElmanError, InputError, warn
-from elman.nn.call.dense import check_model
 from elman.nn.call.runtime import RUNTIME, Runtime
+from elman.nn.layout.dense import check_model
 from elman.nn.modules.installed import engines_of, running
 from elman.nn.modules.sequence import SequenceModule
 from elman.nn.modules.subclasses import (

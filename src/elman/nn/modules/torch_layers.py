@@ -12,20 +12,19 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from elman.checks import MOST_LAYERS, check_size, shown
 from elman.engines.time_shards import shards_time
 from elman.errors import EngineError, InputError, ShapeError, warn
-from elman.nn.call.dense import as_tensor, is_dense
-from elman.nn.call.packing import check_lengths
 from elman.nn.call.plan import CallPlan, plan_call
 from elman.nn.call.runtime import Runtime
-from elman.nn.compile.names import fixed_engine
 from elman.nn.engine_choice import (
     check_export,
     compiles,
+    fixed_engine,
     requested_engine,
     unsupported_reason,
 )
-from elman.nn.execute.layer import Runner
+from elman.nn.execute.layer import Formula, Runner
+from elman.nn.layout.dense import as_tensor, is_dense
+from elman.nn.layout.packing import check_lengths
 from elman.nn.modules.formulas import FORMULAS, PROJECTED
-from elman.nn.modules.layer_config import Formula
 from elman.nn.modules.layer_options import OPTIONS, Options, show_options
 from elman.nn.modules.sequence import SequenceModule
 from elman.nn.options.registry import CallOptions, select_options, step_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,31 +15,15 @@ from elman.engines.call import Call
 from elman.errors import InputError, ShapeError
 from elman.ir.graph import Graph, Node, node
 from elman.ir.types import SCALAR, Shape
-from elman.nn.call.dense import as_tensor, check_dense
-from elman.nn.call.layout import Layout
+from elman.nn.layout.dense import as_tensor, check_dense
+from elman.nn.layout.layout import Layout
+from elman.nn.layout.packing import Rows
+from elman.nn.options.bound import BoundCall, Facts, StepValues
 from elman.tuning.request import Rule
-
-if TYPE_CHECKING:
-    from elman.nn.call.packing import Rows
-    from elman.nn.call.runtime import BoundCall, Runtime
 
 RULES: dict[str, Rule] = {}  # by the name that records have
 _DRAWS = torch.int32, torch.int64, torch.float32, torch.float64  # that hold a half of a key
 SomeRule = TypeVar("SomeRule", bound=Rule)
-
-
-class StepValues(NamedTuple):
-    """The values that an option in use adds to every step of a call.
-
-    Attributes:
-        option: name of the option.
-        facts: words that, with the option, decide how the step changes.
-        tensors: [T, B, ...] each; of packed rows [N, ...].
-    """
-
-    option: str
-    facts: tuple[str, ...]
-    tensors: tuple[Tensor, ...]
 
 
 class StepOption(ABC):
@@ -71,7 +55,7 @@ class StepOption(ABC):
             message = f"{name}={value!r} has no effect without {self.name}="
             raise InputError(message, example.replace("…", repr(value)))
 
-    def sizes(self, runtime: Runtime, training: bool) -> tuple[int, ...]:
+    def sizes(self, runtime: Facts, training: bool) -> tuple[int, ...]:
         """Sizes of a step's value.
 
         Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,13 +10,11 @@ from torch import Tensor
 from elman.engines.call import Call
 from elman.errors import InputError
 from elman.ir.draws import BITS
-from elman.nn.call.packing import Rows
-from elman.nn.options.base import StepOption, StepValues, at_steps, register_rule
+from elman.nn.layout.packing import Rows
+from elman.nn.options.base import StepOption, at_steps, register_rule
+from elman.nn.options.bound import BoundCall, Facts, StepValues
 from elman.passes.draws import SAMPLED, SEQUENCE
 from elman.tuning.request import Rule
-
-if TYPE_CHECKING:
-    from elman.nn.call.runtime import BoundCall, Runtime
 
 for _rule in SAMPLED.values():
     register_rule(_rule)
@@ -33,7 +30,7 @@ class DrawsOption(StepOption):
 
     name = "draws"
 
-    def sizes(self, runtime: Runtime, training: bool) -> tuple[int, ...]:
+    def sizes(self, runtime: Facts, training: bool) -> tuple[int, ...]:
         """See :meth:`StepOption.sizes`: layers · directions, and halves of keys."""
         check_draws(runtime.draws, training, runtime.signature.cell)
         return len(runtime.runners), 2 * len(runtime.draws)

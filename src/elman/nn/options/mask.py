@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,11 +14,9 @@ from elman.engines.call import Call
 from elman.engines.packed import reversed_in_time
 from elman.ir.graph import Graph, Node, node
 from elman.nn.engine_choice import traces_onnx
-from elman.nn.options.base import StepOption, StepValues, further_leaf, register_rule
+from elman.nn.options.base import StepOption, further_leaf, register_rule
+from elman.nn.options.bound import BoundCall, StepValues
 from elman.tuning.request import Rule
-
-if TYPE_CHECKING:
-    from elman.nn.call.runtime import BoundCall
 
 MaskedOutput = Literal["held", "zeros"]
 

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypedDict
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.nn.options.base import StepOption, StepValues
+from elman.nn.options.base import StepOption
+from elman.nn.options.bound import StepValues
 from elman.nn.options.draws import DRAWS
 from elman.nn.options.mask import Mask
 from elman.nn.options.outputs import check_outputs

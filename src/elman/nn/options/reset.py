@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from elman.engines.call import Call
-from elman.engines.packed import Packed
+from elman.engines.packed_rows import Packed
 from elman.engines.time_shards import current, shards_time
 from elman.ir.graph import Graph, Node, node
 from elman.ir.types import Shape, is_matrix, matrix_axes
-from elman.nn.options.base import StepOption, StepValues, at_steps, further_leaf, register_rule
+from elman.nn.options.base import StepOption, at_steps, further_leaf, register_rule
+from elman.nn.options.bound import BoundCall, StepValues
 from elman.tuning.request import Rule
-
-if TYPE_CHECKING:
-    from elman.nn.call.runtime import BoundCall
 
 ResetTo = Literal["zeros", "initial"]
 Starts = Literal["zeros", "initial", "learned"]  # what a reset state becomes: see ResetRule

@@ -21,8 +21,8 @@ from elman.ir.evaluate import evaluate
 from elman.ir.graph import Graph, Node, Rate, walk, with_args
 from elman.ir.ops import STAND_INS
 from elman.ir.types import shape_size
-from elman.nn.call.signature import parts_of
 from elman.nn.engine_choice import traces_onnx
+from elman.nn.layout.signature import parts_of
 from elman.passes import rewritten
 from elman.passes.draws import expected
 from elman.plan.spec import Spec

@@ -14,7 +14,7 @@ from elman.errors import ShapeError
 from elman.frontend.cell import Cell
 from elman.frontend.signature import Declared
 from elman.ir.types import axes_of
-from elman.nn.call.packing import Rows, check_lengths
+from elman.nn.layout.packing import Rows, check_lengths
 
 Named = tuple[str, tuple[int, ...]]  # a value's name, and its sizes without batch and time
 

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.ir.types import axes_of, shape_size
-from elman.nn.call.dense import TRAINED, as_tensor, check_dense
-from elman.nn.call.layout import Layout, Named, StateForm, as_number
+from elman.nn.layout.dense import TRAINED, as_tensor, check_dense
+from elman.nn.layout.layout import Layout, Named, StateForm, as_number
 
 ONE_SEQUENCE = "lengths= is for a batch of sequences: this input is a single one"
 

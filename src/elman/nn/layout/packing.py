@@ -11,10 +11,10 @@ from torch.autograd import Function
 from torch.nn.utils.rnn import PackedSequence
 
 from elman.checks import shown
-from elman.engines.packed import Packed, packed_of
+from elman.engines.packed_rows import Packed, packed_of
 from elman.errors import InputError, ShapeError
 from elman.nn.autograd.transforms import transform_reason
-from elman.nn.call.dense import check_dense
+from elman.nn.layout.dense import check_dense
 
 
 class _MoveRows(Function):

@@ -1,0 +1,1 @@
+"""How the tensors of a call lie: checked, packed, and brought into one inner layout."""

@@ -1,0 +1,118 @@
+"""The arguments of one call in the inner layout, and what options read of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from elman.engines.packed_rows import Packed
+from elman.nn.autograd.transforms import unshared
+from elman.nn.layout.layout import Layout
+from elman.nn.layout.packing import Rows
+from elman.nn.layout.signature import Signature
+
+
+class Facts(Protocol):
+    """What options and compiled programs read of a module's state
+    (:class:`elman.nn.call.runtime.Runtime`)."""
+
+    @property
+    def runners(self) -> Sized:
+        """One per layer and direction."""
+        ...
+
+    @property
+    def stack_key(self) -> str:
+        """Name of all layers for torch's compiler."""
+        ...
+
+    @property
+    def signature(self) -> Signature:
+        """Arguments of the module."""
+        ...
+
+    @property
+    def draws(self) -> tuple[str, ...]:
+        """How often cells draw random numbers: per ``step``, per ``sequence``."""
+        ...
+
+
+class SequenceLike(Protocol):
+    """What the layout of a call depends on."""
+
+    training: bool
+    batch_first: bool
+
+    @property
+    def runtime(self) -> Facts:
+        """State of the module."""
+        ...
+
+
+class StepValues(NamedTuple):
+    """The values that an option in use adds to every step of a call.
+
+    Attributes:
+        option: name of the option.
+        facts: words that, with the option, decide how the step changes.
+        tensors: [T, B, ...] each; of packed rows [N, ...].
+    """
+
+    option: str
+    facts: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+
+
+@dataclass
+class BoundCall:
+    """The arguments of one call in the inner layout; options change it as they enter.
+
+    Attributes:
+        runtime: of the module.
+        training: whether the module trains.
+        directions: 1 or 2.
+        layout: how the arguments lay.
+        options: as given, by name.
+        inputs: [T, B, n] each (packed [N, n]); then static ones [B, n].
+        states: as of :class:`elman.nn.layout.layout.StateForm`.
+        weights: of each layer and direction, in declared order.
+        initial: default initial states [lead, 1, n], as ``states``; None: zeros.
+        has_state: whether the call was given a state.
+        rows: how packed sequences lie; None: every sequence has T steps.
+        lengths: of a padded batch that is packed only inside a compiled program.
+        steps: the values of options in use.
+    """
+
+    runtime: Facts
+    training: bool
+    directions: int
+    layout: Layout
+    options: Mapping[str, Any]
+    inputs: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
+    weights: Sequence[Sequence[Tensor]]
+    initial: tuple[Tensor, ...] | None = None
+    has_state: bool = False
+    rows: Rows | None = None
+    lengths: Tensor | None = None
+    steps: list[StepValues] = field(default_factory=list)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Inputs, states and weights."""
+        return *self.inputs, *self.states, *[w for layer in self.weights for w in layer]
+
+    def unshare(self) -> None:
+        """Copy tensors that users may write to before the backward: see :func:`unshared`."""
+        self.inputs, self.states = unshared(self.inputs), unshared(self.states)
+        self.weights = [unshared(layer) for layer in self.weights]
+        self.initial = None if self.initial is None else unshared(self.initial)
+        self.steps = [step._replace(tensors=unshared(step.tensors)) for step in self.steps]
+
+    @property
+    def packed(self) -> Packed | None:
+        """Sizes of the packed steps; None for sequences of T steps."""
+        return None if self.rows is None else self.rows.packed
