@@ -12,8 +12,8 @@ from torch import Tensor
 import elman
 from elman import cell, cells, compiler
 from elman.cells import gru
-from elman.engines.c.arguments import rows_of
 from elman.engines.c.kernel import CKernel
+from elman.engines.c.memory import rows_of
 from elman.engines.c.prepared import PreparedKernel
 from elman.engines.call import Call
 from elman.frontend.cell import Cell
@@ -103,7 +103,7 @@ def test_prepared_workspaces_fit_their_workers(monkeypatch):
     call = Call(tuple(case.inputs.values()), states, tuple(case.weights.values()), None, True)
 
     def allow(count: int) -> None:
-        for module in ("arguments", "kernel"):
+        for module in ("prepared", "kernel"):
             monkeypatch.setattr(f"elman.engines.c.{module}.workers", lambda: count)
 
     allow(1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from math import prod
 from operator import itemgetter
 from typing import Any
 
@@ -187,7 +188,7 @@ def node_function(xp: Any, node: Node, dims: Mapping[str, int]) -> Callable[...,
 
 def _joined(value: Array) -> Array:
     """The last two axes as one; -1 cannot say so of arrays without elements."""
-    return value.reshape(*value.shape[:-2], value.shape[-2] * value.shape[-1])
+    return value.reshape(*value.shape[:-2], prod(value.shape[-2:]))
 
 
 def _of_matrices(xp: Any, node: Node, dims: Mapping[str, int], *args: Array) -> Array:

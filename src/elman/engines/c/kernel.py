@@ -12,20 +12,22 @@ import torch
 from torch import Tensor
 
 from elman.engines.base import Job, Kernel
-from elman.engines.c.arguments import (
-    Arguments,
-    address,
-    address_or_null,
-    contiguous,
-    contiguous_or_none,
-    rows_of,
-)
+from elman.engines.c.arguments import Arguments
 from elman.engines.c.build import built
 from elman.engines.c.context import Frame
 from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import detect
 from elman.engines.c.launches import ConcurrentLaunches, Entry
-from elman.engines.c.memory import Spares, Supply, full_storage
+from elman.engines.c.memory import (
+    Spares,
+    Supply,
+    address,
+    address_or_null,
+    contiguous,
+    contiguous_or_none,
+    full_storage,
+    rows_of,
+)
 from elman.engines.c.results import Results
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.engines.call import Call, Cotangents, Gradients, Result

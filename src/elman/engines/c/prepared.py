@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from elman.engines.base import Kernel
     from elman.engines.c.kernel import CKernel
 
-from elman.engines.c.arguments import address, address_or_null, contiguous_or_none, rows_of
+from elman.engines.c.memory import address, address_or_null, contiguous_or_none, rows_of
 
 MOST_BYTES = 1 << 17  # of memory that is kept for further calls of a kind
 
