@@ -4,8 +4,10 @@ changes between two of them."""
 from __future__ import annotations
 
 import copy
+import gc
 import sys
 import threading
+import weakref
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -81,6 +83,10 @@ class Layer(nn.Module):
 COUNT = 9  # tokens: recordings begin with the third, and are compared with the layer's own once
 
 
+class Cache(SimpleNamespace):
+    """Layers of states; it can be referred to weakly."""
+
+
 def cache_of(batch: int = 1, seed: int = 3) -> Any:
     """A cache of two layers, as transformers has it."""
     draw = torch.Generator().manual_seed(seed)
@@ -90,7 +96,7 @@ def cache_of(batch: int = 1, seed: int = 3) -> Any:
         convs = [torch.randn(batch, 24, 3, generator=draw)]
         return SimpleNamespace(conv_states=convs, recurrent_states=states, seen=[True])
 
-    return SimpleNamespace(layers=[layer(), layer()])
+    return Cache(layers=[layer(), layer()])
 
 
 def inputs(batch: int = 1, count: int = COUNT) -> list[Tensor]:
@@ -262,6 +268,19 @@ def test_threads_with_caches_of_their_own(model, monkeypatch):
         worker.join()
     for seed, values in want.items():
         assert all(map(torch.equal, got[seed], values))
+
+
+@torch.no_grad()
+def test_a_cache_is_let_go(model):
+    """Recordings hold the states of their layers, not the cache, which has those of all."""
+    cache = cache_of()
+    for x in inputs():
+        run(model, cache, x)
+    assert uses(model) == [COUNT - 3] * 2
+    gone = weakref.ref(cache)
+    del cache
+    gc.collect()
+    assert gone() is None
 
 
 @torch.no_grad()

@@ -125,9 +125,9 @@ class Recording:
         situation: Any,
     ) -> None:
         self.situation, self.uses, self.verified = situation, 0, False
-        self._given = _mapped(torch.clone, (given, options))
-        given, options = self._given
-        recorder = _Recorder(Holdings(layer).tensors, [*tensors_of(self._given), *states])
+        given, options = _mapped(torch.clone, (given, options))
+        self._targets = [*tensors_of((given, options))]  # not the cache, of all layers
+        recorder = _Recorder(Holdings(layer).tensors, [*self._targets, *states])
         launches = Launches(recorder.launched)
         with recorder, noted(launches):
             self._result = forward(layer, *given, **options)
@@ -141,7 +141,7 @@ class Recording:
 
     def run(self, given: Any, options: Any) -> Any:
         """Another call's result."""
-        write([*tensors_of(self._given)], [*tensors_of((given, options))])
+        write(self._targets, [*tensors_of((given, options))])
         for run in self._runs:
             run()
         self.uses += 1
