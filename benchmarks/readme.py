@@ -265,6 +265,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "recognisers": studied.recognisers,
     "fields": studied.fields,
     "turned images": studied.turned,
+    "two bodies": studied.bodies,
     "gains of gpu": studied.gains_of_gpu,
     "product on gpu": studied.product_on_gpu,
     "deer on gpu": studied.deer_on_gpu,

@@ -455,6 +455,20 @@ def turned() -> str:
     return "\n".join(lines)
 
 
+def bodies() -> str:
+    """How well two bodies are followed, and how fast the network is trained."""
+    rows = script_rows("examples")
+    fused, loop = rows["bodies, scan"], rows["bodies, loop"]
+    off = fused["distance"]
+    ms, others = (1e3 * row["seconds"] / row["steps"] for row in (fused, loop))
+    return (
+        f"After {fused['steps']:.0f} steps of training ({fused['seconds']:.0f} s; {ms:.0f} ms a "
+        f"step, {others:.0f} ms by a loop) places are {off['of the network']:.3f} off at the end "
+        f"of new paths (bodies that go straight on: {off['straight on']:.2f}), and the energy of "
+        f"{fused['energy']:.2f} has drifted by {fused['drift']:.1g}"
+    )
+
+
 def fields() -> str:
     """A table of the networks inside of an ODE: milliseconds of a training step."""
     titles = {"c": "engine `c`", "deer": "`elman.deer`", "in turn": "a loop over torch operators"}

@@ -110,7 +110,7 @@ def in_turn(step: Step, y: Tensor, steps: int) -> Tensor:
     return torch.stack(path)
 
 
-WAYS = {"scan": fused, "deer": at_once, "in turn": in_turn}
+WAYS = {"scan": fused, "deer": at_once, "loop": in_turn}
 
 
 def draw(file: str, true: Tensor, found: Tensor) -> None:

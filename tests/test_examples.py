@@ -72,7 +72,7 @@ def test_two_bodies(monkeypatch, capsys, tmp_path):
     """All ways print the same losses and distances from the same start; the picture is drawn."""
     need_engine("c")
     told = list[list[float]]()
-    for way in ("scan", "deer", "in turn"):
+    for way in ("scan", "deer", "loop"):
         words = ["two_bodies.py", "--way", way, "--paths=4", "--samples=24", "--steps=5"]
         words += ["--batch=3", f"--picture={tmp_path / 'bodies.png'}"]
         monkeypatch.setattr(sys, "argv", words)

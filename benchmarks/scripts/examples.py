@@ -25,6 +25,8 @@ COMMANDS = {
     "digits, elman": "connected_digits.py --data {data}",
     "digits, torch": "connected_digits.py --data {data} --layers torch",
     "turned, elman": "rotating_images.py --data {images}",
+    "bodies, scan": "two_bodies.py",
+    "bodies, loop": "two_bodies.py --way loop --steps 500",
     "ode, neural": "neural_ode.py",
     "ode, hamiltonian": "neural_ode.py --field hamiltonian",
     "ode, adaptive": "neural_ode.py --field adaptive --seconds 0.3 --samples 100",
@@ -34,8 +36,10 @@ _RECOGNISED = re.compile(
     r"word error (?P<word_error>[\d.]+)%"
 )
 _RATE = re.compile(r"products at (?P<gflops>[\d.e+-]+) GFLOP/s")
-_LEARNED = re.compile(r"step +(?P<steps>\d+) +(?P<seconds>[\d.]+) s  loss (?P<loss>[\d.]+)")
+_LEARNED = re.compile(r"step +(?P<steps>\d+) +(?P<seconds>[\d.]+) s  loss (?P<loss>[\d.e-]+)")
 _R2 = re.compile(r"R² of (\S.*?)  +([-\d.]+(?:  [-\d.]+)*)")
+_DISTANCE = re.compile(r"distance (?P<of>\S.*?)  +.*?(?P<off>[\d.]+) at (?P<time>[\d.]+)\n")
+_DRIFT = re.compile(r"energy (?P<energy>[-\d.]+), drift (?P<drift>[\d.e+-]+)")
 _FITTED = re.compile(r"(?P<way>\S.*?) +loss [\d.]+ -> (?P<loss>[\d.]+), (?P<ms>[\d.]+) ms a step")
 
 
@@ -47,6 +51,14 @@ def figures(text: str) -> dict[str, Any]:
     }
     if ways:
         return {"ways": ways}
+    if drift := _DRIFT.search(text):
+        (*_, last) = _LEARNED.finditer(text)
+        values = {
+            name: float(value) for name, value in (last.groupdict() | drift.groupdict()).items()
+        }
+        return values | {
+            "distance": {at["of"]: float(at["off"]) for at in _DISTANCE.finditer(text)}
+        }
     if explained := {found[1]: [*map(float, found[2].split())] for found in _R2.finditer(text)}:
         (*_, last) = _LEARNED.finditer(text)
         return {"r2": explained, **{name: float(value) for name, value in last.groupdict().items()}}

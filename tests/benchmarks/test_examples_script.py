@@ -27,11 +27,12 @@ def recordings(tmp_path):
 
 def test_rows_of_each_example(recordings, tmp_path, monkeypatch, capsys):
     """One of each kind; a second call runs nothing again."""
-    kept = ("digits, elman", "ode, hamiltonian", "turned, elman")
+    kept = ("digits, elman", "ode, hamiltonian", "turned, elman", "bodies, scan")
     commands = {case: examples.COMMANDS[case] for case in kept}
     commands[kept[0]] += " --hidden 8 --test 2 --batch 2"
     commands[kept[1]] += " --samples 20"
     commands[kept[2]] += " --hidden 8 --batch 4"
+    commands[kept[3]] += " --paths 2 --samples 20 --batch 2"
     pixels = np.random.default_rng(0).integers(0, 255, (6, 32, 32, 3), np.uint8)
     np.savez(tmp_path / "images.npz", x_train=pixels, x_test=pixels)
     monkeypatch.setattr(examples, "COMMANDS", commands)
@@ -48,6 +49,8 @@ def test_rows_of_each_example(recordings, tmp_path, monkeypatch, capsys):
     assert rows[kept[2]]["loss"] > 0
     assert rows[kept[2]]["r2"].keys() == {"prediction", "repeated input"}
     assert all(len(values) == 10 for values in rows[kept[2]]["r2"].values())
+    assert rows[kept[3]]["distance"].keys() == {"of the network", "straight on"}
+    assert rows[kept[3]]["drift"] > 0
     assert rows[kept[1]]["command"].startswith("python examples/neural_ode.py --field hamiltonian")
     capsys.readouterr()
     examples.main()
