@@ -137,7 +137,7 @@ def _image(name: str, text: str, classes: str) -> str:
 
 
 def formula(cell: Cell) -> str:
-    """The cell's file, without docstrings and the source, which its page has above."""
+    """The cell's file with public names, without docstrings and the source, which its page has."""
     text = inspect.getsource(sys.modules[cell.function.__module__])
     dropped: set[int] = set()
     for node in ast.walk(ast.parse(text)):
@@ -145,6 +145,8 @@ def formula(cell: Cell) -> str:
             first = node.body[0]
             dropped.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
     code = "\n".join(line for k, line in enumerate(text.splitlines(), 1) if k not in dropped)
+    # as users write it
+    code = code.replace("from elman.frontend.cell import cell\n", "from elman import cell\n")
     return SOURCE.sub("", code).strip()
 
 

@@ -121,7 +121,7 @@ MORE = {
     "cells": "elman.Recurrent(elman.cells.gru.with_options(g=tanh).with_heads(2), 3, 4)\n"
     "elman.cells.gru.bind(3, 4); elman.cells.gru(x=torch.ones(3), h=1.0)",
     "explain": "net = elman.GRU(3, 4)\n"
-    "str(elman.explain(net, torch.ones(5, 2, 3), lengths=[5, 3], measure=False))",
+    "elman.explain(net, torch.ones(5, 2, 3), lengths=[5, 3], measure=False).all",
 }
 EXAMPLES = MORE | {
     f"{place}{name}": example(getattr(room, name))

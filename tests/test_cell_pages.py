@@ -56,6 +56,8 @@ def test_sources_are_links(cell_pages):
 def test_a_page_has_facts_and_formula(cell_pages):
     """States, parameters, constants, options with their defaults, and code that can be copied."""
     page = cell_pages.page(cells.gru_d)
+    assert "from elman import cell\n" in page
+    assert "elman.frontend" not in page
     for text in ("`h[H]`, `last[I]`", "| constants | `mean[I]` |", "from elman.ops import exp"):
         assert text in page
     assert "`beta=0.9`" in cell_pages.page(cells.lif)

@@ -25,8 +25,10 @@ def test_every_stage(of):
     assert list(found.stages) == STAGES
     assert all(text.strip() for text in found.stages.values())
     assert str(found).startswith(of.name)
+    assert found.all.startswith(of.name)
+    assert len(str(found)) < len(found.all)
     for text in found.stages.values():
-        assert text.splitlines()[0] in str(found)
+        assert text.splitlines()[0] in found.all
 
 
 def test_names_agree_between_stages():

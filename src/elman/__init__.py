@@ -63,6 +63,11 @@ def __getattr__(name: str) -> _Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """What is public: other rooms are attributes, too, once something imports them."""
+    return sorted(__all__)
+
+
 __all__ = [
     "Accelerate",
     "AccelerateTrainer",

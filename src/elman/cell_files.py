@@ -74,11 +74,11 @@ def find_formula(name: str) -> Any:
         if name not in library_cells:
             if Path(name).expanduser().is_file():
                 raise RunError(_cells_hint(Path(name).expanduser(), "which cell of the file?"))
-            near = (get_close_matches(name, library_cells, 1) or ["gru"])[0]
+            near = get_close_matches(name, library_cells, 4) or ["gru", "lstm"]
             raise InputError(
                 f"no cell is called {name!r}",
-                f"{near}, or my_file.py:my_cell for a cell of your own",
-                library_cells=", ".join(sorted(library_cells)),
+                f"{', '.join(near)}, or my_file.py:my_cell for a cell of your own; "
+                f"elman.cells.ALL has all {len(library_cells)}",
             )
         return library_cells[name]
     path, _, attribute = name.rpartition(":")

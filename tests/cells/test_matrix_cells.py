@@ -156,7 +156,7 @@ def test_cells_are_drawn_and_explained(cell):
     assert cell.source
     drawn = Drawn(cell, 4, 4, 1, 1)
     sizes = {"input_size": drawn.size[0], "hidden_size": drawn.size[1], **drawn.more}
-    assert cell.source in str(elman.explain(cell, measure=False, **sizes))
+    assert cell.source in elman.explain(cell, measure=False, **sizes).all
     assert "<svg" in elman.draw(cell, **sizes).svg
 
 

@@ -254,7 +254,7 @@ def test_cells_whose_units_do_not_mix_run_all_steps_at_once(name):
 def test_cells_are_drawn_and_explained(made):
     """With the paper they come from."""
     assert made.source
-    text = str(elman.explain(made, hidden_size=6, measure=False, **sizes_of(made)))
+    text = elman.explain(made, hidden_size=6, measure=False, **sizes_of(made)).all
     assert made.source in text
     assert "<svg" in elman.draw(made, hidden_size=6, **sizes_of(made)).svg
 

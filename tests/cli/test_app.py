@@ -16,6 +16,7 @@ import torch
 from elman.cli import app
 from elman.cli.train import EXAMPLES_OF_TASKS
 from elman.train.loop.loop import defer_signals
+from elman.version import __version__
 from scripts import PATIENCE_S
 
 
@@ -32,6 +33,11 @@ def test_help_names_all_commands(elman):
     assert code == 0
     for name in app.commands():
         assert name in out
+
+
+def test_the_version(elman):
+    """`elman --version` is that of the package."""
+    assert elman("--version") == (0, f"elman {__version__}\n", "")
 
 
 @pytest.mark.parametrize("name", app.commands())

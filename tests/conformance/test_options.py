@@ -374,7 +374,7 @@ def test_explained_and_recorded(name):
     net, other = row.make("auto"), row.make("auto")
     given = given_of(row, net)
     (x, state), call = arguments(row, given)
-    assert row.explained in str(elman.explain(net, x, state=state, **call, measure=False))
+    assert row.explained in elman.explain(net, x, state=state, **call, measure=False).all
     assert elman.draw(net).svg
     want = called(net, row, given)
     record = json.loads(json.dumps(elman.nn.choices(net)))

@@ -193,13 +193,13 @@ def test_extremes():
 def test_explained_and_drawn_as_trained():
     """What is shown is the formula with its numbers; of a module that does not train, without."""
     net, x = made(engine="reference")
-    trained = str(elman.explain(net, x, measure=False))
+    trained = elman.explain(net, x, measure=False).all
     assert "uniform.6(key_high, key_low)" in trained
     assert "sequence_high" in trained
-    told = str(elman.explain(net.eval(), x, measure=False))
+    told = elman.explain(net.eval(), x, measure=False).all
     assert "uniform" not in told
     assert "draw0" not in told
-    assert "uniform" in str(elman.explain(noisy, measure=False))
+    assert "uniform" in elman.explain(noisy, measure=False).all
     assert "uniform" in elman.draw(noisy, hidden_size=8).svg
 
 

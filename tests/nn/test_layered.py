@@ -195,7 +195,7 @@ def test_weights_of_other_libraries():
 def test_explained_and_drawn():
     """Each cell's formula, each layer's program; any layer can be drawn."""
     net = made("cells")
-    text = str(elman.explain(net, drawn().detach(), measure=False))
+    text = elman.explain(net, drawn().detach(), measure=False).all
     for part in ("l0, gru:", "l1, lstm:", "gru: ", "; lstm: ", "l1: "):
         assert part in text, part
     assert elman.draw(net, layer=1).svg != elman.draw(net).svg

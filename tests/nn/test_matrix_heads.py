@@ -330,7 +330,7 @@ def test_explained_measured_and_tuned():
     net, plain = module_of(cells.gla, N), module_of(cells.gla, 1)
     x = drawn(net)[0]
     texts = [
-        str(elman.explain(one, tuple(rows), measure=False))
+        elman.explain(one, tuple(rows), measure=False).all
         for one, rows in ((net, x), (plain, as_samples(x, 1)))
     ]
     assert texts[0] == texts[1]

@@ -224,7 +224,7 @@ def test_shown_by_name():
         h = tanh(W @ x + h)
         return C @ h, mean(h * h), h, h
 
-    text = str(elman.explain(shown, input_size=4, hidden_size=6, P=3, measure=False))
+    text = elman.explain(shown, input_size=4, hidden_size=6, P=3, measure=False).all
     for part in ("next: h′, y = C @ h′, e = mean", "k = h′", "output: y, e, h′", "∂C += dout.y ⊗"):
         assert part in text, part
     assert "dout.k" in text

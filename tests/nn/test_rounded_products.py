@@ -147,7 +147,7 @@ def test_explained():
     """``explain`` says what is rounded; records name it, and pin it."""
     net = gru(precision="bf16")
     net(X)
-    text = str(elman.explain(net, X, measure=False))
+    text = elman.explain(net, X, measure=False).all
     assert "operands of products are rounded to bfloat16" in text
     assert "with products of bf16" in text
     (record,) = elman.nn.choices(net).values()
@@ -168,7 +168,7 @@ def test_a_processor_without_such_products(lacking, monkeypatch):
     monkeypatch.setattr(CEngine, "slow_bf16", SLOW)
     net = gru(precision="bf16")
     assert_close(net(X)[0], want)
-    text = str(elman.explain(net, X, measure=False))
+    text = elman.explain(net, X, measure=False).all
     assert "operands of products are not rounded to bfloat16: " in text
     assert "has no products of bfloat16" in text
 
@@ -184,7 +184,7 @@ def test_large_weights_are_rounded_on_every_processor(monkeypatch):
     net = elman.GRU(sizes["I"], sizes["H"], precision="bf16", engine="c")
     for samples, rounds in ((1, True), (2, True), (3, False)):
         x = torch.randn(sizes["T"], samples, sizes["I"])
-        text = str(elman.explain(net, x, measure=False))
+        text = elman.explain(net, x, measure=False).all
         assert ("operands of products are rounded to bfloat16" in text) == rounds
         with torch.no_grad():
             found = net(x)[0]
@@ -206,7 +206,7 @@ def test_autocast(kind):
     rounded.load_state_dict(net.state_dict())
     with torch.autocast("cpu", torch.bfloat16):
         out, state = net(X)
-        text = str(elman.explain(net, X, measure=False))
+        text = elman.explain(net, X, measure=False).all
         theirs = ()  # of an LSTM on processors that oneDNN computes no bfloat16 on
         if kind != "LSTM" or cpu_has_bf16():
             theirs = getattr(torch.nn, kind)(4, 16)(X)

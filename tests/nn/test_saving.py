@@ -19,7 +19,7 @@ from elman import PlanOptions, cells, ops
 from elman.errors import PickleError
 from elman.frontend.cell import cell
 from elman.nn.compile import names
-from scripts import begin, finished
+from scripts import PATIENCE_S, begin, begin_anew, finished
 
 X = torch.linspace(-1, 1, 30).reshape(5, 2, 3)
 
@@ -434,3 +434,40 @@ def test_a_program_of_a_cell_that_was_changed_since(module, monkeypatch):
         else:
             with pytest.raises(PickleError, match="cell mine is not the one that was saved"):
                 program(X)
+
+
+OF_MAIN = """
+import sys, cloudpickle, torch, elman
+from elman import ops
+
+@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
+def plain(x, h, W, R, *, scale=1.0):
+    return ops.tanh(scale * (W @ x) + R @ h)
+
+torch.manual_seed(0)
+nets = [
+    elman.Recurrent(plain, 4, 8, engine="reference"),
+    elman.Recurrent([plain, plain], 4, 8, heads=2, zoneout=0.1, scale=0.5, engine="reference"),
+]
+with open(sys.argv[1], "wb") as file:
+    cloudpickle.dump([net.eval() for net in nets], file)
+print([net(torch.ones(3, 2, 4))[0].sum().item() for net in nets])
+"""
+LOADED = """
+import pickle, sys, torch
+with open(sys.argv[1], "rb") as file:
+    nets = pickle.load(file)
+print([net(torch.ones(3, 2, 4))[0].sum().item() for net in nets])
+assert nets[0].cell.name == "plain"
+"""
+
+
+def test_cells_of_main_go_to_other_processes(tmp_path):
+    """By cloudpickle, as joblib, Ray and Dask do; their ``__main__`` is another one."""
+    script = tmp_path / "script.py"
+    script.write_text(OF_MAIN, encoding="utf-8")
+    file = str(tmp_path / "nets")
+    saved = begin_anew(str(script), file).communicate(timeout=PATIENCE_S)
+    loaded = begin_anew("-c", LOADED, file).communicate(timeout=PATIENCE_S)
+    assert saved[0].startswith("["), saved[1]
+    assert saved[0] == loaded[0], loaded[1]

@@ -152,7 +152,7 @@ def test_a_spike_has_the_pattern_of_its_surrogate():
     found = structure(compiler.pair_of(alone).source)
     assert found.diagonal
     assert found.groups == ((0, 1),)
-    assert "diagonal in blocks of 2" in str(elman.explain(alone))
+    assert "diagonal in blocks of 2" in elman.explain(alone).all
 
 
 def test_formulas_that_differ_in_their_derivative_alone_differ():

@@ -16,7 +16,7 @@ def call(steps: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_explain_shows_the_formula_with_the_names_of_the_module():
     loop, (x, h) = elman.Loop(nn.GRUCell(5, 6), engine="c"), call()
-    text = str(elman.explain(loop, x, state=h))
+    text = elman.explain(loop, x, state=h).all
     assert "weight_hh @ s0" in text
     assert "engine c" in text
 

@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,6 +22,7 @@ from elman.cli._terminal import SignalExit, epilog, exit_on_signals, flowing, pr
 from elman.errors import ElmanError, diagnostic, on_command_line
 from elman.escaping import printable
 from elman.extras import missing_package
+from elman.version import __version__
 
 ABOUT = "Train recurrent networks as fast as the hardware allows."
 ROOM = Path(__file__).parent
@@ -110,7 +111,24 @@ def build_app(command_name: str) -> typer.Typer:
     return app
 
 
-def root() -> None:
+def _print_version(asked: bool) -> None:
+    if asked:
+        Console().print(f"elman {__version__}", highlight=False)
+        raise typer.Exit
+
+
+def root(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and exit.",
+        ),
+    ] = False,
+) -> None:
     """Train recurrent networks as fast as the hardware allows."""
 
 

@@ -45,7 +45,6 @@ OPTIONAL = {  # package -> what it is for, the extra that brings it
     "datasets": ("data sets", EXTRAS["datasets"]),
     "aeon": ("data sets of time series", EXTRAS["aeon"]),
     "triton": ("kernels on a GPU", "gpu-dev"),
-    "sphinx": ("the documentation", "docs"),
 }
 
 

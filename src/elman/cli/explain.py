@@ -107,7 +107,7 @@ def explain(
     if stage is not None:
         say(console, explanation.stages[stage])
     elif all_stages:
-        say(console, str(explanation))
+        say(console, explanation.all)
     else:
         engines = explanation.stages["engines"]
         busy = describe_waiting(waiting.share()) if WHY["benchmarked"] in engines else ""

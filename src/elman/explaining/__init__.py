@@ -53,7 +53,8 @@ __all__ = ["WHY", "Candidate", "Explanation", "Layer", "explain", "step_bytes"]
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """The stages of a cell or module; ``print`` shows all of them, the summary first.
+    """The stages of a cell or module. ``print`` shows the summary and the engines, or else the
+    formula; :attr:`all` has every stage.
 
     Attributes:
         title: the cell's name and description.
@@ -87,12 +88,24 @@ class Explanation:
     summary: str = ""
 
     def __str__(self) -> str:
-        texts = [f"{_TITLES[name]}\n{_indent(text)}" for name, text in self.stages.items()]
+        shown = "engines" if "engines" in self.stages else "graph"
+        others = ", ".join(name for name in self.stages if name != shown)
+        return f"{self._text([shown])}\n\n.all has every stage: also {others}"
+
+    @property
+    def all(self) -> str:
+        """The summary and every stage."""
+        return self._text([*self.stages])
+
+    def _text(self, names: Sequence[str]) -> str:
+        texts = [f"{_TITLES[name]}\n{_indent(self.stages[name])}" for name in names]
         head = "\n".join(filter(None, [self.title, _indent(self.summary)]))
         return "\n\n".join([head, *texts])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{xml_text(str(self))}</pre>"
+        text = self._text(["engines"] if "engines" in self.stages else ["graph"])
+        rest = f"<details><summary>every stage</summary><pre>{xml_text(self.all)}</pre></details>"
+        return f"<pre>{xml_text(text)}</pre>{rest}"
 
 
 _TITLES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
 from types import MappingProxyType
@@ -30,7 +30,7 @@ from elman.frontend.heads import (
 )
 from elman.frontend.initial import Init, check_init
 from elman.frontend.lines import line_of, refuse, where_called
-from elman.frontend.naming import changed, look_up, nameless
+from elman.frontend.naming import changed, look_up, nameless, saves_code
 from elman.frontend.signature import (
     Declared,
     bind_dims,
@@ -289,7 +289,7 @@ class Cell(Declaration):
 
     def __reduce__(self) -> Any:
         """A cell is saved as its name, as a function is; with options, heads or changes, as a call
-        of :func:`bound_cell`.
+        of :func:`bound_cell`. cloudpickle saves one of ``__main__`` as its code.
 
         Raises:
             PickleError: the name does not stand for this formula.
@@ -297,6 +297,9 @@ class Cell(Declaration):
         if self.idle:
             return getattr, (replace(self, states=(), idle=False), "recurrent")
         module, name = self.function.__module__, self.function.__qualname__
+        if module == "__main__" and saves_code():
+            values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+            return _made, ({**values, "init": dict(self.init)},)
         public = look_up(module, name)
         if public is self:
             return name
@@ -319,6 +322,11 @@ class Cell(Declaration):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Cell:
         return self
+
+
+def _made(values: Mapping[str, Any]) -> Cell:
+    """Rebuild a cell that was saved as its code."""
+    return Cell(**values)
 
 
 def bound_cell(

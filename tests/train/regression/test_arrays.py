@@ -31,6 +31,7 @@ BAD = [  # what is changed, what is said
     ({"x_train": X[:1], "y_train": Y[:1]}, "x_train has 1 rows (sequences); at least 2"),
     ({"x_test": X[:0], "y_test": Y[:0]}, "x_test has 0 rows (sequences); at least 2"),
     ({"y_train": Y[:3]}, "4 sequences in x_train, 3 in y_train"),
+    ({"x_train": Y[..., 0], "y_train": Y[..., 0]}, "x_train and y_train are both [4, 5]: a target"),
     ({"y_test": Y[:, :4]}, "5 steps in x_test, 4 in y_test"),
     ({"x_train": X[..., None]}, "x_train is of shape [4, 5, 2, 1]"),
     ({"x_train": X[0, 0]}, "x_train is of shape [2]"),

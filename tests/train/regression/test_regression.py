@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import elman
@@ -94,6 +94,7 @@ def saved(folder, shapes, seed=0):
 def test_any_shapes(tmp_path_factory, counts, steps, sizes, rank, flat):
     """Batches and outputs have the shape of their targets; halves may differ in length."""
     shapes = {}
+    assume(not flat or rank != 2 or sizes[1] == 1 or sizes[1] not in steps)  # which is refused
     for half, n, t in zip(("train", "test"), counts, steps, strict=True):
         shapes[f"x_{half}"] = (n, t) if flat else (n, t, sizes[0])
         shapes[f"y_{half}"] = {1: (n,), 2: (n, sizes[1]), 3: (n, t, sizes[1])}[rank]

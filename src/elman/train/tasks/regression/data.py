@@ -65,6 +65,12 @@ def read_halves(data: str | None) -> tuple[Arrays, Arrays]:
 def read_half(path: Path, arrays: dict[str, np.ndarray], half: str) -> Arrays:
     """Check and lay out one half's arrays."""
     x, y = (numbers(path, arrays, f"{name}_{half}") for name in ("x", "y"))
+    if x.ndim == y.ndim == 2 and x.shape == y.shape and x.shape[1] > 1:
+        text = (
+            f"x_{half} and y_{half} are both {list(x.shape)}: a target per step, or per sequence?"
+        )
+        ways = f"y_{half}[:, :, None] is one per step, x_{half}[:, :, None] makes y_{half} one per"
+        raise unreadable(path, text, f"{HINT}: {ways} sequence")
     x = x[:, :, None] if x.ndim == 2 else x
     y = y[:, None] if y.ndim == 1 else y
     if len(x) != len(y):
