@@ -35,7 +35,7 @@ def test_a_cell_beside_its_loop(elman, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "words, status, said",
     [
-        (("lsmt",), 1, "lstm, or my_file.py:my_cell for a cell of your own"),
+        (("lsmt",), 1, "hint lstm, "),
         (("gru", "--seconds=-1"), 2, "--seconds"),
         (("gru", "--steps=0"), 2, "--steps"),
         (("gru", "--quick"), 2, "No such option: --quick"),
