@@ -64,7 +64,7 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    """What is public: other rooms are attributes, too, once something imports them."""
+    """List the public names: further rooms become attributes once something imports them."""
     return sorted(__all__)
 
 

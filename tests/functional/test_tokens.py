@@ -42,7 +42,7 @@ class Mixer(nn.Module):
         self.A_log, self.D = nn.Parameter(torch.rand(2)), nn.Parameter(torch.rand(2))
         self.other = [torch.ones(3)]
 
-    def forward(self, hidden_states, cache=None, scale=1.0, mask=None):
+    def forward(self, hidden_states, cache=None, scale=1.0, mask=None, extra=None):
         batch = hidden_states.shape[0]
         held = cache.layers[self.layer_idx]
         mixed, dt = self.enter(hidden_states).split([24, 2], -1)
@@ -69,6 +69,8 @@ class Mixer(nn.Module):
             y = y + self.other[0][0]
         elif self.way == "counted":
             held.count = y = y + held.count.add_(1)
+        if extra is not None:
+            y = y * extra["gain"]
         if mask is not None:
             y = y * mask[:, None, None]
         return scale * self.leave(y.reshape(batch, 1, 16))
@@ -198,6 +200,19 @@ def test_what_changes(model, monkeypatch, request, change):
         a.other = b.other = True
     assert_same(model, other, a, b, inputs(), **options)
     assert_same(model, other, a, b, inputs(count=2), **options)
+
+
+@torch.no_grad()
+def test_tensors_in_a_dict(model, monkeypatch):
+    """Their numbers may change with each token; a tensor of another shape is noticed."""
+    other, a, b = alone(model, monkeypatch), cache_of(), cache_of()
+    extra = {"gain": torch.ones(1)}
+    assert_same(model, other, a, b, inputs(), extra=extra)
+    assert uses(model) == [COUNT - 3] * 2
+    extra["gain"] = torch.full((1,), 0.5)
+    assert_same(model, other, a, b, inputs(count=2), extra=extra)
+    extra["gain"] = torch.tensor([[0.5], [2.0]])
+    assert_same(model, other, a, b, inputs(), extra=extra)
 
 
 @torch.no_grad()

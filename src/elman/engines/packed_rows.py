@@ -1,4 +1,4 @@
-"""How packed rows lie: longest sequence first, as in torch's PackedSequence."""
+"""Layout of packed rows: longest sequence first, as in torch's PackedSequence."""
 
 from __future__ import annotations
 

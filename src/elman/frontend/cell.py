@@ -30,7 +30,7 @@ from elman.frontend.heads import (
 )
 from elman.frontend.initial import Init, check_init
 from elman.frontend.lines import line_of, refuse, where_called
-from elman.frontend.naming import changed, look_up, nameless, saves_code
+from elman.frontend.naming import changed, is_in_cloudpickle, look_up, nameless
 from elman.frontend.signature import (
     Declared,
     bind_dims,
@@ -297,7 +297,7 @@ class Cell(Declaration):
         if self.idle:
             return getattr, (replace(self, states=(), idle=False), "recurrent")
         module, name = self.function.__module__, self.function.__qualname__
-        if module == "__main__" and saves_code():
+        if module == "__main__" and is_in_cloudpickle():
             values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
             return _made, ({**values, "init": dict(self.init)},)
         public = look_up(module, name)

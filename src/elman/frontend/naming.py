@@ -11,10 +11,10 @@ from elman.errors import PickleError
 _RATHER = "save the weights alone: torch.save(module.state_dict(), path)"
 
 
-def saves_code() -> bool:
-    """Whether the pickler that asks for the state of an object is cloudpickle, as of joblib, Ray
-    and Dask, which saves functions and classes of ``__main__`` as their code: the process that
-    loads them has another ``__main__``. To be called by the object's ``__reduce__``."""
+def is_in_cloudpickle() -> bool:
+    """Whether cloudpickle asks for the state of an object. It saves functions and classes of
+    ``__main__`` as their code, for joblib, Ray and Dask: the process that loads them has another
+    ``__main__``. To be called by the object's ``__reduce__``."""
     frame = inspect.currentframe()
     frame = frame and frame.f_back and frame.f_back.f_back
     return frame is not None and "cloudpickle" in str(frame.f_globals.get("__name__"))

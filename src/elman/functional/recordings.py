@@ -127,7 +127,7 @@ class Recording:
         self.situation, self.uses, self.verified = situation, 0, False
         given, options = _mapped(torch.clone, (given, options))
         self._targets = [*tensors_of((given, options))]  # not the cache, of all layers
-        recorder = _Recorder(Holdings(layer).tensors, [*self._targets, *states])
+        recorder = _Recorder(ModuleContents(layer).tensors, [*self._targets, *states])
         launches = Launches(recorder.launched)
         with recorder, noted(launches):
             self._result = forward(layer, *given, **options)
@@ -148,8 +148,8 @@ class Recording:
         return self._copy()
 
 
-class Holdings:
-    """What a layer and its parts hold.
+class ModuleContents:
+    """The attributes, parts and tensors of a layer.
 
     A part or a weight that is exchanged changes an id that :meth:`ids` gives, so that the lists are
     right as long as the ids are the same.

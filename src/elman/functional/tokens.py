@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from elman.engines.c.threads import threads
-from elman.functional.recordings import Holdings, Recording, RefusedError, tensors_of, write
+from elman.functional.recordings import ModuleContents, Recording, RefusedError, tensors_of, write
 from elman.nn.autograd.transforms import is_plain
 from elman.nn.records import ON_RELEASE
 from elman.torch_internals import (
@@ -76,7 +76,7 @@ class _Tokens:
         self.refused, self._whole = "", whole
         indices = (getattr(part, "layer_idx", None) for part in layer.modules())
         self._index = next((each for each in indices if isinstance(each, int)), None)
-        self._holdings = Holdings(layer)
+        self._contents = ModuleContents(layer)
         self._last: _Situation | None = None
         self._recording: Recording | None = None
         self._alike, self._patience = 0, _ALIKE
@@ -88,15 +88,15 @@ class _Tokens:
     def run(self, forward: Any, layer: nn.Module, given: Any, options: Any, found: _Found) -> Any:
         """The result of a token, by its operations or by the layer itself."""
         states, _ = found
-        situation = _situation(self._holdings, given, options, found)
+        situation = _situation(self._contents, given, options, found)
         recording = self._recording  # another thread may put its own in the place
         if recording is not None and recording.situation == situation:
             if recording.verified:
                 return recording.run(given, options)
             return self._verify(recording, forward, layer, given, options, states)
         if situation != self._last:
-            self._holdings = Holdings(layer)
-            situation = _situation(self._holdings, given, options, found)
+            self._contents = ModuleContents(layer)
+            situation = _situation(self._contents, given, options, found)
             self._begin(situation)
         self._alike += 1
         if self._alike <= self._patience:
@@ -204,12 +204,12 @@ def _recorded(forward: Callable[..., Any], whole: bool) -> Callable[..., Any]:
     return call
 
 
-def _situation(holdings: Holdings, given: Any, options: Any, found: _Found) -> _Situation:
+def _situation(contents: ModuleContents, given: Any, options: Any, found: _Found) -> _Situation:
     states, facts = found
     return _Situation(
         (*map(_describe, given), *options, *map(_describe, options.values())),
-        holdings.ids(),
-        holdings.weights(),
+        contents.ids(),
+        contents.weights(),
         (*facts, *((id(state), state.data_ptr(), *state.shape) for state in states)),
         (os.getpid(), threads(), torch.is_inference_mode_enabled()),
     )
@@ -220,6 +220,8 @@ def _describe(value: Any) -> Any:
         return value.shape, value.dtype, value.device, type(value)
     if isinstance(value, tuple | list):
         return tuple(map(_describe, value))
+    if type(value) is dict:
+        return tuple([(key, _describe(each)) for key, each in value.items()])
     return value if isinstance(value, _PLAIN) else id(value)
 
 

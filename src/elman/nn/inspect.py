@@ -29,7 +29,7 @@ _RECURRENT: Any = (SequenceModule, StepModule)
 
 
 def explain(subject: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
-    """Explain a cell or module: engine, speed and memory first, then every stage of compilation.
+    """Explain a cell or module: engine, speed, memory and timed engines; every stage by ``.all``.
 
     Use ``print(elman.explain(net, x))``. x supplies sizes, dtype, device and the wanted gradients;
     the module does not run on it. Engines are timed on random data of that shape, as ``auto`` does.

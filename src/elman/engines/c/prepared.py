@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from ctypes import addressof
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from elman.engines.base import WrappedKernel
+from elman.engines.base import Kernel, WrappedKernel
 from elman.engines.c.context import Frame
+from elman.engines.c.kernel import CKernel
 from elman.engines.c.launches import ConcurrentLaunches, Entry
-from elman.engines.c.memory import full_storage, poison
+from elman.engines.c.memory import (
+    address,
+    address_or_null,
+    contiguous_or_none,
+    full_storage,
+    poison,
+    rows_of,
+)
 from elman.engines.c.noted import NOTED, Launch
 from elman.engines.c.threads import oversubscription, workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
-
-if TYPE_CHECKING:
-    from elman.engines.base import Kernel
-    from elman.engines.c.kernel import CKernel
-
-from elman.engines.c.memory import address, address_or_null, contiguous_or_none, rows_of
 
 MOST_BYTES = 1 << 17  # of memory that is kept for further calls of a kind
 

@@ -14,8 +14,8 @@ from elman.ir.graph import Node
 Trajectory = tuple[Tensor, ...]  # one array per bundle of states, steps first
 
 
-class Leaves(Protocol):
-    """What iterations read of the equations of a cell's step, a :class:`Problem`."""
+class CellEquations(Protocol):
+    """Equations of a cell's step, as far as iterations read them."""
 
     start: Trajectory
     algebras: tuple[Algebra, ...]
@@ -38,7 +38,7 @@ class Iterations:
         kernels: one for each of its bundles of states, as of ``elman.engines.triton.newton``.
     """
 
-    def __init__(self, problem: Leaves, kernels: Sequence[Any]) -> None:
+    def __init__(self, problem: CellEquations, kernels: Sequence[Any]) -> None:
         self._problem, self._kernels = problem, kernels
         self._read_rows: tuple[tuple[int, int], list[tuple[Tensor, Tensor]]] | None = None
 

@@ -1,4 +1,4 @@
-"""What a kernel of a layer is made of: layouts, loops, sums of gradients."""
+"""The parts of a layer's kernel: layouts, loops, sums of gradients."""
 
 from __future__ import annotations
 

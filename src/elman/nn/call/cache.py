@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ _deterministic = torch.are_deterministic_algorithms_enabled
 _read_options = attrgetter(  # what plans read of a module, besides its runtime and guards
     *("training", "batch_first", "dropout", "residual", "weight_dropout", "precision")
 )
-Plan = TypeVar("Plan")
 
 
 class Kind(NamedTuple):
@@ -48,7 +47,7 @@ class Kind(NamedTuple):
     tensors: list[Tensor]
 
 
-class CallCache(Generic[Plan]):
+class CallCache:
     """The plans of one module.
 
     Args:
@@ -59,7 +58,7 @@ class CallCache(Generic[Plan]):
         self._weights: Callable[[Mapping[str, Any]], Sequence[Tensor]] = (
             itemgetter(*names) if len(names) > 1 else lambda values: [values[n] for n in names]
         )
-        self._plans: dict[Hashable, tuple[list[Any], Plan]] = {}
+        self._plans: dict[Hashable, tuple[list[Any], Any]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies begin with an empty cache: torch's parametrized modules copy all attributes."""
@@ -114,12 +113,12 @@ class CallCache(Generic[Plan]):
             return None
         return Kind(key, guards, weights, tensors)
 
-    def find(self, kind: Kind) -> Plan | None:
-        """The plan of calls of a kind."""
+    def find(self, kind: Kind) -> Any:
+        """The plan of calls of a kind; None if none is kept."""
         entry = self._plans.get(kind.key)
         return entry[1] if entry is not None and entry[0] == kind.guards else None
 
-    def keep(self, kind: Kind, plan: Plan) -> bool:
+    def keep(self, kind: Kind, plan: Any) -> bool:
         """Keep the plan of a kind, unless a tensor hides the memory that a kernel reads; return
         whether it is kept."""
         if not all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in kind.tensors):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -43,7 +43,7 @@ class Runtime(NamedTuple):
     names: list[list[str]]
     signature: Signature
     cuts: list[slice]
-    plans: CallCache[Any]
+    plans: CallCache
     recurrent: list[list[bool]]
     draws: tuple[str, ...] = ()
     has_initial: bool = False
