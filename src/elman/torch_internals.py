@@ -548,6 +548,13 @@ def schema_of(operation: Any) -> Any:
     return operation._schema
 
 
+def name_of(op: Any) -> str:
+    """``add.Tensor`` of torch.ops.aten; without the mark of forms that write in place."""
+    packet, dot, overload = str(op).removeprefix("aten.").partition(".")
+    in_place = packet.endswith("_") and not packet.endswith("__")
+    return (packet[:-1] if in_place else packet) + dot + overload
+
+
 def writing_variant(operation: Any) -> tuple[Any, str] | None:
     """The variant of an operation that writes its one result into a given tensor, and the name of
     that argument; None if there is none."""

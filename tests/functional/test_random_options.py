@@ -351,6 +351,8 @@ def check(name: str, seed: int) -> None:
     leaves = [key for key in given if isinstance(exact[key], Tensor) and exact[key].requires_grad]
     beside = {"z", "scale"}  # they multiply what has been computed
     used = [given[key].dtype for key in leaves if key not in beside]
+    lists = [value for value in given.values() if isinstance(value, list)]  # of states
+    used += [part.dtype for value in lists for part in value if isinstance(part, Tensor)]
     computed = torch.float32
     for dtype in used:
         computed = torch.promote_types(computed, dtype)

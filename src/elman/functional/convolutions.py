@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.checks import check_flag, shown
+from elman.engines.c.convolution_step import can_step, convolution_step
+from elman.engines.c.noted import NOTED
 from elman.errors import InputError
 from elman.frontend.cell import cell
 from elman.functional.running import (
@@ -20,6 +22,7 @@ from elman.functional.running import (
     run,
     runs,
 )
+from elman.nn.autograd.transforms import is_plain
 from elman.ops import shift, silu, sum
 
 _ACTIVATIONS = {None: False, "silu": True, "swish": True}
@@ -134,6 +137,9 @@ def causal_conv1d_update(
     check_shapes(
         {"conv_state": (conv_state, (B, channels, least)), "weight": (weight, (channels, K))}
     )
+    if _runs_in_c(rows, conv_state, weight, bias):
+        out = convolution_step(rows[..., 0], conv_state, weight, bias, gate)
+        return out if single else out.unsqueeze(-1)
     window = torch.cat((conv_state, rows), -1)
     conv_state.copy_(window[..., window.shape[-1] - L :])
     T, window = rows.shape[-1], window.to(weight.dtype)
@@ -145,6 +151,18 @@ def causal_conv1d_update(
         out = F.conv1d(window, weight.unsqueeze(1), bias, groups=channels)
     out = (F.silu(out) if gate else out).to(x.dtype)
     return out.squeeze(-1) if single else out
+
+
+def _runs_in_c(rows: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether a call is of one step, without gradients, and seen by nobody else."""
+    return (
+        rows.shape[-1] == 1
+        and weight.shape[1] <= state.shape[-1]
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and (is_plain() or NOTED.get() is not None)
+        and can_step(rows, state, weight, bias)
+    )
 
 
 def _check_activation(name: Any) -> bool:

@@ -2,29 +2,37 @@
 
 All operations of a call are recorded, each with the tensors that it reads and writes; another call
 copies its arguments to where the first one's lay and runs the operations in order. Views need no
-operation then, and kernels of ours no arguments.
+operation then, and kernels of ours no arguments. What depends on more than the shapes of tensors
+can be called apart: each run makes such a call again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
-from itertools import chain
-from typing import Any
+from itertools import chain, groupby
+from operator import is_
+from threading import get_ident
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from elman.engines.c import op_lists
+from elman.engines.c.build import find_compiler
 from elman.engines.c.noted import Launch, Launches, noted
 from elman.torch_internals import (
     TorchDispatchMode,
     memory_of,
+    name_of,
     pytree,
     schema_of,
     writing_variant,
 )
 
 _ALLOCATES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _REFUSED = (  # what another call could do otherwise
     torch.Tag.data_dependent_output,
     torch.Tag.dynamic_output_shape,
@@ -36,21 +44,75 @@ class RefusedError(Exception):
     """A call cannot be recorded."""
 
 
-class _Recorder(TorchDispatchMode):
+class Slot:
+    """Stands for a value that differs between runs, as a cache that grows.
+
+    Attributes:
+        value: of the run that is under way.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+
+class _CallApart(NamedTuple):
+    """A call that each run makes again.
+
+    Attributes:
+        target: to which its first result is copied; None: it is a slot, as the others are.
+        slots: of its results.
+    """
+
+    function: Callable[..., Any]
+    given: list[Any]
+    options: dict[str, Any]
+    target: Tensor | None
+    slots: list[Slot]
+
+    def run(self) -> None:
+        """Call it with the tensors of this run."""
+        given = [_value(each) for each in self.given]
+        options = {name: _value(each) for name, each in self.options.items()}
+        results = [*tensors_of(self.function(*given, **options))]
+        if self.target is not None:
+            self.target.copy_(results[0])
+        for slot, result in zip(self.slots, results, strict=True):
+            slot.value = result
+
+
+def _value(each: Any) -> Any:
+    return each.value if type(each) is Slot else each
+
+
+class Recorder(TorchDispatchMode):
     """Notes the operations inside of it. What cannot be noted is refused before it runs, so that
     the call can be made again.
 
     Args:
         read: tensors that were there before, and may be read.
         written: those that may also be written to.
+        slots: by the ids of the values that they stand for.
 
     Attributes:
-        runs: what each call does, in order.
+        runs: what each call does, in order: lists of operations in C, launches of kernels, and
+            functions.
+        slots: as given, and those of calls apart.
     """
 
-    def __init__(self, read: Iterable[Tensor], written: Iterable[Tensor]) -> None:
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, some seconds, to keep it out of here
+
+    def __init__(
+        self, read: Iterable[Tensor], written: Iterable[Tensor], slots: dict[int, Slot]
+    ) -> None:
         super().__init__()
-        self.runs = list[Callable[[], Any]]()
+        self.runs, self.slots = list[Any](), slots
+        self._compiles = not isinstance(find_compiler(), str)
+        self._made: dict[int, Tensor] | None
+        self._thread, self._made = get_ident(), None  # by the call apart that is under way
         self._read = {memory_of(value) for value in read}
         self._written = {memory_of(value): value for value in written}  # made ones, too, which are
         # kept here, so that no other has the number of their memory
@@ -60,6 +122,8 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         options = options or {}
         tensors = [v for v in pytree.tree_leaves((given, options)) if isinstance(v, Tensor)]
+        if self._made is not None:
+            return self._run_apart(operation, given, options, tensors, self._made)
         memories, changes = {memory_of(v) for v in tensors}, schema_of(operation).is_mutable
         if any(tag in operation.tags for tag in _REFUSED):
             raise RefusedError(f"{operation} may differ between calls")
@@ -71,16 +135,114 @@ class _Recorder(TorchDispatchMode):
         self._written |= {memory_of(v): v for v in results if memory_of(v) not in memories}
         if tensors and not results and not changes:
             raise RefusedError(f"{operation} may differ between calls")
-        if changes:
-            self.runs.append(partial(operation, *given, **options))
-        elif results and not is_view and operation.overloadpacket.__name__ not in _ALLOCATES:
-            self.runs.append(_again(operation, given, options, result))
+        is_new = results and not is_view and operation.overloadpacket.__name__ not in _ALLOCATES
+        if changes or is_new:
+            target = result if is_new else given[0] if given else None
+            self._note(operation, given, options, result, target, changes)
         return result
+
+    def _note(
+        self, operation: Any, given: Any, options: Any, result: Any, target: Any, changes: bool
+    ) -> None:
+        """Note an operation: as one of a list in C, or as a call of torch's."""
+        noted = None
+        if self._compiles and isinstance(target, Tensor):
+            noted = op_lists.operation(name_of(operation), given, options, target)
+        if noted is not None:
+            self.runs.append(noted)
+        elif changes:
+            self.runs.append(partial(operation, *given, **options))
+        else:
+            self.runs.append(_again(operation, given, options, result))
+
+    def _run_apart(
+        self, operation: Any, given: Any, options: Any, tensors: list[Tensor], made: Any
+    ) -> Any:
+        """An operation that each run chooses anew. It changes nothing but what the call has made,
+        since a recording that is compared makes the call twice."""
+        values = _arguments_of(operation, given, options)
+        drawn = torch.Tag.nondeterministic_seeded in operation.tags and values.get("dropout_p", 1)
+        written = {memory_of(v) for v in _written_by(operation, values)}
+        if drawn or not written <= made.keys():
+            raise RefusedError(f"{operation} may differ between calls")
+        result = operation(*given, **options)
+        known = {memory_of(v) for v in tensors}
+        results = [v for v in pytree.tree_leaves(result) if isinstance(v, Tensor)]
+        made |= {memory_of(v): v for v in results if memory_of(v) not in known}
+        return result
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether a call apart is under way."""
+        return self._made is not None
+
+    def apart(self, function: Callable[..., Any], fixed: bool) -> Callable[..., Any]:
+        """A function whose calls are made again by each run.
+
+        Args:
+            fixed: whether the first of its results has the same shape in each run. Operations can
+                read that one, and other calls apart all of them.
+        """
+
+        def call(*given: Any, **options: Any) -> Any:
+            if get_ident() != self._thread or self.is_apart:
+                return function(*given, **options)
+            self._made = {}
+            try:
+                with noted(Launches(_ignore, _never)):
+                    result = function(*given, **options)
+            finally:
+                self._made = None
+            self._note_apart(function, given, options, [*tensors_of(result)], fixed)
+            return result
+
+        return call
+
+    def _note_apart(
+        self, function: Any, given: Any, options: Any, results: list[Tensor], fixed: bool
+    ) -> None:
+        inner = [each for each in (*given, *options.values()) if type(each) in (tuple, list, dict)]
+        if any(id(each) in self.slots for each in _leaves(inner)):
+            raise RefusedError("a value that differs between tokens, inside of another")
+        places = [self.slots.get(id(each), each) for each in given]
+        names = {name: self.slots.get(id(each), each) for name, each in options.items()}
+        slots = [Slot(value) for value in results]
+        call = _CallApart(function, places, names, results[0] if fixed else None, slots)
+        self.runs.append(call.run)
+        first = results[:1] if fixed else []
+        self._written |= {memory_of(value): value for value in first}
+        self.slots |= {id(slot.value): slot for slot in slots[len(first) :]}
+
+    def is_own(self, value: Tensor) -> bool:
+        """Whether each run writes a tensor."""
+        return memory_of(value) in self._written
 
     def launched(self, launch: Launch) -> None:
         """Note a kernel's launch."""
         self.runs.append(launch)
         self._written |= {memory_of(value): value for value in launch.results}
+
+
+def _ignore(_: Launch) -> None:
+    """A launch of a call apart."""
+
+
+def _never(_: Tensor) -> bool:
+    return False
+
+
+def _arguments_of(operation: Any, given: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name; those that are left out have their defaults."""
+    arguments = schema_of(operation).arguments
+    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    return defaults | {a.name: value for a, value in zip(arguments, given)} | options
+
+
+def _written_by(operation: Any, values: dict[str, Any]) -> list[Tensor]:
+    """The tensors that an operation writes to."""
+    infos = {a.name: a.alias_info for a in schema_of(operation).arguments}
+    written = [values[name] for name, info in infos.items() if info is not None and info.is_write]
+    return [*tensors_of(written)]
 
 
 def _again(operation: Any, given: Any, options: Any, result: Any) -> Callable[[], Any]:
@@ -99,14 +261,21 @@ def _again(operation: Any, given: Any, options: Any, result: Any) -> Callable[[]
     return run
 
 
+def _joined(runs: list[Any]) -> list[Callable[[], Any]]:
+    """Functions, of which one runs all operations in C and launches that follow each other."""
+    joined = list[Callable[[], Any]]()
+    for in_c, group in groupby(runs, lambda run: isinstance(run, list | Launch)):
+        following = [*group]
+        joined += [op_lists.OpList(following)] if in_c else following
+    return joined
+
+
 class Recording:
     """The operations of one call.
 
     Args:
-        forward: of the layer.
-        layer, given, options: of the call.
-        states: tensors that it may write to.
         situation: what its operations depend on, but for the numbers in tensors.
+        free: arguments by name that may be other ones in each run: calls apart alone use them.
 
     Attributes:
         situation: as given.
@@ -115,64 +284,109 @@ class Recording:
         verified: whether a call by them was compared with the layer's own.
     """
 
-    def __init__(
+    result: Any
+
+    def __init__(self, situation: Any, free: Iterable[str] = ()) -> None:
+        self.situation, self.uses, self.verified = situation, 0, False
+        self._free = {name: Slot() for name in free}
+
+    def record(
         self,
         forward: Any,
         layer: nn.Module,
         given: Any,
         options: Any,
         states: list[Tensor],
-        situation: Any,
+        around: Callable[[Recorder], AbstractContextManager[Any]],
     ) -> None:
-        self.situation, self.uses, self.verified = situation, 0, False
-        given, options = _mapped(torch.clone, (given, options))
-        self._targets = [*tensors_of((given, options))]  # not the cache, of all layers
-        recorder = _Recorder(ModuleContents(layer).tensors, [*self._targets, *states])
-        launches = Launches(recorder.launched)
-        with recorder, noted(launches):
+        """Make a call and record it.
+
+        Args:
+            forward: of the layer.
+            layer, given, options: of the call.
+            states: tensors that it may write to.
+            around: what runs around the call, given the recorder, so that it can put calls apart.
+
+        Raises:
+            RefusedError: an operation may differ between calls. The call has ended there.
+        """
+        given, fixed = _mapped(torch.clone, (given, self._fixed(options)))
+        options = options | fixed
+        self._targets = [*tensors_of((given, fixed))]  # not the cache, of all layers
+        slots = {id(options[name]): slot for name, slot in self._free.items()}
+        slots.pop(id(None), None)
+        recorder = Recorder(ModuleContents(layer).tensors, [*self._targets, *states], slots)
+        launches = Launches(recorder.launched, recorder.is_own)
+        with around(recorder), recorder, noted(launches):
             self._result = forward(layer, *given, **options)
         if not launches.complete:
             raise RefusedError("a kernel that is not prepared")
-        self._runs, self._recorder = recorder.runs, recorder
+        if not all(map(recorder.is_own, tensors_of(self._result))):
+            raise RefusedError("a result of another shape in each token")
+        self._runs, self._recorder = _joined(recorder.runs), recorder
         self.result = self._copy()
+        self._forget()
+
+    def _fixed(self, options: dict[str, Any]) -> dict[str, Any]:
+        if not self._free:
+            return options
+        return {name: each for name, each in options.items() if name not in self._free}
 
     def _copy(self) -> Any:
         return _mapped(torch.clone, self._result)
 
+    def _forget(self) -> None:
+        """Let go of what this run's slots stand for."""
+        for slot in (*self._free.values(), *self._recorder.slots.values()):
+            slot.value = None
+
     def run(self, given: Any, options: Any) -> Any:
         """Another call's result."""
-        write(self._targets, [*tensors_of((given, options))])
+        write(self._targets, [*tensors_of((given, self._fixed(options)))])
+        for name, slot in self._free.items():
+            slot.value = options[name]
         for run in self._runs:
             run()
         self.uses += 1
+        if self._recorder.slots:
+            self._forget()
         return self._copy()
 
 
 class ModuleContents:
-    """The attributes, parts and tensors of a layer.
+    """The attributes, parts and tensors of a layer, as they are when it is made.
 
-    A part or a weight that is exchanged changes an id that :meth:`ids` gives, so that the lists are
-    right as long as the ids are the same.
+    Attributes:
+        tensors: parameters first.
+        watched: whether a hook, or another forward, of one of its parts sees each call.
     """
 
     def __init__(self, layer: nn.Module) -> None:
         held = [vars(part) for part in layer.modules()]
         values = [*chain.from_iterable(each.values() for each in held)]
         self._dicts = [*held, *(value for value in values if isinstance(value, dict))]
+        self._values = self._present()
         self._weights = [*layer.parameters()]
         self.tensors = [
             *self._weights,
             *layer.buffers(),
             *(value for value in values if isinstance(value, Tensor)),
         ]
+        self.watched = any("forward" in part or any(map(part.get, _HOOKS)) for part in held[1:])
 
-    def ids(self) -> tuple[int, ...]:
-        """Of all values."""
-        return tuple(map(id, chain.from_iterable(map(dict.values, self._dicts))))
+    def _present(self) -> list[Any]:
+        return [*chain.from_iterable(map(dict.values, self._dicts))]
 
-    def weights(self) -> tuple[int, ...]:
-        """Where the weights lie, and how often they were written to."""
-        return tuple([number for w in self._weights for number in (w.data_ptr(), w._version)])
+    def are_unchanged(self) -> bool:
+        """Whether all parts, and all that they hold, are the same objects; a list of them is right
+        as long as they are."""
+        present = self._present()
+        return len(present) == len(self._values) and all(map(is_, present, self._values))
+
+    def memory(self) -> list[int]:
+        """Where the tensors lie, and how often the weights were written to."""
+        places = [tensor.data_ptr() for tensor in self.tensors]
+        return places + [weight._version for weight in self._weights]
 
 
 def _mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -185,6 +399,14 @@ def _mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     if type(value) is dict:
         return {key: _mapped(change, each) for key, each in value.items()}
     return value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if type(value) in (tuple, list, dict):
+        for each in value.values() if type(value) is dict else value:
+            yield from _leaves(each)
+    else:
+        yield value
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:

@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
+from itertools import chain
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -237,11 +238,15 @@ def replace(model: nn.Module) -> dict[str, str]:
 
 
 def _record_tokens(model: nn.Module, name: str, layer: nn.Module) -> None:
-    """Record tokens of a recurrent layer, and of the layer of the model around it."""
+    """Record tokens of a recurrent layer, and of the layers of the model, one of which it is in."""
     around = model.get_submodule(name.rpartition(".")[0]) if name else layer
-    for kind, whole in ((type(layer), False), (type(around), True)):
+    siblings = [
+        part for part in model.modules() if isinstance(part, nn.ModuleList) and around in [*part]
+    ]
+    kinds = {type(each) for each in (layer, around, *chain.from_iterable(siblings))}
+    for kind in kinds:
         if kind.__module__.partition(".")[0] in _PACKAGES and kind.__name__ not in METHODS:
-            tokens.record(kind, whole)
+            tokens.record(kind)
 
 
 def uninstall(model: nn.Module) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from functools import wraps
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial, wraps
 from itertools import chain
-from threading import local
+from threading import get_ident, local
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,25 +22,27 @@ import torch
 from torch import Tensor, nn
 
 from elman.engines.c.threads import threads
-from elman.functional.recordings import ModuleContents, Recording, RefusedError, tensors_of, write
+from elman.errors import warn_once
+from elman.functional.attention import GROWS, called_apart, can_grow
+from elman.functional.recordings import (
+    ModuleContents,
+    Recorder,
+    Recording,
+    RefusedError,
+    tensors_of,
+    write,
+)
 from elman.nn.autograd.transforms import is_plain
 from elman.nn.records import ON_RELEASE
-from elman.torch_internals import (
-    has_global_hooks,
-)
+from elman.torch_internals import has_global_hooks
 
 _ALIKE = 2  # tokens of one kind before one is recorded: kernels are prepared by then
 _MOST = 256  # tokens to wait after recordings that were of little use
 _USEFUL = 16  # tokens that a recording should serve
 _CLOSE = 1e-5  # relative to the largest value
-_ALLOCATES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
-_REFUSED = (  # what another token could do otherwise
-    torch.Tag.data_dependent_output,
-    torch.Tag.dynamic_output_shape,
-    torch.Tag.nondeterministic_seeded,
-)
 _STATES = ("conv_states", "recurrent_states")  # of a layer in transformers' caches
-_Found = tuple[list[Tensor], tuple[Any, ...]]  # states, and the flags and numbers beside them
+_MASK = "attention_mask"  # an argument that may grow with the text
+_PARTS = 4  # of a layer that are called apart, at most
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -48,17 +51,54 @@ class _Situation(NamedTuple):
 
     Attributes:
         arguments: shapes and types of tensors, all else as it is, by its id where it is no number.
-        objects: ids of what the layer and its parts hold.
-        weights: where they lie, and how often they were written to.
+        contents: of the layer and its parts; others are another object.
+        memory: where the tensors of the layer lie, and how often its weights were written to.
         states: of the cache: which tensors, and where they lie; flags and numbers beside them.
-        process: that runs it, its threads, and whether torch is in inference mode.
+        process: that runs it, the thread (recordings are of one at a time), how many torch has,
+            and whether it is in inference mode.
     """
 
     arguments: tuple[Any, ...]
-    objects: tuple[int, ...]
-    weights: tuple[int, ...]
+    contents: ModuleContents
+    memory: list[int]
     states: tuple[Any, ...]
     process: tuple[int, ...]
+
+
+class _Held(NamedTuple):
+    """What the cache of a call has for a layer.
+
+    Attributes:
+        cache: of all layers.
+        layer: its attributes, of the layer.
+        states: tensors that are changed in place.
+        facts: flags and numbers of both.
+        grows: whether there are keys and values, too.
+        free: names of arguments that differ between tokens.
+    """
+
+    cache: Any
+    layer: dict[str, Any]
+    states: list[Tensor]
+    facts: tuple[Any, ...]
+    grows: bool
+    free: tuple[str, ...]
+
+    def kept(self) -> Callable[[], None]:
+        """Copy all that a token changes; what is returned puts it back."""
+        before = [state.clone() for state in self.states]
+        owners = [(held, _copied(held)) for held in (vars(self.cache), self.layer)]
+
+        def put_back() -> None:
+            write(self.states, before)
+            for held, attributes in owners:
+                _restore(held, attributes)
+
+        return put_back
+
+    def tensors(self) -> list[Tensor]:
+        """All that a token changes."""
+        return [*self.states, *(self.layer[name] for name in ("keys", "values") if self.grows)]
 
 
 class _Tokens:
@@ -66,14 +106,13 @@ class _Tokens:
 
     Args:
         layer: of the model.
-        whole: whether it is all between two residual streams, so that it must have no attention.
 
     Attributes:
         refused: why its tokens are not recorded.
     """
 
-    def __init__(self, layer: nn.Module, whole: bool) -> None:
-        self.refused, self._whole = "", whole
+    def __init__(self, layer: nn.Module) -> None:
+        self.refused, self._apart = "", list[nn.Module]()
         indices = (getattr(part, "layer_idx", None) for part in layer.modules())
         self._index = next((each for each in indices if isinstance(each, int)), None)
         self._contents = ModuleContents(layer)
@@ -81,35 +120,52 @@ class _Tokens:
         self._recording: Recording | None = None
         self._alike, self._patience = 0, _ALIKE
 
-    def states(self, given: Any, options: Any) -> _Found | None:
-        """What :func:`_states_of` finds in a call's arguments."""
-        return _states_of(self._index, (*given, *options.values()), self._whole)
+    def held(self, given: Any, options: dict[str, Any]) -> _Held | None:
+        """What :func:`_held` finds in a call's arguments."""
+        return _held(self._index, given, options)
 
-    def run(self, forward: Any, layer: nn.Module, given: Any, options: Any, found: _Found) -> Any:
+    def run(self, forward: Any, layer: nn.Module, given: Any, options: Any, held: _Held) -> Any:
         """The result of a token, by its operations or by the layer itself."""
-        states, _ = found
-        situation = _situation(self._contents, given, options, found)
+        contents = self._contents
+        if not contents.are_unchanged():
+            contents = self._contents = ModuleContents(layer)
+        situation = _situation(contents, given, options, held)
         recording = self._recording  # another thread may put its own in the place
         if recording is not None and recording.situation == situation:
             if recording.verified:
                 return recording.run(given, options)
-            return self._verify(recording, forward, layer, given, options, states)
+            return self._verify(recording, forward, layer, given, options, held)
         if situation != self._last:
-            self._contents = ModuleContents(layer)
-            situation = _situation(self._contents, given, options, found)
             self._begin(situation)
         self._alike += 1
-        if self._alike <= self._patience:
+        if self._alike <= self._patience or contents.watched:
             return forward(layer, *given, **options)
-        before = [state.clone() for state in states]
+        put_back, recording = held.kept(), Recording(situation, held.free)
+        around = partial(self._around, layer, held)
         try:
-            recording = Recording(forward, layer, given, options, states, situation)
-        except RefusedError as error:
-            self.refused = str(error)
-            write(states, before)
+            recording.record(forward, layer, given, options, held.states, around)
+        except Exception as error:  # what is wrong with the layer it raises again
+            put_back()
+            self._refuse(layer, error)
             return forward(layer, *given, **options)
         self._recording = recording
         return recording.result
+
+    def _around(
+        self, layer: nn.Module, held: _Held, recorder: Recorder
+    ) -> AbstractContextManager[Any]:
+        if not (held.grows or self._apart):
+            return nullcontext()
+        cache = held.cache if held.grows else None
+        return called_apart(layer, cache, self._apart, recorder)
+
+    def _refuse(self, layer: nn.Module, error: Exception) -> None:
+        """Record no token, or call the part of the layer apart that cannot be recorded."""
+        part = _part_of(error, layer) if isinstance(error, RefusedError) else None
+        if part is None or part in self._apart or len(self._apart) == _PARTS:
+            self._give_up(layer, str(error) or type(error).__name__)
+        else:
+            self._apart.append(part)
 
     def _begin(self, situation: _Situation) -> None:
         """Wait for tokens of another kind, the longer the less the last recording was of use."""
@@ -125,21 +181,27 @@ class _Tokens:
         layer: nn.Module,
         given: Any,
         options: Any,
-        states: list[Tensor],
+        held: _Held,
     ) -> Any:
         """A token by both; the recording is used if results and states are the same."""
-        before = [state.clone() for state in states]
+        before = held.kept()
         want = forward(layer, *given, **options)
-        after = [state.clone() for state in states]
-        write(states, before)
+        after, tensors = held.kept(), [each.clone() for each in held.tensors()]
+        before()
         got = recording.run(given, options)
-        pairs = zip(tensors_of((got, states)), tensors_of((want, after)), strict=True)
+        pairs = zip(tensors_of((got, held.tensors())), tensors_of((want, tensors)), strict=True)
         close = [_is_close(*pair) for pair in pairs]
         recording.verified = all(close)
         if not recording.verified:
-            self.refused, self._recording = "its results differ", None
-            write(states, after)
+            self._give_up(layer, "its results differ")
+            after()
         return want
+
+    def _give_up(self, layer: nn.Module, why: str) -> None:
+        """Record no token of a layer any more, and say so, once for layers alike."""
+        self.refused, self._recording = why, None
+        kind = type(layer).__name__
+        warn_once(f"tokens of {kind} run as transformers wrote them, by its Python: {why}")
 
 
 _forwards = dict[Any, Callable[..., Any]]()  # of classes, as they were
@@ -148,15 +210,11 @@ ON_RELEASE.append(_tokens.clear)
 _busy = local()  # inside of a layer that is recorded or waits to be
 
 
-def record(kind: type, whole: bool) -> None:
-    """Record tokens of layers of a class.
-
-    Args:
-        whole: whether they are layers of a model, with norms and all else, or parts of these.
-    """
+def record(kind: type) -> None:
+    """Record tokens of layers of a class."""
     if "forward" in vars(kind) and kind not in _forwards:
         forward = _forwards[kind] = vars(kind)["forward"]
-        kind.forward = _recorded(forward, whole)
+        kind.forward = _recorded(forward)
 
 
 def restore(kind: type) -> None:
@@ -172,7 +230,7 @@ def restore_all() -> None:
     _tokens.clear()
 
 
-def _recorded(forward: Callable[..., Any], whole: bool) -> Callable[..., Any]:
+def _recorded(forward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
     def call(layer: nn.Module, *given: Any, **options: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -191,28 +249,48 @@ def _recorded(forward: Callable[..., Any], whole: bool) -> Callable[..., Any]:
             return forward(layer, *given, **options)
         tokens = _tokens.get(layer)
         if tokens is None:
-            tokens = _tokens[layer] = _Tokens(layer, whole)
-        found = None if tokens.refused else tokens.states(given, options)
-        if found is None:
+            tokens = _tokens[layer] = _Tokens(layer)
+        held = None if tokens.refused else tokens.held(given, options)
+        if held is None:
             return forward(layer, *given, **options)
         _busy.layer = layer
         try:
-            return tokens.run(forward, layer, given, options, found)
+            return tokens.run(forward, layer, given, options, held)
         finally:
             _busy.layer = None
 
     return call
 
 
-def _situation(contents: ModuleContents, given: Any, options: Any, found: _Found) -> _Situation:
-    states, facts = found
+def _part_of(error: Exception, layer: nn.Module) -> nn.Module | None:
+    """The innermost part of a layer in whose forward an error was raised."""
+    parts, found, frame = {id(part) for part in layer.modules()}, None, error.__traceback__
+    while frame is not None:
+        inside = frame.tb_frame.f_locals.get("self")
+        if id(inside) in parts and inside is not layer:
+            found = inside
+        frame = frame.tb_next
+    return found
+
+
+def _situation(
+    contents: ModuleContents, given: Any, options: dict[str, Any], held: _Held
+) -> _Situation:
+    free = [_kind(options[name]) for name in held.free]
+    fixed = {name: each for name, each in options.items() if name not in held.free}
+    states = [(id(state), state.data_ptr(), *state.shape) for state in held.states]
     return _Situation(
-        (*map(_describe, given), *options, *map(_describe, options.values())),
-        contents.ids(),
-        contents.weights(),
-        (*facts, *((id(state), state.data_ptr(), *state.shape) for state in states)),
-        (os.getpid(), threads(), torch.is_inference_mode_enabled()),
+        (*map(_describe, given), *fixed, *map(_describe, fixed.values()), *free),
+        contents,
+        contents.memory(),
+        (*held.facts, *states),
+        (os.getpid(), get_ident(), threads(), torch.is_inference_mode_enabled()),
     )
+
+
+def _kind(value: Any) -> Any:
+    """Of an argument that differs between tokens."""
+    return (value.dim(), value.dtype) if isinstance(value, Tensor) else type(value)
 
 
 def _describe(value: Any) -> Any:
@@ -225,20 +303,46 @@ def _describe(value: Any) -> Any:
     return value if isinstance(value, _PLAIN) else id(value)
 
 
-def _states_of(index: int | None, arguments: tuple[Any, ...], whole: bool) -> _Found | None:
-    """The states of a layer in a cache of transformers, and the flags and numbers beside them; None
-    if there is no cache, or one that is not known, or the layer has attention."""
-    for cache in arguments:
+def _held(index: int | None, given: Any, options: dict[str, Any]) -> _Held | None:
+    """What a cache of transformers has for a layer, nothing for one without states; None if there
+    is no cache, or one that is not known."""
+    for cache in (*given, *options.values()):
         layers = getattr(cache, "layers", None)
-        if isinstance(layers, list) and index is not None and index < len(layers):
-            held = vars(layers[index])
-            states = [v for name in _STATES for v in _each(held.get(name)) if v is not None]
-            if not states or (whole and held.get("keys") is not None):
-                return None
-            others = [value for name, value in held.items() if name not in _STATES]
-            facts = chain.from_iterable(map(_each, (*vars(cache).values(), *others)))
-            return states, tuple([value for value in facts if isinstance(value, _PLAIN)])
+        if not isinstance(layers, list):
+            continue
+        of_layer = layers[index] if index is not None and index < len(layers) else None
+        layer = {} if of_layer is None else vars(of_layer)
+        grows = isinstance(layer.get("keys"), Tensor)
+        own = [name for name, each in options.items() if each is cache]
+        if grows and not (own and can_grow(of_layer)):
+            return None
+        states = [v for name in _STATES for v in _each(layer.get(name)) if v is not None]
+        changed = (*_STATES, *GROWS) if grows else _STATES
+        others = [value for name, value in layer.items() if name not in changed]
+        facts = chain.from_iterable(map(_each, (*vars(cache).values(), *others)))
+        plain = tuple([value for value in facts if isinstance(value, _PLAIN)])
+        free = (*own, _MASK) if grows and _MASK in options else tuple(own)
+        return _Held(cache, layer, states, plain, grows, free)
     return None
+
+
+def _copied(held: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Attributes, and what is in those that are lists and dicts."""
+    return {
+        name: (value, value.copy() if type(value) in (list, dict) else None)
+        for name, value in held.items()
+    }
+
+
+def _restore(held: dict[str, Any], attributes: dict[str, tuple[Any, Any]]) -> None:
+    held.clear()
+    for name, (value, content) in attributes.items():
+        held[name] = value
+        if isinstance(value, list):
+            value[:] = content
+        elif isinstance(value, dict) and content is not None:
+            value.clear()
+            value.update(content)
 
 
 def _each(value: Any) -> Iterable[Any]:

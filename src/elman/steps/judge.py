@@ -22,8 +22,8 @@ from elman.steps.call import Call
 from elman.steps.operations import fixed_draws
 from elman.steps.reading import Place, Reading
 from elman.steps.running import Program
-from elman.steps.tape import is_random, name_of, plain_value
-from elman.torch_internals import TorchDispatchMode, own_backwards, pytree
+from elman.steps.tape import is_random, plain_value
+from elman.torch_internals import TorchDispatchMode, name_of, own_backwards, pytree
 
 _STEPS, _BATCH = 3, 3
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3}

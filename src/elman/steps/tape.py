@@ -26,6 +26,7 @@ from elman.torch_internals import (
     is_functional,
     is_wrapped,
     memory_of,
+    name_of,
     no_function_modes,
     no_modes,
     own_backwards,
@@ -95,13 +96,6 @@ class Entry(NamedTuple):
 def _like(tensor: Tensor) -> Tensor:
     """A tensor of the same kind that takes no memory."""
     return torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
-
-
-def name_of(op: Any) -> str:
-    """``add.Tensor`` of torch.ops.aten; without the mark of forms that write in place."""
-    packet, dot, overload = str(op).removeprefix("aten.").partition(".")
-    in_place = packet.endswith("_") and not packet.endswith("__")
-    return (packet[:-1] if in_place else packet) + dot + overload
 
 
 def written_by(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -79,6 +79,6 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None)
     if call.head_workers > 1:
         oversubscription.tell(stolen)
     if (launches := NOTED.get()) is not None:
-        argument, team = ctypes.byref(call), call.head_workers > 1
-        launches.add(Launch(library.elman_linear, argument, team, (y,), operands))
+        argument, team = ctypes.addressof(call), call.head_workers > 1
+        launches.add(Launch(library.elman_linear, argument, team, (y,), (call, operands)))
     return y

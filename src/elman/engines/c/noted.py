@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from ctypes import c_void_p, cast
 from typing import Any
 
 from torch import Tensor
-
-from elman.engines.c.threads import oversubscription
 
 
 class Launch:
@@ -17,25 +16,20 @@ class Launch:
 
     Args:
         function: of the kernel.
-        argument: its block, or the address of it.
+        argument: the address of its block.
         team: whether several threads run it.
         results: tensors that it has written.
         owners: what else the addresses in the block belong to.
     """
 
-    __slots__ = ("_argument", "_function", "_owners", "_team", "results")
+    __slots__ = ("_owners", "argument", "function", "results", "team")
 
     def __init__(
-        self, function: Any, argument: Any, team: bool, results: Sequence[Tensor], owners: Any
+        self, function: Any, argument: int, team: bool, results: Sequence[Tensor], owners: Any
     ) -> None:
-        self._function, self._argument, self._team = function, argument, team
+        self.function = cast(function, c_void_p).value
+        self.argument, self.team = argument, team
         self.results, self._owners = results, owners
-
-    def __call__(self) -> None:
-        """Run it again: it reads and writes the same memory."""
-        stolen = self._function(self._argument)
-        if self._team:
-            oversubscription.tell(stolen)
 
 
 class Launches:
@@ -43,11 +37,12 @@ class Launches:
 
     Attributes:
         add: called with each, which has run.
+        may_change: whether a kernel may write to a tensor that is given to it.
         complete: whether all kernels were noted.
     """
 
-    def __init__(self, add: Callable[[Launch], None]) -> None:
-        self.add, self.complete = add, True
+    def __init__(self, add: Callable[[Launch], None], may_change: Callable[[Tensor], bool]) -> None:
+        self.add, self.may_change, self.complete = add, may_change, True
 
 
 NOTED: ContextVar[Launches | None] = ContextVar("elman_launches", default=None)
