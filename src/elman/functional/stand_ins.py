@@ -184,9 +184,10 @@ def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
         weights: how linear layers read their weights in calls of up to 16 rows without gradients,
             which take as long as that takes, as when text is generated: "int8", a copy in eight
             bits with a factor for each output; "bf16", a copy in bfloat16; "float32", as they are,
-            once for all rows (a single row on one thread is torch's, which is faster). Inputs and
-            sums stay in float32. All other calls, those under autocast and inside torch.compile
-            too, are torch's. None: linear layers are torch's.
+            once for all rows (a single row on one thread is torch's, which is faster). Inputs stay
+            in float32, or have 16 bits where they meet eight; sums are of float32. All other calls,
+            those under autocast and inside torch.compile too, are torch's. None: linear layers are
+            torch's.
 
     Returns:
         A line for each recurrent layer, by its name: what of it runs on elman, or why nothing does;

@@ -21,7 +21,8 @@ _BITS = {torch.int8: 8, torch.bfloat16: 16, torch.float32: 32}
 _WORTH = 1 << 18  # multiplications below which one thread is faster
 _HEAD = ("T", "B", "chunk", "workers", "split", "shares", "flags", "done", "awaits")  # runtime.h
 _SIZES = ("rows", "inputs", "outputs")
-_ARRAYS = ("x", "weight", "scale", "bias", "y")
+_ARRAYS = ("x", "weight", "scale", "bias", "y", "rounded", "factors")
+_BLOCK = 256  # inputs that are rounded with one factor (few_rows.h)
 
 
 class _Linear(ctypes.Structure):
@@ -36,6 +37,7 @@ class _Linear(ctypes.Structure):
 def _library(dtype: torch.dtype, isa: Isa) -> Any:
     """The compiled kernel of a type of weights. Raises EngineError: as :func:`check_available`."""
     check_available()
+    isa = isa.with_integers() if dtype is torch.int8 else isa
     text = "\n".join(
         [head(isa, "float32"), f"#define WEIGHT_BITS {_BITS[dtype]}", file("few_rows.h")]
     )
@@ -53,7 +55,8 @@ def check_available() -> None:
 
 
 def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x W' · scale + bias of few rows.
+    """x W' · scale + bias of few rows. Where weights are integers, x may be rounded to 16 bits, in
+    blocks of 256 inputs with a factor each.
 
     Args:
         x [rows, inputs]: at most MOST_ROWS, of float32, contiguous.
@@ -67,13 +70,17 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None)
     shares = threads() if x.numel() * len(weight) >= _WORTH else 1
     y = torch.empty(len(x), len(weight), dtype=torch.float32, device="cpu")
     operands = [x, weight, scale, bias, y]
+    if weight.dtype is torch.int8:
+        blocks = len(x) * -(-x.shape[1] // _BLOCK)
+        operands.append(torch.empty(blocks * _BLOCK, dtype=torch.int16, device="cpu"))
+        operands.append(torch.empty(blocks, dtype=torch.float32, device="cpu"))
     addresses = [None if value is None else value.data_ptr() for value in operands]
     sizes = dict(zip(_SIZES, (len(x), x.shape[1], len(weight)), strict=True))
     call = _Linear(
         head_workers=min(workers(), shares),
         head_shares=shares,
         **sizes,
-        **dict(zip(_ARRAYS, addresses, strict=True)),
+        **dict(zip(_ARRAYS, addresses)),
     )
     stolen = library.elman_linear(ctypes.byref(call))
     if call.head_workers > 1:

@@ -52,6 +52,13 @@ class Isa:
         flags = self.flags if lacks_pairs() else (*self.flags, _PAIRS[detect().name].flag)
         return replace(self, name=f"{self.name} bf16", flags=flags, pairs=True)
 
+    def with_integers(self) -> Isa:
+        """The same with products of integers of 16 bits that are summed as they are made, where the
+        machine has them."""
+        if self.name != "avx512" or "avx512_vnni" not in cpu_flags():
+            return self
+        return replace(self, name=f"{self.name} vnni", flags=(*self.flags, "-mavx512vnni"))
+
     @property
     def accumulators(self) -> int:
         """Registers a product's tile may hold sums in; the rest are for operands."""
