@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from elman.engines.c import op_lists
-from elman.engines.c.build import find_compiler
+from elman.engines.c.compilers import has_compiler
 from elman.engines.c.noted import Launch, Launches, noted
 from elman.torch_internals import (
     TorchDispatchMode,
@@ -110,7 +110,7 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.runs, self.slots = list[Any](), slots
-        self._compiles = not isinstance(find_compiler(), str)
+        self._compiles = has_compiler()
         self._made: dict[int, Tensor] | None
         self._thread, self._made = get_ident(), None  # by the call apart that is under way
         self._read = {memory_of(value) for value in read}

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from subprocess import TimeoutExpired
 
 from elman.engines.c.calling import call, printable
@@ -86,3 +86,9 @@ def find_compiler() -> Compiler | str:
         reasons.append(probed)
     why = "; ".join(reasons) or "no gcc, clang or cc on the PATH"
     return f"no C compiler ({why}): {_HOW}"
+
+
+@cache
+def has_compiler() -> bool:
+    """Whether there is one, looked up once per process: for calls that take microseconds."""
+    return isinstance(find_compiler(), Compiler)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.engines.c.build import built, find_compiler
+from elman.engines.c.build import built
+from elman.engines.c.compilers import has_compiler
 from elman.engines.c.isa import Isa, detect
 from elman.engines.c.noted import NOTED, Launch
 from elman.engines.c.shared import file, head, runtime
@@ -43,7 +44,7 @@ def can_step(x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None) -> b
         and all(v.dtype is torch.float32 and v.device.type == "cpu" for v in tensors)
         and all(value.is_contiguous() for value in tensors[1:])
         and state.numel() > 0
-        and not isinstance(find_compiler(), str)
+        and has_compiler()
         and (launches is None or launches.may_change(state))
     )
 
