@@ -44,6 +44,10 @@ class RefusedError(Exception):
     """A call cannot be recorded."""
 
 
+class NotReadyError(RefusedError):
+    """A call cannot be recorded yet: a kernel was made or chosen in it."""
+
+
 class Slot:
     """Stands for a value that differs between runs, as a cache that grows.
 
@@ -77,6 +81,8 @@ class _CallApart(NamedTuple):
         options = {name: _value(each) for name, each in self.options.items()}
         results = [*tensors_of(self.function(*given, **options))]
         if self.target is not None:
+            if results[0].shape != self.target.shape:
+                raise RefusedError("a part of it returns another shape")
             self.target.copy_(results[0])
         for slot, result in zip(self.slots, results, strict=True):
             slot.value = result
@@ -180,8 +186,9 @@ class Recorder(TorchDispatchMode):
         """A function whose calls are made again by each run.
 
         Args:
-            fixed: whether the first of its results has the same shape in each run. Operations can
-                read that one, and other calls apart all of them.
+            fixed: whether operations can read the first of its results; other calls apart can read
+                all. Only if it is as large as an argument that is there in each run, since it may
+                grow otherwise.
         """
 
         def call(*given: Any, **options: Any) -> Any:
@@ -201,9 +208,13 @@ class Recorder(TorchDispatchMode):
     def _note_apart(
         self, function: Any, given: Any, options: Any, results: list[Tensor], fixed: bool
     ) -> None:
-        inner = [each for each in (*given, *options.values()) if type(each) in (tuple, list, dict)]
-        if any(id(each) in self.slots for each in _leaves(inner)):
+        others = [each for each in (*given, *options.values()) if id(each) not in self.slots]
+        if any(id(each) in self.slots for each in _leaves(others)):
             raise RefusedError("a value that differs between tokens, inside of another")
+        if not {memory_of(v) for v in tensors_of(others)} <= self._written.keys() | self._read:
+            raise RefusedError("a call is given a tensor that is not the layer's own")
+        sizes = {value.numel() for value in tensors_of(others)}
+        fixed = fixed and results[:1] != [] and results[0].numel() in sizes
         places = [self.slots.get(id(each), each) for each in given]
         names = {name: self.slots.get(id(each), each) for name, each in options.items()}
         slots = [Slot(value) for value in results]
@@ -320,7 +331,7 @@ class Recording:
         with around(recorder), recorder, noted(launches):
             self._result = forward(layer, *given, **options)
         if not launches.complete:
-            raise RefusedError("a kernel that is not prepared")
+            raise NotReadyError("a kernel that is not prepared")
         if not all(map(recorder.is_own, tensors_of(self._result))):
             raise RefusedError("a result of another shape in each token")
         self._runs, self._recorder = _joined(recorder.runs), recorder

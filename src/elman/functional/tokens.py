@@ -26,6 +26,7 @@ from elman.errors import warn_once
 from elman.functional.attention import GROWS, called_apart, can_grow
 from elman.functional.recordings import (
     ModuleContents,
+    NotReadyError,
     Recorder,
     Recording,
     RefusedError,
@@ -41,7 +42,7 @@ _MOST = 256  # tokens to wait after recordings that were of little use
 _USEFUL = 16  # tokens that a recording should serve
 _CLOSE = 1e-5  # relative to the largest value
 _STATES = ("conv_states", "recurrent_states")  # of a layer in transformers' caches
-_MASK = "attention_mask"  # an argument that may grow with the text
+_LATE = 8  # times that kernels may not be ready
 _PARTS = 4  # of a layer that are called apart, at most
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -117,12 +118,14 @@ class _Tokens:
         self._index = next((each for each in indices if isinstance(each, int)), None)
         self._contents = ModuleContents(layer)
         self._last: _Situation | None = None
+        self._varying, self._arguments = set[str](), dict[str, tuple[Any, Any]]()
+        self._token: Any = None  # what is known of its own tensor, by which others are compared
         self._recording: Recording | None = None
-        self._alike, self._patience = 0, _ALIKE
+        self._alike, self._patience, self._late = 0, _ALIKE, 0
 
     def held(self, given: Any, options: dict[str, Any]) -> _Held | None:
         """What :func:`_held` finds in a call's arguments."""
-        return _held(self._index, given, options)
+        return _held(self._index, given, options, self._varying)
 
     def run(self, forward: Any, layer: nn.Module, given: Any, options: Any, held: _Held) -> Any:
         """The result of a token, by its operations or by the layer itself."""
@@ -136,6 +139,7 @@ class _Tokens:
                 return recording.run(given, options)
             return self._verify(recording, forward, layer, given, options, held)
         if situation != self._last:
+            self._note_varying(given, options)
             self._begin(situation)
         self._alike += 1
         if self._alike <= self._patience or contents.watched:
@@ -161,6 +165,9 @@ class _Tokens:
 
     def _refuse(self, layer: nn.Module, error: Exception) -> None:
         """Record no token, or call the part of the layer apart that cannot be recorded."""
+        if isinstance(error, NotReadyError) and self._late < _LATE:
+            self._alike, self._late = 0, self._late + 1
+            return
         part = _part_of(error, layer) if isinstance(error, RefusedError) else None
         if part is None or part in self._apart or len(self._apart) == _PARTS:
             self._give_up(layer, str(error) or type(error).__name__)
@@ -173,6 +180,17 @@ class _Tokens:
             little = self._recording.uses < _USEFUL
             self._patience = min(2 * self._patience, _MOST) if little else _ALIKE
         self._last, self._recording, self._alike = situation, None, 0
+
+    def _note_varying(self, given: Any, options: dict[str, Any]) -> None:
+        """Find tensors among the arguments that grow from token to token, as positions of all of
+        them do."""
+        before, token = self._arguments, self._token
+        now = {name: (_kind(value), _describe(value)) for name, value in options.items()}
+        self._arguments, self._token = now, (_describe(given), now.get("hidden_states"))
+        if token == self._token:
+            alike = [name for name in now if name in before and before[name][0] == now[name][0]]
+            grown = [name for name in alike if before[name] != now[name]]
+            self._varying |= {name for name in grown if _is_of_tensors(options[name])}
 
     def _verify(
         self,
@@ -188,7 +206,12 @@ class _Tokens:
         want = forward(layer, *given, **options)
         after, tensors = held.kept(), [each.clone() for each in held.tensors()]
         before()
-        got = recording.run(given, options)
+        try:
+            got = recording.run(given, options)
+        except RefusedError as error:
+            after()
+            self._give_up(layer, str(error))
+            return want
         pairs = zip(tensors_of((got, held.tensors())), tensors_of((want, tensors)), strict=True)
         close = [_is_close(*pair) for pair in pairs]
         recording.verified = all(close)
@@ -273,6 +296,12 @@ def _part_of(error: Exception, layer: nn.Module) -> nn.Module | None:
     return found
 
 
+def _is_of_tensors(value: Any) -> bool:
+    return isinstance(value, Tensor) or (
+        isinstance(value, tuple | list) and all(map(_is_of_tensors, value))
+    )
+
+
 def _situation(
     contents: ModuleContents, given: Any, options: dict[str, Any], held: _Held
 ) -> _Situation:
@@ -289,7 +318,9 @@ def _situation(
 
 
 def _kind(value: Any) -> Any:
-    """Of an argument that differs between tokens."""
+    """Of an argument that differs between tokens: all but sizes."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_kind, value))
     return (value.dim(), value.dtype) if isinstance(value, Tensor) else type(value)
 
 
@@ -303,7 +334,9 @@ def _describe(value: Any) -> Any:
     return value if isinstance(value, _PLAIN) else id(value)
 
 
-def _held(index: int | None, given: Any, options: dict[str, Any]) -> _Held | None:
+def _held(
+    index: int | None, given: Any, options: dict[str, Any], varying: set[str]
+) -> _Held | None:
     """What a cache of transformers has for a layer, nothing for one without states; None if there
     is no cache, or one that is not known."""
     for cache in (*given, *options.values()):
@@ -321,7 +354,7 @@ def _held(index: int | None, given: Any, options: dict[str, Any]) -> _Held | Non
         others = [value for name, value in layer.items() if name not in changed]
         facts = chain.from_iterable(map(_each, (*vars(cache).values(), *others)))
         plain = tuple([value for value in facts if isinstance(value, _PLAIN)])
-        free = (*own, _MASK) if grows and _MASK in options else tuple(own)
+        free = tuple([name for name in options if name in own or name in varying])
         return _Held(cache, layer, states, plain, grows, free)
     return None
 
