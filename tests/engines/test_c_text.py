@@ -8,7 +8,7 @@ import pytest
 
 from elman import cell as declared
 from elman import cells, compiler
-from elman.engines.c import kernel
+from elman.engines.c import engine, kernel
 from elman.engines.c.emit import Emitter
 from elman.engines.c.engine import PRICES
 from elman.engines.c.isa import AVX512
@@ -194,3 +194,6 @@ def test_a_text_that_takes_minutes_is_refused(monkeypatch):
     job = compiler.job(cells.gru, spec)
     with pytest.raises(EngineError, match="MiB of C, which gcc would take minutes for"):
         kernel.CKernel(job, program(job.pair, spec, PRICES))
+    monkeypatch.setattr(engine, "MOST_OPERATIONS", 10)
+    with pytest.raises(EngineError, match=r"has \d+ operations and blocks of weights"):
+        engine.CEngine()._program(job)

@@ -29,6 +29,7 @@ from elman.plan.spec import OPTIMIZATIONS, USUAL, PlanOptions
 
 PRICES = Prices()
 _PRUNE_RATIO = 1.6  # times the forecast of one after another
+MOST_OPERATIONS = 20_000  # of a formula; those of 8000 write more C than a kernel may have
 _MOST_MERGED = 1500  # operations of merged steps: of more a kernel is too long to compile
 FEW_SAMPLES, LARGE_WEIGHTS = 2, 16 << 20  # bytes beyond a third cache, read for few samples
 
@@ -153,6 +154,10 @@ class CEngine(Engine):
     def _program(self, job: Job) -> Program:
         planned = self._programs.get(job)
         if planned is None:
+            count = sum(1 for _ in job.pair.step.walk())
+            if count > MOST_OPERATIONS:
+                size = f"{count} operations and blocks of weights, which planning takes minutes for"
+                raise EngineError(f"{job.name} has {size}: it has thousands of operations")
             planned = self._programs[job] = program(job.pair, job.spec, PRICES)
         return planned
 
