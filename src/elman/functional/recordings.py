@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import chain, groupby
-from operator import is_
+from itertools import groupby
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from elman.engines.c import op_lists
 from elman.engines.c.compilers import has_compiler
 from elman.engines.c.noted import Launch, Launches, noted
+from elman.functional.module_contents import ModuleContents
 from elman.torch_internals import (
     TorchDispatchMode,
     memory_of,
@@ -32,7 +32,6 @@ from elman.torch_internals import (
 )
 
 _ALLOCATES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _REFUSED = (  # what another call could do otherwise
     torch.Tag.data_dependent_output,
     torch.Tag.dynamic_output_shape,
@@ -362,42 +361,6 @@ class Recording:
         if self._recorder.slots:
             self._forget()
         return self._copy()
-
-
-class ModuleContents:
-    """The attributes, parts and tensors of a layer, as they are when it is made.
-
-    Attributes:
-        tensors: parameters first.
-        watched: whether a hook, or another forward, of one of its parts sees each call.
-    """
-
-    def __init__(self, layer: nn.Module) -> None:
-        held = [vars(part) for part in layer.modules()]
-        values = [*chain.from_iterable(each.values() for each in held)]
-        self._dicts = [*held, *(value for value in values if isinstance(value, dict))]
-        self._values = self._present()
-        self._weights = [*layer.parameters()]
-        self.tensors = [
-            *self._weights,
-            *layer.buffers(),
-            *(value for value in values if isinstance(value, Tensor)),
-        ]
-        self.watched = any("forward" in part or any(map(part.get, _HOOKS)) for part in held[1:])
-
-    def _present(self) -> list[Any]:
-        return [*chain.from_iterable(map(dict.values, self._dicts))]
-
-    def are_unchanged(self) -> bool:
-        """Whether all parts, and all that they hold, are the same objects; a list of them is right
-        as long as they are."""
-        present = self._present()
-        return len(present) == len(self._values) and all(map(is_, present, self._values))
-
-    def memory(self) -> list[int]:
-        """Where the tensors lie, and how often the weights were written to."""
-        places = [tensor.data_ptr() for tensor in self.tensors]
-        return places + [weight._version for weight in self._weights]
 
 
 def _mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:

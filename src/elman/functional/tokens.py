@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from elman.engines.c.threads import threads
 from elman.errors import warn_once
 from elman.functional.attention import GROWS, called_apart, can_grow
+from elman.functional.module_contents import ModuleContents
 from elman.functional.recordings import (
-    ModuleContents,
     NotReadyError,
     Recorder,
     Recording,
