@@ -121,12 +121,12 @@ def test_reductions(name: str, data: st.DataObject) -> None:
     dims = [*range(value.dim())]
     over = data.draw(st.lists(st.sampled_from(dims), min_size=1, unique=True)) if dims else []
     arguments = REDUCTIONS[name](value, over, data.draw(st.booleans()))
-    want = call(name, *arguments)
-    out = torch.full_like(want, 9.0)
+    want, largest = (call(name, each, *arguments[1:]) for each in (value.double(), value.abs()))
+    out = torch.full(want.shape, 9.0)
     part = operation(name, arguments, {}, out)
     if part is not None:
-        OpList([part])()
-        torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
+        OpList([part])()  # sums of numbers of both signs lose what the largest sum may lose
+        assert bool(((out - want).abs() <= 2e-7 * largest.abs() + 1e-6).all())
     assert part is not None or len(over) > 1 or value.dim() > 3
 
 
