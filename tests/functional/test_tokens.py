@@ -312,8 +312,9 @@ def test_what_changes(model, monkeypatch, request, change):
         request.addfinalizer(hook.remove)
     else:
         a.other = b.other = True
-    assert_same(model, other, a, b, inputs(), **options)
-    assert_same(model, other, a, b, inputs(count=2), **options)
+    with gives_up(monkeypatch, "a hook") if change == 3 else nullcontext():
+        assert_same(model, other, a, b, inputs(), **options)
+        assert_same(model, other, a, b, inputs(count=2), **options)
 
 
 @torch.no_grad()
@@ -453,7 +454,8 @@ def test_layers_with_states_elsewhere(mixed, monkeypatch, way):
 def test_a_cache_of_fixed_size(mixed, monkeypatch):
     """It is written to in place, so its layers run as they are."""
     a, b = (cache_that_grows(mixed, kind="StaticLayer") for _ in range(2))
-    assert_same(mixed, alone(mixed, monkeypatch), a, b, inputs())
+    with pytest.warns(UserWarning, match="run as transformers wrote them.*StaticLayer has a fixed"):
+        assert_same(mixed, alone(mixed, monkeypatch), a, b, inputs())
     assert uses(mixed) == [COUNT - 3]
 
 
@@ -496,8 +498,9 @@ def test_hooks_see_each_token(mixed, monkeypatch):
         for part in (mixed[0].mixer.leave, mixed[1].attention, mixed[1])
     ]
     a, b = (cache_that_grows(mixed) for _ in range(2))
-    for x in inputs():
-        run(mixed, a, x)
+    with gives_up(monkeypatch, "a hook"):
+        for x in inputs():
+            run(mixed, a, x)
     assert len(seen) == 3 * COUNT
     assert uses(mixed) == []
     for hook in hooks:
@@ -510,6 +513,21 @@ def test_hooks_see_each_token(mixed, monkeypatch):
     for x in inputs():
         run(mixed, a, x)
     assert len(seen) == 4 * COUNT
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("weights", ["int8", "bf16"])
+def test_inputs_that_are_rounded(model, monkeypatch, weights):
+    """Where weights of eight bits meet inputs of 16, another last bit of an input may be another
+    integer: a recording is not given up for that."""
+    install(model, weights=weights)
+    run_of = tokens.Recording.run
+    monkeypatch.setattr(tokens.Recording, "run", lambda *given: run_of(*given) * (1 + 1e-4))
+    cache = cache_of()
+    with nullcontext() if weights == "int8" else gives_up(monkeypatch, "its results differ"):
+        for x in inputs():
+            run(model, cache, x)
+    assert uses(model) == ([COUNT - 4] * 2 if weights == "int8" else [])  # weights are copied first
 
 
 @torch.no_grad()

@@ -24,7 +24,8 @@ _lock = Lock()  # tables belong to the process
 
 
 def can_grow(held: Any) -> bool:
-    """Whether a layer of a cache can be put back to what it was, by its attributes."""
+    """Return whether an update of a cache's layer exchanges its tensors, so that its attributes put
+    it back."""
     update = getattr(type(held), "update", None)
     return getattr(update, "__qualname__", "") in _UPDATES
 

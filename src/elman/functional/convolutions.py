@@ -154,7 +154,7 @@ def causal_conv1d_update(
 
 
 def _runs_in_c(rows: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether a call is of one step, without gradients, and seen by nobody else."""
+    """Return whether a call has one step and no gradients, and no mode of torch sees it."""
     return (
         rows.shape[-1] == 1
         and weight.shape[1] <= state.shape[-1]

@@ -56,6 +56,12 @@ class FewRowsLinear(nn.Linear):
         return {name: value for name, value in vars(self).items() if name != "_copy"}
 
 
+def rounds_inputs(model: nn.Module) -> bool:
+    """Return whether a linear layer of a model may round its inputs to 16 bits."""
+    layers = [layer for layer in model.modules() if type(layer) is FewRowsLinear]
+    return any(layer.copy_dtype is torch.int8 for layer in layers)
+
+
 def _is_of_few_rows(layer: FewRowsLinear, x: Tensor) -> bool:
     """Whether a call is of few rows, without gradients, and seen by nobody else."""
     single = x.numel() == layer.in_features

@@ -1,4 +1,4 @@
-"""What a module and its parts hold, and whether it is still the same."""
+"""The contents of a module and its parts, which a recording of its operations depends on."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ class ModuleContents:
         return [*chain.from_iterable(map(dict.values, self._dicts))]
 
     def are_unchanged(self) -> bool:
-        """Whether all parts, and all that they hold, are the same objects; a list of them is right
-        as long as they are."""
+        """Return whether all parts, and all that they hold, are still the same objects."""
         present = self._present()
         return len(present) == len(self._values) and all(map(is_, present, self._values))
 

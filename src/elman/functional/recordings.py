@@ -116,8 +116,8 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.runs, self.slots = list[Any](), slots
         self._compiles = has_compiler()
-        self._made: dict[int, Tensor] | None
-        self._thread, self._made = get_ident(), None  # by the call apart that is under way
+        self._thread = get_ident()
+        self._made: dict[int, Tensor] | None = None  # by the call apart that is under way
         self._read = {memory_of(value) for value in read}
         self._written = {memory_of(value): value for value in written}  # made ones, too, which are
         # kept here, so that no other has the number of their memory

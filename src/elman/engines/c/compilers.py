@@ -90,5 +90,6 @@ def find_compiler() -> Compiler | str:
 
 @cache
 def has_compiler() -> bool:
-    """Whether there is one, looked up once per process: for calls that take microseconds."""
+    """Return whether the machine has a C compiler; looked up once per process, for calls that take
+    microseconds."""
     return isinstance(find_compiler(), Compiler)

@@ -35,8 +35,8 @@ def _function(isa: Isa) -> Any:
 
 
 def can_step(x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether :func:`convolution_step` takes such tensors: of float32 on a CPU, all but x
-    contiguous. The state may be written to where launches are noted."""
+    """Return whether :func:`convolution_step` takes such tensors: of float32 on a CPU, all but x
+    contiguous, the state one that a noted launch may write to."""
     tensors = [value for value in (x, state, weight, bias) if value is not None]
     launches = NOTED.get()
     return (

@@ -1,5 +1,5 @@
-/* Linear layers for few rows: y = x W' · scale + bias. After runtime.h, and a line that defines WEIGHT_BITS:
- * 8 for integers, 16 for bfloat16, 32 for float32.
+/* Linear layers for few rows: y = x W' · scale + bias. After runtime.h, and lines that define WEIGHT_BITS
+ * (8 for integers, 16 for bfloat16, 32 for float32) and BLOCK.
  *
  * For so few rows a product takes as long as the weights take to be read. So they are read once for all rows, and
  * converted to float32 in registers, a vector at a time; x stays in float32. Where instructions multiply integers of
@@ -11,11 +11,6 @@
 #if WEIGHT_BITS == 8
 typedef int8_t Weight;
 INLINE T number(Weight q) { return q; }
-#if BY_INSTRUCTION && VL == 16
-INLINE V load_weights(const Weight *p) { return (V)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p))); }
-#elif BY_INSTRUCTION
-INLINE V load_weights(const Weight *p) { return (V)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p))); }
-#endif
 #elif WEIGHT_BITS == 32
 typedef T Weight;
 INLINE T number(Weight q) { return q; }
@@ -59,35 +54,10 @@ INLINE T total(V v) {
     return sum;
 }
 #define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < n; i++)
-/* some outputs of some rows, some vectors of inputs at a time: weights are read as they lie, for all rows at once */
-INLINE void block(const Linear *l, long n, int outputs, int vectors, long r, int rows) {
-    const T *x = l->x + r * l->inputs;
-    const Weight *w = l->weight + n * l->inputs;
-    long inputs = l->inputs, k = 0;
-    V sums[4][4][4] = {0};
-    for (; k + vectors * VL <= inputs; k += vectors * VL)
-        EACH(q, vectors) {
-            __builtin_prefetch((const void *)((uintptr_t)(w + k + q * VL) + AHEAD));
-            V values[4];
-            EACH(j, rows) values[j] = ld(x + j * inputs + k + q * VL);
-            EACH(i, outputs) {
-                V weight = load_weights(w + i * inputs + k + q * VL);
-                EACH(j, rows) sums[q][i][j] += weight * values[j];
-            }
-        }
-    EACH(i, outputs) EACH(j, rows) {
-        V all = sums[0][i][j];
-        for (int q = 1; q < vectors; q++) all += sums[q][i][j];
-        T sum = total(all);
-        for (long q = k; q < inputs; q++) sum += number(w[i * inputs + q]) * x[j * inputs + q];
-        if (l->scale) sum *= l->scale[n + i];
-        l->y[(r + j) * l->outputs + n + i] = l->bias ? sum + l->bias[n + i] : sum;
-    }
-}
 #if WEIGHT_BITS == 8 && BY_INSTRUCTION
 /* Weights of eight bits times inputs that are rounded to 16, in blocks of which each has a factor: integers are
  * multiplied twice as many at once as numbers, and need no conversion. */
-enum { BLOCK = 256, STEP = 2 * VL, MOST = 32767 };
+enum { STEP = 2 * VL, MOST = 32767 };
 #if VL == 16
 typedef __m512i Wide;
 INLINE Wide wide(const Weight *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)p)); }
@@ -182,6 +152,31 @@ static void outputs_from(const Linear *l, long n, long end) {
         for (long r = 0; r < l->rows; r++) one_by_one(l, n, r);
 }
 #else
+/* some outputs of some rows, some vectors of inputs at a time: weights are read as they lie, for all rows at once */
+INLINE void block(const Linear *l, long n, int outputs, int vectors, long r, int rows) {
+    const T *x = l->x + r * l->inputs;
+    const Weight *w = l->weight + n * l->inputs;
+    long inputs = l->inputs, k = 0;
+    V sums[4][4][4] = {0};
+    for (; k + vectors * VL <= inputs; k += vectors * VL)
+        EACH(q, vectors) {
+            __builtin_prefetch((const void *)((uintptr_t)(w + k + q * VL) + AHEAD));
+            V values[4];
+            EACH(j, rows) values[j] = ld(x + j * inputs + k + q * VL);
+            EACH(i, outputs) {
+                V weight = load_weights(w + i * inputs + k + q * VL);
+                EACH(j, rows) sums[q][i][j] += weight * values[j];
+            }
+        }
+    EACH(i, outputs) EACH(j, rows) {
+        V all = sums[0][i][j];
+        for (int q = 1; q < vectors; q++) all += sums[q][i][j];
+        T sum = total(all);
+        for (long q = k; q < inputs; q++) sum += number(w[i * inputs + q]) * x[j * inputs + q];
+        if (l->scale) sum *= l->scale[n + i];
+        l->y[(r + j) * l->outputs + n + i] = l->bias ? sum + l->bias[n + i] : sum;
+    }
+}
 static void round_inputs(const Linear *l) { (void)l; }
 static void one_by_one(const Linear *l, long n, long r) { block(l, n, 1, 4, r, 1); }
 static void one_by_two(const Linear *l, long n, long r) { block(l, n, 1, 4, r, 2); }

@@ -22,7 +22,7 @@ _WORTH = 1 << 18  # multiplications below which one thread is faster
 _HEAD = ("T", "B", "chunk", "workers", "split", "shares", "flags", "done", "awaits")  # runtime.h
 _SIZES = ("rows", "inputs", "outputs")
 _ARRAYS = ("x", "weight", "scale", "bias", "y", "rounded", "factors")
-_BLOCK = 256  # inputs that are rounded with one factor (few_rows.h)
+_BLOCK = 256  # inputs that are rounded with one factor
 
 
 class _Linear(ctypes.Structure):
@@ -38,9 +38,8 @@ def _library(dtype: torch.dtype, isa: Isa) -> Any:
     """The compiled kernel of a type of weights. Raises EngineError: as :func:`check_available`."""
     check_available()
     isa = isa.with_integers() if dtype is torch.int8 else isa
-    text = "\n".join(
-        [head(isa, "float32"), f"#define WEIGHT_BITS {_BITS[dtype]}", file("few_rows.h")]
-    )
+    lines = [f"#define WEIGHT_BITS {_BITS[dtype]}", f"#define BLOCK {_BLOCK}"]
+    text = "\n".join([head(isa, "float32"), *lines, file("few_rows.h")])
     library = built(text, isa, (runtime(isa, "float32"),))[0]
     on_pool(library)
     library.elman_linear.argtypes, library.elman_linear.restype = [ctypes.c_void_p], ctypes.c_long

@@ -1,9 +1,9 @@
 /* Runs a list of operations on tensors at fixed addresses, one after the other. After runtime.h, and a text of
- * op_lists.py that defines the pointwise functions and the table POINTWISE.
+ * op_lists.py that defines DIMS, OPERANDS, kinds of operations, the pointwise functions and the table POINTWISE.
  *
  * An operation of a few thousand numbers takes less time than torch's dispatcher needs to begin it. What is no
  * vector in memory is copied into one, WIDTH numbers at a time. */
-enum { WIDTH = 256, DIMS = 4, OPERANDS = 3, LAUNCH = -1, SUM = -2, MEAN = -3, LARGEST = -4, NORM = -5 };
+enum { WIDTH = 256 };
 typedef struct {
     long kind; /* a place in POINTWISE, or a name above */
     long operands;

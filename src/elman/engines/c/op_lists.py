@@ -18,9 +18,9 @@ from elman.engines.c.noted import Launch
 from elman.engines.c.shared import file, head, runtime
 from elman.engines.c.threads import on_pool, oversubscription
 
-_DIMS, _OPERANDS = 4, 3  # op_lists.h
-_LAUNCH = -1
-_REDUCTIONS = {"sum": -2, "mean": -3, "amax": -4, "linalg_vector_norm": -5}
+_DIMS, _OPERANDS = 4, 3
+_LAUNCH, _SUM, _MEAN, _LARGEST, _NORM = range(-1, -6, -1)  # kinds of operations; 0 on: _POINTWISE
+_REDUCTIONS = {"sum": _SUM, "mean": _MEAN, "amax": _LARGEST, "linalg_vector_norm": _NORM}
 _SHORT = 16  # an innermost loop of fewer numbers gives its place to the longest
 _POINTWISE = {  # by name and overload: vectors a, b, c are its tensors and numbers, in their order
     "clone.default": "a",
@@ -85,6 +85,9 @@ def _library(isa: Isa) -> Any:
         "    }\n}"
         for at, expression in enumerate(_POINTWISE.values())
     ]
+    constants = {"DIMS": _DIMS, "OPERANDS": _OPERANDS, "LAUNCH": _LAUNCH, "SUM": _SUM}
+    constants |= {"MEAN": _MEAN, "LARGEST": _LARGEST, "NORM": _NORM}
+    lines += [f"#define {name} ({value})" for name, value in constants.items()]
     names = ", ".join(f"kind{at}" for at in _KINDS.values())
     lines.append("typedef void Pointwise(T *, const T *, const T *, const T *, long);")
     lines.append(f"static Pointwise *const POINTWISE[] = {{{names}}};")
