@@ -10,8 +10,10 @@ published ones. A row has the relative errors of the logits and of the gradient 
 one vector), whether both generate the same tokens, and what runs on elman. The errors are
 differences from torch; of published sizes from the same model in float64, and torch's stand beside
 ours. With ``--seconds`` it has medians (s), in turns, of a training step, of one of LoRA adapters
-(``adapters``, by peft), of a prompt and of a token behind it, the last also with ``weights=``. The
-exit status is 1 if logits or tokens differ.
+(``adapters``, by peft), of a prompt and of a token behind it, the last also with ``weights=``, the
+others also with matrix products in bfloat16 (torch's ``fp32_precision``). ``products`` is what
+torch's float32 products of the projections take of torch's time, which no replacement of the rest
+can save. The exit status is 1 if logits or tokens differ.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.machine import code, facts
 from benchmarks.rows import append_row
@@ -43,7 +46,8 @@ TOKENS = 64  # of a decoded text that is timed
 WARM_UP = 3  # samples that are not counted: kernels are compiled, and engines chosen
 SIZES = ("hidden", "batch", "steps", "threads")  # of a row
 PHASES = ("training", "prompt", "token")
-WEIGHTS = {"float32": "float32", "int8": "int8"}  # of models whose linear layers are ours, too
+WEIGHTS = ("float32", "int8")  # of models whose linear layers are ours, too
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::mv", "aten::addmv")  # of projections
 
 
 def train(model: nn.Module, tokens: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -126,10 +130,21 @@ def with_adapters(model: nn.Module) -> nn.Module:
     return adapted
 
 
+def share_of_products(run: Callable[[], object]) -> float:
+    """What part of the time of a call matrix products of two matrices take."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        run()
+    events = profiled.key_averages()
+    products = sum(e.self_cpu_time_total for e in events if e.key in PRODUCTS)
+    return products / max(1e-9, sum(e.self_cpu_time_total for e in events))
+
+
 def race(
     model: nn.Module, tokens: Tensor, seconds: float, phases: Sequence[str] = PHASES
 ) -> dict[str, dict[str, float]]:
     """Medians (s) of phases, by side."""
+    multiply: Any = torch.backends.mkldnn.matmul
+    before = multiply.fp32_precision
 
     def timed(run: Callable[[nn.Module, Tensor], Any], model: nn.Module) -> float:
         start = time.perf_counter()
@@ -147,19 +162,26 @@ def race(
         one = with_adapters(model) if phase == "adapters" else model
         models = {"torch": one, "elman": one}
         if phase == "token":
-            models |= {side: copy.deepcopy(model) for side in WEIGHTS}
-            for side, weights in WEIGHTS.items():
-                install(models[side], weights=weights)
+            for weights in WEIGHTS:
+                models[weights] = copy.deepcopy(model)
+                install(models[weights], weights=weights)
+        else:
+            models |= {"torch bf16": one, "elman bf16": one}
         samples: dict[str, list[float]] = {side: [] for side in models}
         start = time.perf_counter()
         warm_up = 0
         while len(samples["elman"]) < warm_up + 3 or time.perf_counter() < start + seconds:
             for side, each in models.items():
-                (uninstall if side == "torch" else install)(each)
+                (uninstall if side.startswith("torch") else install)(each)
+                multiply.fp32_precision = "bf16" if side.endswith("bf16") else before
                 samples[side].append(runs[phase](each))
             if len(samples["elman"]) == 1:  # one of a step that takes long is enough
                 warm_up = WARM_UP if time.perf_counter() - start < seconds else 1
+        multiply.fp32_precision = before
         rows[phase] = {side: median(times[warm_up:]) for side, times in samples.items()}
+        uninstall(one)
+        share = share_of_products(lambda one=one, phase=phase: runs[phase](one))
+        rows[phase]["products"] = share * rows[phase]["torch"]
         model.zero_grad()
     uninstall(model)
     return rows
