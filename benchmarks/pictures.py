@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from matplotlib.figure import Figure
 from benchmarks.cases import OURS
 from benchmarks.claims import Rows
 from benchmarks.rows import read_rows
+from benchmarks.suites.ecornn import MODELS, model_name
+from benchmarks.workloads.language import WORDS
 from elman.report.charts import NO_METADATA, STYLE
 
 WIDTH = 6.4  # inches; its text can be read where a telephone shrinks it
@@ -92,6 +96,8 @@ PROJECTS = Group(
         Bar("TorchRL, GRU with resets", "users", "torchrl gru 128,256,512", "loop"),
     ),
 )
+TEXTS = ("Penn Treebank, 10 000 words", "WikiText-2, 33 278 words")
+LABELS = {"loop": "a loop over torch's operators", "torch": "torch.nn.LSTM", OURS: "elman"}
 PICTURES = {"gains": (LAYERS, PROJECTS), "projects": (PROJECTS,)}
 
 
@@ -109,21 +115,12 @@ def draw_gains(groups: Iterable[Group], ground: Ground) -> str:
     """Horizontal bars of speed-ups on a logarithmic axis (SVG text, transparent ground)."""
     groups = list(groups)
     heights = [len(group.bars) + 1.2 for group in groups]
-    colours: dict[Any, Any] = {
-        "axes.edgecolor": ground.muted,
-        "axes.grid": False,
-        "text.color": ground.text,
-    }
-    with mpl.rc_context(STYLE | colours):
+    with _style(ground):
         figure = Figure(figsize=(WIDTH, 0.25 * sum(heights) + 0.1), layout="constrained")
         panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights, sharex=True)
         for axes, group in zip(panels[:, 0], groups, strict=True):
             _draw_group(axes, group, ground)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=True)
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    return re.sub(r'width="[^"]*pt" height="[^"]*pt"', 'width="100%"', text, count=1)
+        return _svg(figure)
 
 
 def _draw_group(axes: Axes, group: Group, ground: Ground) -> None:
@@ -143,10 +140,69 @@ def _draw_group(axes: Axes, group: Group, ground: Ground) -> None:
     axes.spines[["bottom"]].set_visible(False)
 
 
+def draw_words(ground: Ground) -> str:
+    """Bars of words a second of whole word models, over those of the loop: figure 4 of EcoRNN."""
+    rows, measured = rows_of("ecornn"), dict(zip(WORDS, TEXTS, strict=True))
+    colours = {"loop": "none", "torch": ground.muted, OURS: ground.bar}
+    with _style(ground):
+        figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+        for axes, (text, title) in zip(
+            figure.subplots(2, 1, sharex=True), measured.items(), strict=True
+        ):
+            cases = [model_name(point, text) for point in MODELS]
+            for place, (name, colour) in enumerate(colours.items()):
+                faster = [rows.faster(case, name, "loop") if place else 1.0 for case in cases]
+                left = [k + 0.27 * (place - 1) for k in range(len(cases))]
+                axes.bar(
+                    left, faster, 0.25, color=colour, edgecolor=ground.muted, label=LABELS[name]
+                )
+                for x, figure_ in zip(left, faster, strict=True):
+                    axes.text(
+                        x,
+                        figure_,
+                        f"{figure_:.1f}",
+                        ha="center",
+                        va="bottom",
+                        color=ground.text,
+                        fontsize=7,
+                    )
+            axes.set_xticks(
+                range(len(cases)), [f"{H} units\n{B} rows" for _, B, H in MODELS], color=ground.text
+            )
+            axes.set_title(title, loc="left", fontsize=10.5, color=ground.accent, weight="bold")
+            axes.set(yticks=[], ylim=(0, 1.15 * axes.get_ylim()[1]))
+            axes.tick_params(bottom=False)
+            axes.spines[["left"]].set_visible(False)
+        figure.axes[0].legend(loc="upper right", ncols=3, labelcolor=ground.text)
+        return _svg(figure)
+
+
+def _style(ground: Ground) -> AbstractContextManager[None]:
+    colours: dict[Any, Any] = {
+        "axes.edgecolor": ground.muted,
+        "axes.grid": False,
+        "text.color": ground.text,
+    }
+    return mpl.rc_context(STYLE | colours)
+
+
+def _svg(figure: Figure) -> str:
+    """A figure as wide as its page."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=True)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    return re.sub(r'width="[^"]*pt" height="[^"]*pt"', 'width="100%"', text, count=1)
+
+
 def pictures() -> dict[str, str]:
     """Every picture by its file name."""
+    draw: dict[str, Callable[[Ground], str]] = {
+        name: partial(draw_gains, groups) for name, groups in PICTURES.items()
+    }
+    draw["words"] = draw_words
     return {
-        f"{name}-{scheme}.svg": draw_gains(groups, ground)
-        for name, groups in PICTURES.items()
+        f"{name}-{scheme}.svg": picture(ground)
+        for name, picture in draw.items()
         for scheme, ground in GROUNDS.items()
     }

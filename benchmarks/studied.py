@@ -330,21 +330,34 @@ def gains_of_transformers() -> list[float]:
 
 def transformers_models() -> str:
     """A table of models of transformers whose functions were replaced: relative errors, and how
-    many times as fast they are."""
+    many times as fast they are; in parentheses what would be left if all but the products of the
+    projections took no time, and in bfloat16 the gain over torch with products in bfloat16."""
     lines = [
-        "| model type | logits | gradient | tokens | training | prompt | a token | in int8 |",
-        "|---|---:|---:|---|---:|---:|---:|---:|",
+        "| model type | logits | gradient | tokens | training | prompt | a token | in int8 "
+        "| training in bf16 | prompt in bf16 |",
+        "|---|---:|---:|---|---:|---:|---:|---:|---:|---:|",
     ]
-    phases = ("training", "elman"), ("prompt", "elman"), ("token", "elman"), ("token", "int8")
-    for case, row in script_rows("transformers_models").items():
+    pair = "{:.2f}x ({:.2f})"
+    cells = " | ".join([pair, pair, pair, "{:.2f}x", pair, pair])
+    rows = script_rows("transformers_models")
+    gains = [_gains_of_model(row["seconds"]) for row in rows.values()]
+    for (case, row), factors in zip(rows.items(), gains, strict=True):
         same = "the same" if row["same text"] else "others"
-        times = [row["seconds"][phase] for phase, _ in phases]
-        faster = [
-            f"{of['torch'] / of[side]:.3g}x" for of, (_, side) in zip(times, phases, strict=True)
-        ]
         errors = f"{row['logits']:.1e} | {row['gradient']:.1e}"
-        lines.append(f"| `{case}` | {errors} | {same} | {' | '.join(faster)} |")
+        lines.append(f"| `{case}` | {errors} | {same} | {cells.format(*factors)} |")
+    medians = map(median, zip(*gains, strict=True))
+    lines.append(f"| median | | | | {cells.format(*medians)} |")
     return "\n".join(lines)
+
+
+def _gains_of_model(seconds: Mapping[str, Mapping[str, float]]) -> list[float]:
+    """How many times as fast a model of transformers is, in the order of the table's cells."""
+    training, prompt, token = (seconds[phase] for phase in ("training", "prompt", "token"))
+    gains = [of["torch"] / of[way] for of in (training, prompt, token) for way in (OURS, "products")]
+    gains.append(token["torch"] / token["int8"])
+    for of in (training, prompt):
+        gains += [of[before] / of["elman bf16"] for before in ("torch", "torch bf16")]
+    return gains
 
 
 def programs() -> str:

@@ -171,7 +171,8 @@ def race(
         start = time.perf_counter()
         warm_up = 0
         while len(samples["elman"]) < warm_up + 3 or time.perf_counter() < start + seconds:
-            for side, each in models.items():
+            sides = [*models.items()]  # forth and back, so that none always follows the same one
+            for side, each in sides[:: -1 if len(samples["elman"]) % 2 else 1]:
                 (uninstall if side.startswith("torch") else install)(each)
                 multiply.fp32_precision = "bf16" if side.endswith("bf16") else before
                 samples[side].append(runs[phase](each))

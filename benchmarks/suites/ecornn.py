@@ -15,7 +15,7 @@ from benchmarks.measures.starting import COLD, WARM
 from benchmarks.studies import PERPLEXITIES
 from benchmarks.sweeps import Sweep
 from benchmarks.worker import PEAK
-from benchmarks.workloads.language import LANGUAGE, LANGUAGES
+from benchmarks.workloads.language import LANGUAGE, LANGUAGES, WORDS
 from benchmarks.workloads.products import COLUMNS, PANELS, PRODUCT, ROWS
 from elman.train.run.record import engines
 
@@ -29,6 +29,7 @@ GRID: tuple[Point, ...] = (
     (2, 20, 650),
     (1, 32, 1024),
 )
+MODELS: tuple[Point, ...] = tuple((2, B, H) for H in (200, 650) for B in (20, 64, 128))
 LAUNCHES = f"launches {T},1,1"
 OPERATORS, PHASES = f"operators {T},64,512", f"phases {T},64,512"
 LAYOUTS = ((64, 512, 2048), *((B, 512, 2048) for B in (20, 128, 700)), (20, 200, 800))
@@ -252,18 +253,18 @@ def _point(point: Point, cell: str = "lstm", ratio: float | None = None) -> Case
     return sized(name, TRAIN, *_WAYS, cell=cell, baseline="torch", **options)
 
 
-def _model(cell: str) -> Case:
+def model_name(point: Point, text: str = "", cell: str = "lstm") -> str:
+    """The case of a whole model of the words of a text (`workloads.language.WORDS`)."""
+    layers, B, H = point
+    return " ".join([f"model {layers} {cell}", *text.split(), f"{T},{B},{H}"])
+
+
+def _model(point: Point, text: str = "", cell: str = "lstm") -> Case:
     """A training step of the whole model."""
-    layers, B, H = PTB
-    options: dict[str, Any] = {"ratio": 1.4, "layers": layers, "quick": cell == "lstm"}
-    return sized(f"model {layers} {cell} {T},{B},{H}", LANGUAGE, *LANGUAGES, cell=cell, **options)
-
-
-def _wikitext() -> Case:
-    """A training step of the whole model on the words of WikiText-2."""
-    layers, B, H = PTB
-    name, options = f"model {layers} lstm wikitext {T},{B},{H}", {"cell": "lstm", "layers": layers}
-    return sized(name, LANGUAGE, *LANGUAGES, of=KindCase, kind="wikitext", **options)
+    ratio, quick = (1.4, cell == "lstm") if (point, text) == (PTB, "") else (None, False)
+    options: dict[str, Any] = {"ratio": ratio, "layers": point[0], "quick": quick}
+    name = model_name(point, text, cell)
+    return sized(name, LANGUAGE, *LANGUAGES, cell=cell, of=KindCase, kind=text, **options)
 
 
 def _product(sizes: tuple[int, int, int]) -> Case:
@@ -283,9 +284,8 @@ ECORNN = Suite(
         PEAK,
         *(_point(point, ratio=1.2 if point == PTB else None) for point in GRID),
         _point(PTB, "gru", 2.0),
-        _model("lstm"),
-        _model("gru"),
-        _wikitext(),
+        _model(PTB, cell="gru"),
+        *(_model(point, text) for text in WORDS for point in MODELS),
         sized(
             *(LAUNCHES, TRAIN, DEFAULT, "torch", OURS), cell="lstm", baseline="torch", quick=True
         ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 import elman.nn
 from benchmarks.cases import OURS, Case, KindCase, Way
 from benchmarks.measures.training import measure_steps
+from benchmarks.peers.loops import stepwise
 from benchmarks.problem import Contestant, Problem, Results
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 WORDS = {"": 10_000, "wikitext": 33_278}  # known ones of the Penn Treebank, and of WikiText-2
 BYTE_VALUES = 256
-LANGUAGES = ("torch", OURS)  # whose recurrent layers
+LANGUAGES = ("torch", "loop", OURS)  # whose recurrent layers
 _RATE, _CLIP = 1e-3, 0.25
 
 
@@ -93,8 +94,14 @@ def draw_bytes(case: Case) -> Problem:
 
 
 def predict_words(name: str, problem: Problem) -> Contestant:
-    """A contestant: the word model on torch's recurrent layers, or on elman's."""
+    """A contestant: the word model on torch's recurrent layers, on a loop over torch's operators
+    with their weights, or on elman's layers."""
     model, ids, targets = _loaded(_word_model, name, problem)
+    if name == "loop":
+        layer: Any = model.recurrent
+        layer.forward = lambda x, state: stepwise(
+            problem.case.cell, x, dict(layer.named_parameters())
+        )
     optimizer = torch.optim.SGD(model.parameters(), _RATE, fused=True)
 
     def update() -> None:

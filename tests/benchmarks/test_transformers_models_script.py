@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import pytest
+import torch
 from torch import nn
 
 from benchmarks import studied
@@ -34,10 +35,10 @@ class Tiny(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = nn.Embedding(500, 500)
+        self.table, self.head = nn.Embedding(500, 8), nn.Linear(8, 500)
 
     def forward(self, input_ids, labels=None, **options):
-        logits = self.table(input_ids) * self.factor
+        logits = self.head(self.table(input_ids)) * self.factor
         return Output(logits=logits, loss=logits.square().mean(), past_key_values=1)
 
     def generate(self, tokens, **options):
@@ -63,17 +64,23 @@ def tiny(monkeypatch):
 
 def test_to_the_end(tiny, capsys, tmp_path, monkeypatch):
     """A line, a row with times, and the tables of the pages."""
-    out = tmp_path / "rows.jsonl"
+    out, precision = tmp_path / "rows.jsonl", torch.backends.mkldnn.matmul.fp32_precision
     script.main(["--out", str(out), "--steps", "5", "--seconds", "0.001"])
     assert '"tiny"' in capsys.readouterr().out
     rows = read_rows(out)
     assert (rows["tiny"]["logits"], rows["tiny"]["same text"]) == (0.0, True)
-    assert {*rows["tiny"]["seconds"]} == {"training", "prompt", "token"}
+    seconds = rows["tiny"]["seconds"]
+    assert {*seconds} == {"training", "prompt", "token"}
+    bf16 = {"torch bf16", "elman bf16"}
+    assert {*seconds["prompt"]} == {*seconds["training"]} == {"torch", "elman", "products", *bf16}
+    assert all(0 < of["products"] < of["torch"] for of in seconds.values())
+    assert torch.backends.mkldnn.matmul.fp32_precision == precision
     monkeypatch.setattr(studied, "script_rows", lambda name: rows)
     table = studied.transformers_models()
-    (line,) = [line for line in table.splitlines() if "tiny" in line]
+    line, middle = table.splitlines()[2:]
     assert line.startswith("| `tiny` | 0.0e+00 | 0.0e+00 | the same | ")
-    assert line.count("x |") == 4
+    assert line.removeprefix("| `tiny` | 0.0e+00 | 0.0e+00 | the same |") in middle
+    assert (line.count("x ("), line.count("x |")) == (5, 1)
 
 
 def test_published_models_with_adapters(tiny, tmp_path, monkeypatch):
