@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 import elman
-from elman.engines.c.build import Compiler, find_compiler
-from elman.engines.c.isa import detect
+from elman.engines.c.compilation.build import Compiler, find_compiler
+from elman.engines.c.compilation.isa import detect
 from elman.tuning.machine import machine_facts
 
 PACKAGE = Path(elman.__path__[0])

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from elman.engines.c.build import build, load
-from elman.engines.c.isa import Isa, detect
+from elman.engines.c.compilation.build import build, load
+from elman.engines.c.compilation.isa import Isa, detect
 from elman.tuning.machine import cores
 
 CHAINS = 12  # more than latency (4) times units (2) asks for, and they fit in 16 registers

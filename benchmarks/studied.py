@@ -353,7 +353,9 @@ def transformers_models() -> str:
 def _gains_of_model(seconds: Mapping[str, Mapping[str, float]]) -> list[float]:
     """How many times as fast a model of transformers is, in the order of the table's cells."""
     training, prompt, token = (seconds[phase] for phase in ("training", "prompt", "token"))
-    gains = [of["torch"] / of[way] for of in (training, prompt, token) for way in (OURS, "products")]
+    gains = [
+        of["torch"] / of[way] for of in (training, prompt, token) for way in (OURS, "products")
+    ]
     gains.append(token["torch"] / token["int8"])
     for of in (training, prompt):
         gains += [of[before] / of["elman bf16"] for before in ("torch", "torch bf16")]

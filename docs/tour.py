@@ -21,8 +21,8 @@ import torch
 
 import elman
 from elman.engines.base import Job
-from elman.engines.c.emit import Emitter
-from elman.engines.c.isa import SCALAR
+from elman.engines.c.compilation.isa import SCALAR
+from elman.engines.c.text.emit import Emitter
 from elman.engines.call import Call
 from elman.ir.printer import show_backward, show_graph, show_step
 from elman.nn import choices

@@ -26,8 +26,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PATIENCE = 600.0  # (s) for one check
 FACTS = """
 import json, torch
-from elman.engines.c.compilers import Compiler, find_compiler
-from elman.engines.c.isa import detect
+from elman.engines.c.compilation.compilers import Compiler, find_compiler
+from elman.engines.c.compilation.isa import detect
 found = find_compiler()
 name = found.version if isinstance(found, Compiler) else "none"
 print(json.dumps({"compiler": name, "isa": detect().name, "torch": torch.__version__}))

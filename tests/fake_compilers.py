@@ -6,7 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
-from elman.engines.c.build import find_compiler, load
+from elman.engines.c.compilation.build import find_compiler, load
 
 TINY = '__attribute__((visibility("default"))) long answer(void) { return 42; }\n'
 

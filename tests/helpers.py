@@ -16,7 +16,7 @@ import torch
 from elman import cells, compiler
 from elman.engines import registry
 from elman.engines.base import Engine, Job, Kernel
-from elman.engines.c.isa import detect
+from elman.engines.c.compilation.isa import detect
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.vjp import leaves_of, vjp
 from elman.errors import EngineError

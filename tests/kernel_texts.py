@@ -18,8 +18,8 @@ from typing import Any
 
 def record(file: Path) -> None:
     """Append the hash of every text that this process generates from now on to a file."""
-    from elman.engines.c import build
-    from elman.engines.c.kernel import CKernel
+    from elman.engines.c.compilation import build
+    from elman.engines.c.run.kernel import CKernel
     from elman.interchange.c.project import Project
 
     @cache

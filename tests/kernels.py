@@ -10,7 +10,7 @@ import torch
 from calls import Results
 from elman import compiler
 from elman.engines.c.engine import PRICES
-from elman.engines.c.kernel import CKernel
+from elman.engines.c.run.kernel import CKernel
 from elman.frontend.cell import Cell
 from elman.frontend.trace import Tracer
 from elman.ir.graph import node

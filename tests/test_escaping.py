@@ -18,9 +18,9 @@ import elman
 from elman import compiler, ops
 from elman.cli import main
 from elman.cli._terminal import plain, say
-from elman.engines.c.emit import Emitter
+from elman.engines.c.compilation.isa import AVX512
 from elman.engines.c.engine import PRICES as C_PRICES
-from elman.engines.c.isa import AVX512
+from elman.engines.c.text.emit import Emitter
 from elman.escaping import c_comment, c_name, c_names, printable, xml_text
 from elman.frontend.cell import Cell
 from elman.plan.build import program

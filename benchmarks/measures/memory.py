@@ -27,7 +27,7 @@ from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem, draw_problem
 from benchmarks.programs import program, run_program
 from benchmarks.workloads.decoding import decoded, draw_decoder, few_rows
-from elman.engines.c.memory import release
+from elman.engines.c.process.memory import release
 from elman.errors import EngineError
 from elman.nn.inspect import explain
 

@@ -134,7 +134,11 @@ class Place:
 PLACES = {
     "start": Place("", "", Strike.within, most_s=4.0),
     "compile": Place(
-        "elman.engines.c.build", "_compile", Strike.within, most_s=0.5, cold="kernels/*.so"
+        "elman.engines.c.compilation.build",
+        "_compile",
+        Strike.within,
+        most_s=0.5,
+        cold="kernels/*.so",
     ),
     "measure": Place(
         "elman.tuning.choose", "_benchmark", Strike.within, most_s=0.25, cold="tuning/*.json"

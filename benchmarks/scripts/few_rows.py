@@ -21,7 +21,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from benchmarks.machine import code, facts
 from benchmarks.rows import append_row
-from elman.engines.c.few_rows import linear
+from elman.engines.c.kernels.few_rows import linear
 from elman.functional.linear_layers import TYPES, copy_of
 
 SIZES = ((4096, 1024), (1024, 2048))  # outputs, inputs

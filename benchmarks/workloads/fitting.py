@@ -29,7 +29,7 @@ from benchmarks.measures.training import measure_steps
 from benchmarks.peers.libraries import facts_of, library
 from benchmarks.peers.numpy_bptt import contestant, numpy_bptt, quadratic_bptt
 from benchmarks.problem import Contestant, Problem, trained
-from elman.engines.c.kernel import CKernel
+from elman.engines.c.run.kernel import CKernel
 from elman.engines.call import Call
 from elman.folders import VARIABLE
 from elman.nn.autograd.function import BoundKernel

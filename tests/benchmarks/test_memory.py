@@ -14,7 +14,7 @@ from benchmarks.measures.memory import DECODER
 from benchmarks.measures.memory import MEMORY as STEP_OF
 from benchmarks.programs import Program, program
 from benchmarks.suites.memory import MIB
-from elman.engines.c.memory import LARGE
+from elman.engines.c.process.memory import LARGE
 from helpers import need_engine
 from scripts import run_program_forked
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.peak import CHAINS, peak_gflops, peak_text
-from elman.engines.c.build import Compiler, find_compiler
-from elman.engines.c.isa import ISAS
+from elman.engines.c.compilation.build import Compiler, find_compiler
+from elman.engines.c.compilation.isa import ISAS
 
 
 @pytest.mark.parametrize("isa", ISAS.values())

@@ -260,7 +260,7 @@ def test_doctor_when_nothing_runs(elman, monkeypatch):
 @pytest.mark.parametrize("first", ["gcc", "none"])
 def test_doctor_says_why_zig_is_not_used(monkeypatch, first):
     """ziglang is last in line; its kernels would share torch's pool like any other's."""
-    from elman.engines.c.build import Compiler
+    from elman.engines.c.compilation.build import Compiler
 
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
     found = doctor.zig(Compiler(("gcc",), "13") if first == "gcc" else "no C compiler")

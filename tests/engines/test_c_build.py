@@ -18,11 +18,12 @@ import torch
 
 from calls import backward, call, forward, given_of
 from elman import cells
-from elman.engines.c import compilers, kernel_cache, threads
-from elman.engines.c.build import build, find_compiler
+from elman.engines.c.compilation import compilers, kernel_cache
+from elman.engines.c.compilation.build import build, find_compiler
+from elman.engines.c.compilation.isa import SCALAR, detect
 from elman.engines.c.engine import PRICES
-from elman.engines.c.isa import SCALAR, detect
-from elman.engines.c.kernel import CKernel
+from elman.engines.c.process import threads
+from elman.engines.c.run.kernel import CKernel
 from elman.errors import BuildError, EngineError
 from elman.plan.build import program
 from fake_compilers import TINY, answer, real
@@ -99,8 +100,8 @@ def test_processes_that_want_the_same_kernel(empty_cache, counted, tmp_path):
     run_script(
         f"""
         import os
-        from elman.engines.c.build import build, load
-        from elman.engines.c.isa import SCALAR
+        from elman.engines.c.compilation.build import build, load
+        from elman.engines.c.compilation.isa import SCALAR
 
         children = []
         for _ in range(9):
@@ -201,7 +202,7 @@ def test_a_cache_whose_disk_is_full(empty_cache, monkeypatch, counted):
             full()
         store(path, data)
 
-    monkeypatch.setattr("elman.engines.c.build.store", store_elsewhere)
+    monkeypatch.setattr("elman.engines.c.compilation.build.store", store_elsewhere)
     assert not uncached(monkeypatch, empty_cache).is_relative_to(empty_cache)
     before = counted.read_text()
     assert build(another, SCALAR) == kept
@@ -363,7 +364,7 @@ def test_libraries_whose_paths_have_odd_characters(tmp_path, name):
 def test_a_locale_that_is_not_utf8():
     """Texts of ours have signs of mathematics. Python chooses UTF-8 in the locale C unless told."""
     script = """
-from elman.engines.c import shared
+from elman.engines.c.text import units as shared
 from elman.interchange.c import project
 import locale, pathlib, sys
 assert locale.getencoding() != "utf-8" and not sys.flags.utf8_mode
@@ -465,7 +466,7 @@ def test_inside_another_parallel_region(tmp_path):
         SCRIPT
         + """
 import ctypes
-from elman.engines.c.threads import pool
+from elman.engines.c.process.threads import pool
 library = ctypes.CDLL(pool().library)
 check()
 kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -10,9 +10,9 @@ import torch
 from benchmarks.workloads.custom_cells import tanh_readout
 from calls import call, call_of, given_of
 from elman import cells, compiler
-from elman.engines.c.emit import Emitter
+from elman.engines.c.compilation.isa import detect
 from elman.engines.c.engine import ENGINE, PRICES
-from elman.engines.c.isa import detect
+from elman.engines.c.text.emit import Emitter
 from elman.explaining import explain
 from elman.plan.build import program
 from elman.tuning.trial import phases

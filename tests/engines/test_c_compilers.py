@@ -14,11 +14,11 @@ import torch
 
 from calls import call_of, given_of
 from elman import cells
-from elman.engines.c import build as building
-from elman.engines.c import calling, compilers
-from elman.engines.c.build import build, find_compiler, load
+from elman.engines.c.compilation import build as building
+from elman.engines.c.compilation import calling, compilers
+from elman.engines.c.compilation.build import build, find_compiler, load
+from elman.engines.c.compilation.isa import SCALAR
 from elman.engines.c.engine import CEngine
-from elman.engines.c.isa import SCALAR
 from elman.engines.registry import find
 from elman.errors import BuildError, EngineError
 from elman.nn.execute.layer import Runner

@@ -12,8 +12,8 @@ from benchmarks.users.spikes import rleaky
 from calls import call
 from elman import cell
 from elman.cells import rlif
-from elman.engines.c.directions import DirectionPrinter
-from elman.engines.c.kernel import CKernel
+from elman.engines.c.run.kernel import CKernel
+from elman.engines.c.text.directions import DirectionPrinter
 from elman.frontend.cell import Cell
 from elman.ops import spike, where
 from elman.plan.build import program

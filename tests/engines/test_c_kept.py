@@ -12,12 +12,12 @@ import pytest
 
 from elman import cells
 from elman.cli import doctor
-from elman.engines.c import build as building
-from elman.engines.c import compilers, eviction
-from elman.engines.c.build import build, built, find_compiler, load
+from elman.engines.c.compilation import build as building
+from elman.engines.c.compilation import compilers, eviction
+from elman.engines.c.compilation.build import build, built, find_compiler, load
+from elman.engines.c.compilation.isa import SCALAR
 from elman.engines.c.engine import PRICES
-from elman.engines.c.isa import SCALAR
-from elman.engines.c.kernel import CKernel
+from elman.engines.c.run.kernel import CKernel
 from elman.errors import BuildError, EngineError
 from elman.plan.build import program
 from fake_compilers import TINY, alive, answer, await_that, compiler, leave, real
@@ -227,13 +227,13 @@ def test_a_library_that_is_removed_before_it_is_loaded(empty_cache, monkeypatch,
 
 SCRIPT = f"""
 import os, sys
-from elman.engines.c.build import built
-from elman.engines.c.isa import SCALAR
+from elman.engines.c.compilation.build import built
+from elman.engines.c.compilation.isa import SCALAR
 
 for n in range(int(sys.argv[1])):
     library, _ = built({WHOLE!r} + n % 5 * chr(10), SCALAR, {PARTS!r})
     assert library.answer() == 42
-    from elman.engines.c import eviction
+    from elman.engines.c.compilation import eviction
     eviction._used.clear()
 print("right")
 """

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from elman import cells, compiler
-from elman.engines.c.build import build, find_compiler, load
-from elman.engines.c.emit import Emitter
-from elman.engines.c.isa import ISAS, Isa, detect
-from elman.engines.c.ops import SPELL, number, spell_reduce, spell_sum
-from elman.engines.c.shared import head, runtime
+from elman.engines.c.compilation.build import build, find_compiler, load
+from elman.engines.c.compilation.isa import ISAS, Isa, detect
+from elman.engines.c.spelling.ops import SPELL, number, spell_reduce, spell_sum
+from elman.engines.c.text.emit import Emitter
+from elman.engines.c.text.units import head, runtime
 from elman.errors import EngineError
 from elman.ir.draws import BITS, SCALE, drawn, stream
 from elman.ir.ops import STAND_INS

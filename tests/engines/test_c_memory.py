@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import elman
-from elman.engines.c import memory
-from elman.engines.c.memory import LARGE, LIMIT, fresh
+from elman.engines.c.process import memory
+from elman.engines.c.process.memory import LARGE, LIMIT, fresh
 from helpers import need_engine
 
 SHAPE = (3, LARGE // 4)

@@ -7,9 +7,9 @@ import torch
 
 from calls import call
 from elman import cells
-from elman.engines.c import threads
 from elman.engines.c.engine import ENGINE
-from elman.engines.c.threads import Oversubscription
+from elman.engines.c.process import threads
+from elman.engines.c.process.threads import Oversubscription
 from helpers import Sizes, job_of, need, random_case
 from products import some_of
 
@@ -93,11 +93,11 @@ def test_bits_do_not_depend_on_free_cores(cell, split, monkeypatch):
     """One thread does the shares of all one after another: the same bits as when all were free."""
     case = random_case(cell, Sizes(T=70, B=7, I=19, H=37), 0)
     need("c", job_of(case))
-    monkeypatch.setattr("elman.engines.c.kernel.threads", lambda: 3)
-    monkeypatch.setattr("elman.engines.c.kernel._WORTH_S", 0.0)
+    monkeypatch.setattr("elman.engines.c.run.kernel.threads", lambda: 3)
+    monkeypatch.setattr("elman.engines.c.run.kernel._WORTH_S", 0.0)
     found = []
     for free in (3, 1, 2):
-        monkeypatch.setattr("elman.engines.c.kernel.workers", lambda free=free: free)
+        monkeypatch.setattr("elman.engines.c.run.kernel.workers", lambda free=free: free)
         kernel = ENGINE.compile(job_of(case), split)
         found.append(call(kernel, case))
     for other in found[1:]:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from elman.engines.c.isa import SCALAR
-from elman.engines.c.shared import runtime
+from elman.engines.c.compilation.isa import SCALAR
+from elman.engines.c.text.units import runtime
 
 GCC = shutil.which("gcc")
 POOL = """
@@ -79,7 +79,8 @@ KERNELS = """
 import ctypes, sys, torch
 import elman
 from elman import cells
-from elman.engines.c import kernel, threads
+from elman.engines.c.run import kernel
+from elman.engines.c.process import threads
 library = ctypes.CDLL(sys.argv[1])
 names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names]

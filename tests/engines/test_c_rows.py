@@ -12,9 +12,9 @@ from torch import Tensor
 import elman
 from elman import cell, cells, compiler
 from elman.cells import gru
-from elman.engines.c.kernel import CKernel
-from elman.engines.c.memory import rows_of
-from elman.engines.c.prepared import PreparedKernel
+from elman.engines.c.process.memory import rows_of
+from elman.engines.c.run.kernel import CKernel
+from elman.engines.c.run.prepared import PreparedKernel
 from elman.engines.call import Call
 from elman.frontend.cell import Cell
 from elman.ops import tanh

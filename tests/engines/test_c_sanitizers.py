@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, given, settings
 
 import elman
 from elman import cells
-from elman.engines.c import build, memory
-from elman.engines.c.threads import oversubscription
+from elman.engines.c.compilation import build
+from elman.engines.c.process import memory
+from elman.engines.c.process.threads import oversubscription
 from elman.errors import EngineError, InputError, ShapeError
 from kernels import cell_from
 from random_cells import drawn_cells, reusing_cells

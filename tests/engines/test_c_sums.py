@@ -7,8 +7,8 @@ import torch
 
 from calls import call
 from elman import cell, cells
-from elman.engines.c.isa import detect
-from elman.engines.c.tiles import WIDEST, tile_rows
+from elman.engines.c.compilation.isa import detect
+from elman.engines.c.products.tiles import WIDEST, tile_rows
 from elman.ops import sqrt, sum, tanh
 from elman.plan.schedule import Blocks
 from helpers import Sizes, assert_all_same, oracle, random_case

@@ -8,10 +8,11 @@ import pytest
 
 from elman import cell as declared
 from elman import cells, compiler
-from elman.engines.c import engine, kernel
-from elman.engines.c.emit import Emitter
+from elman.engines.c import engine
+from elman.engines.c.compilation.isa import AVX512
 from elman.engines.c.engine import PRICES
-from elman.engines.c.isa import AVX512
+from elman.engines.c.run import kernel
+from elman.engines.c.text.emit import Emitter
 from elman.errors import EngineError
 from elman.ops import tanh
 from elman.plan.build import program

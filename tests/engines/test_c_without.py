@@ -14,10 +14,10 @@ import elman
 from benchmarks.workloads.custom_cells import tanh_readout
 from calls import call
 from elman import cells, compiler
-from elman.engines.c.build import build
-from elman.engines.c.emit import Emitter
+from elman.engines.c.compilation.build import build
+from elman.engines.c.compilation.isa import AVX2, ISAS, detect
 from elman.engines.c.engine import ENGINE, PRICES
-from elman.engines.c.isa import AVX2, ISAS, detect
+from elman.engines.c.text.emit import Emitter
 from elman.ops import outer, tanh
 from elman.plan.build import program
 from elman.plan.spec import OPTIMIZATIONS
@@ -126,7 +126,7 @@ def dense(x, W):
 @pytest.mark.parametrize("cell", [dense.recurrent, tanh_readout])
 def test_work_outside_of_the_loop_is_worth_several_workers(cell, monkeypatch):
     """A layer without a loop has nothing else."""
-    monkeypatch.setattr("elman.engines.c.kernel.threads", lambda: 4)
+    monkeypatch.setattr("elman.engines.c.run.kernel.threads", lambda: 4)
     kernel = c_kernel(random_case(cell, Sizes(50, 64, 32, 64), 1, F32))
     assert kernel.schedule(50, 64).workers == 4
     assert kernel.schedule(1, 1).workers == 1
@@ -135,8 +135,8 @@ def test_work_outside_of_the_loop_is_worth_several_workers(cell, monkeypatch):
 def test_one_worker_without_threads(monkeypatch):
     """However many threads there are, whatever is asked of the kernel."""
     monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 4)
-    monkeypatch.setattr("elman.engines.c.kernel.threads", lambda: 4)
-    monkeypatch.setattr("elman.engines.c.kernel.workers", lambda: 4)
+    monkeypatch.setattr("elman.engines.c.run.kernel.threads", lambda: 4)
+    monkeypatch.setattr("elman.engines.c.run.kernel.workers", lambda: 4)
     case = random_case(tanh_readout, Sizes(50, 64, 32, 64), 1, F32)
     usual, alone = (c_kernel(case, without=frozenset(out)) for out in ((), ("threads",)))
     assert usual.schedule(50, 64).workers == 4

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.engines import cross_entropy as formulas
-from elman.engines.c import cross_entropy as compiled
-from elman.engines.c.build import find_compiler
-from elman.engines.c.isa import ISAS
+from elman.engines.c.compilation.build import find_compiler
+from elman.engines.c.compilation.isa import ISAS
+from elman.engines.c.kernels import cross_entropy as compiled
 from elman.engines.cross_entropy import Rows, Wants, chunk_rows, in_torch
 from helpers import GRADIENT, assert_close, assert_same, need_isa
 from products import some_of

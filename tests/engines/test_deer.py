@@ -18,7 +18,7 @@ from calls import backward, forward, given_of
 from elman import cells, compiler, ops
 from elman.autodiff.structure import Degree, structure
 from elman.engines import registry
-from elman.engines.c import scans as c_scans
+from elman.engines.c.kernels import scans as c_scans
 from elman.engines.deer import solvers
 from elman.engines.deer.convergence import TOLERANCES, disagreement, refusal, residual
 from elman.engines.deer.problem import Formula, Problem
@@ -95,7 +95,7 @@ def test_time_is_shared_between_threads(monkeypatch):
     A = torch.sigmoid(A)
     want = in_loop(Units(1), A, b, y0)
     for count in (1, 2, 3, 5):
-        monkeypatch.setattr("elman.engines.c.scans.threads", lambda count=count: count)
+        monkeypatch.setattr("elman.engines.c.kernels.scans.threads", lambda count=count: count)
         found = native.forward(A, b, y0, True)
         if found is None:
             pytest.skip("no C compiler")

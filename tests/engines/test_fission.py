@@ -6,7 +6,7 @@ import pytest
 
 from elman import cell, cells, compiler
 from elman.engines.c.engine import PRICES
-from elman.engines.c.fission import MOST_COLUMN_SUMS, split_loop
+from elman.engines.c.matrices.fission import MOST_COLUMN_SUMS, split_loop
 from elman.lowered.lower import lower
 from elman.lowered.types import Accumulate, Affine, Let, Op, Part, Ref, Store
 from elman.ops import outer, tanh

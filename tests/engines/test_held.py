@@ -9,7 +9,7 @@ import torch
 
 import elman
 from elman import PlanOptions, compiler
-from elman.engines.c.kernel import CKernel
+from elman.engines.c.run.kernel import CKernel
 from elman.plan.spec import Spec
 from elman.tuning.kernels import kernel_of
 from helpers import assert_close, need_engine

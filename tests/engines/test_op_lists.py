@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
-from elman.engines.c import op_lists
-from elman.engines.c.convolution_step import can_step, convolution_step
-from elman.engines.c.few_rows import linear
-from elman.engines.c.noted import Launch, Launches, noted
-from elman.engines.c.op_lists import OpList, operation
+from elman.engines.c.calls.noted import Launch, Launches, noted
+from elman.engines.c.kernels import op_lists
+from elman.engines.c.kernels.convolution_step import can_step, convolution_step
+from elman.engines.c.kernels.few_rows import linear
+from elman.engines.c.kernels.op_lists import OpList, operation
 
 aten: Any = torch.ops.aten
 POINTWISE = [*op_lists._POINTWISE]

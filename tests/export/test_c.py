@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import elman
 from elman import cells, ops
 from elman.cli.app import build_app
-from elman.engines.c.ops import SPELL
+from elman.engines.c.spelling.ops import SPELL
 from elman.errors import InputError, RunError
 from elman.export import to_c
 from elman.interchange.c.step import tile_matrix

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from elman.engines.c import few_rows
+from elman.engines.c.kernels import few_rows
 from elman.errors import EngineError, InputError
 from elman.functional import install, uninstall
 from elman.functional.linear_layers import MOST_ROWS, TYPES, FewRowsLinear, copy_of

@@ -10,8 +10,8 @@ import pytest
 
 from elman import compiler, ops
 from elman.autodiff.rules import VJP
-from elman.engines.c.ops import REDUCE, SPELL
-from elman.engines.c.shared import file
+from elman.engines.c.spelling.ops import REDUCE, SPELL
+from elman.engines.c.text.units import file
 from elman.engines.triton.ops import FOLDS
 from elman.engines.triton.ops import SPELL as TRITON
 from elman.frontend.cell import Cell, cell

@@ -15,8 +15,8 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman
 from elman.engines import cross_entropy as formulas
-from elman.engines.c import cross_entropy as compiled
-from elman.engines.c.isa import lacks_pairs
+from elman.engines.c.compilation.isa import lacks_pairs
+from elman.engines.c.kernels import cross_entropy as compiled
 from elman.engines.cross_entropy import Rows, Wants, in_torch
 from elman.errors import BuildError, DisagreementError, EngineError, InputError, ShapeError
 from elman.nn.autograd.cross_entropy import linear_cross_entropy

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils._pytree import tree_leaves
 
 import elman
-from elman.engines.c.prepared import PreparedKernel
+from elman.engines.c.run.prepared import PreparedKernel
 from elman.nn.call.plan import CallPlan
 from helpers import forced, need_engine
 from kinds import (
@@ -119,7 +119,7 @@ def test_a_training_call_that_came_before_passes_few_files():
         if event == "call" and frame.f_code.co_filename.startswith(folder):
             files.add(frame.f_code.co_filename.removeprefix(folder))
 
-    poison = "/engines/c/memory.py"  # which fills fresh memory with NaN in tests alone
+    poison = "/engines/c/process/memory.py"  # which fills fresh memory with NaN in tests alone
     for most in (None, 9, 9):
         files.clear()
         sys.setprofile(note)

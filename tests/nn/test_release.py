@@ -13,8 +13,8 @@ import torch
 
 import elman
 from elman.engines import registry
-from elman.engines.c import memory
-from elman.engines.c.memory import LARGE, LIMIT, Spares, Supply
+from elman.engines.c.process import memory
+from elman.engines.c.process.memory import LARGE, LIMIT, Spares, Supply
 from elman.tuning import kernels
 from helpers import need_engine
 

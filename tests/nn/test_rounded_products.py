@@ -19,7 +19,7 @@ from conformance.rows import ROWS, Given, Row, given_of
 from elman import cells
 from elman.engines import registry
 from elman.engines.base import Engine
-from elman.engines.c import isa
+from elman.engines.c.compilation import isa
 from elman.engines.c.engine import LARGE_WEIGHTS, CEngine
 from elman.errors import InputError
 from elman.torch_internals import cpu_has_bf16

@@ -18,9 +18,9 @@ import elman
 import elman.nn
 from elman import cells
 from elman.engines.base import Arrangement, Kernel
-from elman.engines.c.launches import ConcurrentLaunches
-from elman.engines.c.prepared import PreparedKernel
-from elman.engines.c.together import Teams
+from elman.engines.c.run.launches import ConcurrentLaunches
+from elman.engines.c.run.prepared import PreparedKernel
+from elman.engines.c.run.together import Teams
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.together import Together
 from elman.tuning import decisions, together
@@ -237,7 +237,7 @@ def test_any_number_of_threads(threads, monkeypatch):
     monkeypatch.setattr(
         "elman.nn.execute.group.choose_together", lambda *a: real(*a[:-1], together.AT_ONCE)
     )
-    monkeypatch.setattr("elman.engines.c.together.workers", lambda: threads)
+    monkeypatch.setattr("elman.engines.c.run.together.workers", lambda: threads)
     same(results(net, x, state, "c", dy, ends), want)
 
 

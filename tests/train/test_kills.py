@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from elman.engines.c.build import find_compiler
+from elman.engines.c.compilation.build import find_compiler
 from elman.train.run import checkpoint
 from forked import Forked
 from scripts import begin

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from elman.engines.c.build import find_compiler
+from elman.engines.c.compilation.build import find_compiler
 from elman.train.run.folder import RunFolder, list_runs
 from fake_compilers import real
 from runs import assert_equal_runs

@@ -24,7 +24,7 @@ TOGETHER = """
 import json, os, warnings
 import torch, torch.distributed as dist
 import elman
-from elman.engines.c.kernel import CKernel
+from elman.engines.c.run.kernel import CKernel
 from elman.tuning import choose, decisions
 rank, seen = int(os.environ["RANK"]), {}
 dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=2)

@@ -19,11 +19,11 @@ from elman import cells, compiler
 from elman.cli._terminal import plain, wide_console
 from elman.engines import registry
 from elman.engines.base import Job
-from elman.engines.c.compilers import Compiler, find_compiler
-from elman.engines.c.eviction import VARIABLE, limit_bytes, limit_text
-from elman.engines.c.isa import detect
-from elman.engines.c.kernel_cache import kernel_folder
-from elman.engines.c.threads import pool, workers
+from elman.engines.c.compilation.compilers import Compiler, find_compiler
+from elman.engines.c.compilation.eviction import VARIABLE, limit_bytes, limit_text
+from elman.engines.c.compilation.isa import detect
+from elman.engines.c.compilation.kernel_cache import kernel_folder
+from elman.engines.c.process.threads import pool, workers
 from elman.errors import ElmanError
 from elman.extras import EXTRAS, install_line
 from elman.folders import cache_folder, private_folder

@@ -267,7 +267,7 @@ class Engine(ABC):
 
     def scans(self) -> Any:
         """This engine's kernels for linear recurrences: a module with ``forward`` and ``backward``
-        as of ``elman.engines.c.scans``; None if it has none."""
+        as of ``elman.engines.c.kernels.scans``; None if it has none."""
         return None
 
     def newton(self) -> Any:

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.checks import check_flag, shown
-from elman.engines.c.convolution_step import can_step, convolution_step
-from elman.engines.c.noted import NOTED
+from elman.engines.c.calls.noted import NOTED
+from elman.engines.c.kernels.convolution_step import can_step, convolution_step
 from elman.errors import InputError
 from elman.frontend.cell import cell
 from elman.functional.running import (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.checks import shown
-from elman.engines.c.few_rows import MOST_ROWS, check_available, linear
+from elman.engines.c.kernels.few_rows import MOST_ROWS, check_available, linear
 from elman.errors import InputError
 
 TYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "float32": torch.float32}

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from elman.engines.c import op_lists
-from elman.engines.c.compilers import has_compiler
-from elman.engines.c.noted import Launch, Launches, noted
+from elman.engines.c.calls.noted import Launch, Launches, noted
+from elman.engines.c.compilation.compilers import has_compiler
+from elman.engines.c.kernels import op_lists
 from elman.functional.module_contents import ModuleContents
 from elman.torch_internals import (
     TorchDispatchMode,

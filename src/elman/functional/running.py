@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.checks import is_number, shown
-from elman.engines.c.noted import NOTED
+from elman.engines.c.calls.noted import NOTED
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.nn import Recurrent

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from elman.engines.c.threads import threads
+from elman.engines.c.process.threads import threads
 from elman.errors import warn_once
 from elman.functional.attention import GROWS, called_apart, can_grow
 from elman.functional.linear_layers import rounds_inputs

@@ -3,9 +3,9 @@
 One row per op. Beside this table an op has a VJP row in ``autodiff/rules.py``, and for authors of
 cells a function in ``frontend/functions.py``. Unless a row says otherwise, the value of a pointwise
 op is torch's function of its name (``ir/evaluate.py``), and its spelling ``v_name`` in C (of
-``engines/c/functions.h``) and ``lib.name`` in Triton (``engines/triton/library.py``). Reductions
-are ``name_of`` in ``engines/c/reductions.h``, and ``FOLDS`` of ``engines/triton/ops.py``. A test
-checks that nothing is missing.
+``engines/c/headers/functions.h``) and ``lib.name`` in Triton (``engines/triton/library.py``).
+Reductions are ``name_of`` in ``engines/c/headers/reductions.h``, and ``FOLDS`` of
+``engines/triton/ops.py``. A test checks that nothing is missing.
 """
 
 from __future__ import annotations

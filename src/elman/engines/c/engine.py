@@ -8,14 +8,15 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from elman.engines.base import Arrangement, Engine, Job, Kernel
-from elman.engines.c import cross_entropy, memory, scans
-from elman.engines.c.build import find_compiler
-from elman.engines.c.isa import lacks_pairs
-from elman.engines.c.kernel import DTYPES, CKernel
-from elman.engines.c.merged import MergedSteps
-from elman.engines.c.prepared import prepare
-from elman.engines.c.threads import oversubscription, threads
-from elman.engines.c.together import side_by_side
+from elman.engines.c.compilation.build import find_compiler
+from elman.engines.c.compilation.isa import lacks_pairs
+from elman.engines.c.kernels import cross_entropy, scans
+from elman.engines.c.process import memory
+from elman.engines.c.process.threads import oversubscription, threads
+from elman.engines.c.run.kernel import DTYPES, CKernel
+from elman.engines.c.run.merged import MergedSteps
+from elman.engines.c.run.prepared import prepare
+from elman.engines.c.run.together import side_by_side
 from elman.engines.call import Call
 from elman.engines.cross_entropy import CrossEntropy
 from elman.engines.together import Together

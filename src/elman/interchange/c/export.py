@@ -15,8 +15,8 @@ from elman import compiler
 from elman.checks import check_path, check_text
 from elman.engines.arrays import Arrays
 from elman.engines.base import Job
-from elman.engines.c.ops import SPELL
-from elman.engines.c.shared import file
+from elman.engines.c.spelling.ops import SPELL
+from elman.engines.c.text.units import file
 from elman.errors import InputError
 from elman.interchange.c.project import Project, read_text_file
 from elman.interchange.c.step import LayerText

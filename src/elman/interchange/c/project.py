@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.engines.c.shared import file, groups
+from elman.engines.c.text.units import file, groups
 from elman.escaping import c_comment, c_names
 from elman.interchange.c.step import MOST_LANES, LayerText, tile_matrix
 from elman.ir.types import shape_size

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from elman.engines.base import Job
-from elman.engines.c.isa import AVX512
-from elman.engines.c.matrices import MatrixSpelling
-from elman.engines.c.spelling import accesses
+from elman.engines.c.compilation.isa import AVX512
+from elman.engines.c.matrices.passes import MatrixSpelling
+from elman.engines.c.spelling.values import accesses
 from elman.engines.weights import WeightRate
 from elman.ir.graph import Node
 from elman.lowered.groups import unrolled_phase

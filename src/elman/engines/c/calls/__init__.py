@@ -1,0 +1,1 @@
+"""What a call hands to a kernel: its argument block, and notes of calls."""

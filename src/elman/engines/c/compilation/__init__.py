@@ -1,0 +1,1 @@
+"""From C text to a loaded library: instruction sets, compilers, the cache."""

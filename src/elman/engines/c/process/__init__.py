@@ -1,0 +1,1 @@
+"""What the process shares: threads and memory."""
