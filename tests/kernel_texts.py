@@ -55,8 +55,8 @@ def record(file: Path) -> None:
     after(build, "build", compiled)
     after(Project, "files", c99)
     if find_spec("triton"):
-        from elman.engines.triton import source
-        from elman.engines.triton.kernel import TritonKernel
+        from elman.engines.triton.device import source
+        from elman.engines.triton.run.kernel import TritonKernel
 
         def triton(_: Any, made: Any, job: Any, *rest: Any) -> None:
             for text in made.texts:

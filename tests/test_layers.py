@@ -115,6 +115,18 @@ INSIDE = {  # room -> its own rooms (a folder, or a file), and what each may imp
         "engine": "process calls compilation text run kernels",
         "__init__": "engine",
     },
+    "engines.triton": {
+        "library": "",  # what generated text imports
+        "device": "",
+        "text": "device",
+        "loops": "device text",
+        "all_steps": "device text",
+        "run": "device text loops",
+        "cross_entropy": "device",
+        "occupancy": "device text",
+        "engine": "device loops all_steps run cross_entropy occupancy",
+        "__init__": "engine",
+    },
 }
 DEFERRED = {  # room -> what it may import inside a function only; the one place that does so
     "engines.registry": "engines.reference engines.aten engines.c engines.triton engines.deer"

@@ -36,7 +36,7 @@ def peaks(case: Case, device: str, clock: Clock) -> dict[str, Any]:
 
 def barrier_time(case: Case, device: str, clock: Clock) -> dict[str, Any]:
     """The meeting of all programs alone, from 8 to all that are resident (s)."""
-    from elman.engines.triton.source import function  # needs a GPU
+    from elman.engines.triton.device.source import function  # needs a GPU
 
     meetings = function("meetings", MEETINGS)
     most = torch.cuda.get_device_properties(device).multi_processor_count

@@ -12,8 +12,8 @@ from elman import compiler, ops
 from elman.autodiff.rules import VJP
 from elman.engines.c.spelling.ops import REDUCE, SPELL
 from elman.engines.c.text.units import file
-from elman.engines.triton.ops import FOLDS
-from elman.engines.triton.ops import SPELL as TRITON
+from elman.engines.triton.text.ops import FOLDS
+from elman.engines.triton.text.ops import SPELL as TRITON
 from elman.frontend.cell import Cell, cell
 from elman.ir.build import Builder
 from elman.ir.evaluate import MEANING

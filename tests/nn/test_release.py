@@ -120,7 +120,7 @@ def test_texts_of_triton_are_forgotten():
     """Text and lines of a released function."""
     pytest.importorskip("triton")
     registry.find("triton")
-    from elman.engines.triton.source import defined
+    from elman.engines.triton.device.source import defined
 
     text = "@triton.jit\ndef released(x):\n    tl.store(x, 1.0)\n"
     function = defined("released", text, False)

@@ -272,7 +272,7 @@ class Engine(ABC):
 
     def newton(self) -> Any:
         """This engine's maker of kernels for Newton's iteration, as of
-        ``elman.engines.triton.newton``; None if it has none."""
+        ``elman.engines.triton.all_steps.newton``; None if it has none."""
         return None
 
     def cross_entropy(self) -> CrossEntropy | None:

@@ -5,7 +5,7 @@ cells a function in ``frontend/functions.py``. Unless a row says otherwise, the 
 op is torch's function of its name (``ir/evaluate.py``), and its spelling ``v_name`` in C (of
 ``engines/c/headers/functions.h``) and ``lib.name`` in Triton (``engines/triton/library.py``).
 Reductions are ``name_of`` in ``engines/c/headers/reductions.h``, and ``FOLDS`` of
-``engines/triton/ops.py``. A test checks that nothing is missing.
+``engines/triton/text/ops.py``. A test checks that nothing is missing.
 """
 
 from __future__ import annotations

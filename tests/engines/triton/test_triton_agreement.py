@@ -13,10 +13,10 @@ import elman
 from awkward import double, single
 from calls import backward, call, forward, given_of
 from elman import cells
-from elman.engines.triton import sweeping
-from elman.engines.triton.heads import HeadsKernel
-from elman.engines.triton.kernel import TritonKernel
-from elman.engines.triton.source import function
+from elman.engines.triton.device.source import function
+from elman.engines.triton.loops import sweeping
+from elman.engines.triton.run.heads import HeadsKernel
+from elman.engines.triton.run.kernel import TritonKernel
 from elman.frontend.cell import Cell
 from elman.ops import concat, tanh
 from elman.tuning.kernels import kernel_of

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elman import cells, compiler
+from elman.engines.triton.device.limits import PROCESSORS
+from elman.engines.triton.device.schedule import TritonSchedule
+from elman.engines.triton.device.source import function
 from elman.engines.triton.engine import ENGINE
-from elman.engines.triton.layout import TritonLayout
-from elman.engines.triton.limits import PROCESSORS
-from elman.engines.triton.matrix_schedules import matrix_schedules
+from elman.engines.triton.loops.matrix_schedules import matrix_schedules
+from elman.engines.triton.loops.sweeping import Sweeping
 from elman.engines.triton.occupancy import grids, loops
-from elman.engines.triton.schedule import TritonSchedule
-from elman.engines.triton.source import function
-from elman.engines.triton.sweeping import Sweeping
+from elman.engines.triton.text.layout import TritonLayout
 from elman.frontend.cell import Cell
 from elman.plan.build import program
 from elman.plan.program import Program

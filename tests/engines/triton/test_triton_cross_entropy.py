@@ -11,8 +11,8 @@ import elman
 from elman.engines import cross_entropy as formulas
 from elman.engines.cross_entropy import Found, Rows, Wants, in_torch
 from elman.engines.triton import cross_entropy as kernels
-from elman.engines.triton import limits
-from elman.engines.triton.source import function
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.source import function
 from elman.errors import DisagreementError
 from helpers import assert_close
 from offline import facts

@@ -14,8 +14,8 @@ import torch
 import elman
 from calls import backward, call, forward
 from elman import cells
-from elman.engines.triton import limits
-from elman.engines.triton.call_graphs import CallGraphs, CapturedKernel
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.call_graphs import CallGraphs, CapturedKernel
 from elman.engines.triton.engine import TritonEngine
 from helpers import Case, Sizes, assert_all_same, assert_close, forced, job_of, oracle, random_case
 from products import some_of

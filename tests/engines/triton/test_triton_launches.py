@@ -11,9 +11,9 @@ from triton.runtime import driver
 
 from elman import cells
 from elman.engines.call import Call, Cotangents
+from elman.engines.triton.device.schedule import TritonSchedule
 from elman.engines.triton.engine import PRICES
-from elman.engines.triton.kernel import TritonKernel
-from elman.engines.triton.schedule import TritonSchedule
+from elman.engines.triton.run.kernel import TritonKernel
 from elman.plan.build import program
 from helpers import Sizes, job_of, random_case
 

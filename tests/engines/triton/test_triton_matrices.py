@@ -15,7 +15,7 @@ import elman
 from calls import call
 from elman import cells
 from elman.engines.base import Job
-from elman.engines.triton import limits
+from elman.engines.triton.device import limits
 from elman.engines.triton.engine import ENGINE
 from elman.errors import EngineError
 from elman.frontend.cell import Cell

@@ -15,10 +15,11 @@ from elman.engines.deer.kernel import DeerKernel
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.solvers import BUDGET
 from elman.engines.group_step import Progress
-from elman.engines.triton import limits, newton, scans
+from elman.engines.triton.all_steps import newton, scans
+from elman.engines.triton.all_steps.newton import Newton, ScannedNewton
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.source import function
 from elman.engines.triton.engine import ENGINE
-from elman.engines.triton.newton import Newton, ScannedNewton
-from elman.engines.triton.source import function
 from elman.frontend.cell import Cell
 from elman.ops import sigmoid, tanh
 from helpers import Case, Sizes, assert_close, job_of, random_case

@@ -13,11 +13,11 @@ from elman import cells
 from elman.engines import registry
 from elman.engines.deer import kernel, solvers
 from elman.engines.deer.kernel import DeerKernel
-from elman.engines.triton import limits
-from elman.engines.triton.call_graphs import CallGraphs
+from elman.engines.triton.all_steps.group_kernels import GroupKernels
+from elman.engines.triton.all_steps.newton import Newton
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.call_graphs import CallGraphs
 from elman.engines.triton.engine import ENGINE
-from elman.engines.triton.group_kernels import GroupKernels
-from elman.engines.triton.newton import Newton
 from elman.frontend.cell import Cell
 from engines.triton.test_triton_newton import given
 from helpers import Sizes, assert_same, job_of, oracle, random_case, run

@@ -8,9 +8,9 @@ import torch
 
 from elman.engines.arrays import Arrays
 from elman.engines.triton import engine
+from elman.engines.triton.device.source import function
 from elman.engines.triton.engine import TritonEngine
-from elman.engines.triton.ops import SPELL, number, spell_sum
-from elman.engines.triton.source import function
+from elman.engines.triton.text.ops import SPELL, number, spell_sum
 from elman.ir.evaluate import MEANING
 from elman.ir.graph import node
 from elman.ir.ops import OPS

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from elman import cells, compiler
+from elman.engines.triton.device.schedule import TritonSchedule
 from elman.engines.triton.engine import ENGINE
-from elman.engines.triton.layout import TritonLayout
-from elman.engines.triton.matrix_schedules import matrix_schedules
-from elman.engines.triton.schedule import TritonSchedule
-from elman.engines.triton.sweeping import Sweeping
-from elman.engines.triton.unitwise import Line, live
+from elman.engines.triton.loops.matrix_schedules import matrix_schedules
+from elman.engines.triton.loops.sweeping import Sweeping
+from elman.engines.triton.text.layout import TritonLayout
+from elman.engines.triton.text.unitwise import Line, live
 from elman.frontend.cell import Cell
 from elman.plan.build import program
 from elman.plan.spec import Spec

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elman.engines.deer.scans import Units, associative
-from elman.engines.triton import limits, scans, walks
-from elman.engines.triton.source import function
+from elman.engines.triton.all_steps import scans, walks
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.source import function
 from offline import facts
 from products import some_of
 

@@ -35,7 +35,8 @@ class Iterations:
 
     Args:
         problem: the equations.
-        kernels: one for each of its bundles of states, as of ``elman.engines.triton.newton``.
+        kernels: one for each of its bundles of states, as of
+            ``elman.engines.triton.all_steps.newton``.
     """
 
     def __init__(self, problem: CellEquations, kernels: Sequence[Any]) -> None:

@@ -26,9 +26,9 @@ from elman.engines.cross_entropy import (
     in_chunks,
     verify,
 )
-from elman.engines.triton import limits
-from elman.engines.triton.launch import fresh, launching
-from elman.engines.triton.source import function
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.launch import fresh, launching
+from elman.engines.triton.device.source import function
 from elman.errors import DisagreementError, EngineError
 
 _EXACT = {

@@ -12,15 +12,17 @@ from triton import knobs
 
 from elman.engines.base import Engine, Job, Kernel
 from elman.engines.cross_entropy import CrossEntropy
-from elman.engines.triton import cross_entropy, limits, scans
-from elman.engines.triton.heads import HeadsKernel
-from elman.engines.triton.kernel import TritonKernel
-from elman.engines.triton.kernel_parts import DTYPES
-from elman.engines.triton.matrix_schedules import fitting_schedules, matrix_schedules, refusal
-from elman.engines.triton.newton import newton
+from elman.engines.triton import cross_entropy
+from elman.engines.triton.all_steps import scans
+from elman.engines.triton.all_steps.newton import newton
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.schedule import TritonSchedule
+from elman.engines.triton.device.source import defined
+from elman.engines.triton.loops.matrix_schedules import fitting_schedules, matrix_schedules, refusal
 from elman.engines.triton.occupancy import grids, loops, spills
-from elman.engines.triton.schedule import TritonSchedule
-from elman.engines.triton.source import defined
+from elman.engines.triton.run.heads import HeadsKernel
+from elman.engines.triton.run.kernel import TritonKernel
+from elman.engines.triton.run.kernel_parts import DTYPES
 from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.prices import Prices

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import torch
 
 from elman.engines.precision import precision
-from elman.engines.triton import limits
-from elman.engines.triton.launch import chip, processors
-from elman.engines.triton.layout import padded, tile_units
-from elman.engines.triton.schedule import TritonSchedule
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.launch import chip, processors
+from elman.engines.triton.device.schedule import TritonSchedule
+from elman.engines.triton.text.layout import padded, tile_units
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
 from elman.ir.types import shape_size

@@ -20,9 +20,9 @@ from torch import Tensor
 from elman.engines.base import Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.precision import precision
-from elman.engines.triton import limits
-from elman.engines.triton.launch import launching
-from elman.engines.triton.schedule import TritonSchedule
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.launch import launching
+from elman.engines.triton.device.schedule import TritonSchedule
 from elman.torch_internals import copy_all
 
 Arguments = Sequence[Tensor | None]

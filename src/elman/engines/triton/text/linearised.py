@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from elman.engines.group_step import GroupStep
-from elman.engines.triton.unitwise import Entry, Writer, live, operand
+from elman.engines.triton.text.unitwise import Entry, Writer, live, operand
 from elman.ir.graph import Node, Rate
 
 

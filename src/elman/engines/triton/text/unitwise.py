@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from elman.engines.triton.ops import FOLDS, block, number, spell, spell_sum
+from elman.engines.triton.text.ops import FOLDS, block, number, spell, spell_sum
 from elman.ir.graph import Node, Rate, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import loop_invariant

@@ -13,9 +13,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from elman.engines.triton import limits
-from elman.engines.triton.launch import processors
-from elman.engines.triton.source import function, indented, kernel
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.launch import processors
+from elman.engines.triton.device.source import function, indented, kernel
 
 
 def _sums(n: int, vector: str, target: str, *, plus: str = "") -> list[str]:

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from elman.engines.group_step import GroupStep, Progress
-from elman.engines.triton import limits, scans, walks
-from elman.engines.triton.group_kernels import OPERANDS, GroupKernels
-from elman.engines.triton.launch import launching
-from elman.engines.triton.linearised import Linearised
+from elman.engines.triton.all_steps import scans, walks
+from elman.engines.triton.all_steps.group_kernels import OPERANDS, GroupKernels
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.launch import launching
+from elman.engines.triton.text.linearised import Linearised
 from elman.ir.graph import Node
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from elman.engines.base import Job
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.triton.call_graphs import CapturedKernel
-from elman.engines.triton.kernel import TritonKernel
-from elman.engines.triton.schedule import TritonSchedule
+from elman.engines.triton.device.call_graphs import CapturedKernel
+from elman.engines.triton.device.schedule import TritonSchedule
+from elman.engines.triton.run.kernel import TritonKernel
 from elman.errors import EngineError
 from elman.ir.types import Dim, Shape, gate_block_size
 from elman.plan.program import Program

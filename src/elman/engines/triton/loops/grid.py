@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from elman.engines.triton import limits
-from elman.engines.triton.layout import (
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.schedule import TritonSchedule
+from elman.engines.triton.device.source import indented
+from elman.engines.triton.loops.loop import Loop, shape
+from elman.engines.triton.text.layout import (
     KTile,
     TritonLayout,
     array_of,
@@ -21,9 +24,6 @@ from elman.engines.triton.layout import (
     power_of_2,
     tile_units,
 )
-from elman.engines.triton.loop import Loop, shape
-from elman.engines.triton.schedule import TritonSchedule
-from elman.engines.triton.source import indented
 from elman.lowered.lower import DirectionLowering
 from elman.lowered.types import Access, Let, Phase, Product, Segment, Space, Store, Term, columns_of
 from elman.plan.cost import item_bytes

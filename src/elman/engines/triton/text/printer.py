@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Sequence
 
-from elman.engines.triton.layout import TritonLayout, padded, power_of_2
-from elman.engines.triton.ops import FOLDS, block, number, spell, spell_sum
+from elman.engines.triton.text.layout import TritonLayout, padded, power_of_2
+from elman.engines.triton.text.ops import FOLDS, block, number, spell, spell_sum
 from elman.ir.ops import OF_PARTS
 from elman.lowered.types import (
     Acc,

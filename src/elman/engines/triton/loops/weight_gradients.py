@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from elman.engines.triton import limits
-from elman.engines.triton.batched_phase import multiplied
-from elman.engines.triton.launch import Arrays
-from elman.engines.triton.layout import ColumnRange, merged
-from elman.engines.triton.sweeping import Sweeping
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.launch import Arrays
+from elman.engines.triton.loops.batched_phase import multiplied
+from elman.engines.triton.loops.sweeping import Sweeping
+from elman.engines.triton.text.layout import ColumnRange, merged
 from elman.engines.weights import Values
 from elman.ir.graph import Node
 from elman.ir.pair import Sum

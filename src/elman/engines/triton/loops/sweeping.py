@@ -10,16 +10,16 @@ from torch import Tensor
 from triton import knobs
 
 from elman.engines.precision import precision
-from elman.engines.triton import limits
-from elman.engines.triton.batched_phase import BatchedPhase
-from elman.engines.triton.grid import Grid
-from elman.engines.triton.launch import Arrays, arguments, fresh, numbered, processors
-from elman.engines.triton.layout import ColumnRange, TritonLayout
-from elman.engines.triton.loop import Loop
-from elman.engines.triton.matrix_loop import MatrixLoop
-from elman.engines.triton.matrix_schedules import Cut, cut_of
-from elman.engines.triton.schedule import TritonSchedule
-from elman.engines.triton.source import function
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.launch import Arrays, arguments, fresh, numbered, processors
+from elman.engines.triton.device.schedule import TritonSchedule
+from elman.engines.triton.device.source import function
+from elman.engines.triton.loops.batched_phase import BatchedPhase
+from elman.engines.triton.loops.grid import Grid
+from elman.engines.triton.loops.loop import Loop
+from elman.engines.triton.loops.matrix_loop import MatrixLoop
+from elman.engines.triton.loops.matrix_schedules import Cut, cut_of
+from elman.engines.triton.text.layout import ColumnRange, TritonLayout
 from elman.errors import EngineError
 from elman.ir.graph import Node
 from elman.plan.program import Sweep

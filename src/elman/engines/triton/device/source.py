@@ -22,7 +22,7 @@ from elman.torch_internals import forget_triton_function
 def _library(interpreted: bool) -> Any:
     """The functions that kernels call, for the compiler or for the interpreter."""
     spec = util.spec_from_file_location(
-        f"elman_triton_library_{int(interpreted)}", Path(__file__).with_name("library.py")
+        f"elman_triton_library_{int(interpreted)}", Path(__file__).parents[1] / "library.py"
     )
     assert spec is not None
     assert spec.loader is not None

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from elman.engines.group_step import Progress
-from elman.engines.triton import limits, scans
-from elman.engines.triton.call_graphs import CallGraphs
-from elman.engines.triton.launch import launching
-from elman.engines.triton.linearised import Linearised
-from elman.engines.triton.source import function, indented, kernel
+from elman.engines.triton.all_steps import scans
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.call_graphs import CallGraphs
+from elman.engines.triton.device.launch import launching
+from elman.engines.triton.device.source import function, indented, kernel
+from elman.engines.triton.text.linearised import Linearised
 from elman.ir.graph import Node
 
 OPERANDS = "y, y0, X, vec, off, k, demanded"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from elman.engines.triton import limits
+from elman.engines.triton.device import limits
 from elman.lowered.columns import Column
 from elman.lowered.layout import InvariantMemory, Layout
 from elman.lowered.lower import DirectionLowering

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.triton.call_buffers import BackwardCallBuffers, ForwardCallBuffers
-from elman.engines.triton.kernel_parts import KernelParts
+from elman.engines.triton.run.call_buffers import BackwardCallBuffers, ForwardCallBuffers
+from elman.engines.triton.run.kernel_parts import KernelParts
 from elman.errors import EngineError
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from elman.engines.precision import multiplying, precision
-from elman.engines.triton import limits
+from elman.engines.triton.device import limits
 from elman.errors import EngineError
 
 Arrays = dict[str, Tensor]

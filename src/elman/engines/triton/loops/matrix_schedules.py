@@ -7,11 +7,11 @@ from functools import wraps
 from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from elman.engines.triton import limits
-from elman.engines.triton.layout import TritonLayout, padded, power_of_2
-from elman.engines.triton.matrix_blocks import OF_MATRICES, VECTORS
-from elman.engines.triton.matrix_loop import MatrixLoop
-from elman.engines.triton.schedule import TritonSchedule
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.schedule import TritonSchedule
+from elman.engines.triton.loops.matrix_blocks import OF_MATRICES, VECTORS
+from elman.engines.triton.loops.matrix_loop import MatrixLoop
+from elman.engines.triton.text.layout import TritonLayout, padded, power_of_2
 from elman.ir.ops import OPS
 from elman.ir.types import axes_of, is_matrix
 from elman.lowered.types import Axis

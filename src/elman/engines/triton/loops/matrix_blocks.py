@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from elman.engines.triton.layout import TritonLayout
-from elman.engines.triton.loop import Loop
-from elman.engines.triton.ops import number
-from elman.engines.triton.printer import NO_UNIT, only, overlap
-from elman.engines.triton.schedule import TritonSchedule
+from elman.engines.triton.device.schedule import TritonSchedule
+from elman.engines.triton.loops.loop import Loop
+from elman.engines.triton.text.layout import TritonLayout
+from elman.engines.triton.text.ops import number
+from elman.engines.triton.text.printer import NO_UNIT, only, overlap
 from elman.errors import EngineError
 from elman.ir.ops import OF_PARTS
 from elman.ir.types import GateBlock, axes_of

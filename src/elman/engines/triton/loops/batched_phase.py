@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.engines.triton import limits
-from elman.engines.triton.launch import arguments
-from elman.engines.triton.layout import ColumnRange, TritonLayout, array_of, merged, padded
-from elman.engines.triton.printer import Printer, with_heads
-from elman.engines.triton.source import function, kernel
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.launch import arguments
+from elman.engines.triton.device.source import function, kernel
+from elman.engines.triton.text.layout import ColumnRange, TritonLayout, array_of, merged, padded
+from elman.engines.triton.text.printer import Printer, with_heads
 from elman.ir.graph import Node
 from elman.lowered.types import Access, Phase, Product, Segment, Space
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed_rows import Packed
-from elman.engines.triton import limits
-from elman.engines.triton.batched_phase import BatchedPhase, transposed_if
-from elman.engines.triton.kernel_parts import KernelParts
-from elman.engines.triton.launch import Arrays, fresh, numbered
-from elman.engines.triton.sweeping import Sweeping
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.launch import Arrays, fresh, numbered
+from elman.engines.triton.loops.batched_phase import BatchedPhase, transposed_if
+from elman.engines.triton.loops.sweeping import Sweeping
+from elman.engines.triton.run.kernel_parts import KernelParts
 
 
 class CallBuffers(ABC):

@@ -9,11 +9,11 @@ import triton.language as tl
 
 from elman.engines.base import Job
 from elman.engines.call import Call
-from elman.engines.triton.call_graphs import CapturedKernel
-from elman.engines.triton.layout import TritonLayout
-from elman.engines.triton.schedule import TritonSchedule
-from elman.engines.triton.sweeping import Sweeping
-from elman.engines.triton.weight_gradients import WeightGradients
+from elman.engines.triton.device.call_graphs import CapturedKernel
+from elman.engines.triton.device.schedule import TritonSchedule
+from elman.engines.triton.loops.sweeping import Sweeping
+from elman.engines.triton.loops.weight_gradients import WeightGradients
+from elman.engines.triton.text.layout import TritonLayout
 from elman.engines.weights import WeightRate
 from elman.plan.build import output_is_state
 from elman.plan.program import Program, Sweep

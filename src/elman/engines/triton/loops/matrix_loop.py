@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from elman.engines.triton import limits
-from elman.engines.triton.loop import NEXT
-from elman.engines.triton.matrix_blocks import AGAIN, MatrixBlocks
-from elman.engines.triton.printer import NO_UNIT
-from elman.engines.triton.source import indented
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.source import indented
+from elman.engines.triton.loops.loop import NEXT
+from elman.engines.triton.loops.matrix_blocks import AGAIN, MatrixBlocks
+from elman.engines.triton.text.printer import NO_UNIT
 from elman.lowered.types import Access, Space
 
 

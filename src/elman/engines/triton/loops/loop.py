@@ -6,10 +6,10 @@ as half a step. (Triton's own pipelining does not apply to a loop with barriers.
 
 from __future__ import annotations
 
-from elman.engines.triton.layout import TritonLayout, array_of, padded
-from elman.engines.triton.printer import Printer, only, overlap, with_heads
-from elman.engines.triton.schedule import TritonSchedule
-from elman.engines.triton.source import indented, kernel
+from elman.engines.triton.device.schedule import TritonSchedule
+from elman.engines.triton.device.source import indented, kernel
+from elman.engines.triton.text.layout import TritonLayout, array_of, padded
+from elman.engines.triton.text.printer import Printer, only, overlap, with_heads
 from elman.ir.graph import Node
 from elman.lowered.lower import DirectionLowering
 from elman.lowered.types import Access, Matrix, Phase, Product, Space, Term

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from elman.engines.triton import limits, walks
-from elman.engines.triton.launch import launching
-from elman.engines.triton.layout import power_of_2
-from elman.engines.triton.source import function, indented, kernel
+from elman.engines.triton.all_steps import walks
+from elman.engines.triton.device import limits
+from elman.engines.triton.device.launch import launching
+from elman.engines.triton.device.source import function, indented, kernel
+from elman.engines.triton.text.layout import power_of_2
 
 _DTYPES = (torch.float32, torch.float64)
 

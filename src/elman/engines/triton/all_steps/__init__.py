@@ -1,0 +1,1 @@
+"""Recurrences on all steps at once: scans, and Newton's iteration."""

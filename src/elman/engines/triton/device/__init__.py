@@ -1,0 +1,1 @@
+"""Launches, their limits, schedules and graphs; generated text as Triton functions."""

@@ -1,0 +1,1 @@
+"""Kernels that are compiled, and their calls."""
