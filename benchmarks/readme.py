@@ -259,6 +259,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "times of authors' layers": studied.times_of_authors_layers,
     "rules of transformers": studied.transformers_rules,
     "models of transformers": studied.transformers_models,
+    "ten steps": studied.ten_steps,
+    "averages": studied.averages,
     "programs": studied.programs,
     "published models of transformers": studied.published_models,
     "gpu": studied.gpu,

@@ -7,10 +7,12 @@ from statistics import mean, median
 from typing import Any, Literal
 
 from benchmarks.cases import OURS
+from benchmarks.measures.phases import TEN
 from benchmarks.pictures import RESULTS, rows_of
 from benchmarks.rows import Row, read_rows
 from benchmarks.scripts.bf16 import CASES, USERS
-from benchmarks.scripts.scaling import slopes
+from benchmarks.scripts.scaling import above_floor, slopes
+from benchmarks.suites.cmu import TEN_STEPS
 from benchmarks.suites.depth import STEPS, name_of
 from benchmarks.suites.ecornn import LAYOUTS, layout_name
 from benchmarks.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LOOP, ONE_HEAD
@@ -152,12 +154,15 @@ def scaling() -> str:
     rows = script_rows("scaling").values()
     sizes = sorted({row["size"] for row in rows})
     titles = ["cell", *(f"{size:,}" for size in sizes), "slope over data", "over compute"]
+    titles += ["floor, slope above it"]
     lines = [f"| {' | '.join(titles)} |", f"|---|{'---:|' * (len(titles) - 1)}"]
     for cell in dict.fromkeys(row["cell"] for row in rows):
         mine = [row for row in rows if row["cell"] == cell]
         bits = {row["size"]: sum(row["bits"]) / len(row["bits"]) for row in mine}
         data, compute = slopes(mine)
         texts = [f"`{cell}`", *(f"{bits[size]:.2f}" for size in sizes), data, compute]
+        fit = above_floor(mine)
+        texts.append("–" if fit is None else f"{fit[0]:.2f}, {fit[1]:+.3f}")
         lines.append(f"| {' | '.join(texts)} |")
     return "\n".join(lines)
 
@@ -360,6 +365,30 @@ def _gains_of_model(seconds: Mapping[str, Mapping[str, float]]) -> list[float]:
     for of in (training, prompt):
         gains += [of[before] / of["elman bf16"] for before in ("torch", "torch bf16")]
     return gains
+
+
+def ten_steps() -> str:
+    """A table of a training step by the steps of a report, whose shares of the time are next to
+    ours."""
+    ours = rows_of("cmu")[TEN_STEPS]["phases"]
+    lines = ["| step | there | elman |", "|---|---:|---:|"]
+    lines += [
+        f"| {step} | {100 * there:.2f} % | {100 * ours[step]:.2f} % |"
+        for step, there in TEN.items()
+    ]
+    return "\n".join(lines)
+
+
+def averages() -> str:
+    """A table of runs whose processes average weights every so many steps, seeds as mean and
+    range."""
+    lines = ["| steps between averages | bits per character | ms a step |", "|---|---:|---:|"]
+    for case, row in script_rows("averages").items():
+        every, bits = case.removeprefix("every "), row["bits"]
+        name = f"{every} (gradients)" if every == "1" else every
+        spread = f"{mean(bits):.3f} ({min(bits):.3f} to {max(bits):.3f})"
+        lines.append(f"| {name} | {spread} | {1e3 * median(row['step_s']):.3g} |")
+    return "\n".join(lines)
 
 
 def programs() -> str:

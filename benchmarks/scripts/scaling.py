@@ -9,8 +9,9 @@ Rows are appended as they are measured, and are not measured again. A slope is a
 bits ~ x^slope by least squares in the logarithms: over N, of the means of the seeds, with two
 standard errors; and over the products' FLOP of the best validations so far on the largest N,
 without an interval, as neighbours of one curve depend on each other (Hestness et al. 2017,
-arXiv:1712.00409; Kaplan et al. 2020, arXiv:2001.08361). Passes over the text are printed with each
-row: where they are few, steps limit the loss, not data.
+arXiv:1712.00409; Kaplan et al. 2020, arXiv:2001.08361). Of four sizes and more a floor is fitted,
+too: bits ~ floor + x^slope. Passes over the text are printed with each row, and whether the best
+validation was the last one: steps limit the loss then, not data.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.claims import UnmeasuredError, fit_trend
 from benchmarks.machine import code, facts
@@ -35,6 +38,7 @@ UNKNOWN = "\ufffd"
 HELD_OUT = 100_000  # symbols, at most a tenth
 VALIDATIONS = 20
 T = 64  # symbols of a segment
+FEWEST = 4  # sizes, of which a floor is fitted
 
 
 def parts_of(text: str, folder: Path, sizes: Sequence[int]) -> dict[int, Path]:
@@ -76,6 +80,27 @@ def measure(cell: str, size: int, folder: Path, options: argparse.Namespace) -> 
     row = {"case": f"{cell} {size}", "cell": cell, "size": size, "bits": best, "curves": curves}
     sizes = {"steps": options.steps, "hidden": options.hidden, "batch": options.batch}
     return {**row, **sizes, **code(), "machine": facts()}
+
+
+def limited_by_steps(row: Row) -> bool:
+    """Whether the last validation of a run was its best: more steps would lower the loss."""
+    return any(min(bits for _, bits, _ in curve) == curve[-1][1] for curve in row["curves"])
+
+
+def above_floor(rows: Sequence[Row]) -> tuple[float, float] | None:
+    """The floor and the slope over data of bits ~ floor + N^slope, by least squares in
+    bits over lines through the logarithms of what is above each floor; None of too few sizes."""
+    sizes, bits = np.array([(row["size"], np.mean(row["bits"])) for row in rows]).T
+    if len(sizes) < FEWEST:
+        return None
+    fits = list[tuple[float, float, float]]()
+    for floor in np.linspace(0, bits.min(), 1000, endpoint=False):
+        above = np.log(bits - floor)
+        line = np.polynomial.Polynomial.fit(np.log(sizes), above, 1).convert()
+        off = np.exp(line(np.log(sizes))) + floor - bits
+        fits.append((float(off @ off), floor, float(line.coef[1])))
+    _, floor, slope = min(fits)
+    return floor, slope
 
 
 def slopes(rows: Sequence[Row]) -> tuple[str, str]:
@@ -121,10 +146,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     bits = ", ".join(f"{value:.3f}" for value in row["bits"])
                     passes = options.steps * options.batch * T / size
                     result = f"{bits} bits per character, {passes:.1f} passes"
+                    result += ", the last validation is the best" * limited_by_steps(row)
                     print(f"{cell:8} {size:>9,} symbols: {result}", flush=True)
             rows = [row for row in read_rows(options.out).values() if row["cell"] == cell]
             data, compute = slopes(rows)
-            print(f"{cell:8} slopes: data {data}, compute {compute}", flush=True)
+            text = f"{cell:8} slopes: data {data}, compute {compute}"
+            if (fit := above_floor(rows)) is not None:
+                text += f"; above {fit[0]:.2f} bits {fit[1]:+.3f}"
+            print(text, flush=True)
 
 
 if __name__ == "__main__":

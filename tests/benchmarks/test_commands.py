@@ -24,7 +24,15 @@ HUNTS = {  # tiny campaigns
 }
 FILES = ("benchmarks/gpu.py", "release/dist.py")  # called by their path
 SCRIPTS = (  # modules; tests beside this one run their cases in tiny, in this process
-    *("accuracies", "authors_layers", "bf16", "examples", "fla_layers", "language_cells"),
+    *(
+        "accuracies",
+        "authors_layers",
+        "averages",
+        "bf16",
+        "examples",
+        "fla_layers",
+        "language_cells",
+    ),
     "merged_steps",
     *("never_slower", "perplexity", "scaling", "speakers", "time_shards", "transformers_models"),
     *("few_rows", "rivals", "transformers_rules", "transformers_uses"),

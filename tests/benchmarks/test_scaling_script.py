@@ -44,3 +44,16 @@ def test_slopes_of_an_exact_law():
         for n in sizes
     ]
     assert scaling.slopes(rows) == ("-0.250 (-0.250 to -0.250)", "-1.000")
+
+
+def test_a_floor_is_found():
+    """Of points above one; fewer than four tell nothing."""
+    rows = [{"size": 10**n, "bits": [1.5 + 9 * 10 ** (-0.3 * n)]} for n in (4, 5, 6, 7)]
+    assert scaling.above_floor(rows) == pytest.approx((1.5, -0.3), rel=0.01)
+    assert scaling.above_floor(rows[:3]) is None
+
+
+@pytest.mark.parametrize(("last", "limited"), [(2.0, True), (2.2, False)])
+def test_steps_that_limit_are_told(last, limited):
+    """By a best validation that is the last one."""
+    assert scaling.limited_by_steps({"curves": [[[1, 3, 1], [2, 2.1, 2], [3, last, 3]]]}) is limited

@@ -95,6 +95,7 @@ FORGED = [
     (tell("step", 10**9), "step 1000000000 of 2"),
     (tell("step", -1), "tally.step: -1 is not in"),
     (tell("seconds", 0.0), "steps that took no time"),
+    (tell("steps", 0), "more steps than its run"),
     (tell("seconds", "long"), "tally.seconds: expected a number"),
     (say("tally", None), "tally: expected an object"),
     (say("choices", [1]), "choices: expected an object"),

@@ -15,13 +15,14 @@ from rich.console import Console
 
 from elman import files
 from elman.errors import InputError, RunError
-from elman.train.loop import loop
+from elman.train.loop import loop, pace
 from elman.train.loop.display import Display, clock
 from elman.train.loop.metrics import read_metrics
+from elman.train.loop.pace import settle
 from elman.train.loop.stepper import Stepper
 from elman.train.run import checkpoint
 from elman.train.run import run as running
-from elman.train.run.record import read_record
+from elman.train.run.record import read_record, summarise
 from elman.train.tasks.text.vocabulary import CHARACTERS
 
 
@@ -98,13 +99,33 @@ def test_comparison_with_torch(small_config, train):
     assert plain.result["sample"] == compared.result["sample"]
 
 
-def test_minutes_fix_the_steps(small_config, train):
+def test_minutes_fix_the_steps(small_config, train, monkeypatch):
     """Without --steps the number is measured, stored, and reached."""
+    monkeypatch.setattr(loop, "NOISE", math.inf)
     outcome = train(dataclasses.replace(small_config, steps=None, minutes=0.005))
     stored = read_record(outcome.folder).config
 
     assert stored.steps >= 20
     assert outcome.result["steps"] == stored.steps
+
+
+def test_steps_that_do_not_fit_are_left_out(small_config, train, monkeypatch, console):
+    """Of a run with a duration, on a machine that becomes slower; its checkpoint knows, and the
+    list of runs."""
+    monkeypatch.setattr(
+        running, "settle", lambda config, s, threads: settle(config, s / 9, threads)
+    )
+    outcome = train(dataclasses.replace(small_config, steps=None, minutes=0.04))
+    record = read_record(outcome.folder)
+    planned, done = record.config.steps, outcome.result["steps"]
+
+    assert 2 * pace.LEAST_STEPS <= done < 0.9 * planned
+    assert f"of {planned} steps fit into the time" in console.file.getvalue()
+    point, _ = checkpoint.load_latest(outcome.folder.checkpoints)
+    assert point.step == point.facts["tally"]["steps"] == done
+    assert summarise(record, record.config).steps == done
+    lr = read_metrics(outcome.folder.metrics)[-1].lr
+    assert lr < small_config.lr / 10  # it has fallen to the schedule's end
 
 
 def test_full_disk_on_the_way_costs_no_run(small_config, train, monkeypatch, console):

@@ -118,9 +118,10 @@ def finish(outcome: Outcome, console: Console) -> None:
     if not outcome.complete:
         raise typer.Exit(128 + (outcome.signal or 0))
     if outcome.first:
-        report = report_run(read_record(outcome.folder))
-        console.print(plain(f"run folder: {outcome.folder.path}"), soft_wrap=True)
-        console.print(plain(f"report:     {report}"), soft_wrap=True)
+        report, path = report_run(read_record(outcome.folder)), outcome.folder.path
+        use = f"elman sample {path}" if "sample" in outcome.result else f'elman.load("{path}")'
+        for name, text in (("run folder:", path), ("report:", report), ("use it:", use)):
+            console.print(plain(f"{name:<11} {text}"), soft_wrap=True)
 
 
 train = typer.Typer(invoke_without_command=True, no_args_is_help=False)

@@ -25,6 +25,7 @@ from elman.train.loop.display import Display
 from elman.train.loop.metrics import MetricsFile, Row, Tally
 from elman.train.loop.objective import Score
 from elman.train.loop.optimizer import learning_rate
+from elman.train.loop.pace import LEAST_STEPS, VALIDATION_SHARE
 from elman.train.loop.stepper import Stepper
 from elman.train.loop.task import Data, Labels
 from elman.train.run import checkpoint, snapshot
@@ -67,6 +68,7 @@ def defer_signals() -> Iterator[StopRequest]:
 
 
 CHECKPOINT_S = 60.0  # no more than this is lost, however long the run
+NOISE = 0.1  # of a pace
 MOST_SKIPPED = 20  # steps in a row; then the run has diverged
 NOTHING = Score(math.inf, -math.inf)  # what any validation is better than
 
@@ -85,6 +87,8 @@ class Loop:
         fell: calls that engine deer had run step by step, in this process so far.
         best: best weights in validation; None before the first.
         unsaved: whether writing them failed.
+        end: when the training of a run with a duration should be over (``perf_counter``).
+        timed_from: step and seconds of training since which the pace of this process counts.
     """
 
     config: Config
@@ -104,12 +108,14 @@ class Loop:
     fell: int = 0
     best: Best | None = None
     unsaved: bool = False
+    end: float = math.inf
+    timed_from: tuple[int, float] | None = None
 
     @property
     def steps(self) -> int:
-        """Number of all steps, fixed at the start."""
+        """Number of all steps: fixed at the start, but for what :meth:`keep_time` leaves out."""
         assert self.config.steps is not None
-        return self.config.steps
+        return self.tally.steps or self.config.steps
 
     @property
     def first(self) -> bool:
@@ -167,6 +173,8 @@ class Loop:
             self.skip(loss, norm)
         if averaged := self.due(config.average_every):
             self.stepper.average_copies()
+        if self.due(config.log_every):
+            self.keep_time()
         mean, speed = self.labels.of_mean(loss), config.items_per_step / step_s
         self.display.update(self.tally.step, self.steps, mean, speed)
         last = self.tally.step == self.steps
@@ -184,6 +192,24 @@ class Loop:
         if last or (self.checkpoint_due and averaged):
             self.save(must=last, wait=chose)
         return stop and averaged
+
+    def keep_time(self) -> None:
+        """Leave out steps that no longer fit into a run's duration, as the machine has other work
+        than when a step was timed; take them in again if it is over. The learning rate falls in
+        those that there are."""
+        tally, planned = self.tally, self.config.steps
+        if self.end == math.inf or planned is None or tally.step < LEAST_STEPS:
+            return
+        if self.timed_from is None:  # before that engines are chosen
+            self.timed_from = tally.step, tally.seconds
+        steps, seconds = tally.step - self.timed_from[0], tally.seconds - self.timed_from[1]
+        if steps < LEAST_STEPS:
+            return
+        left = (self.end - time.perf_counter()) * (1 - VALIDATION_SHARE)
+        fits = min(planned, tally.step + max(1, round(left * steps / seconds)))
+        if abs(fits - self.steps) > NOISE * self.steps:
+            self.display.say(f"{fits} of {planned} steps fit into the time at the pace of now")
+            tally.steps = fits
 
     def votes(self, request: StopRequest) -> tuple[bool, bool, bool]:
         """This process's votes: new choices of kernels, a late checkpoint, a request to stop."""

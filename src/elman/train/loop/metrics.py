@@ -39,6 +39,7 @@ class Tally:
         all_fallbacks: the same since the beginning.
         skipped: steps that changed nothing, because loss or gradient was not finite.
         skipped_in_a_row: the last of them, if no other came since.
+        steps: of the whole run, where its time is over before all that were planned; else None.
     """
 
     step: Count = 0
@@ -53,6 +54,7 @@ class Tally:
     all_fallbacks: Count = 0
     skipped: Count = 0
     skipped_in_a_row: Count = 0
+    steps: Count | None = None
 
     def add(self, seconds: float, fallbacks: int) -> None:
         """Count one more step."""

@@ -36,6 +36,11 @@ def next_step(stepper: Stepper, data: Data, rows: slice, lr: float) -> Callable[
     return lambda: stepper.train(data.batch(next(steps), rows), lr)
 
 
+def time_aside(config: Config) -> float:
+    """Seconds of a run with a duration in which nothing is trained, at most."""
+    return min(ASIDE_S, ASIDE_SHARE * 60 * config.minutes)
+
+
 def settle(config: Config, step_s: float, threads: int) -> Config:
     """Fix what was left open: the number of steps from the time of one, and the intervals.
 
@@ -49,7 +54,7 @@ def settle(config: Config, step_s: float, threads: int) -> Config:
     predicted = getattr(config, config.VALIDATED)
     if steps is None:
         total = 60 * config.minutes
-        training = total * (1 - VALIDATION_SHARE) - min(ASIDE_S, ASIDE_SHARE * total)
+        training = total * (1 - VALIDATION_SHARE) - time_aside(config)
         steps = max(LEAST_STEPS, round(training / step_s))
         speed = INFERENCE_GAIN * config.items_per_step / step_s
         affordable = VALIDATION_SHARE * total * speed  # items in all

@@ -46,6 +46,8 @@ class Facts:
         tally = self.tally
         if (tally.step and not tally.seconds > 0) or (tally.count and not tally.since_s > 0):
             raise ValueError("tally has steps that took no time")
+        if tally.steps is not None and tally.steps < tally.step:
+            raise ValueError("tally has more steps than its run")
 
 
 def group_tensors(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

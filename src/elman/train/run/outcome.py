@@ -95,7 +95,9 @@ def format_result(result: dict[str, Any], config: Config, labels: Labels) -> str
         *(f"  {name:<{width}}  {value}" for name, value in table.items()),
         "",
         f"validation: {labels.describe(score)}, {relation} than the "
-        f"{describe_baseline(baseline, labels)}",
+        f"{describe_baseline(baseline, labels)}"
+        + "; longer runs (--minutes, --steps) learn more"
+        * (not better),
         f"weights:    the best in validation, of step {best} of {steps}{walked}",
         f"training:   {result['items_per_s']:,.0f} {labels.items}/s; "
         f"{result['train_seconds']:.0f} s of {result['total_seconds']:.0f} s in all ({share:.0%})",

@@ -220,7 +220,7 @@ def summarise(record: Record, config: Config) -> Summary:
         config=config,
         model=f"{config.cell} {config.layers} x {config.hidden}",
         step=last.step if last else 0,
-        steps=config.steps,
+        steps=result.steps if result else config.steps,  # fewer where time was over
         labels=labels,
         valid_loss=scored.valid_loss if scored else None,
         valid_score=scored.valid_score if scored else None,

@@ -34,7 +34,7 @@ from elman.train.loop.display import Display
 from elman.train.loop.layers import check_cell, refuse_twin
 from elman.train.loop.loop import Loop, defer_signals
 from elman.train.loop.metrics import MetricsFile, Row
-from elman.train.loop.pace import ROUNDS, compare, next_step, settle
+from elman.train.loop.pace import ROUNDS, compare, next_step, settle, time_aside
 from elman.train.loop.stepper import Stepper, make_stepper
 from elman.train.loop.task import Baseline, Data
 from elman.train.run import snapshot
@@ -94,6 +94,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
         data = task.prepare(config)
         check_agreement(fabric, shared_facts(config, data))
         display.say(data.about())
+        has_duration = config.steps is None and data.steps() is None
         config = with_steps(config, fabric, data)
         data = data.validating(config)
         facts = data.facts() | {
@@ -110,6 +111,8 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
         path = str(create_run(out, task.name).path) if fabric.global_rank == 0 else ""
         folder = RunFolder(Path(fabric.broadcast(path)))
         loop = assemble(config, stepper, data, folder, display)
+        if has_duration and fabric.world_size == 1:  # others would have to agree
+            loop.end = began + 60 * config.minutes - time_aside(config)
     with folder.lock() if loop.first else nullcontext():
         if loop.first:
             folder.write("facts", facts)
