@@ -270,6 +270,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "two bodies": studied.bodies,
     "gains of gpu": studied.gains_of_gpu,
     "product on gpu": studied.product_on_gpu,
+    "pipeline on gpu": studied.pipeline_on_gpu,
     "deer on gpu": studied.deer_on_gpu,
     "barriers": studied.barriers,
     "products by minibatch": studied.minibatches,

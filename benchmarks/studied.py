@@ -11,7 +11,7 @@ from benchmarks.measures.phases import TEN
 from benchmarks.pictures import RESULTS, rows_of
 from benchmarks.rows import Row, read_rows
 from benchmarks.scripts.bf16 import CASES, USERS
-from benchmarks.scripts.scaling import above_floor, slopes
+from benchmarks.scripts.scaling import above_floor, limited_by_steps, slopes
 from benchmarks.suites.cmu import TEN_STEPS
 from benchmarks.suites.depth import STEPS, name_of
 from benchmarks.suites.ecornn import LAYOUTS, layout_name
@@ -20,6 +20,7 @@ from benchmarks.suites.matrices import FORMS_IN_TORCH, MATRICES, STREAM, TRAIN
 from benchmarks.table import machine_line
 from benchmarks.workloads.products import COLUMNS, PANELS, ROWS
 
+FOUR_SAMPLES = "persistent relu 64,4,1152 fp32"  # of the script of GPUs
 MODELS = {  # of suite long, in the order of the page: name of a row, baseline and its name
     GRU: ("GRU, 17 984 samples of speech", "torch", "`torch.nn.GRU`"),
     LEM: ("LEM, 17 984 samples of speech", "loop", "a loop over torch ops"),
@@ -160,7 +161,9 @@ def scaling() -> str:
         mine = [row for row in rows if row["cell"] == cell]
         bits = {row["size"]: sum(row["bits"]) / len(row["bits"]) for row in mine}
         data, compute = slopes(mine)
-        texts = [f"`{cell}`", *(f"{bits[size]:.2f}" for size in sizes), data, compute]
+        stars = {row["size"]: "*" * limited_by_steps(row) for row in mine}
+        losses = [f"{bits[n]:.2f}{stars[n]}" if n in bits else "–" for n in sizes]
+        texts = [f"`{cell}`", *losses, data, compute]
         fit = above_floor(mine)
         texts.append("–" if fit is None else f"{fit[0]:.2f}, {fit[1]:+.3f}")
         lines.append(f"| {' | '.join(texts)} |")
@@ -484,7 +487,8 @@ def recognisers() -> str:
         f"after {ours['steps']:.0f} steps {percent(ours['word_error'])} of the words are wrong "
         f"({percent(torch['word_error'])} with torch's layers), which took "
         f"{ours['seconds']:.0f} s ({torch['seconds']:.0f} s), at {ours['gflops']:.0f} GFLOP/s of "
-        "whole training steps"
+        f"whole training steps, {percent(ours['gflops'] / ours['peak_gflops'])} of the peak of all "
+        "cores"
     )
 
 
@@ -502,12 +506,15 @@ def turned() -> str:
 def bodies() -> str:
     """How well two bodies are followed, and how fast the network is trained."""
     rows = script_rows("examples")
-    fused, loop = rows["bodies, scan"], rows["bodies, loop"]
+    fused = rows["bodies, scan"]
     off = fused["distance"]
-    ms, others = (1e3 * row["seconds"] / row["steps"] for row in (fused, loop))
+    ms, loop, deer = (
+        1e3 * (row := rows[f"bodies, {way}"])["seconds"] / row["steps"]
+        for way in ("scan", "loop", "deer")
+    )
     return (
         f"After {fused['steps']:.0f} steps of training ({fused['seconds']:.0f} s; {ms:.0f} ms a "
-        f"step, {others:.0f} ms by a loop) places are {off['of the network']:.3f} off at the end "
+        f"step, {loop:.0f} ms by a loop, {deer:.0f} ms by `elman.deer`) places are {off['of the network']:.3f} off at the end "
         f"of new paths (bodies that go straight on: {off['straight on']:.2f}), and the energy of "
         f"{fused['energy']:.2f} has drifted by {fused['drift']:.1g}"
     )
@@ -599,10 +606,18 @@ def gains_of_gpu() -> str:
     return f"{min(gains):.1f} to {max(gains):.1f}"
 
 
+def pipeline_on_gpu() -> str:
+    """What share of the throughput of 32 samples a persistent kernel has with four."""
+    rows = script_rows("gpu")
+    few, many = (rows[name]["elman"] for name in (FOUR_SAMPLES, "layer relu 64,32,1152 fp32"))
+    forward, training = (4 * b / (32 * a) for a, b in zip(few, many, strict=True))
+    return f"{forward:.0%} of the throughput of 32, in training {training:.0%}".replace("%", " %")
+
+
 def product_on_gpu() -> str:
     """How long a product per step takes on a GPU, and how many times as long as a persistent
     kernel."""
-    row = script_rows("gpu")["persistent relu 64,4,1152 fp32"]
+    row = script_rows("gpu")[FOUR_SAMPLES]
     product, persistent = row["product per step"][0], row["elman"][0]
     return f"{1e6 * product / row['T']:.1f} µs a step, {product / persistent:.1f} times"
 

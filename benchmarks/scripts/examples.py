@@ -17,7 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.machine import code, facts
+from benchmarks.peak import peak_gflops
 from benchmarks.rows import append_row, read_rows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -27,6 +30,7 @@ COMMANDS = {
     "turned, elman": "rotating_images.py --data {images}",
     "bodies, scan": "two_bodies.py",
     "bodies, loop": "two_bodies.py --way loop --steps 500",
+    "bodies, deer": "two_bodies.py --way deer --steps 500",
     "ode, neural": "neural_ode.py",
     "ode, hamiltonian": "neural_ode.py --field hamiltonian",
     "ode, adaptive": "neural_ode.py --field adaptive --seconds 0.3 --samples 100",
@@ -90,6 +94,8 @@ def main() -> None:
         shown = command.format(data="DATA", images="IMAGES")
         words = command.format(data=options.data, images=options.images).split()
         measured = run([*words, *further])
+        if "gflops" in measured:
+            measured["peak_gflops"] = max(peak_gflops((torch.get_num_threads(),)).values())
         append_row(
             options.out,
             {"case": case, "command": " ".join(["python", f"examples/{shown}", *further])}

@@ -171,9 +171,7 @@ def measure_characters(case: Case, effort: Effort) -> Row:
         for cell in CELLS
         for seed in SEEDS
     }
-    bits = {
-        cell: [min(loss for _, loss in lines[cell, seed]) for seed in SEEDS] for cell in CELLS
-    }
+    bits = {cell: [min(loss for _, loss in lines[cell, seed]) for seed in SEEDS] for cell in CELLS}
     texts = [
         f"{name} {mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
         for name, values in bits.items()

@@ -165,15 +165,22 @@ def simd(rows: Rows):
 
 @CLAIMS(
     *("4.6", "threads go better with vectors than with tiling"),
+    holds="vectors do sixteen additions at once, tiles only save loads",
+    fails="loads, which tiles save, take longer than the additions of vectors",
+)
+def threads(rows: Rows):
+    gain = rows.ratio(_combined(rows), "simd+threads", "tiling+threads")
+    return gain.gains, f"vectors and threads {gain.median:.1f}x tiles and threads"
+
+
+@CLAIMS(
+    *("4.6", "tiling loses under threads"),
     holds="threads that share tiles wait for each other's operands",
     fails="a worker here takes one share of all rows or units, not tiles from here and there",
 )
-def threads(rows: Rows):
-    case = _combined(rows)
-    gain = rows.ratio(case, "simd+threads", "tiling+threads")
-    tiles = rows.ratio(case, "tiling+threads", "threads")
-    text = f"vectors and threads {gain.median:.1f}x tiles and threads"
-    return every((gain.gains, tiles.loses)), f"{text}; tiles gain {tiles.median:.1f}x under threads"
+def tiles_under_threads(rows: Rows):
+    gain = rows.ratio(_combined(rows), "tiling+threads", "threads")
+    return gain.loses, f"tiles gain {gain.median:.1f}x under threads"
 
 
 @CLAIMS("4.7", "specialized pointwise code gains a little", "slight")
