@@ -514,9 +514,10 @@ def bodies() -> str:
     )
     return (
         f"After {fused['steps']:.0f} steps of training ({fused['seconds']:.0f} s; {ms:.0f} ms a "
-        f"step, {loop:.0f} ms by a loop, {deer:.0f} ms by `elman.deer`) places are {off['of the network']:.3f} off at the end "
-        f"of new paths (bodies that go straight on: {off['straight on']:.2f}), and the energy of "
-        f"{fused['energy']:.2f} has drifted by {fused['drift']:.1g}"
+        f"step, {loop:.0f} ms by a loop, {deer:.0f} ms by `elman.deer`) places are "
+        f"{off['of the network']:.3f} off at the end of new paths (bodies that go straight on: "
+        f"{off['straight on']:.2f}), and the energy of {fused['energy']:.2f} has drifted by "
+        f"{fused['drift']:.1g}"
     )
 
 
