@@ -173,7 +173,8 @@ def draw_words(ground: Ground) -> str:
             axes.set(yticks=[], ylim=(0, 1.15 * axes.get_ylim()[1]))
             axes.tick_params(bottom=False)
             axes.spines[["left"]].set_visible(False)
-        figure.axes[0].legend(loc="upper right", ncols=3, labelcolor=ground.text)
+        handles = figure.axes[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=3, labelcolor=ground.text)
         return _svg(figure)
 
 

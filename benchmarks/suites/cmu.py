@@ -25,7 +25,8 @@ from benchmarks.sweeps import Sweep
 from benchmarks.worker import PEAK
 from benchmarks.workloads.fitting import COMBINATIONS, FIT
 
-COMBINED, COMBINED_QUICK = "switches 10,1000,1000", "switches 10,16,256"
+COMBINED, COMBINED_FEW = "switches 10,1000,1000", "switches 10,16,1000"
+COMBINED_QUICK = "switches 10,16,256"
 PEERS = "batch 10,1000,1000"
 BATCHES = (*(f"batch 10,{B},1000" for B in range(100, 1000, 100)), PEERS)
 SMALL = tuple(f"batch 10,{B},1000" for B in (1, 2, 5, 10, 20, 50))
@@ -66,7 +67,7 @@ def _first(rows: Rows, *cases: str) -> str:
 
 
 def _combined(rows: Rows) -> str:
-    return _first(rows, COMBINED, COMBINED_QUICK)
+    return _first(rows, COMBINED, COMBINED_FEW, COMBINED_QUICK)
 
 
 @CLAIMS(
@@ -299,7 +300,7 @@ CMU = Suite(
         PEAK,
         _fit(COMBINED_QUICK, *COMBINATIONS, baseline="serial", quick=True),
         _fit("one sample 10,1,1000", "serial", "elman-c"),
-        _fit(COMBINED, *COMBINATIONS, baseline="serial"),
+        *(_fit(name, *COMBINATIONS, baseline="serial") for name in (COMBINED_FEW, COMBINED)),
         *(_beside_torch(name) for name in (*SMALL, *BATCHES) if name != PEERS),
         *(_beside_torch(name, *_PEERS, quick="100,256" in name) for name in SIZES),
         *(_fit(f"{n} threads 10,100,1000", "torch", "elman-c", threads=n) for n in THREADS),

@@ -16,13 +16,13 @@ from benchmarks.suites import SUITES
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 COMMITTED = {  # each claim holds (+), does not (-), is not decided (=), or not tried (?)
-    "deer": "----++--=+++-+-",
+    "deer": "----++--++++-++-",
     "memory": "+++-+-++",
-    "cmu": "++-++-++--++-",
+    "cmu": "++-+++-++--++-",
     "svail": "-------+-=",
     "long": "+--+=+?",
     "decoder": "++",
-    "ecornn": "++++-++-+",
+    "ecornn": "+=++-++-+",
     "minibatch": "+-=",
     "depth": "+++=",
     "persistent": "--+-",
