@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 COMMITTED = {  # each claim holds (+), does not (-), is not decided (=), or not tried (?)
     "deer": "----++--++++-++-",
     "memory": "+++-+-++",
-    "cmu": "++-+++-++--++-",
+    "cmu": "++-+++-++--+--",
     "svail": "-------+-=",
     "long": "+--+=+?",
     "decoder": "++",
