@@ -143,7 +143,8 @@ def race(
     model: nn.Module, tokens: Tensor, seconds: float, phases: Sequence[str] = PHASES
 ) -> dict[str, dict[str, float]]:
     """Medians (s) of phases, by side."""
-    multiply: Any = torch.backends.mkldnn.matmul
+    backends: Any = torch.backends
+    multiply = backends.mkldnn.matmul
     before = multiply.fp32_precision
 
     def timed(run: Callable[[nn.Module, Tensor], Any], model: nn.Module) -> float:
