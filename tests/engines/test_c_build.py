@@ -364,12 +364,15 @@ def test_libraries_whose_paths_have_odd_characters(tmp_path, name):
 def test_a_locale_that_is_not_utf8():
     """Texts of ours have signs of mathematics. Python chooses UTF-8 in the locale C unless told."""
     script = """
-from elman.engines.c.text import units as shared
+from elman.engines import c
+from elman.engines.c.text import units
 from elman.interchange.c import project
 import locale, pathlib, sys
 assert locale.getencoding() != "utf-8" and not sys.flags.utf8_mode
-for room, read in ((shared, shared.file), (project, project.read_text_file)):
-    files = [*pathlib.Path(room.__file__).parent.glob("*.[ch]")]
+headers = pathlib.Path(c.__file__).with_name("headers")
+exported = pathlib.Path(project.__file__).parent
+for folder, read in ((headers, units.file), (exported, project.read_text_file)):
+    files = [*folder.glob("*.[ch]")]
     assert files
     for path in files:
         assert read(path.name) == path.read_bytes().decode(), path

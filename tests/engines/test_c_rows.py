@@ -104,7 +104,7 @@ def test_prepared_workspaces_fit_their_workers(monkeypatch):
 
     def allow(count: int) -> None:
         for module in ("prepared", "kernel"):
-            monkeypatch.setattr(f"elman.engines.c.{module}.workers", lambda: count)
+            monkeypatch.setattr(f"elman.engines.c.run.{module}.workers", lambda: count)
 
     allow(1)
     prepared = PreparedKernel(kernel, [kernel], call)
