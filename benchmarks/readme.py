@@ -260,6 +260,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "rules of transformers": studied.transformers_rules,
     "models of transformers": studied.transformers_models,
     "ten steps": studied.ten_steps,
+    "averages": studied.averages,
     "programs": studied.programs,
     "published models of transformers": studied.published_models,
     "gpu": studied.gpu,

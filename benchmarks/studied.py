@@ -382,6 +382,18 @@ def ten_steps() -> str:
     return "\n".join(lines)
 
 
+def averages() -> str:
+    """A table of runs whose processes average weights every so many steps, seeds as mean and
+    range."""
+    lines = ["| steps between averages | bits per character | ms a step |", "|---|---:|---:|"]
+    for case, row in script_rows("averages").items():
+        every, bits = case.removeprefix("every "), row["bits"]
+        name = f"{every} (gradients)" if every == "1" else every
+        spread = f"{mean(bits):.3f} ({min(bits):.3f} to {max(bits):.3f})"
+        lines.append(f"| {name} | {spread} | {1e3 * median(row['step_s']):.3g} |")
+    return "\n".join(lines)
+
+
 def programs() -> str:
     """A table of programs as they are, by python and by `elman run`."""
     lines = [

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import tempfile
@@ -30,7 +29,7 @@ def train(words: Sequence[str]) -> tuple[float, float]:
         subprocess.run([*command, "--no-compare"], check=True, stdout=subprocess.DEVNULL)
         (path,) = Path(folder).glob("*/result.json")
         result = json.loads(path.read_text())
-    return result["valid_loss"] / math.log(2), result["train_seconds"] / result["steps"]
+    return result["valid_loss"], result["train_seconds"] / result["steps"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
