@@ -153,19 +153,10 @@ def draw_words(ground: Ground) -> str:
             for place, (name, colour) in enumerate(colours.items()):
                 faster = [rows.faster(case, name, "loop") if place else 1.0 for case in cases]
                 left = [k + 0.27 * (place - 1) for k in range(len(cases))]
-                axes.bar(
+                bars = axes.bar(
                     left, faster, 0.25, color=colour, edgecolor=ground.muted, label=LABELS[name]
                 )
-                for x, figure_ in zip(left, faster, strict=True):
-                    axes.text(
-                        x,
-                        figure_,
-                        f"{figure_:.1f}",
-                        ha="center",
-                        va="bottom",
-                        color=ground.text,
-                        fontsize=7,
-                    )
+                axes.bar_label(bars, fmt="{:.1f}", color=ground.text, fontsize=7)
             axes.set_xticks(
                 range(len(cases)), [f"{H} units\n{B} rows" for _, B, H in MODELS], color=ground.text
             )

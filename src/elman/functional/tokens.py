@@ -42,9 +42,7 @@ _ALIKE = 2  # tokens of one kind before one is recorded: kernels are prepared by
 _MOST = 256  # tokens to wait after recordings that were of little use
 _USEFUL = 16  # tokens that a recording should serve
 _CLOSE = 1e-5  # relative to the largest value
-_CLOSE_ROUNDED = (
-    1e-3  # where inputs are rounded to 16 bits: another last bit may be another integer
-)
+_CLOSE_ROUNDED = 1e-3  # inputs are rounded to 16 bits: another last bit may be another integer
 _STATES = ("conv_states", "recurrent_states")  # of a layer in transformers' caches
 _LATE = 8  # times that kernels may not be ready
 _PARTS = 4  # of a layer that are called apart, at most

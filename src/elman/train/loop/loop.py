@@ -200,7 +200,7 @@ class Loop:
         tally, planned = self.tally, self.config.steps
         if self.end == math.inf or planned is None or tally.step < LEAST_STEPS:
             return
-        if self.timed_from is None:  # before that engines are chosen
+        if self.timed_from is None:  # engines are chosen before
             self.timed_from = tally.step, tally.seconds
         steps, seconds = tally.step - self.timed_from[0], tally.seconds - self.timed_from[1]
         if steps < LEAST_STEPS:
@@ -208,7 +208,7 @@ class Loop:
         left = (self.end - time.perf_counter()) * (1 - VALIDATION_SHARE)
         fits = min(planned, tally.step + max(1, round(left * steps / seconds)))
         if abs(fits - self.steps) > NOISE * self.steps:
-            self.display.say(f"{fits} of {planned} steps fit into the time at the pace of now")
+            self.display.say(f"{fits} of {planned} steps fit into the time at the present pace")
             tally.steps = fits
 
     def votes(self, request: StopRequest) -> tuple[bool, bool, bool]:

@@ -1,1 +1,1 @@
-"""What a call hands to a kernel: its argument block, and notes of calls."""
+"""Argument blocks of kernels, and notes of calls."""

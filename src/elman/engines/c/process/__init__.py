@@ -1,1 +1,1 @@
-"""What the process shares: threads and memory."""
+"""Threads and memory, of which a process has one supply."""
