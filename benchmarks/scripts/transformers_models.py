@@ -42,6 +42,7 @@ from elman.functional import install, uninstall
 
 TOLERANCE = 1e-5  # of the logits' relative errors
 COMPARED = 300  # tokens of a sequence whose results are compared
+COMPARED_IN_DOUBLE = 128  # with float64, whose weights, gradients and steps fill memory
 TOKENS = 64  # of a decoded text that is timed
 WARM_UP = 3  # samples that are not counted: kernels are compiled, and engines chosen
 SIZES = ("hidden", "batch", "steps", "threads")  # of a row
@@ -50,7 +51,10 @@ WEIGHTS = ("float32", "int8")  # of models whose linear layers are ours, too
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::mv", "aten::addmv")  # of projections
 
 
-def train(model: nn.Module, tokens: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+Results = tuple[list[Tensor], list[Tensor]]  # logits; gradients of all parameters
+
+
+def train(model: nn.Module, tokens: Tensor) -> Results:
     """Logits, and the gradients of all parameters."""
     model.zero_grad()
     output = model(input_ids=tokens, labels=tokens, use_cache=False)
@@ -97,26 +101,32 @@ def error(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
     return math.sqrt(off / sum(float(b.square().sum()) for b in want))
 
 
+def errors(got: Results, want: Results) -> dict[str, float]:
+    """The relative errors of the logits and of the gradient."""
+    return {"logits": error(got[0], want[0]), "gradient": error(got[1], want[1])}
+
+
 def compare(model: nn.Module, tokens: Tensor, double: bool = False) -> dict[str, Any]:
     """The errors of a model's row. With `double` both sides' of the same model in float64: deep
     models are no closer to each other than to that."""
     uninstall(model)
-    logits, gradient = train(model, tokens)
+    row = dict[str, Any]()
+    exact = None
+    if double:  # first: a copy of the model, or gradients of both sides, may not fit next to it
+        exact = train(model.double(), tokens)
+        model.zero_grad()
+        model.float()
+    theirs = train(model, tokens)
     text = generate(model, tokens)
+    if exact is not None:
+        row["torch"] = errors(theirs, exact)
+        theirs = exact
     report = install(model)
     try:
-        ours = train(model, tokens)
+        row |= errors(train(model, tokens), theirs)
         same = torch.equal(generate(model, tokens), text)
     finally:
         uninstall(model)
-    row = dict[str, Any]()
-    if double:
-        theirs = logits, gradient
-        model.zero_grad()
-        logits, gradient = train(model.double(), tokens)  # a copy may not fit beside it
-        model.float().zero_grad()
-        row["torch"] = {"logits": error(theirs[0], logits), "gradient": error(theirs[1], gradient)}
-    row |= {"logits": error(ours[0], logits), "gradient": error(ours[1], gradient)}
     return row | {"same text": same, "report": [*dict.fromkeys(report.values())]}
 
 
@@ -220,7 +230,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             row: dict[str, Any] = {"case": name, "version": version, **code()}
-            row |= compare(model, tokens[:, :COMPARED], options.published)
+            compared = COMPARED_IN_DOUBLE if options.published else COMPARED
+            row |= compare(model, tokens[:, :compared], options.published)
             if options.seconds:
                 row["seconds"] = race(model, tokens, options.seconds, phases)
         keys = ("batch", "steps", "threads") if options.published else SIZES
