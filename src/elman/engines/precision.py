@@ -31,11 +31,11 @@ def precision() -> str:
 def multiplying(tensor: Tensor, precision: str) -> Iterator[None]:
     """Run torch's products of float32 on a GPU in one precision, and restore torch's switch.
 
-    Threads take turns, so that none restores what another has set: the switch is global.
+    One thread at a time: torch's switch is global, and a second thread would restore the first's.
 
     Args:
-        tensor: of the device that multiplies; on a CPU nothing is done.
-        how: ``tf32`` or ``ieee``.
+        tensor: a tensor on the device that multiplies; on a CPU nothing is done.
+        precision: ``tf32`` or ``ieee``.
     """
     if not tensor.is_cuda:
         yield

@@ -180,10 +180,10 @@ def _join(going: Tensor | None, last: Tensor | None, like: Tensor, after: int) -
     """The cotangent of a span's last states: of sequences that go on, and of those that end.
 
     Args:
-        going: of those that go on [after, ...].
-        ended: of the last states of all sequences [B, ...].
+        going: cotangent of the sequences that go on [after, ...].
+        last: cotangent of the last states of all sequences [B, ...].
         like: the states that the span began with.
-        after: how many go on.
+        after: how many sequences go on.
     """
     if after == len(like):
         return going

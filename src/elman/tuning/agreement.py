@@ -37,12 +37,13 @@ def disagreement(
     NaN and infinities agree with their like alone, in the same places and of the same sign.
 
     Args:
-        actual, want: results by name; ``want`` may be in float64, and may name more gradients.
-        dtype: of the computation; one without a row is held to float32's.
-        steps: T: errors of values grow with its root.
-        rounded: what ``want`` is in ``dtype``: what rounding costs there, it may cost others.
-        sums: names of results that are sums over all rows, as a weight's gradient: an infinite
-            factor may come before or after the sum, so an infinity may be where ``want`` has NaN.
+        actual, expected: results by name; ``expected`` may be in float64 and have more gradients.
+        dtype: of the computation; a dtype without tolerances of its own has those of float32.
+        steps: T: errors of values grow with its square root.
+        rounded: ``expected`` computed in ``dtype``; ``actual`` may lose as much to rounding.
+        sums: names of results that are sums over all rows, such as a weight's gradient: an infinite
+            factor may come before or after the sum, so ``actual`` may be infinite where
+            ``expected`` is NaN.
         ignored: names of results that are not compared.
     """
     if dtype == "float32" and any(value.is_cuda for value in actual.values()):

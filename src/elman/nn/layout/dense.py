@@ -20,7 +20,8 @@ def check_dense(value: Tensor, subject: str, of: str = "") -> None:
     """Check one argument of a module.
 
     Args:
-        what, of: its name and whose it is, for the message.
+        value: the argument.
+        subject, of: its name and its owner, for the message.
 
     Raises:
         InputError: it is sparse or nested; with what to give instead.

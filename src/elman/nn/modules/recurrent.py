@@ -51,11 +51,10 @@ class Recurrent(SequenceModule):
         batch_first: x and out are [B, T, ·].
         dropout: share of values dropped after each layer but the last, in training.
         device, dtype: of the parameters.
-        options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
-            ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
-            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
-        cell_arguments: sizes of the cell's other dims (``P=16``), the cell's own options, and its
-            constants (``mask=…``). A constant is a number; a tensor or array of the declared shape,
+        cell_arguments: the options of :class:`elman.nn.modules.layer_options.Options` (``engine``,
+            ``heads``, ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
+            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``); sizes of the
+            cell's other dims (``P=16``), the cell's own options, and its constants (``mask=…``). A constant is a number; a tensor or array of the declared shape,
             which is copied; or a function that fills the tensor passed to it, or returns its value,
             for each layer and direction. Dims and constants apply to the layers whose cells declare
             them. A list has one entry per layer, None for a layer whose cell has no such dim or
