@@ -64,7 +64,7 @@ class Sizes(NamedTuple):
 
 def checked(steps: Any, budget: Any) -> tuple[Steps, int | None]:
     """``checkpoint=`` and ``memory_budget=`` of a module, the budget in bytes. Raises InputError:
-    they are none, or do not go together."""
+    one is invalid, or they exclude each other."""
     number = isinstance(steps, int) and not isinstance(steps, bool)
     auto = isinstance(steps, str) and steps == "auto"
     if not (steps is None or auto or (number and 0 < cast(int, steps) <= MOST)):

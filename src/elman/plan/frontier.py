@@ -106,12 +106,12 @@ def frontier(
     cost:  sum of keep(v) over kept v + sum of recompute(v) over values rematerialised
     exact: a minimum cut; v_in -> v_out costs keep(v), source -> v_in costs recompute(v), uses are
     infinite.
-    Ties go to the value nearest its reader. Values in ``free`` are there already and cost nothing.
+    Ties go to the value nearest its reader.
 
     Args:
         nodes: values in order, arguments first; arguments outside are available.
-        needed: values that must be there in the later phase.
-        free: values that are there anyway.
+        needed: values that the later phase reads.
+        free: values that are available in both phases at no cost.
         keep, recompute: costs of one value; ``INFINITE`` forbids.
 
     Returns:
@@ -131,6 +131,7 @@ def frontier(
         if value in free:
             continue
         entry = place[value]
+        # each value is two vertices, so that keeping it is an edge that the cut can pay for once
         net.edge(entry, entry + 1, units(keep(value)))
         net.edge(source, entry, units(recompute(value)))
         for arg in dict.fromkeys(value.args):
