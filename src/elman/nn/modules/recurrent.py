@@ -25,7 +25,7 @@ from elman.nn.options.registry import CallOptions, select_options
 from elman.torch_internals import run_whole
 
 _FORMULA = "_formula"
-_OF_PARAMETERS = ("device", "dtype")  # they say, the module does not
+_OF_PARAMETERS = ("device", "dtype")  # facts of the parameters, which the module does not keep
 
 State = Tensor | tuple[Tensor, ...] | Sequence[Tensor | tuple[Tensor, ...]]
 
@@ -148,7 +148,7 @@ class Recurrent(SequenceModule):
         self.reset_parameters()
 
     def _check_effects(self) -> None:
-        """Check that options change something in a layer. Raises InputError: one cannot."""
+        """Check that every option has an effect in some layer. Raises InputError."""
         cells = [cell for cell, *_ in self._formulas()]
         names = "/".join(dict.fromkeys([cell.name for cell in cells]))
         if all(cell.idle for cell in cells):
@@ -270,7 +270,7 @@ class Recurrent(SequenceModule):
 
 
 def _initialise(weight: Tensor, scheme: Init | None, subject: str, bound: float = 0.0) -> None:
-    """Fill a weight as the cell's ``init=`` says, or by U(-bound, bound)."""
+    """Initialise a weight by the cell's ``init=``, or from U(-bound, bound)."""
     with torch.no_grad():
         if scheme is None:
             init.uniform_(weight, -bound, bound)
