@@ -195,7 +195,7 @@ def verify(
         DisagreementError: the results differ.
     """
     source = torch.Generator().manual_seed(0)
-    x, weight, bias, scale = (
+    x, weight, bias, scale = (  # sizes that no vector, tile or chunk divides
         torch.randn(shape, generator=source, dtype=torch.float64)
         for shape in ((75, 37), (300, 37), 300, 75)
     )

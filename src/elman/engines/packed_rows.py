@@ -95,8 +95,8 @@ class Packed:
         return value.index_select(0, next_row).masked_fill(last.to(value.device), 0)
 
     def numbers(self, shares: int) -> Tensor:
-        """First rows of all steps and the end, then boundaries of shares with similar numbers of
-        rows."""
+        """First rows of all steps and the end, then boundaries of shares of samples, which have
+        similar numbers of rows, hence equal work, rather than equal numbers of samples."""
         numbers = self._numbers.get(shares)
         if numbers is None:
             cuts, rows_before, at = [0], 0, 0

@@ -126,6 +126,7 @@ def forward_in(
         saved += result.saved
         states = result.last
     assert output.tensor is not None, "an output is never None"
+    # longest sequences come first, so those that end in later spans are the first rows
     last = tuple([torch.cat(pieces[::-1]) for pieces in ends])
     return Result(output.tensor, last, tuple(saved)), starts
 

@@ -105,7 +105,7 @@ class TimeShards:
             if place == self.place:
                 result = run(before)
             ends = [part[-1] for part in result] or [torch.zeros_like(part) for part in start]
-            parts = self.gather(ends)
+            parts = self.gather(ends)  # waits until the process whose turn it is has run
             if place == self.place - 1:
                 before = tuple(parts[place])
         return before, result
@@ -193,7 +193,7 @@ def compose(algebra: Any, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         raise EngineError(f"{CUT} have a step at least in each of them")
     ends: list[tuple[Tensor, Tensor]] = []
     while A.shape[0] > 1:
-        if A.shape[0] % 2:
+        if A.shape[0] % 2:  # the last map has no neighbour, and is joined after the loop
             ends.append((A[-1:], b[-1:]))
             A, b = A[:-1], b[:-1]
         later = A[1::2]

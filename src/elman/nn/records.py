@@ -98,7 +98,7 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
         raise InputError(problem, "elman.nn.pin(model, elman.nn.choices(model))")
     for module in model.modules():
         if isinstance(module, SequenceModule):
-            module.runtime.plans.clear()
+            module.runtime.plans.clear()  # which have the kernels of earlier choices
     reasons: list[str] = []
     present = dict(_runners(model))
     for name, records in choices.items():

@@ -98,6 +98,7 @@ def step_seconds(load: Load, division: Division, B: int, workers: int, core: Cor
     weights = load.weights / shared
     # forward and backward read their matrices in different sweeps: half of them at a time
     speed = next(speed for size, speed in core.levels if weights / 2 <= size)
+    # limited by arithmetic, or by reading the weights
     products = max(weights * rows / core.bytes_per_s, weights / speed)
     pointwise = load.elements / shared * rows / core.elements_per_s
     barriers = load.barriers * core.barrier_s if split == "units" else 0.0

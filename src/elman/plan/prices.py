@@ -55,7 +55,7 @@ def compute_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float
         return prices.product * inner * max(1, width(value, sizes))
     if value.op == "bmm":
         left, right, result = (width(v, sizes) for v in (*value.args, value))
-        return prices.product * (left * right * result) ** 0.5
+        return prices.product * (left * right * result) ** 0.5  # see cost.node_work
     if op.kind in ("reduce", "scan"):
         return prices.reduction * sum(width(arg, sizes) for arg in value.args)
     if op.kind == "spread":

@@ -110,8 +110,8 @@ def levels(order: list[Node], *, late_products: bool) -> dict[Node, int]:
 def _sunk(order: list[Node], level: Mapping[Node, int], roots: Collection[Node]) -> dict[Node, int]:
     """Sink values with at most two sources into the segments of their readers.
 
-    Loading the sources there costs no more than storing and loading the value. Scalars cost
-    nothing.
+    Loading the sources there costs no more than storing and loading the value (LEM's backward has 1
+    H of scratch instead of 4). Scalars cost nothing.
     """
     used = readers(order)
     sources: dict[Node, frozenset[Node]] = {}

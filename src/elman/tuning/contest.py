@@ -169,7 +169,7 @@ def trial_size(job: Job, steps: int, batch: int) -> tuple[int, int, bool]:
     part of the budget."""
     shapes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
     weights = sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
-    read_s = 12.0 * weights / _BYTES_PER_S
+    read_s = 12.0 * weights / _BYTES_PER_S  # 4 bytes, read by one product forward, two backward
 
     def step_s(samples: int) -> float:
         return max(flops(job) * samples / _FLOPS_PER_S, read_s, _STEP_S)

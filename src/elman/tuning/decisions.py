@@ -100,6 +100,7 @@ def once_for_all(key: Key, work: Callable[[], Any]) -> Any:
     store = _store()
     if store is None:
         return work()
+    # each process may have a machine of its own, but all must choose the same engine
     common = {name: value for name, value in key.items() if name not in _LOCAL_FACTS}
     digest = hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:32]
     claim, place, token = f"elman/{digest}/who", f"elman/{digest}/found", uuid.uuid4().hex

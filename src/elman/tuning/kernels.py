@@ -87,7 +87,7 @@ def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
         with _failures_of(name, job):
             kernel = engine.compile(job, schedule or None)
         with _kernels_lock:
-            kernel = _kernels.setdefault(key, kernel)
+            kernel = _kernels.setdefault(key, kernel)  # another thread may have compiled it, too
             while len(_kernels) > MOST_KERNELS:
                 del _kernels[next(iter(_kernels))]
     return kernel

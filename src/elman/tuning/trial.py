@@ -32,7 +32,8 @@ _DRAWS = 1_000_003  # numbers drawn for one tensor; a prime, so that repeats fal
 
 
 def flops(job: Job) -> float:
-    """Rough work of one step of one sample, forward and backward (FLOP)."""
+    """Rough work of one step of one sample (FLOP): a product forward, two backward, of two
+    operations per weight."""
     sizes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
     return 6.0 * sum(rows * columns for rows, columns in (s for s in sizes if len(s) == 2)) + 1.0
 

@@ -226,6 +226,7 @@ class DeerKernel(Kernel):
                 solution = solve(problem, self.solvers, budget=self.budget)
             self.last = solution
             if solution.y is not None:
+                # later calls launch as many iterations as this one needed
                 if solution.solver == "newton" and solution.iterations >= self._burst:
                     self._burst = -(-(solution.iterations + 1) // BURST) * BURST
                 return solution.y

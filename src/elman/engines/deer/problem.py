@@ -296,7 +296,7 @@ class Problem(Equations):
         jacobians: list[Tensor] = []
         some = next(iter(self._inputs.values()))
         for state_group in self.state_groups:
-            seeds = state_group.seeded(some)
+            seeds = state_group.seeded(some)  # all at once, along a leading axis
             states, values = len(state_group.widths), dict(leaves)
             for k in self.formula.recurrent:
                 leaf = step.states[k]

@@ -144,6 +144,7 @@ def recurrent(*arguments: Any) -> list[Tensor]:
         number = next(_tickets)
         ticket.fill_(number)
         _saved_results[number] = (leaves, results)
+        # the ticket dies with the autograd graph, and the saved tensors with the ticket
         weakref.finalize(ticket, _saved_results.pop, number, None)
     return [*_detach_results(results, operands.differentiable, any(operands.wants)), ticket]
 

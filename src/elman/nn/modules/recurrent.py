@@ -183,6 +183,7 @@ class Recurrent(SequenceModule):
         formulas, saved = (
             ([(state["cell"],)], [formula]) if layer_formulas is None else (layer_formulas, formula)
         )
+        # a file names its cell: refuse weights of another formula under the same name
         for (cell, *_), fingerprint in zip(formulas, saved, strict=True):
             same_cell(cell, fingerprint)
         super().__setstate__(state)

@@ -216,6 +216,7 @@ class TorchLayers(SequenceModule):
         if not isinstance(data, Tensor) or not is_dense(data):
             return "its input is not a dense tensor"
         batch_axis = 0 if self.batch_first else 1
+        # torch refuses empty axes, except an empty batch
         if any(not n and (data.dim() < 3 or k != batch_axis) for k, n in enumerate(data.shape)):
             return f"its input is {[*data.shape]}"
         if hx is not None and isinstance(hx, (tuple, list)) != (self.mode == "LSTM"):

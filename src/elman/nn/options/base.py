@@ -22,7 +22,8 @@ from elman.nn.options.bound import BoundCall, Facts, StepValues
 from elman.tuning.request import Rule
 
 RULES: dict[str, Rule] = {}  # by their names in records
-_DRAWS = torch.int32, torch.int64, torch.float32, torch.float64  # types that hold half a key
+# types that hold half a key, 24 bits; bfloat16 and float16 do not
+_DRAWS = torch.int32, torch.int64, torch.float32, torch.float64
 SomeRule = TypeVar("SomeRule", bound=Rule)
 
 

@@ -37,6 +37,7 @@ class MaskRule:
         zero = node("const", (), (0.0,))
 
         def select(value: Node, otherwise: Node) -> Node:
+            # `where`, not a product with the mask, which would pass NaN on
             return node("where", (counts, value, otherwise), (), value.shape)
 
         states: list[Node] = []

@@ -53,6 +53,7 @@ class ResetRule:
         if self.to == "zeros":
             starts = [node("const", (), (0.0,))] * len(first)
         pairs = zip(starts, graph.next_states, strict=True)
+        # `where`, not a product: NaN of an episode must not reach the next one or its gradients
         after = [node("where", (flag, *pair), (), pair[1].shape) for pair in pairs]
         return replace(
             graph,
@@ -95,7 +96,8 @@ class Reset(StepOption):
         single = call.rows is None and call.lengths is None and call.directions == 1
         single = single and not shards_time()  # else the step may follow another process's steps
         if single and flags.shape[0] == 1:  # len() would make T a constant in an exporter's trace
-            if start != "initial":  # with one step, only the initial state can be reset
+            # with one step, only the initial state can be reset; a stream then runs the plain step
+            if start != "initial":
                 call.states = _begin(call.states, flags, initial if start == "learned" else None)
             return
         if start == "learned" and initial is not None:

@@ -38,7 +38,7 @@ class Isa:
     def without(self, optimizations: Collection[str]) -> Isa:
         """The set without some of ``plan.spec.OPTIMIZATIONS``, by compiler flags."""
         isa = self
-        if "simd" in optimizations:
+        if "simd" in optimizations:  # vectors of 0 bytes have one lane: the text stays the same
             flags = (*isa.flags, "-fno-tree-vectorize", "-fno-tree-slp-vectorize")
             isa = replace(isa, name=f"{isa.name} without vectors", vector_bytes=0, flags=flags)
         if "specialization" in optimizations:

@@ -20,7 +20,7 @@ _NAMES = {torch.float32: "float32", torch.float64: "float64"}
 _LONG_ENOUGH = 256  # steps per piece of time; shorter pieces do not pay for another thread
 _WORTH = 1 << 14  # elements; with fewer one thread is faster
 _EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}  # largest relative RMS error accepted
-_STEPS = 37  # of the comparison
+_STEPS = 37  # of the comparison, not a multiple of any block
 _TRIED = (  # numbers of a system, systems, whether channels come last, pieces of time
     *((n, 35, units, 1) for n in (1, 2, 3, 9) for units in (False, True)),
     (1, 3, True, 2),

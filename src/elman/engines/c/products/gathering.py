@@ -82,7 +82,7 @@ def picked_halves(isa: Isa, vectors: int) -> str:
 
 def _picked(name: str, vectors: int, row: str, vector: str) -> str:
     """The C function; ``row`` and ``vector`` are C text of a chain's row, and of its vectors."""
-    chains = min(4, 8 // vectors)
+    chains = min(4, 8 // vectors)  # independent sums, at most eight in registers
     sums = [[f"c{v}_{q}" for v in range(vectors)] for q in range(chains)]
 
     def added(chain: int) -> str:

@@ -164,7 +164,7 @@ class CKernel(Kernel):
         """
         quiet = min(self._team, threads()) if self._team else threads()
         step_s = step_seconds(self._load, _ALONE, B, 1) + B * self._load.batched_s
-        if not self._team and step_s * T <= _WORTH_S:
+        if not self._team and step_s * T <= _WORTH_S:  # a given team works at any size
             quiet = 1
         division = self.fixed or ranked(self.program, B, quiet)[0]
         return division.bind(T, B, quiet, self._rows, self._steps)
@@ -329,7 +329,7 @@ class CKernel(Kernel):
         places = self._places(plan, call.packed)
         references, numbers = self._arguments.of(call)
         *sequences, tape = saved
-        if keep and self.destructive:
+        if keep and self.destructive:  # cotangents share slots with the tape and overwrite it
             tape = tape.clone()
         d_output = cotangents.output
         if d_output is None:

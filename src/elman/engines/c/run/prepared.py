@@ -243,14 +243,14 @@ class PreparedKernel(WrappedKernel):
         free = workers()
         try:
             buffers = self._free_buffers.pop()
-        except IndexError:  # other threads have them
+        except IndexError:  # calls of other threads have borrowed them
             buffers = None
-        if buffers is None or buffers.free != free:
+        if buffers is None or buffers.free != free:  # blocks have the number of workers
             inputs = [x.as_strided(*lies) for x, lies in zip(call.inputs, self._input_layouts)]
             call = call._replace(inputs=tuple(inputs))
             buffers = _CallBuffers(self._layers, call, free, self._keeps_arenas)
         weights = [*map(address, call.weights)]
-        if weights != buffers.weights:
+        if weights != buffers.weights:  # `data =` and `to` move weights without a notice
             buffers.weights = weights
             for layer, block in zip(self._layers, buffers.blocks):
                 block[layer.w] = weights[layer.weights]

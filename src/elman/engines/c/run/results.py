@@ -75,7 +75,7 @@ class Results:
                 chunks = max(1, -(-T // chunk))
                 every = ring < 0 or packed is not None
                 return chunks if every else 2 if chunks > 1 else 0, B, width
-            if packed is not None:
+            if packed is not None:  # the states after a row lie B rows behind it: still one array
                 return 1, packed.batch + packed.rows * bool(ring), width
             return 1 + (T if ring < 0 else ring), B, width
 

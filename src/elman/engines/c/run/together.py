@@ -90,6 +90,7 @@ def side_by_side(
             else replace(division_of_team, min_chunks=_MIN_CHUNKS)
         )
         members.append(kernel.scheduled(division, teams.size))
+    # each further team starts a chunk of time later, and the last ends as much later
     delay = 1.0 if arrangement.directions else 1.0 + (teams.count - 1) / _MIN_CHUNKS
     combined = CTogether(members, arrangement, teams.size * teams.count)
     return combined, shared * delay / teams.count / alone if alone else 1.0

@@ -59,6 +59,8 @@ def base_of(access: Access) -> tuple[str, str]:
         if region.space is Space.GATHERED:
             rows = f"c->prev[{a}]" if region.always else f"c->rows ? c->prev[{a}] : {rows}"
         return f"{'nx' if access.step else 'st'}{a}", rows
+    # carry and scratch have two rows, by the parity of t: a worker that is a step ahead writes the
+    # row that nobody reads, so one barrier per step suffices
     if region.space is Space.CARRY:
         rows = f"c->carry + (({after}) & 1) * c->B * {row}"
         return "cn" if access.step else "ca", rows

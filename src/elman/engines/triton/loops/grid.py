@@ -170,6 +170,7 @@ class Grid(Loop):
             if tile.padded:
                 mask = f"({k} < {tile.size})[:, :, None] & {mask}"
             at = f"({self._target(access)})[None, :, :] + {k}[:, :, None]"
+            # .cg: past the first cache, which does not see other processors' stores
             load = f"tl.load({at}, mask={mask}, other=0.0, cache_modifier='.cg').to(DT)"
             pieces[tile] = self.define(load, "o")
         return pieces[tile]

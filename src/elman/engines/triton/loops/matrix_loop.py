@@ -118,6 +118,8 @@ class MatrixLoop(MatrixBlocks):
             ends += [f"again{array} = behind{array}"]
             at, mask = self._place(array, f"n * {size} + (t - chunk - 1)", "rp")
             place = at.replace("- 1)", ")")
+            # loaded, not handed on from `again`: Triton 3.6 takes a variable that a loop sets to
+            # another one's earlier value for invariant, if both were equal before the loop
             moves += [f"old{array} = tl.load({place}, mask={mask}, other=0.0)"]
             moves += [f"new{array} = again{array}"]
             ahead += [f"old{array}{NEXT} = tl.load({at}, mask={mask} & (t > chunk), other=0.0)"]
