@@ -36,7 +36,7 @@ _EXACT = (
 _PASSED_BACK = ("add", "sub", "relu", "abs", "minimum", "maximum", "sum", "amax")
 
 
-class _RoundedBack(Function):
+class _PerturbedBack(Function):
     """``apply(v, error)``: v; its cotangent is off by a relative error."""
 
     @staticmethod
@@ -86,7 +86,7 @@ def rounding_errors(dtype: str, seed: int = 0) -> Change:
         if node.op in _EXACT or OPS[node.op].kind == "move":
             return compute(*args)
         if node.op not in _PASSED_BACK:
-            args = [_RoundedBack.apply(arg, error(arg)) for arg in args]
+            args = [_PerturbedBack.apply(arg, error(arg)) for arg in args]
         value = compute(*args)
         last = torch.from_numpy(source.integers(-1, 2, tuple(value.shape))).to(value) * least
         return value * (1.0 + error(value)) + torch.where(value == 0, 0.0, last)

@@ -144,7 +144,7 @@ class Trial:
             if kernel.differentiable:
                 result = kernel.forward(call)
             else:
-                output, *last = _Node.apply(kernel, call, *leaves)
+                output, *last = _KernelFunction.apply(kernel, call, *leaves)
                 result = Result(output, tuple(last))
         d_output, d_last = self.cotangents
         gradients = vjp(result.values, leaves, (d_output, *d_last), needs)
@@ -152,7 +152,7 @@ class Trial:
         return Result(result.output.detach(), last), gradients
 
 
-class _Node(Function):
+class _KernelFunction(Function):
     """A kernel with its own backward as a node of autograd."""
 
     @staticmethod

@@ -16,7 +16,7 @@ Term = tuple[float, Node]
 
 
 @dataclass
-class Rows:
+class JacobianRows:
     """Rows of one group's Jacobian, [T, B, n, w] for a value of w units.
 
     Until units mix, a row is one number; a product makes it that number times the product's row. So

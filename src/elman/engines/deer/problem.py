@@ -21,7 +21,7 @@ from elman.engines.base import Job
 from elman.engines.call import Call
 from elman.engines.deer.equations import Equations, Rows
 from elman.engines.deer.iterations import Iterations, Trajectory
-from elman.engines.deer.jacobians import Rows as JacobianRows
+from elman.engines.deer.jacobians import JacobianRows
 from elman.engines.deer.partial_evaluation import (
     until_units_mix,
     with_zero_cotangents,

@@ -16,7 +16,7 @@ from elman.nn.autograd.transforms import inside_func, late_cotangents, require_t
 from elman.torch_internals import backward_keeps_graph, is_view
 
 
-class Sweep(Function):
+class KernelFunction(Function):
     """All steps on a kernel that has its own backward.
 
     ``apply(kernel, oracle, call, *call.tensors)``: ``oracle()`` returns a differentiable kernel of
@@ -161,5 +161,5 @@ class BoundKernel(NamedTuple):
         if not self.training:
             return kernel.forward(call)
         tensors = (*call.inputs, *call.states, *call.weights)
-        output, *last = Sweep.apply(kernel, self.oracle, call, *tensors)
+        output, *last = KernelFunction.apply(kernel, self.oracle, call, *tensors)
         return Result(output, tuple(last))
