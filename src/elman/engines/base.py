@@ -166,7 +166,7 @@ class Arrangement(NamedTuple):
     kernel's direction of time, as states and weights do.
 
     Attributes:
-        states, weights: how many each kernel has.
+        states, weights: numbers of states and weights of each kernel.
         directions: whether they are the two directions of a layer, not layers.
         private: inputs that each kernel has for itself.
     """

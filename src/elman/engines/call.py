@@ -18,7 +18,7 @@ class Call(NamedTuple):
             [N, n] or [N].
         states: initial, one per state: [B, n] or [B]; all with a leading axis if ``stacked``.
         weights: one per weight, in the declared shape.
-        packed: how sequences of several lengths lie; None where all have T steps.
+        packed: layout of sequences of several lengths; None if all have T steps.
         stacked: whether the states are those of a stack of layers, [layers, B, n]. Only kernels
             with a backward of their own take stacked states; of several layers only prepared ones.
     """

@@ -138,6 +138,7 @@ class WeightRate:
             pieces = [self._gradient(block, values, sums, samples, heads) for block in blocks]
             if len(pieces) == 1 and pieces[0] is not None and pieces[0].shape == shape:
                 whole = pieces[0].to(weight.dtype)
+                # two weights may have one sum, but their gradients must not share memory
                 is_shared = any(whole is gradient for gradient in gradients)
                 gradients.append(whole.clone() if is_shared else whole)
                 continue

@@ -138,7 +138,7 @@ def _times(*factors: Node | None) -> Node | None:
 
 
 def _sum_of(vector: Node | None, like: Node, axis: int) -> Node:
-    """The sum of a vector along an axis of a matrix, whose units are counted if it is 1."""
+    """The sum of a vector along an axis of a matrix; the number of units for a vector of ones."""
     if vector is None:
         return node("count", (), (matrix_axes(like)[axis],))
     return node("sum", (vector,))
@@ -171,7 +171,7 @@ def _multiply(term: _Term, other: _Term) -> _Term:
 
 
 def _combine(value: _Value, step: int) -> _Value:
-    """A matrix behind a step: terms that differ by a number, or a column, are one."""
+    """A matrix after a step; joins terms that differ in their scale, or their right vector."""
     if not isinstance(value, _Affine):
         return value
     terms: dict[object, _Term] = {}

@@ -20,7 +20,7 @@ class Network:
     def __init__(self, vertices: int) -> None:
         self._edges: list[list[int]] = [[] for _ in range(vertices)]
         self._head: list[int] = []
-        self._residual: list[int] = []  # what an edge can still carry; edge e ^ 1 runs backwards
+        self._residual: list[int] = []  # capacity left of an edge; edge e ^ 1 is its reverse
 
     def edge(self, tail: int, head: int, capacity: int) -> None:
         """Add an edge."""

@@ -263,6 +263,7 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
     tape = cutter.tape()
     next_states = [v for v in step.next_states if not loop_invariant(v)]
     in_loop = set(below([*next_states, *(v for v in tape if v.rate == Rate.STATE)]))
+    # an output with a product that the loop does not need is computed after it, for all rows
     late_outputs = tuple(
         index
         for index, value in enumerate(step.outputs)
@@ -276,7 +277,7 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
     ]
     leaves = {*step.inputs, *step.states, *step.next_states}
     compared = [v for v in below(late) if v in cutter.related.comparisons]
-    loop = [*next_states, *early, *tape, *compared]  # an epilogue would round comparisons anew
+    loop = [*next_states, *early, *tape, *compared]  # an epilogue would round their sides again
     emitted = cutter.sink(loop, late, {*leaves, *tape}) if late else ()
     taped_inputs = {v for v in tape if v.rate == Rate.INPUT}
     hoisted: tuple[Node, ...] = ()

@@ -154,7 +154,7 @@ class Program:
         pair, spec: the formula and the specification.
         forward, backward: the two sweeps (backward None when not training).
         tape: gate block of each slot that lives from forward to backward; None for a scalar.
-        sums: what is summed over T·B after each chunk of the backward.
+        sums: sums over T·B, taken after each chunk of the backward.
         slots: the history of every slot of the tape.
         kept: taped values. hoisted, rematerialised, stored: the other cuts, for printing.
     """

@@ -61,7 +61,7 @@ class Blocks:
         return "".join(f"/{of.name}-{value}" for of, value in values if value != of.default)
 
     def replayed_steps(self, matrix_bytes: int) -> int | None:
-        """Steps of a chunk for states of so many bytes per sample; None if there are none."""
+        """Steps of a chunk for matrix states of ``matrix_bytes`` per sample; None without any."""
         return max(16, min(64, self.replayed_bytes // matrix_bytes)) if matrix_bytes else None
 
 

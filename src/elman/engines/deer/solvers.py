@@ -72,7 +72,8 @@ METHODS = {
     "windowed": Method(40, window=_STEPS),
     "picard": Method(400, scale=0.0),
 }
-CHAIN = ("newton", "damped", "windowed")  # tried in this order, before the sequential fallback
+# tried in this order, fastest first, before the sequential fallback
+CHAIN = ("newton", "damped", "windowed")
 
 
 @dataclass

@@ -92,7 +92,7 @@ class TritonEngine(Engine):
         if of.pair.step.has_matrices:
             return tuple(each.name for each in fitting_schedules(of, steps * batch))
         persistent = loops(of, batch, job.heads)
-        if not persistent or spills(of):
+        if not persistent or spills(of):  # a grid may beat a loop whose products spill
             persistent += grids(of, batch, job.heads)
         if not persistent or batch > limits.STEPPED_BATCH:
             persistent.append(TritonSchedule("steps"))

@@ -57,7 +57,7 @@ def grids(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
     schedules: list[TritonSchedule] = []
     for units in (16, 32) if torch.version.hip else (8, 16, 32):
         share = -(-largest // units)
-        groups = processors() // (share * heads)
+        groups = processors() // (share * heads)  # programs that wait for each other are resident
         if share == 1 or not groups:
             continue
         samples = _samples(-(-batch // groups))

@@ -257,7 +257,7 @@ class LinearCrossEntropyLoss(nn.Module):
 @constant
 def _rounds_products(dtype: torch.dtype, casts: bool) -> bool:
     """True if products on a CPU round their operands: autocast, or torch's switch for products,
-    asks for it, and the engine can."""
+    requests it, and the engine supports it."""
     wanted = casts or fp32_precision("mkldnn", "matmul") == BF16
     return wanted and lacks_bf16(USUAL, dtype, "cpu", requested_engine("auto")) is None
 

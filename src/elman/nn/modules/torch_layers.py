@@ -152,13 +152,13 @@ class TorchLayers(SequenceModule):
                 ``reset_to``, ``mask``, ``masked_output``, ``draws``, ``outputs``.
 
         Raises:
-            EngineError: the engine asked for by name cannot run this; or, with options that torch
-                does not have, none can.
+            EngineError: the named engine cannot run this; or, with options that torch does not
+                have, no engine can.
             ShapeError, InputError: an option does not go with the input, or nothing is drawn.
         """
         call_options = select_options(options) if options else {}
         kind = None
-        if self._runtime is not None:
+        if self._runtime is not None:  # most calls end here, with the plan of an earlier one
             plans = self._runtime.plans
             kind = plans.kind_of(self, input, hx, call_options)
             if kind is not None:

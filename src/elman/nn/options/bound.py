@@ -36,7 +36,7 @@ class Facts(Protocol):
 
     @property
     def draws(self) -> tuple[str, ...]:
-        """How often cells draw random numbers: per ``step``, per ``sequence``."""
+        """Periods of the cells' random numbers: ``step``, ``sequence``."""
         ...
 
 

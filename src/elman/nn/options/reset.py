@@ -20,7 +20,7 @@ from elman.nn.options.bound import BoundCall, StepValues
 from elman.tuning.request import Rule
 
 ResetTo = Literal["zeros", "initial"]
-Starts = Literal["zeros", "initial", "learned"]  # what a reset state becomes: see ResetRule
+Starts = Literal["zeros", "initial", "learned"]  # values of a reset state, see ResetRule
 
 
 @dataclass(frozen=True)

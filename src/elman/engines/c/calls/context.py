@@ -23,7 +23,7 @@ DONE, AWAITS = 7, 8  # indices of these two fields
 
 @dataclass(frozen=True)
 class Arity:
-    """How many inputs, states and weights a cell has."""
+    """Numbers of inputs, states and weights of a cell."""
 
     inputs: int
     states: int
@@ -43,15 +43,15 @@ class Arity:
             ("long", "split", 1),
             ("long", "shares", 1),
             ("Flag *", "flags", 1),
-            ("long", "done", 1),
-            ("const long *", "awaits", 1),
-            ("char *", "arena", 1),
+            ("long", "done", 1),  # finished steps, for which the next kernel waits
+            ("const long *", "awaits", 1),  # that count of the kernel before; 0: none
+            ("char *", "arena", 1),  # workspace; 0: return its size, compute nothing
             ("T *", "tape", 1),
-            ("const long *", "rows", 1),
-            ("long", "ring", states),
+            ("const long *", "rows", 1),  # first row of each step of a packed call; 0: dense
+            ("long", "ring", states),  # see Results.rings
             ("const T *", "in", inputs),
-            ("long", "in_t", inputs),
-            ("long", "in_l", inputs),
+            ("long", "in_t", inputs),  # distance between steps of an input (elements)
+            ("long", "in_l", inputs),  # … and between its rows
             ("const T *", "w", weights),
             ("T *", "st", states),
             ("const T *", "h0", states),

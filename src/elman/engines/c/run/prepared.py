@@ -264,15 +264,15 @@ class PreparedKernel(WrappedKernel):
         return buffers
 
     def _give_arenas_back(self, buffers: _CallBuffers) -> None:
-        """End a call whose workspaces are those of all calls of the kernels."""
+        """End a call that has taken its workspaces from the kernels' spare ones."""
         for layer, arena in zip(self._layers, buffers.arenas):
             layer.kernel.arenas.append(arena)
         buffers.arenas = []
         self._free_buffers.append(buffers)
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`; states are [layers, B, n], and inputs may lie as those of the
-        call that this was made for, transposed."""
+        """See :meth:`Kernel.forward`; states are [layers, B, n]; inputs have the strides of the
+        constructor's call, which may be transposed."""
         buffers, states, layers = self._borrow(call), call.states, self._layers
         blocks, saved = buffers.blocks, list[Tensor]() if self._training else None
         last = [*map(self._like_state, states)]
