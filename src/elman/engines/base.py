@@ -93,7 +93,7 @@ class Kernel(ABC):
             EngineError: it does not support time shards.
         """
         raise EngineError(
-            f"engine {self.engine} does not run sequences that are cut over processes",
+            f"engine {self.engine} does not run time-sharded sequences",
             "engine deer, or scan-backward",
         )
 

@@ -69,5 +69,5 @@ class ClipGradient(Function):
 
     @staticmethod
     def jvp(ctx: Any, v: Tensor, _: Any) -> Tensor:
-        """The tangent, unclipped: only cotangents are."""
+        """The tangent, unclipped: the backward alone clips."""
         return v.clone()

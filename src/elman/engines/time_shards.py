@@ -23,7 +23,7 @@ from torch.autograd import Function
 from elman.errors import EngineError
 from elman.torch_internals import constant
 
-CUT = "sequences that are cut over processes"  # the beginning of messages
+CUT = "time-sharded sequences"  # the beginning of messages
 Scan = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
 # the processes over which ``over_time`` shards sequences
 CURRENT: ContextVar[TimeShards | None] = ContextVar("elman_time_shards", default=None)
@@ -190,7 +190,7 @@ class _Linear(Function):
 def compose(algebra: Any, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The map y -> A y + b of all steps together: neighbours are joined until one map is left."""
     if not A.shape[0]:
-        raise EngineError(f"{CUT} have a step at least in each of them")
+        raise EngineError(f"{CUT} need a step in each process")
     ends: list[tuple[Tensor, Tensor]] = []
     while A.shape[0] > 1:
         if A.shape[0] % 2:  # the last map has no neighbour, and is joined after the loop
