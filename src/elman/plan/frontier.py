@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from elman.ir.graph import Node
 
-ENDLESS = 1 << 60
+ENDLESS = 1 << 60  # above the sum of all finite capacities
 
 
 class Network:

@@ -191,7 +191,7 @@ class _Cutter:
         primal = [v for v in everything if v.rate <= Rate.STATE]
         read = _boundary(everything, self.late, Rate.STATE)
         forward = self.pair.primal
-        factor = 0.0 if self.spec.options.tape == "save" else 1.0
+        factor = 0.0 if self.spec.options.tape == "save" else 1.0  # "save": recompute nothing
 
         def keep(value: Node) -> float:
             # a derivative factor is extra work and an extra store in the forward

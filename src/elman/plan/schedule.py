@@ -115,7 +115,7 @@ class Division:
         if steps is not None and not self.chunk_rows:
             rows = steps
         chunk = max(1, min(-(-T // self.min_chunks), rows))
-        alone = workers == 1 or (self.split == "batch" and workers > B)
+        alone = workers == 1 or (self.split == "batch" and workers > B)  # each needs a sample
         return Bound(0 if alone else SPLITS.index(self.split), workers, chunk)
 
 

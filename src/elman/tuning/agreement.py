@@ -17,7 +17,7 @@ _GRADIENTS = {"float32": 1e-3, "float64": 1e-9, "float16": 1e-1, "bfloat16": 2e-
 _ROUNDED_AS = {"tf32": "float16"}  # products of float32 on a GPU: as many bits as float16 has
 _LOST = 4.0  # multiple of the oracle's own rounding error in the dtype that is accepted …
 _MOST_LOST = 0.1  # … if that error is at most this share of the result, or of 1
-_FINITE, _NAN = 0.0, 2.0
+_FINITE, _NAN = 0.0, 2.0  # kinds of elements; ±1: infinities
 _COMPARED, _SPAN = 1 << 20, 64  # most elements that are compared; of larger results, spans
 
 Results = Mapping[str, Tensor]

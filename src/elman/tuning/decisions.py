@@ -30,7 +30,7 @@ from elman.folders import cache_folder, is_shared, private_folder
 from elman.torch_internals import default_store
 from elman.tuning.contest import Evidence
 
-FORMAT = 1
+FORMAT = 1  # of the files; others are ignored
 _LARGEST = 1 << 20  # (bytes) limit of an entry, against damaged or foreign files
 
 Key = dict[str, Any]
@@ -83,7 +83,7 @@ def remember(key: Key, value: dict[str, Any]) -> None:
 
 
 WAIT_S = 600.0  # (s) most time to wait for another process's result before benchmarking here
-_POLL_S = 0.005
+_POLL_S = 0.005  # (s) between two looks for the result
 _LOCAL_FACTS = ("machine",)  # facts that may differ between the processes of one run
 _after: ContextVar[bool] = ContextVar("gradients are sent after the backward", default=False)
 

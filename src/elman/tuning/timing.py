@@ -13,7 +13,7 @@ from elman.tuning.contest import without_collection
 
 SAMPLE_S = 1e-2  # (s) least duration of one sample: shorter calls are repeated within it
 MOST_ROUNDS = 400
-WARM_UP = 3
+WARM_UP = 3  # calls of each callable before the first round
 
 Run = Callable[[], object]
 

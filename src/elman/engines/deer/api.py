@@ -22,7 +22,7 @@ from elman.engines.time_shards import current, shards_time
 from elman.errors import EngineError, InputError, ShapeError
 
 Step = Callable[[Tensor, Any], Tensor]
-_COPIES = 6
+_COPIES = 6  # arrays of a window's Jacobian that count against a budget
 
 
 class _Function(Equations):

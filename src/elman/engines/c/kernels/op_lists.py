@@ -18,7 +18,7 @@ from elman.engines.c.compilation.isa import Isa, detect
 from elman.engines.c.process.threads import on_pool, oversubscription
 from elman.engines.c.text.units import file, head, runtime
 
-_DIMS, _OPERANDS = 4, 3
+_DIMS, _OPERANDS = 4, 3  # most loops and operands of an operation
 _LAUNCH, _SUM, _MEAN, _LARGEST, _NORM = range(-1, -6, -1)  # kinds below 0; from 0 on: _POINTWISE
 _REDUCTIONS = {"sum": _SUM, "mean": _MEAN, "amax": _LARGEST, "linalg_vector_norm": _NORM}
 _SHORT = 16  # numbers; a shorter innermost loop is exchanged for the longest, to fill vectors

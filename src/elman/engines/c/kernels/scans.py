@@ -124,7 +124,7 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
         return None
     T, n, N = b.shape[0], *(b.shape[1:] if units else b.shape[:0:-1])
     workers = threads() if A.numel() >= _WORTH else 1
-    lanes = 64 // b.dtype.itemsize
+    lanes = 64 // b.dtype.itemsize  # elements of a cache line, the widest vector
     # with a cache line of channels per thread, threads share channels and read each array once;
     # else time is cut, into pieces of which all but the first are walked twice
     sequential = n > 1 or lanes * workers <= N or _LONG_ENOUGH * (workers + 1) > T

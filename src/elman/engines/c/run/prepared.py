@@ -222,6 +222,7 @@ class PreparedKernel(WrappedKernel):
         T, B, _ = call.sizes
         self.bytes = sum(m.workspace_bytes(T, B) + m.tape_bytes(T, B) for m in members)
         self._keeps_arenas = self.bytes <= MOST_BYTES
+        # two calls at a time; further threads make buffers of their own
         self._free_buffers: deque[_CallBuffers] = deque(maxlen=2)
         buffers = _CallBuffers(self._layers, call, workers(), self._keeps_arenas)
         self.intermediate_bytes = sum(value.nbytes for value in buffers.memory)
