@@ -121,8 +121,8 @@ class _Processes:
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
-                    env=os.environ
-                    | {"LC_ALL": "C"},  # Called searches the output for English words
+                    # English, as the answers are searched for words
+                    env=os.environ | {"LC_ALL": "C"},
                     start_new_session=True,
                 )
                 self._running.add(process)
