@@ -324,7 +324,7 @@ class Claim:
     """A statement that rows can be held against.
 
     Attributes:
-        where: section or figure of the source.
+        section: section or figure of the source.
         says: the statement.
         figure: its number there, with its unit and machine; "" if it has none.
         judge: looks at the rows of the suite.

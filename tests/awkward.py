@@ -190,7 +190,7 @@ def single(
     flushing: Collection[str] = (),
 ) -> None:
     """Functions of one value: at zeros of both signs, thresholds and their neighbours, numbers that
-    are denormal, NaN and infinities; arguments as of :func:`compare`."""
+    are denormal, NaN and infinities; for arguments see :func:`compare`."""
     compare(SINGLE, [torch.tensor(ONE, dtype=dtype)], compute, dtype, flushing)
 
 
@@ -200,7 +200,7 @@ def double(
     flushing: Collection[str] = (),
 ) -> None:
     """Functions of two values at every pair: ties, NaN on either side, infinities of like and
-    unlike sign; arguments as of :func:`compare`."""
+    unlike sign; for arguments see :func:`compare`."""
     odd = torch.tensor(TWO, dtype=dtype)
     grids = [grid.reshape(-1) for grid in torch.meshgrid(odd, odd, indexing="ij")]
     compare(DOUBLE, grids, compute, dtype, flushing)

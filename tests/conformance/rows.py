@@ -165,8 +165,8 @@ class Given:
     """Arguments of a call, time first, with batch: what a module and the judge are given alike.
 
     Attributes:
-        inputs [T, B, n], static [B, n], states [B, n] of each layer and direction.
-        flags: ``call`` of the row with its flags [T, B] and draws [T, B, lead, n].
+        inputs [T, B, n], static [B, n], states [B, n]: of each layer and direction.
+        call: ``call`` of the row with its flags [T, B] and draws [T, B, lead, n].
     """
 
     inputs: list[Tensor]

@@ -23,7 +23,7 @@ PROCESSES = 3
 EXACT = 1e-10  # two scans of float64, added up in another order
 SOME = ("gru", "lru", "t_lstm")  # dense; affine, of two states; several inputs
 NOT_COMPARED = ("zoneout_lstm_layernorm",)  # it draws
-CUT = "sequences that are cut over processes"
+CUT = "time-sharded sequences"
 REFUSED = {
     "engine aten": f"engine aten does not run {CUT}",
     "step": f"{CUT} have no single steps",

@@ -29,7 +29,7 @@ def _split_coefficient(build: Builder, part: Node) -> tuple[float, Node]:
 
 def _summed(build: Builder, cotangents: list[Node]) -> list[Node]:
     """Sum the cotangents of a scalar over units: one reduction per rate and coefficient, and one
-    per matrix, which is summed in the pass that computes it.
+    per matrix, taken in the pass that computes the matrix.
 
     before: sum(-a) + sum(-b)  ->  after: -sum(a, b)
     """
@@ -76,8 +76,8 @@ class _Cotangents:
 
 
 def _back(build: Builder, roots: list[Node], flow: _Cotangents, weight_rate: bool) -> list[Sum]:
-    """Run the VJP rows from ``roots`` down; without ``weight_rate``, loop-invariant values end the
-    walk."""
+    """Apply the VJP rows from ``roots`` down; without ``weight_rate`` the walk stops at
+    loop-invariant values."""
     order = list(walk(roots, stop=None if weight_rate else loop_invariant))
     sums: list[Sum] = []
     for value in reversed(order):
@@ -88,7 +88,7 @@ def _back(build: Builder, roots: list[Node], flow: _Cotangents, weight_rate: boo
             if part is None or arg.op in _CONSTANTS:
                 continue
             if loop_invariant(arg) and not weight_rate:
-                if part.op == "outer":
+                if part.op == "outer":  # kept as two operands: a product over T·B sums it
                     sums.append(Sum(arg, *part.args))
                 else:
                     sums.append(Sum(arg, _fitted(build, part, arg.shape)))

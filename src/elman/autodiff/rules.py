@@ -1,8 +1,8 @@
 """One VJP row per op: the cotangents of the arguments, given the result's.
 
-A row sees ``b`` (the builder), the node and its cotangent ``d``, and returns one node per
-argument, or
-None where no gradient flows. Rows ignore broadcasting: ``adjoint`` sums over units for scalars.
+A row takes ``b`` (the builder), the node and its cotangent ``d``, and returns one node per
+argument, or None if no gradient flows. Rows ignore broadcasting: ``adjoint`` sums over units for
+scalars.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _mul(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 
 
 def _div(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    # as torch has it: d / y times the quotient is NaN where d / y is infinite and the quotient 0
+    # torch's order: (d / y) · quotient would be NaN where d / y is infinite and the quotient 0
     by_divisor = b.mul(d, b.apply("div", (n, n.args[1])))
     return b.apply("div", (d, n.args[1])), b.scale(-1.0, by_divisor)
 
@@ -45,7 +45,8 @@ def _where(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 
 
 def _pick(worse: str) -> Row:
-    """min and max: all to the winner, half each at a tie, all to both at NaN, as in torch."""
+    """min and max, as in torch: the selected argument gets d, each of two equal ones half of it,
+    and both get d at NaN."""
 
     def row(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
         x, y = n.args
@@ -64,7 +65,7 @@ def _softplus(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 
 def _erf(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     bell = b.make("exp", (b.scale(-1.0, b.mul(n.args[0], n.args[0])),))
-    return (b.mul(d, b.scale(1.1283791670955126, bell)),)
+    return (b.mul(d, b.scale(1.1283791670955126, bell)),)  # 2 / sqrt(π)
 
 
 def _square_plus_one(b: Builder, v: Node) -> Node:
@@ -84,7 +85,7 @@ def _pow(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     v, w = n.args
     zero = b.const(0.0)
     power = b.make("pow", (v, b.lin([(1.0, w)], -1.0)))
-    if w.op == "const" and w.number == 1.5:
+    if w.op == "const" and w.number == 1.5:  # sqrt is far cheaper than pow
         power = b.make("sqrt", (v,))
     by_v = b.make("where", (b.make("eq", (w, zero)), zero, b.mul(d, b.mul(w, power))))
     flat = b.mul(b.make("eq", (v, zero)), b.make("ge", (w, zero)))
@@ -93,10 +94,11 @@ def _pow(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 
 
 def _remainder(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    """To the divisor -d times the quotient, which is v / w rounded down where that is exact."""
+    """The divisor's cotangent is -d · floor(v / w); the quotient is rebuilt from the remainder,
+    since v / w itself may round up to the next integer."""
     v, w = n.args
     rounded = b.make("round", (b.apply("div", (b.lin([(1.0, v), (-1.0, n)]), w)),))
-    # less than nothing of an infinite divisor of the other sign: rounded down it is -1
+    # v divided by an infinity of the other sign: the floor is -1, and the remainder is w
     quotient = b.make("where", (b.make("eq", (n, w)), b.const(-1.0), rounded))
     is_zero = b.make("eq", (w, b.const(0.0)))
     quotient = b.make("where", (is_zero, b.apply("div", n.args), quotient))
@@ -114,14 +116,15 @@ def _count(b: Builder, n: Node) -> Node:
 
 
 def _share(b: Builder, n: Node, d: Node, coef: float = 1.0) -> Node:
-    """A cotangent, by the number of units of a group."""
+    """A cotangent divided by the number of units of a group."""
     if n.shape:
         d = b.mul(d, b.make("count", (), n.shape[0]))
     return b.apply("div", (b.scale(coef, d), _count(b, n)))
 
 
 def _spread(b: Builder, n: Node, value: Node, arg: Node) -> Node:
-    """A number per group of a reduction, at each unit of what is reduced; scalars stay scalars."""
+    """A number per group of a reduction, repeated for the units of its group; scalars stay
+    scalars."""
     return b.make("spread", (value,), (), arg.shape) if n.shape and value.shape else value
 
 

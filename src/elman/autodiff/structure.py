@@ -32,8 +32,8 @@ class Structure:
     """Structure of a step's recurrence.
 
     Attributes:
-        recurrent: indices of the state gate blocks that some step reads and that change; the others
-            are outputs only, or hold a value.
+        recurrent: indices of the state gate blocks that a step reads and changes; other states are
+            outputs only, or are held.
         kinds: per (next state, state), both of ``recurrent``; pairs of kind NONE are left out.
         degree: LINEAR if every next state is an affine function of the states.
         groups: recurrent states that depend on each other, directly or not, in order.
@@ -117,7 +117,7 @@ class _Walk:
         if value.op in FLAT:
             return {}
         if value.op in STAND_INS:
-            derived = value.args[value.op == "surrogate"]  # what its derivative goes to
+            derived = value.args[value.op == "surrogate"]  # the argument that gets the derivative
             dependence = self.kind(derived)
             return dependence if derived.shape == value.shape else _full(dependence)
         dependences = [

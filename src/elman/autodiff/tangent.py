@@ -87,7 +87,7 @@ _WRITTEN: dict[str, Row] = {  # ops that the canonical form gathers into ``lin``
     "add": lambda b, n, d: (d, d),
     "sub": lambda b, n, d: (d, b.scale(-1.0, d)),
     "neg": lambda b, n, d: (b.scale(-1.0, d),),
-    "clip_gradient": lambda b, n, d: (d, None),  # it is the backward that is clipped
+    "clip_gradient": lambda b, n, d: (d, None),  # only the backward is clipped
 }
 
 
@@ -104,11 +104,11 @@ def tangent(graph: Graph, inputs: frozenset[str], weights: frozenset[str]) -> Gr
 
     Args:
         graph: the step as written.
-        inputs, weights: names of those that move; every state does.
+        inputs, weights: names of those with a tangent; every state has one.
 
     Returns:
-        A step whose inputs, states and weights are those of ``graph``, each kind followed by the
-        tangents of those that move. Its outputs are the tangents of the outputs.
+        A step whose inputs, states and weights are those of ``graph``, each kind followed by its
+        tangents. Its outputs are the tangents of the outputs.
     """
     moving = _Moving()
     leaf_names = {leaf.name for leaf in graph.leaves}

@@ -94,7 +94,7 @@ def lif(
     ``reset_mechanism`` is ``"subtract"`` (the threshold), ``"zero"`` (membrane and current of that
     step, as snnTorch documents it, and RLeaky and Synaptic do it), ``"zero_before"`` (the membrane
     alone, as Leaky does it in versions 0.9 and 1.0), or ``"none"``. ``reset_delay=False`` resets
-    membranes in the step of the spike. ``surrogate``: as of :func:`elman.ops.spike`.
+    membranes in the step of the spike. ``surrogate``: see :func:`elman.ops.spike`.
     """
     before, m = m, integrated(beta * m, W @ x + b, m, threshold, reset_mechanism)
     return fired_late(m, before, threshold, reset_mechanism, surrogate, reset_delay)

@@ -1,4 +1,4 @@
-"""torch as the array namespace that ``ir/evaluate`` asks for."""
+"""torch as the array namespace of ``ir/evaluate``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Arrays:
         tensor = self._constants.get(key)
         if tensor is None:
             wide = torch.full((), value, dtype=torch.float64, device=self._device)
-            tensor = wide.to(self._dtype)  # infinite beyond its largest number, as of any engine
+            tensor = wide.to(self._dtype)  # overflows to infinity, as in every engine
             self._constants[key] = tensor
         return tensor
 
@@ -63,12 +63,12 @@ class Arrays:
 
     @staticmethod
     def var(v: Tensor) -> Tensor:
-        """Over the last axis, divided by n; torch warns of no samples."""
+        """Over the last axis, divided by n; 0 of no samples, for which torch would warn."""
         return v.var(-1, correction=0) if v.numel() else v.sum(-1)
 
     @staticmethod
     def argmax(v: Tensor) -> Tensor:
-        """The number of the first largest of the last axis, as a float."""
+        """The index of the first maximum along the last axis, as a float."""
         return v.argmax(-1).to(v.dtype)
 
     @staticmethod
@@ -97,7 +97,7 @@ class Arrays:
 
     @staticmethod
     def clip_gradient(v: Tensor, limit: Tensor) -> Tensor:
-        """The value; what flows back is held within ±limit."""
+        """The value; its cotangent is clipped to ±limit."""
         return ClipGradient.apply(*torch.broadcast_tensors(v, limit))
 
     softplus = staticmethod(functional.softplus)

@@ -32,12 +32,12 @@ class Job:
 
     Attributes:
         name: the cell's name.
-        graph: the step as written (what ``reference`` runs).
-        pair: the canonical step and its backward step (what everything else runs).
+        graph: the step as written, which ``reference`` runs.
+        pair: the canonical step and its backward step, which all other engines run.
         spec: sizes, dtype, device, wanted gradients.
         heads: number of copies of ``single`` side by side; 1 without heads.
-        single: the job of one head, with the sizes of its part.
-        several: the job of several steps merged into one, where they can be.
+        single: the job of one head, with its own sizes.
+        several: the job of several steps merged into one; None if they cannot be merged.
     """
 
     name: str
@@ -80,25 +80,25 @@ class Kernel(ABC):
 
         Args:
             call: as given to ``forward``.
-            saved: what ``forward`` saved; may be overwritten unless ``keep``.
+            saved: the tensors that ``forward`` saved; may be overwritten unless ``keep``.
             cotangents: of the output and the last states.
             keep: whether ``saved`` must survive (a second backward may follow).
         """
 
     def over_time(self, shards: TimeShards) -> Kernel:
-        """This kernel on sequences that are cut in time over some processes, each of which calls it
-        with the steps of its own.
+        """This kernel for sequences whose time axis is sharded over processes, each of which calls
+        it with its own steps.
 
         Raises:
-            EngineError: it has no such runs.
+            EngineError: it does not support time shards.
         """
         raise EngineError(
-            f"engine {self.engine} does not run sequences that are cut over processes",
+            f"engine {self.engine} does not run time-sharded sequences",
             "engine deer, or scan-backward",
         )
 
     def discard(self, saved: Sequence[Tensor]) -> None:
-        """Reclaim the memory of what ``forward`` saved, if no backward will read it."""
+        """Reclaim the memory of saved tensors that no backward will read."""
         return None
 
     def fingerprint(self) -> str | None:
@@ -123,8 +123,8 @@ class Kernel(ABC):
         return {"engine": self.engine}
 
     def phases(self) -> Mapping[str, float]:
-        """Seconds of each phase, all threads together, since this was last called; one of them is
-        :data:`WAITING`. Empty unless :meth:`Engine.timed` made the kernel."""
+        """Seconds of each phase since the last call of this method, summed over threads; one phase
+        is :data:`WAITING`. Empty unless :meth:`Engine.timed` made the kernel."""
         return {}
 
     def counters(self) -> dict[str, int]:
@@ -161,12 +161,12 @@ class Arrangement(NamedTuple):
     """How kernels are combined, and which arguments of the combined call belong to which kernel.
 
     Layers: each further one reads the output of the one below as its first input. Directions: the
-    second runs over the reversed sequence, and outputs are joined. Further inputs go to all, but
-    the last ``private`` of each, which follow kernel by kernel in that kernel's direction of time.
-    So do states and weights.
+    second runs over the reversed sequence, and outputs are joined. All kernels read the further
+    inputs, except the last ``private`` ones of each kernel: those follow kernel by kernel, in that
+    kernel's direction of time, as states and weights do.
 
     Attributes:
-        states, weights: how many each kernel has.
+        states, weights: numbers of states and weights of each kernel.
         directions: whether they are the two directions of a layer, not layers.
         private: inputs that each kernel has for itself.
     """
@@ -223,7 +223,7 @@ class Engine(ABC):
     """A target. One instance per process, found by name in ``engines/registry``."""
 
     name: str
-    fuses: bool = False  # whether it compiles any step, also those derived from a cell's
+    fuses: bool = False  # whether it compiles any step, derived ones (tangents) included
     packs: bool = False  # whether its kernels run packed rows directly
     leaves_out: frozenset[str] = frozenset()  # the plan.spec.OPTIMIZATIONS that can be left out
     # device type -> dtypes; an engine that runs all of them overrides `lacks`
@@ -253,7 +253,7 @@ class Engine(ABC):
         Args:
             options: of a job.
         """
-        return "its products are of the operands as they are"
+        return "its products do not round their operands"
 
     def slow_bf16(self, samples: int, weights: int) -> str | None:
         """Why products of bfloat16 would be no faster than those of float32 here, or None if they
@@ -266,12 +266,12 @@ class Engine(ABC):
         return None
 
     def scans(self) -> Any:
-        """This engine's kernels for linear recurrences: a module with ``forward`` and ``backward``
-        as of ``elman.engines.c.kernels.scans``; None if it has none."""
+        """This engine's kernels for linear recurrences: a module with the functions ``forward`` and
+        ``backward`` of ``elman.engines.c.kernels.scans``; None if it has none."""
         return None
 
     def newton(self) -> Any:
-        """This engine's maker of kernels for Newton's iteration, as of
+        """This engine's constructor of kernels for Newton's iteration, see
         ``elman.engines.triton.all_steps.newton``; None if it has none."""
         return None
 
@@ -284,7 +284,7 @@ class Engine(ABC):
         """Compile a job.
 
         Args:
-            job: what to compile.
+            job: the job.
             schedule: the name of a schedule; None: the best forecast at each call.
 
         Raises:
@@ -292,7 +292,7 @@ class Engine(ABC):
         """
 
     def timed(self, job: Job, schedule: str = "") -> Kernel | None:
-        """A kernel as of :meth:`compile` that measures its phases; None if there is none."""
+        """A kernel like that of :meth:`compile` that measures its phases; None if there is none."""
         return None
 
     def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:
@@ -325,7 +325,7 @@ class Engine(ABC):
             arrangement: of the jobs.
 
         Returns:
-            A kernel as of :class:`elman.engines.together.Together`, and its forecast time as a
+            A kernel like :class:`elman.engines.together.Together`, and its forecast time as a
             share of that of the jobs run sequentially; None if there is no such kernel.
         """
         return None
@@ -334,14 +334,14 @@ class Engine(ABC):
         """Make a kernel for further calls of the same kind, in which only addresses change.
 
         Args:
-            kernel: of this engine, or several of them as one, of which each reads the output of
-                the one before (:class:`elman.engines.together.Together`).
-            call: one of the kind, whose states are stacked: [kernels, B, n]; all tensors but the
-                input are contiguous. Further calls have tensors of the same sizes, strides, dtypes
-                and devices.
+            kernel: of this engine, or layers of its kernels as one
+                (:class:`elman.engines.together.Together`).
+            call: a call of the kind, with stacked states [kernels, B, n]; all tensors but the input
+                are contiguous. Further calls have tensors of the same sizes, strides, dtypes and
+                devices.
 
         Returns:
-            Such a kernel, which takes stacked states; the given one if there is none.
+            A prepared kernel, which takes stacked states; ``kernel`` if there is none.
         """
         return kernel
 

@@ -18,9 +18,9 @@ class Call(NamedTuple):
             [N, n] or [N].
         states: initial, one per state: [B, n] or [B]; all with a leading axis if ``stacked``.
         weights: one per weight, in the declared shape.
-        packed: how sequences of several lengths lie; None where all have T steps.
+        packed: layout of sequences of several lengths; None if all have T steps.
         stacked: whether the states are those of a stack of layers, [layers, B, n]. Only kernels
-            with a backward of their own are given such; of more than one layer only prepared ones.
+            with a backward of their own take stacked states; of several layers only prepared ones.
     """
 
     inputs: tuple[Tensor, ...]
@@ -40,7 +40,7 @@ class Call(NamedTuple):
         return Form(len(self.inputs), len(self.states), self.packed, self.stacked)
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Call:
-        """The same with other tensors, in the order of :attr:`tensors`."""
+        """The same call with other tensors, in the order of :attr:`tensors`."""
         return self.form.call(tensors)
 
     @property
@@ -61,14 +61,14 @@ class Form(NamedTuple):
     stacked: bool = False
 
     def call(self, tensors: Sequence[Tensor]) -> Call:
-        """The call of such tensors: inputs, states, weights."""
+        """The call of tensors in the order inputs, states, weights."""
         values, first, second = tuple(tensors), self.inputs, self.inputs + self.states
         return Call(
             values[:first], values[first:second], values[second:], self.packed, self.stacked
         )
 
     def gradients(self, grads: Sequence[Tensor | None]) -> Gradients:
-        """Group gradients in that order into those of inputs, states and weights."""
+        """Group gradients in the order of a call's tensors by inputs, states and weights."""
         values, first, second = tuple(grads), self.inputs, self.inputs + self.states
         return Gradients(values[:first], values[first:second], values[second:])
 
@@ -79,7 +79,7 @@ class Result(NamedTuple):
     Attributes:
         output: [T, B, n] or [T, B]; packed: [N, n] or [N].
         last: the states after the last step of each sequence, each as in ``Call.states``.
-        saved: what the backward needs beside the call; empty if no backward can follow.
+        saved: tensors that the backward needs besides the call; empty if no backward can follow.
     """
 
     output: Tensor
@@ -96,7 +96,7 @@ class Cotangents(NamedTuple):
     """Cotangents of a call's results; None for zero.
 
     Attributes:
-        output: as the output, any strides (0 included).
+        output: in the output's shape, any strides (0 included).
         last: one per state, as in ``Call.states``.
     """
 
@@ -105,8 +105,8 @@ class Cotangents(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Results of a backward: the requested gradients, and those of all initial states; else
-    None."""
+    """Results of a backward: the requested gradients, None for the others, and the gradients of all
+    initial states."""
 
     inputs: tuple[Tensor | None, ...]
     states: tuple[Tensor | None, ...]

@@ -1,5 +1,5 @@
 """Gradient checkpointing in time: the forward keeps the states at the beginning of each span of
-steps and no tape; the backward runs a span again for its tape, the last one first."""
+steps and no tape; the backward recomputes the tape of each span, the last one first."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Checkpointed(WrappedKernel):
     """Any kernel with gradient checkpointing: run in spans of steps, without keeping the tape.
 
     Args:
-        kernel: runs each span; one that autograd sees through is differentiated by torch.
-        steps: of a span.
+        kernel: runs each span; torch differentiates one that is plain torch code.
+        steps: number of steps of a span.
         wants: which tensors of a call get gradients, for a kernel that autograd sees through.
     """
 
@@ -44,8 +44,8 @@ class Checkpointed(WrappedKernel):
         self.steps, self._wants, self.packs = steps, wants, kernel.packs
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`. What is saved: the first states of all spans, one tensor
-        per state."""
+        """See :meth:`Kernel.forward`. ``saved`` has the first states of all spans, one tensor per
+        state."""
         unstacked = _unstacked(call)
         result, saved = forward_in(spans_of(unstacked, self.steps), unstacked, self._tapeless)
         if not call.stacked:
@@ -62,7 +62,7 @@ class Checkpointed(WrappedKernel):
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
-        """See :meth:`Kernel.backward`; nothing of ``saved`` is destroyed."""
+        """See :meth:`Kernel.backward`; it never overwrites ``saved``."""
         unstacked = _unstacked(call)
         shapes = [state.shape for state in unstacked.states]
         d_last = tuple(
@@ -86,7 +86,7 @@ class Checkpointed(WrappedKernel):
     def _by_torch(self, _: int, call: Call, cotangents: Cotangents) -> Gradients:
         """Gradients of a span by autograd."""
         first, second = len(call.inputs), len(call.inputs) + len(call.states)
-        all_states = (True,) * len(call.states)  # a span hands its own on, whatever is asked for
+        all_states = (True,) * len(call.states)  # the span before needs them, wanted or not
         wants = (*self._wants[:first], *all_states, *self._wants[second:])
         return torch_gradients(self.kernel, call, wants, cotangents)
 
@@ -94,7 +94,7 @@ class Checkpointed(WrappedKernel):
 def torch_gradients(
     kernel: Kernel, call: Call, wants: Sequence[bool], cotangents: Cotangents
 ) -> Gradients:
-    """Gradients of a call of a kernel that autograd sees through, which runs again for them."""
+    """Gradients of a call of a kernel that autograd sees through; its forward runs again."""
     leaves = leaves_of(call.tensors, wants)
     with torch.enable_grad():
         result = kernel.forward(call.with_tensors(leaves))
@@ -103,11 +103,11 @@ def torch_gradients(
 
 
 def all_checkpointed(kernel: Together, steps: int, training: Sequence[bool]) -> Kernel:
-    """Several kernels in spans of so many steps: layers at once, directions each by itself, as
-    their time differs.
+    """Several kernels in spans of steps: layers share spans, each direction has its own, since it
+    starts at the other end.
 
     Args:
-        kernel, steps: as of :class:`Checkpointed`.
+        kernel, steps: see :class:`Checkpointed`.
         training: which of its kernels have a backward.
     """
     if not kernel.arrangement.directions:
@@ -120,7 +120,7 @@ def all_checkpointed(kernel: Together, steps: int, training: Sequence[bool]) -> 
 
 
 def _unstacked(call: Call) -> Call:
-    """The same with states [B, ...]."""
+    """The call with states [B, ...]."""
     if not call.stacked:
         return call
     return call._replace(states=tuple([state.squeeze(0) for state in call.states]), stacked=False)

@@ -1,4 +1,4 @@
-"""Decoder and loss of a chunk of rows at once: what every engine computes, and its torch ops.
+"""Decoder and loss of a chunk of rows at once: the formula of every engine, and its torch ops.
 
 Of a row x[r] with target t[r], logits z = W x[r] + b over V classes, smoothing e and scale s[r]::
 
@@ -8,7 +8,7 @@ Of a row x[r] with target t[r], logits z = W x[r] + b over V classes, smoothing 
 
 With ``precision="bf16"`` both operands of each product are rounded to bfloat16, and nothing else.
 This is torch's cross entropy with ``label_smoothing=e``. The gradients are those of
-Σ s[r] loss[r]; they are computed while a chunk's logits are still at hand.
+Σ s[r] loss[r]; they are computed while a chunk's logits are still in the cache.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch import Tensor
 from elman.engines.precision import BF16, IEEE
 from elman.errors import DisagreementError
 
-LEAST_ROWS = {"cpu": 256}  # of a chunk: enough that products, not reading W, take the time
-_LEAST_ROWS = 1024  # on devices that multiply faster than that
-_CACHE_BYTES = 1 << 19  # of a core, for a chunk
+LEAST_ROWS = {"cpu": 256}  # of a chunk: enough that multiplying by W takes longer than reading it
+_LEAST_ROWS = 1024  # of a chunk on other devices, which multiply faster
+_CACHE_BYTES = 1 << 19  # share of a core's second cache for a chunk
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -91,7 +91,7 @@ def chunk_rows(rows: Rows) -> int:
 
 
 class Chunk(NamedTuple):
-    """Rows whose logits stand in memory.
+    """Rows whose logits are in memory.
 
     Attributes:
         logits [n, V]: without the bias, of the rows' type; may be overwritten.
@@ -150,12 +150,12 @@ def in_chunks(rows: Rows, scale: Tensor, wants: Wants, softmax: Softmax) -> Foun
 
 
 def _rounded(value: Tensor, rows: Rows) -> Tensor:
-    """An operand of a product, as the rows' precision has it."""
+    """An operand of a product in the rows' precision."""
     return value.bfloat16().to(value.dtype) if rows.precision == BF16 else value
 
 
 def _softmax(chunk: Chunk, gradients: bool) -> tuple[Tensor, Tensor | None]:
-    """As of :class:`Softmax`, in torch ops."""
+    """A :class:`Softmax` of torch ops."""
     logits, bias, targets, scale, smoothing = chunk
     logits = (logits if bias is None else logits.add_(bias)).to(accumulated(logits.dtype))
     targets = targets.unsqueeze(1)
@@ -187,15 +187,15 @@ def verify(
     Args:
         engine: its name, for messages.
         compute: the kernel.
-        like: of the type and device to compare in.
-        most: relative RMS error.
+        like: a tensor of the dtype and device of the comparison.
+        most: largest relative RMS error that is accepted.
         precision: of products.
 
     Raises:
-        DisagreementError: it computes something else.
+        DisagreementError: the results differ.
     """
     source = torch.Generator().manual_seed(0)
-    x, weight, bias, scale = (
+    x, weight, bias, scale = (  # sizes that no vector, tile or chunk divides
         torch.randn(shape, generator=source, dtype=torch.float64)
         for shape in ((75, 37), (300, 37), 300, 75)
     )
@@ -222,7 +222,7 @@ def verify(
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
-    """total (+)= left @ right, rounded once where total is wider."""
+    """total (+)= left @ right; a product of half precision is rounded once before it is added."""
     if total.dtype != left.dtype:
         total.copy_(left @ right) if first else total.add_(left @ right)
     elif first:

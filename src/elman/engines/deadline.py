@@ -1,7 +1,7 @@
 """Deadlines of calls, for kernels with an unbounded number of iterations.
 
-Who times candidates sets it; a loop that may take many times as long as it was meant to asks in
-each turn. Outside of such a block nobody waits for less than the result.
+The benchmark of candidates sets a deadline; a loop whose iterations are not bounded checks it in
+each one. Outside of :func:`within` a call runs to its end.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _ends: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
 class DeadlineError(Exception):
-    """A call was given up, since it took too long: no error of the user's, and never shown."""
+    """A call exceeded its deadline. The tuner catches it; users never see it."""
 
 
 @contextmanager
 def within(seconds: float) -> Generator[None]:
-    """Inside, calls are given up once so much time is gone (s)."""
+    """Abandon calls inside the block that have not ended after some time (s)."""
     token = _ends.set(time.perf_counter() + seconds)
     try:
         yield
@@ -29,7 +29,7 @@ def within(seconds: float) -> Generator[None]:
 
 
 def check() -> None:
-    """Ask, in a loop. Raises DeadlineError: the time is over."""
+    """Check the deadline. Raises DeadlineError: it has passed."""
     ends = _ends.get()
     if ends is not None and time.perf_counter() > ends:
         raise DeadlineError

@@ -1,6 +1,6 @@
-"""Detection of forked children, which have no threads: kernels that wait for them would hang.
+"""Detection of forked children: the parent's threads are gone, and kernels waiting for them hang.
 
-Imported with elman itself, so that forks are seen whatever was imported before them.
+elman imports this module at once, so that it sees every later fork.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ class GateBlockViews:
 
     Args:
         declared: leaves of the step as written.
-        leaves: those of the canonical step.
-        sizes: of the named dims.
+        leaves: leaves of the canonical step.
+        sizes: sizes of the named dims.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The step of a group of dependent states, from which Newton kernels are generated, and how far
-their iterations are."""
+"""The step of a group of dependent states, from which Newton kernels are generated, and the
+convergence of their iterations."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class GroupStep(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Where kernels note how far an iteration is from the end, without the host.
+    """Memory in which kernels record the convergence of an iteration, without the host.
 
     Attributes:
         off: a row for each iteration [rows, 2]: the largest residual of the iterate that it begins
-            with, NaN counting as infinity, and the largest value. Zeros before.
-        k: row of this iteration. An iteration after one that was near enough changes nothing, and
-            notes what that noted.
-        demanded: what is near enough: a residual, as a share of the largest value (at least 1).
+            with, NaN counting as infinity, and the largest value. Initially zero.
+        k: row of this iteration. After a converged iteration, further ones change nothing and
+            repeat its row.
+        demanded: tolerance: a residual, as a share of the largest value (at least 1).
     """
 
     off: Tensor

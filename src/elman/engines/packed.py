@@ -55,5 +55,5 @@ class DenseRuns(WrappedKernel):
 
 
 def _packed(call: Call) -> Packed:
-    assert call.packed is not None, "asked for before"
+    assert call.packed is not None, "for_layout wraps kernels for packed calls only"
     return call.packed

@@ -19,13 +19,13 @@ def _cached_tensor(make: Callable[[Packed], Tensor]) -> cached_property[Tensor]:
 
 
 class Packed:
-    """Layout of packed rows: those of step 0 first, then those of step 1 …
+    """Layout of packed rows: the rows of step 0 first, then the rows of step 1 …
 
     Attributes:
-        sizes: sequences that have a step 0, 1, …; never more than before.
-        steps: T, of the longest.
+        sizes: numbers of sequences that have a step 0, 1, …; never increasing.
+        steps: T, of the longest sequence.
         batch: B.
-        rows: N, of all steps together.
+        rows: N, rows of all steps together.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -88,15 +88,15 @@ class Packed:
         return value.index_select(0, index)
 
     def following(self, value: Tensor) -> Tensor:
-        """For each row [N] that of the same sequence's next step; zero after its last."""
+        """For each row [N] the row of its sequence's next step; zero after the last step."""
         last = self._step + 1 == torch.tensor(self.lengths)[self.sequence]
         next_row = self.row((self._step + 1).clamp(max=self.steps - 1), self.sequence)
         next_row = next_row.clamp(max=self.rows - 1).to(value.device)
         return value.index_select(0, next_row).masked_fill(last.to(value.device), 0)
 
     def numbers(self, shares: int) -> Tensor:
-        """First rows of all steps and the end, then boundaries of shares with similar numbers of
-        rows."""
+        """First rows of all steps and the end, then boundaries of shares of samples, which have
+        similar numbers of rows, hence equal work, rather than equal numbers of samples."""
         numbers = self._numbers.get(shares)
         if numbers is None:
             cuts, rows_before, at = [0], 0, 0
@@ -111,5 +111,5 @@ class Packed:
 
 @lru_cache(maxsize=256)
 def packed_of(sizes: tuple[int, ...]) -> Packed:
-    """The layout of some batch sizes; what follows from them is kept."""
+    """The layout of some batch sizes, cached with its derived tensors."""
     return Packed(sizes)

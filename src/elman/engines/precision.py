@@ -1,4 +1,4 @@
-"""Precision of float32 products, as set for a module or for torch's recurrent layers."""
+"""Precision of float32 products: torch's global switches, and the requests of modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from elman.torch_internals import fp32_precision
 
-IEEE, BF16 = "ieee", "bf16"  # torch's words: operands as they are; rounded to bfloat16
+IEEE, BF16 = "ieee", "bf16"  # torch's names: operands unchanged; operands rounded to bfloat16
 _rnn: Any = torch.backends.cudnn.rnn  # ``torch.backends.cudnn.allow_tf32`` sets it too
 _everywhere: ContextVar[str] = ContextVar("elman_precision", default="")
 _products = torch.backends.cuda.matmul
@@ -31,11 +31,11 @@ def precision() -> str:
 def multiplying(tensor: Tensor, precision: str) -> Iterator[None]:
     """Run torch's products of float32 on a GPU in one precision, and restore torch's switch.
 
-    Threads take turns, so that none restores what another has set: the switch is global.
+    One thread at a time: torch's switch is global, and a second thread would restore the first's.
 
     Args:
-        tensor: of the device that multiplies; on a CPU nothing is done.
-        how: ``tf32`` or ``ieee``.
+        tensor: a tensor on the device that multiplies; on a CPU nothing is done.
+        precision: ``tf32`` or ``ieee``.
     """
     if not tensor.is_cuda:
         yield
@@ -53,14 +53,14 @@ def multiplying(tensor: Tensor, precision: str) -> Iterator[None]:
 
 
 def requested_precision() -> str:
-    """The precision that modules without one of their own are asked for on a CPU: that of
-    :func:`request_precision`, else of ``torch.backends.mkldnn.rnn.fp32_precision``."""
+    """The precision, on a CPU, of modules that set none: that of :func:`request_precision`, else of
+    ``torch.backends.mkldnn.rnn.fp32_precision``."""
     return _everywhere.get() or (BF16 if fp32_precision("mkldnn", "rnn") == BF16 else IEEE)
 
 
 @contextmanager
 def request_precision(precision: str) -> Iterator[None]:
-    """Ask modules without a precision of their own for one, as autocast does."""
+    """Set the precision of modules that set none, as autocast does."""
     token = _everywhere.set(precision)
     try:
         yield

@@ -34,7 +34,7 @@ _ENGINES = {  # in the order in which ``auto`` considers them
     "scan-backward": _Row("elman.engines.deer.engine", "SCAN_BACKWARD"),
     "reference": _Row("elman.engines.reference.engine"),
 }
-_SERVED_WITHOUT_MEMORY = "meta"  # shapes alone: whatever type some device has
+_SERVED_WITHOUT_MEMORY = "meta"  # shapes alone: it has every dtype of any device
 
 
 def names() -> tuple[str, ...]:
@@ -76,7 +76,7 @@ def installed(name: str) -> Engine | str:
         absent = missing.name or ""
         is_elman = absent.startswith("elman")
         if is_elman and not f"elman.engines.{name}.engine".startswith(absent):
-            raise  # a mistake of ours, not a part that was left out
+            raise  # a bug in elman, not an optional part that is not installed
         return f"{absent} is not part of this installation"
 
 

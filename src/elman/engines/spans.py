@@ -21,9 +21,9 @@ class Span(NamedTuple):
     Attributes:
         rows: its part of the first axis of inputs and output.
         batch: sequences that have its first step.
-        after: those of them that go on behind its last one.
-        packed: how its rows lie; None where all its sequences have all its steps.
-        dense: (steps, sequences) of packed rows that are given as [steps, sequences, ...].
+        after: sequences among them that go on after its last step.
+        packed: layout of its rows; None if all its sequences have all its steps.
+        dense: (steps, sequences) of packed rows that are passed as [steps, sequences, ...].
     """
 
     rows: slice
@@ -60,8 +60,8 @@ class SpanAssembler:
     end (writing in place would copy the tensor once per span).
 
     Args:
-        rows: of all spans.
-        watched: whether autograd looks on; parts come in order then.
+        rows: number of rows of all spans.
+        watched: whether autograd records; parts must then arrive in order.
     """
 
     def __init__(self, rows: int, watched: bool = False) -> None:
@@ -99,19 +99,19 @@ def forward_in(
     """Run spans one after another.
 
     Args:
-        spans: all of the call, the first one first.
-        call: the whole.
+        spans: all spans of the call, in order of time.
+        call: the whole call.
         run: runs the call of one span.
 
     Returns:
-        The result of the whole, all that was saved by each span in order; and of each state the
-        rows that all spans began with: in one tensor, as many small ones between large ones
-        that come and go would leave holes in the heap.
+        The result of the whole call, with the saved tensors of each span in order; and for each
+        state one tensor of the rows that all spans began with.
     """
     states: Sequence[Tensor] = call.states
     places = _places(spans)
     output = SpanAssembler(spans[-1].rows.stop, torch.is_grad_enabled())
     ends: list[list[Tensor]] = [[] for _ in states]
+    # one tensor for all spans: many small ones among large temporaries would fragment the heap
     starts = tuple([state.new_empty((places[-1][1], *state.shape[1:])) for state in states])
     saved: list[Tensor] = []
     for span, (first, end) in zip(spans, places, strict=True):
@@ -126,6 +126,7 @@ def forward_in(
         saved += result.saved
         states = result.last
     assert output.tensor is not None, "an output is never None"
+    # longest sequences come first, so those that end in later spans are the first rows
     last = tuple([torch.cat(pieces[::-1]) for pieces in ends])
     return Result(output.tensor, last, tuple(saved)), starts
 
@@ -140,10 +141,10 @@ def backward_in(
     """Gradients of the whole from those of its spans.
 
     Args:
-        spans, call: as of :func:`forward_in`.
-        starts: of each state, the rows that all spans began with.
-        cotangents: of the whole.
-        run: gives the gradients of one span, of a place, call and cotangents.
+        spans, call: see :func:`forward_in`.
+        starts: for each state, the rows that all spans began with.
+        cotangents: of the whole call.
+        run: computes the gradients of one span from its index, call and cotangents.
     """
     d_inputs = [SpanAssembler(spans[-1].rows.stop) for _ in call.inputs]
     d_states: tuple[Tensor | None, ...] = (None,) * len(call.states)
@@ -177,13 +178,13 @@ def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _join(going: Tensor | None, last: Tensor | None, like: Tensor, after: int) -> Tensor | None:
-    """The cotangent of a span's last states: of sequences that go on, and of those that end.
+    """The cotangent of a span's last states, of sequences that go on and of sequences that end.
 
     Args:
-        going: of those that go on [after, ...].
-        ended: of the last states of all sequences [B, ...].
+        going: cotangent of the sequences that go on [after, ...].
+        last: cotangent of the last states of all sequences [B, ...].
         like: the states that the span began with.
-        after: how many go on.
+        after: how many sequences go on.
     """
     if after == len(like):
         return going

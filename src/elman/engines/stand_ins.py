@@ -31,20 +31,20 @@ class Surrogate(Function):
 
     @staticmethod
     def backward(ctx: Any, d: Tensor | None) -> Any:  # type: ignore[override]
-        """To ``of`` alone; nothing where nothing flows back, not even a zero, which is NaN times an
-        infinite derivative."""
+        """The cotangent of ``of``; None, not 0, if there is none: 0 times an infinite slope is
+        NaN."""
         (slope,) = ctx.saved_tensors
         return None, None if d is None else d * slope, None
 
     @staticmethod
     def jvp(ctx: Any, _: Any, of: Tensor | None, __: Any) -> Any:
-        """How ``of`` moves, times the slope."""
+        """The tangent of ``of`` times the slope."""
         (slope,) = ctx.saved_tensors
         return torch.zeros_like(slope) if of is None else of * slope
 
 
 class ClipGradient(Function):
-    """``apply(v, limit)``, of one shape: v; its cotangent is held within ±limit, NaN kept."""
+    """``apply(v, limit)``, of one shape: v; its cotangent is clipped to ±limit, NaN kept."""
 
     generate_vmap_rule = True
 
@@ -61,7 +61,7 @@ class ClipGradient(Function):
 
     @staticmethod
     def backward(ctx: Any, d: Tensor | None) -> Any:  # type: ignore[override]
-        """Clipped; nothing where nothing flows back."""
+        """The clipped cotangent; None if there is none."""
         (limit,) = ctx.saved_tensors
         return (
             (None, None) if d is None else (torch.clamp(d, -limit.detach(), limit.detach()), None)
@@ -69,5 +69,5 @@ class ClipGradient(Function):
 
     @staticmethod
     def jvp(ctx: Any, v: Tensor, _: Any) -> Tensor:
-        """As it moves: the backward alone is clipped."""
+        """The tangent, unclipped: the backward alone clips."""
         return v.clone()

@@ -13,19 +13,19 @@ from torch import Tensor
 
 @lru_cache(maxsize=64)
 def _side(device: torch.device, stream: int, index: int) -> Any:
-    """A stream beside one that the caller uses."""
+    """A side stream of one of the caller's."""
     return torch.cuda.Stream(device)
 
 
 class Streams:
     """Side streams of the current stream; without a GPU kernels run sequentially.
 
-    A context: what follows it waits for all streams, also after an exception, when memory that
-    a stream still writes to is given back.
+    A context: at its end the caller's stream waits for all streams, also after an exception, which
+    frees memory that a stream may still write to.
 
     Args:
         like: a tensor on the device.
-        count: how many; the first is the caller's own stream.
+        count: number of streams; the first is the caller's own.
     """
 
     def __init__(self, like: Tensor, count: int) -> None:
@@ -45,7 +45,7 @@ class Streams:
             self._streams[0].wait_stream(side)
 
     def on(self, index: int) -> AbstractContextManager[Any]:
-        """Inside, everything is launched on one of the streams."""
+        """A context in which kernels are launched on one of the streams."""
         if not self._streams or not index:
             return nullcontext()
         return torch.cuda.stream(self._streams[index])

@@ -1,8 +1,8 @@
-"""Sequences cut in time over the processes of ``torch.distributed``, each with steps of its own.
+"""Time-sharded sequences: each process of ``torch.distributed`` has some of the steps.
 
-A linear recurrence over all steps is three things: each process composes the map of its own steps,
-all maps are gathered, and each process scans its steps from the state that the maps before it lead
-to. Only these maps, of a few states each, are sent.
+A linear recurrence over all steps takes three phases: each process composes the map of its own
+steps, all maps are gathered, and each process scans its steps from the state that the maps before
+it give. Only these maps, of a few states each, are sent.
 
 Source: Blelloch 1990, "Prefix sums and their applications", sec. 1.4 (blocks of a scan).
 """
@@ -23,14 +23,14 @@ from torch.autograd import Function
 from elman.errors import EngineError
 from elman.torch_internals import constant
 
-CUT = "sequences that are cut over processes"  # what messages begin with
+CUT = "time-sharded sequences"  # the beginning of messages
 Scan = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
-# the processes that sequences are cut over inside ``over_time``
+# the processes over which ``over_time`` shards sequences
 CURRENT: ContextVar[TimeShards | None] = ContextVar("elman_time_shards", default=None)
 
 
 class TimeShards:
-    """The processes that a sequence is cut over, in the order of its steps.
+    """The processes that share a sequence, in the order of its steps.
 
     Args:
         group: of ``torch.distributed``; None for all processes.
@@ -80,7 +80,7 @@ class TimeShards:
         """States before this process's steps.
 
         Args:
-            start: the states before all steps, read of the first process.
+            start: the states before all steps; only the first process's are read.
             ends: the states after this process's steps.
         """
         if not ends:
@@ -91,11 +91,11 @@ class TimeShards:
     def one_after_another(
         self, start: Sequence[Tensor], run: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Run the processes one after another, each from the states that the one before ends with.
+        """Run the processes one after another, each from the last states of its predecessor.
 
         Args:
             start: the states before all steps.
-            run: from the states before this process's steps to those after each [T, …].
+            run: takes the states before this process's steps, returns those after each [T, …].
 
         Returns:
             The states before this process's steps, and what ``run`` returns.
@@ -105,7 +105,7 @@ class TimeShards:
             if place == self.place:
                 result = run(before)
             ends = [part[-1] for part in result] or [torch.zeros_like(part) for part in start]
-            parts = self.gather(ends)
+            parts = self.gather(ends)  # waits until the process whose turn it is has run
             if place == self.place - 1:
                 before = tuple(parts[place])
         return before, result
@@ -116,10 +116,10 @@ class TimeShards:
         """All y[t] = A[t] y[t-1] + b[t] of this process's steps.
 
         Args:
-            scan: computes them from a given y[-1].
-            algebra: how A and b lie (``elman.engines.deer.scans``).
+            scan: computes all y from y[-1].
+            algebra: layout of A and b (``elman.engines.deer.scans``).
             A, b: of this process's steps.
-            y0: y before all steps, read of the first process; zero if None.
+            y0: y before all steps; only the first process's is read; zero if None.
 
         Returns:
             y, and the state before this process's steps.
@@ -133,22 +133,22 @@ class TimeShards:
         """y before this process's steps.
 
         Args:
-            algebra: as of :meth:`scan`.
+            algebra: see :meth:`scan`.
             factor, rest: the map y -> factor y + rest of all its steps.
-            y0: y before all steps, read of the first process; zero if None.
+            y0: see :meth:`scan`.
         """
         maps = self.gather([factor, rest] if y0 is None else [factor, rest, y0])
         start = None if y0 is None else maps[0][2]
         for factor, rest, *_ in maps[: self.place]:
             if start is None:
-                start = rest  # zero times infinity would be a NaN
+                start = rest  # the initial state is 0, and 0 times infinity would be NaN
             else:
                 start = (algebra.of_vector(factor.unsqueeze(0), start.unsqueeze(0)) + rest)[0]
         return torch.zeros_like(rest) if start is None else start
 
     def linear(self, scan: Scan, algebra: Any, A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
-        """:meth:`scan`'s y, once differentiable; gradients are those of the sum of what all
-        processes differentiate."""
+        """The y of :meth:`scan`, once differentiable; gradients are those of the sum of all
+        processes' losses."""
         return _Linear.apply(self, scan, algebra, A, b, y0)  # type: ignore[no-any-return]
 
 
@@ -188,12 +188,12 @@ class _Linear(Function):
 
 
 def compose(algebra: Any, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The map y -> A y + b of all steps together: neighbours are joined until one is left."""
+    """The map y -> A y + b of all steps together: neighbours are joined until one map is left."""
     if not A.shape[0]:
-        raise EngineError(f"{CUT} have a step at least in each of them")
+        raise EngineError(f"{CUT} need a step in each process")
     ends: list[tuple[Tensor, Tensor]] = []
     while A.shape[0] > 1:
-        if A.shape[0] % 2:
+        if A.shape[0] % 2:  # the last map has no neighbour, and is joined after the loop
             ends.append((A[-1:], b[-1:]))
             A, b = A[:-1], b[:-1]
         later = A[1::2]
@@ -213,19 +213,19 @@ def then(algebra: Any, first: tuple[Tensor, Tensor] | None, A: Tensor, b: Tensor
 
 @constant
 def shards_time() -> bool:
-    """Whether :func:`over_time` surrounds a call; under torch's compiler, a constant: it cannot
+    """Whether :func:`over_time` surrounds a call; a constant under torch's compiler, which cannot
     trace a context variable."""
     return CURRENT.get() is not None
 
 
 def current() -> TimeShards | None:
-    """The processes that sequences are cut over inside :func:`over_time`."""
+    """The processes that share sequences inside :func:`over_time`; None outside."""
     return CURRENT.get() if shards_time() else None
 
 
 @contextmanager
 def over_time(shards: TimeShards) -> Iterator[None]:
-    """Cut sequences over some processes, inside the ``with`` block."""
+    """Shard sequences over processes inside the ``with`` block."""
     token = CURRENT.set(shards)
     try:
         yield

@@ -34,7 +34,7 @@ class Together(Kernel):
         self.engine = kernels[0].engine
         if any(kernel.differentiable != self.differentiable for kernel in kernels):
             raise VerifyError("kernels that autograd sees through and others in one")
-        self._saves: tuple[int, ...] = ()  # how many tensors each saves of a call it takes whole
+        self._saves: tuple[int, ...] = ()  # tensors that each kernel saves of a dense call
 
     def describe(self) -> dict[str, Any]:
         """The facts of all kernels, in order."""
@@ -65,7 +65,7 @@ class Together(Kernel):
         return self._join(results, firsts, call.packed)
 
     def _launched(self) -> AbstractContextManager[Callable[[Kernel], Kernel]]:
-        """Context whose value wraps a kernel for a launch; results are complete when it exits."""
+        """Context whose value wraps a kernel for a launch; its exit completes the results."""
         return nullcontext(_itself)
 
     def _for_layout(self, packed: Packed | None) -> Sequence[Kernel]:
@@ -84,8 +84,8 @@ class Together(Kernel):
         firsts: Sequence[tuple[Tensor, ...]],
         packed: Packed | None,
     ) -> Result:
-        """The result of all kernels. What is saved: the shared inputs of the kernels above, then
-        what each saved."""
+        """The result of all kernels. ``saved`` has the first inputs of all kernels but the lowest,
+        then the saved tensors of each."""
         output = results[-1].output
         if self.arrangement.directions:
             output = torch.cat((results[0].output, reversed_in_time(output, packed)), -1)
@@ -144,8 +144,8 @@ class Together(Kernel):
     def _backwards(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents
     ) -> Iterator[tuple[int, Call, tuple[Tensor, ...], tuple[Tensor | None, ...]]]:
-        """For each kernel in which something has a gradient, the last first: its place, its call,
-        what it saved, and cotangents of its last states."""
+        """For each kernel with a backward, the last first: its index, its call, its saved tensors,
+        and cotangents of its last states."""
         of, common = self.arrangement, self.arrangement.shared(call)
         counts = self._counts(self._saves, call.packed, of_whole_calls=True)
         between = tuple(saved[: len(saved) - sum(counts)])
@@ -171,7 +171,7 @@ class Together(Kernel):
         return first, _reversed(second, packed)
 
     def _gradients(self, call: Call, results: Sequence[Gradients | None]) -> Gradients:
-        """The gradients of the whole call from those of every kernel's."""
+        """The gradients of the whole call from those of all kernels."""
         of, count = self.arrangement, len(call.inputs) - self.arrangement.private * len(results)
         none = (None,) * (count + of.private)
         by_kernel = [

@@ -1,4 +1,4 @@
-"""Gradients through torch code: what flows from values back into leaves."""
+"""Gradients through torch code: vector-Jacobian products of values by leaves."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def vjp(
     needs: Sequence[bool],
     create_graph: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of the leaves that need one; None where nothing flows.
+    """Gradients of the leaves that need one; None for a leaf that no value depends on.
 
     Args:
-        values, cotangents: what leaves were made into, and the cotangent of each; None for zero.
+        values, cotangents: values computed from the leaves, and their cotangents; None for zero.
         leaves, needs: for each leaf, whether it gets a gradient.
         create_graph: whether the gradients can be differentiated.
     """
@@ -40,5 +40,5 @@ def vjp(
 
 
 def leaves_of(tensors: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor]:
-    """The same numbers without history, to differentiate by."""
+    """Detached copies as leaves, which require gradients where ``needs`` says so."""
     return [t.detach().requires_grad_(need) for t, need in zip(tensors, needs, strict=True)]

@@ -116,13 +116,13 @@ def causal_conv1d_update(
         x [B, channels]: inputs of one step; of several [B, channels, T].
         conv_state [B, channels, L]: the last L >= K - 1 inputs, the latest last; those of this call
             are written into it.
-        weight, bias, activation, options: as of :func:`causal_conv1d`.
+        weight, bias, activation, options: see :func:`causal_conv1d`.
 
     Returns:
         out, of the shape and dtype of x.
 
     Raises:
-        ShapeError, InputError: as of :func:`causal_conv1d`.
+        ShapeError, InputError: see :func:`causal_conv1d`.
     """
     check_options(options)
     gate = _check_activation(activation)

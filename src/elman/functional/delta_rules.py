@@ -134,15 +134,15 @@ def gated_delta_rule(
     :data:`elman.cells.gated_delta_net`.
 
     Args:
-        q, k, v, beta, scale, initial_state, output_final_state: as of :func:`delta_rule`.
-        use_qk_l2norm_in_kernel, cu_seqlens, options: as of :func:`delta_rule`.
+        q, k, v, beta, scale, initial_state, output_final_state: see :func:`delta_rule`.
+        use_qk_l2norm_in_kernel, cu_seqlens, options: see :func:`delta_rule`.
         g [B, T, heads]: logarithms of the decays.
 
     Returns:
         As :func:`delta_rule`.
 
     Raises:
-        ShapeError, InputError: as of :func:`delta_rule`.
+        ShapeError, InputError: see :func:`delta_rule`.
     """
     common = scale, initial_state, output_final_state, cu_seqlens, options
     return run_rule(scaled_gated_delta_net, (q, k, v, g, beta), use_qk_l2norm_in_kernel, *common)
@@ -164,15 +164,15 @@ def kda(
     """Kimi delta attention (Kimi Team 2025, arXiv:2510.26692, eq. 1): :data:`elman.cells.kda`.
 
     Args:
-        q, k, v, beta, scale, initial_state, output_final_state: as of :func:`delta_rule`.
-        use_qk_l2norm_in_kernel, cu_seqlens, options: as of :func:`delta_rule`.
+        q, k, v, beta, scale, initial_state, output_final_state: see :func:`delta_rule`.
+        use_qk_l2norm_in_kernel, cu_seqlens, options: see :func:`delta_rule`.
         g [B, T, heads, K]: logarithms of the decays.
 
     Returns:
         As :func:`delta_rule`.
 
     Raises:
-        ShapeError, InputError: as of :func:`delta_rule`.
+        ShapeError, InputError: see :func:`delta_rule`.
     """
     common = scale, initial_state, output_final_state, cu_seqlens, options
     return run_rule(scaled_kda, (q, k, v, g, beta), use_qk_l2norm_in_kernel, *common)
@@ -192,15 +192,15 @@ def gla(
     """Gated linear attention (Yang et al. 2024, arXiv:2312.06635, eq. 3): :data:`elman.cells.gla`.
 
     Args:
-        q, k, v, scale, initial_state, output_final_state: as of :func:`delta_rule`.
-        cu_seqlens, options: as of :func:`delta_rule`.
+        q, k, v, scale, initial_state, output_final_state: see :func:`delta_rule`.
+        cu_seqlens, options: see :func:`delta_rule`.
         g [B, T, heads, K]: logarithms of the decays.
 
     Returns:
         As :func:`delta_rule`.
 
     Raises:
-        ShapeError, InputError: as of :func:`delta_rule`.
+        ShapeError, InputError: see :func:`delta_rule`.
     """
     common = scale, initial_state, output_final_state, cu_seqlens, options
     return run_rule(scaled_gla, (q, k, v, g), False, *common)
@@ -221,15 +221,15 @@ def simple_gla(
     arXiv:2307.08621, eq. 6) and lightning attention: :data:`elman.cells.retention`.
 
     Args:
-        q, k, v, scale, initial_state, output_final_state: as of :func:`delta_rule`.
-        cu_seqlens, options: as of :func:`delta_rule`.
+        q, k, v, scale, initial_state, output_final_state: see :func:`delta_rule`.
+        cu_seqlens, options: see :func:`delta_rule`.
         g [B, T, heads]: logarithms of the decays.
 
     Returns:
         As :func:`delta_rule`.
 
     Raises:
-        ShapeError, InputError: as of :func:`delta_rule`.
+        ShapeError, InputError: see :func:`delta_rule`.
     """
     common = scale, initial_state, output_final_state, cu_seqlens, options
     return run_rule(scaled_simple_gla, (q, k, v, g), False, *common)

@@ -232,7 +232,7 @@ def _over_units(
 
 
 def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
-    """The value of one node from its arguments' values; arguments as of :func:`node_function`."""
+    """The value of one node from its arguments' values; for arguments see :func:`node_function`."""
     return node_function(xp, node, dims)(*args)
 
 

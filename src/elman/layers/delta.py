@@ -181,7 +181,7 @@ class GatedDeltaNet(_DeltaLayer):
         num_heads: independent states.
         head_dim: size of a head's keys; the authors take 0.75 · hidden_size / num_heads.
         expand_v: size of a head's values relative to its keys.
-        use_gate, options: as of :class:`DeltaNet`.
+        use_gate, options: see :class:`DeltaNet`.
 
     Raises:
         ShapeError: ``head_dim · expand_v`` is no whole number.

@@ -34,15 +34,15 @@ from elman.tuning.precision import lacks_bf16
 HALVES = (torch.bfloat16, torch.float16)
 _VARIABLE, _FORCING = "ELMAN_ENGINE", "ELMAN_FORCE_ENGINE"
 
-# Read once: os.environ.get takes a tenth of the time of a small step.
+# Read at import: os.environ.get takes a tenth of the time of a small step.
 _environment: str | None = os.environ.get(_VARIABLE) or None
 _forced: str | None = os.environ.get(_FORCING) or None  # runs every module, for debugging
 _block: ContextVar[str | None] = ContextVar("elman_engine", default=None)
 
 
 def check_engine(engine: str, where: str = "") -> str:
-    """Return the name of an engine. Raises EngineError: there is no such engine; ``where`` begins
-    the text."""
+    """Return the name of an engine. Raises EngineError, with ``where`` before the text: there is no
+    such engine."""
     if not isinstance(engine, str) or engine not in ("auto", *registry.names()):
         raise EngineError(
             f"{where}no engine {shown(engine)}; there are auto, {', '.join(registry.names())}"
@@ -88,13 +88,13 @@ def shard_time(group: Any = None) -> Iterator[None]:
     - The initial state must be the same in all processes. Last states are those after a process's
       own steps: the sequences' are those of the last process, of the reverse direction those of the
       first one.
-    - Gradients are those of the sum of what all processes differentiate. Those of weights are the
-      part of the own steps: add them up over the processes.
+    - Gradients are those of the sum of all processes' losses. A process's gradients of weights are
+      those of its own steps: add them up over the processes.
     - All processes make the same calls in the same order, with the same batch and weights, and call
-      ``backward`` too, with the same tensors requiring gradients: who has no loss of its own takes
+      ``backward`` too, with the same tensors requiring gradients: a process without a loss takes
       ``0 * out.sum()``. An error in one process leaves the others waiting for the group's timeout.
-    - Random numbers are drawn by each process for itself: dropout of weights would differ between
-      them, and equal seeds repeat the masks of zoneout.
+    - Each process draws its own random numbers: dropout of weights would differ between them, and
+      equal seeds repeat the masks of zoneout.
 
     There are no second derivatives, transforms, checkpoints, single steps, streams, or batches of
     several lengths inside.
@@ -140,17 +140,17 @@ def _has_autocast(kind: str) -> bool:
 
 
 def autocast_type(kind: str) -> torch.dtype | None:
-    """The dtype of autocast on a kind of device; None where it is off."""
+    """The dtype of autocast on a kind of device; None if it is off."""
     if not has_autocast(kind) or not torch.is_autocast_enabled(kind):
         return None
     return torch.get_autocast_dtype(kind)
 
 
 def requested_engine(argument: str) -> str:
-    """The engine that a module with ``engine=argument`` has to use now.
+    """The engine that a module with ``engine=argument`` must use now.
 
-    Its argument, unless that is ``auto``; else what :func:`using` says; else ELMAN_ENGINE. The
-    variable ELMAN_FORCE_ENGINE comes before all. Both variables are read when elman is imported.
+    Its argument, unless that is ``auto``; else the engine of :func:`using`; else ELMAN_ENGINE. The
+    variable ELMAN_FORCE_ENGINE overrides all. Both variables are read when elman is imported.
 
     Raises:
         EngineError: a variable names an engine that does not exist.
@@ -191,7 +191,7 @@ def unsupported_reason(
     Args:
         input: of a call.
         engine: a name, or ``auto``.
-        beyond_torch: whether they cannot do all of it.
+        beyond_torch: whether the call has options that torch's layers lack.
         weights: returns the type of the module's weights.
     """
     data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
@@ -205,7 +205,7 @@ def unsupported_reason(
             return None if able or computes_autocast(weights(), kind, engine) else "autocast"
     widened = engine == "auto" and data.dtype in HALVES and (beyond_torch or kind == "cpu")
     if engine == "reference" or widened:
-        return None  # computed in float32 where no engine has the type, as all cells are
+        return None  # without an engine for the type, elman computes in float32, as for all cells
     if serves(kind, data.dtype):
         return None
     return f"dtype {data.dtype}" if registry.compiles_on(kind) else f"tensors on {kind}"
@@ -213,7 +213,7 @@ def unsupported_reason(
 
 @constant
 def exports_onnx() -> bool:
-    """Whether torch.onnx.export runs, in whatever thread."""
+    """Whether torch.onnx.export runs, in any thread."""
     exporting = getattr(sys.modules.get("torch.onnx"), "is_in_onnx_export", None)
     return exporting is not None and bool(exporting())
 
@@ -226,14 +226,14 @@ def traces_onnx() -> bool:
 
 
 def check_export(module: str) -> None:
-    """Raise InputError if torch's older exporter to ONNX traces a module that it has no operator
-    for.
+    """Raise InputError if torch's older exporter to ONNX, which has no operator for elman's
+    modules, traces a call.
 
     Args:
         module: its name, for the message.
 
     Raises:
-        InputError: it does.
+        InputError: it traces a call.
     """
     if exports_onnx():
         problem = f"torch's older exporter to ONNX has no operator for this {module}"
@@ -247,7 +247,7 @@ def check_trace(module: str) -> None:
         module: its name.
 
     Raises:
-        InputError: as of :func:`check_export`.
+        InputError: see :func:`check_export`.
     """
     if tracing_state() is None:
         return
@@ -263,7 +263,7 @@ def compiles(input: Any, engine: str, weights: Callable[[], torch.dtype]) -> boo
     """True if a call under torch.compile becomes elman's operators, not torch's.
 
     Args:
-        input, engine, weights: as of :func:`unsupported_reason`.
+        input, engine, weights: see :func:`unsupported_reason`.
     """
     if not isinstance(input, Tensor) or input.dim() not in (2, 3):
         return False

@@ -50,7 +50,7 @@ def explain(subject: Cell | nn.Module, x: Any = None, **options: Any) -> Explana
     Raises:
         InputError: the subject is another object, a module without x, or a cell with x.
         EngineError: the named engine cannot run this; the text says why.
-        ShapeError, InputError: as ``forward``; or ``memory_budget`` is less than x needs.
+        ShapeError, InputError: see ``forward``; or ``memory_budget`` is less than x needs.
 
     Example:
         >>> explanation = elman.explain(elman.cells.gru, measure=False)
@@ -81,15 +81,15 @@ def explain(subject: Cell | nn.Module, x: Any = None, **options: Any) -> Explana
 def layers_of(
     module: nn.Module, x: Any, state: Any = None, **options: Unpack[CallOptions]
 ) -> list[Layer]:
-    """The layers of a module, as they would run on x now.
+    """The layers of a module, with the choices that a call on x would make now.
 
     Args:
         module: an elman.RNN, GRU, LSTM or Recurrent.
-        x, state, options: as its ``forward`` takes them.
+        x, state, options: arguments of its ``forward``.
 
     Raises:
-        InputError: another module, or x is not an input.
-        ShapeError, InputError: as ``forward``.
+        InputError: it is another module, or x is not an input.
+        ShapeError, InputError: see ``forward``.
     """
     if isinstance(module, StepModule):
         module, x, state, options = module.layer_call(x, state, **options)
@@ -208,7 +208,7 @@ def tune(model: nn.Module, x: Any, *, again: bool = False, **call: Any) -> Tunin
 
 
 def tune_layers(layers: Sequence[tuple[str, Layer]], again: bool = False) -> TuningResult:
-    """Benchmark the engines for layers, each with what its lines in the table begin with.
+    """Benchmark the engines for layers, each with the prefix of its lines in the table.
 
     Raises:
         EngineError: a layer names an engine that cannot run it.

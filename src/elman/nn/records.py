@@ -90,7 +90,7 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
         The reasons why some records cannot be used; empty if all can.
 
     Raises:
-        InputError: an argument is not a model, or not such a record.
+        InputError: an argument is not a model, or not a record.
     """
     check_model("elman.nn.pin", model)
     if not isinstance(choices, Mapping):
@@ -98,7 +98,7 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
         raise InputError(problem, "elman.nn.pin(model, elman.nn.choices(model))")
     for module in model.modules():
         if isinstance(module, SequenceModule):
-            module.runtime.plans.clear()
+            module.runtime.plans.clear()  # which have the kernels of earlier choices
     reasons: list[str] = []
     present = dict(_runners(model))
     for name, records in choices.items():
@@ -117,7 +117,7 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
     return reasons
 
 
-ON_RELEASE: list[Callable[[], object]] = []  # what release() calls, too: caches of other rooms
+ON_RELEASE: list[Callable[[], object]] = []  # further functions that release() calls
 
 
 def release() -> None:
@@ -125,8 +125,8 @@ def release() -> None:
 
     elman caches buffers for large results and for workspaces of kernels on the CPU (up to 512 MiB
     each), and up to 1024 compiled kernels, mostly of deleted modules. Modules keep the kernels in
-    use; kernels and engine choices on disk stay. Formulas of :func:`elman.scan` are forgotten, with
-    what their steps hold. The next call allocates and loads what it needs.
+    use; kernels and engine choices on disk stay. It also drops formulas of :func:`elman.scan` and
+    the objects that their steps refer to. The next call allocates and loads what it needs.
 
     Example:
         >>> out, h = elman.GRU(8, 16)(torch.randn(5, 2, 8))

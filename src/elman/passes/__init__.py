@@ -7,7 +7,8 @@ from collections.abc import Callable
 from elman.ir.graph import Graph
 from elman.passes.simplify import share, simplify
 
-PASSES: tuple[Callable[[Graph], Graph], ...] = (simplify, share)  # then canonical: Graph -> Step
+# identities first: without them more formulas are equal; canonical, Graph -> Step, follows
+PASSES: tuple[Callable[[Graph], Graph], ...] = (simplify, share)
 
 
 def rewritten(graph: Graph) -> Graph:

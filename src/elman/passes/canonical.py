@@ -16,7 +16,7 @@ class _Reads:
 
     Attributes:
         count: readers of (value, gate block).
-        tested: gate blocks that a step function or ``stop`` takes.
+        tested: gate blocks that are arguments of a step function or ``stop``.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -26,7 +26,7 @@ class _Reads:
         for value in graph.walk():
             blocks = [block for arg in value.args for block in origins.get(arg, ())]
             if len(value.shape) == 2:
-                continue  # of weights alone: nothing is gathered there
+                continue  # matrices depend on weights alone: nothing is gathered there
             if value.op == "split":
                 origins[value] = blocks[slice(*value.data)]
             elif value.op == "concat":
@@ -189,7 +189,7 @@ class _GateBlocks:
         return self.build.open(value) and any(self._has_product(arg) for arg in value.args)
 
     def _pick(self, arg: Node, row: int, column: int = 0) -> Node:
-        """The part of an argument that meets one gate block or block; a scalar meets all."""
+        """The part of an argument that belongs to one gate block or block; a scalar is its own."""
         if not arg.shape:
             return self.gate_blocks[arg][0]
         return self.grids[arg][row][column] if len(arg.shape) == 2 else self.gate_blocks[arg][row]
@@ -208,10 +208,10 @@ def canonical(graph: Graph, builder: Builder) -> Step:
 
     rewrite: split(W @ x + b, 3)[0] -> lin(W.0.0 @ x.0, b.0)
              W @ concat(x, h)      -> lin(W.0.1 @ h.0, W.0.0 @ x.0)
-    keeps: every value, up to rounding. The terms of a sum are gathered and reordered only if a
-        product is among them, which has no order of its own. A sum without one, one that several
-        values read, and one that a step function or ``stop`` takes are rounded as written: a
-        spike is 1 or 0, a threshold means the same wherever it is asked, (x + M) - M is not x.
+    keeps: every value, up to rounding. The terms of a sum are gathered and reordered only if one is
+        a product, whose own sum has no order. A sum without a product, a sum that several values
+        read, and the argument of a step function or ``stop`` are rounded as written: a spike is 1
+        or 0, a comparison gives the same result wherever it stands, (x + M) - M is not x.
     """
     return cut(graph, builder)[0]
 
@@ -225,7 +225,7 @@ def cut(graph: Graph, builder: Builder) -> tuple[Step, dict[Node, list[Node]]]:
     for old in graph.walk():
         if old not in gate_blocks.gate_blocks and old not in gate_blocks.grids:
             gate_blocks.visit(old)
-    builder.keep_all()  # a backward reads what the forward computed
+    builder.keep_all()  # a backward reads the forward's values, so it may not flatten them
     step = Step(
         tuple(inputs),
         tuple(states),

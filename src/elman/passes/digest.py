@@ -47,7 +47,7 @@ def _label(value: Node, step: Step) -> str:
         return f"bias {_rows(value)} {value.shape}"
     if value.op == "weight":
         return f"weight {value.data[1:]} {value.shape}"
-    data = value.data[1] if value.op == "lin" else value.data
+    data = value.data[1] if value.op == "lin" else value.data  # terms have the coefficients
     return f"{value.op} {data} {value.shape}"
 
 

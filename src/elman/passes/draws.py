@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from elman.ir.graph import Graph, Node, node, walk, with_args
 from elman.ir.types import SCALAR
 
-STEP, SEQUENCE = "step", "sequence"  # how often a number is drawn anew
+STEP, SEQUENCE = "step", "sequence"  # how often a new number is drawn
 _NAMES = {STEP: ("key_high", "key_low"), SEQUENCE: ("sequence_high", "sequence_low")}
 
 
@@ -68,7 +68,7 @@ _EACH = (
     Sampled("draws_once", (SEQUENCE,)),
     Sampled("draws_both", (STEP, SEQUENCE)),
 )
-SAMPLED = {rule.per: rule for rule in _EACH}  # by what a cell draws by
+SAMPLED = {rule.per: rule for rule in _EACH}  # by the periods of a cell's draws
 
 
 def _chooses(graph: Graph) -> bool:

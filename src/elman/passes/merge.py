@@ -7,9 +7,9 @@ product with a vector is one with the first matrix, and products of vectors:
 
     (a * S + outer(k, u)).T @ q  ->  a * (S.T @ q) + sum(k * q) * u
 
-The matrix is then read once for all products of all these steps, and written once behind them.
-Nothing is divided by a decay. What is derived of the merged step, its backward too, is as of any
-step.
+The matrix is then read once for all products of all these steps, and written once after them.
+Nothing is divided by a decay. The merged step is a step like any other: tape, replay and backward
+come from the usual passes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from elman.ir.ops import OPS
 from elman.ir.types import is_matrix, matrix_axes
 from elman.passes.simplify import share
 
-MERGED_STEPS = 4  # eight were no faster: products of vectors grow with their square
-_MOST_TERMS = 4  # of a matrix, for each step, beyond a few; more would cost more than they save
+MERGED_STEPS = 4  # eight are no faster: products of vectors grow with the square of the number
+_MOST_TERMS = 4  # of a matrix per step, and twice as many more; others cost more than they save
 
 
 class _NotAffineError(Exception):
-    """A step does something else with a matrix per sample."""
+    """A matrix per sample is not affine in the earlier ones."""
 
 
 class _Term(NamedTuple):
     """``scale * rows(left) * columns(right) * base``; None: 1.
 
-    Where ``gate``, of terms with a base, is 0 the term is 0, whatever the base is.
+    Terms with a base have a ``gate``: where it is 0 the term is 0, even if the base is NaN.
     """
 
     base: Node | None = None
@@ -47,8 +47,8 @@ class _Affine(NamedTuple):
     """A matrix per sample as a sum of terms.
 
     Attributes:
-        like: a matrix of its shape.
-        terms: of the sum.
+        like: a matrix of the same shape.
+        terms: terms of the sum.
     """
 
     like: Node
@@ -100,7 +100,7 @@ def _begin(leaf: Node) -> _Value:
 
 
 def _node(value: _Value) -> Node:
-    """A value that is no matrix."""
+    """A value as a node. Raises _NotAffineError for a matrix."""
     if isinstance(value, _Affine):
         raise _NotAffineError
     return value
@@ -109,7 +109,7 @@ def _node(value: _Value) -> Node:
 def _rebuild(old: Node, args: list[_Value]) -> _Value:
     """One node of a later step."""
     if old.op in ("draw", "uniform"):
-        raise _NotAffineError  # a number of its own in each step
+        raise _NotAffineError  # each step draws a number of its own
     if is_matrix(old):
         rule = _MATRICES.get(old.op)
         if rule is None:
@@ -138,7 +138,7 @@ def _times(*factors: Node | None) -> Node | None:
 
 
 def _sum_of(vector: Node | None, like: Node, axis: int) -> Node:
-    """The sum of a vector along an axis of a matrix, whose units are counted if it is 1."""
+    """The sum of a vector along an axis of a matrix; the number of units for a vector of ones."""
     if vector is None:
         return node("count", (), (matrix_axes(like)[axis],))
     return node("sum", (vector,))
@@ -171,13 +171,13 @@ def _multiply(term: _Term, other: _Term) -> _Term:
 
 
 def _combine(value: _Value, step: int) -> _Value:
-    """A matrix behind a step: terms that differ by a number, or a column, are one."""
+    """A matrix after a step; joins terms that differ in their scale, or their right vector."""
     if not isinstance(value, _Affine):
         return value
     terms: dict[object, _Term] = {}
     for term in value.terms:
         rank_one = term.base is None and term.left is not None and term.right is not None
-        if rank_one:  # the number goes into the columns
+        if rank_one:  # terms of one left vector are then one term, whose right vectors are summed
             term = term._replace(right=_times(term.scale, term.right), scale=None)
         key = (None, term.left) if rank_one else (*term[:3], term.gate)
         other = terms.get(key)
@@ -224,7 +224,7 @@ def _add(old: Node, args: list[_Value]) -> _Value:
 
 
 def _where(old: Node, args: list[_Value]) -> _Value:
-    """Of terms that both sides have, factors are choose; others are 0 on the other side."""
+    """Shared terms select their factors with ``where``; other terms are 0 on the other side."""
     condition = _node(args[0])
     if condition.shape:
         raise _NotAffineError
@@ -252,7 +252,7 @@ def _where(old: Node, args: list[_Value]) -> _Value:
 
 
 def _alike(term: _Term, other: _Term) -> bool:
-    """Whether two terms differ by their factors alone; of rank one, by one of these."""
+    """Whether two terms differ in their factors alone; of rank one, in one factor."""
     if term.base is not None or other.base is not None:
         return term.base is other.base
     same = (a is not None and a is b for a, b in zip(term[1:3], other[1:3], strict=True))
@@ -260,7 +260,7 @@ def _alike(term: _Term, other: _Term) -> bool:
 
 
 def _gate(term: _Term, flag: Node) -> _Term:
-    """A term that is 0 where a flag is."""
+    """A term that is 0 where a flag is 0."""
     if term.base is not None:
         return term._replace(gate=_times(term.gate, flag))
     field = next((name for name in ("right", "left") if getattr(term, name)), "scale")
@@ -269,7 +269,7 @@ def _gate(term: _Term, flag: Node) -> _Term:
 
 
 def _apply_gate(term: _Term, value: Node) -> Node:
-    """The value of a term, which its gate may make 0."""
+    """The value of a term: 0 where its gate is 0."""
     if term.gate is None:
         return value
     return node("where", (term.gate, value, node("const", (), (0.0,))), (), value.shape)
@@ -341,7 +341,7 @@ def _sum_of_term(term: _Term, like: Node, axes: list[int]) -> Node:
         rest = _times(factor, _along(sides[1 - axes[0]], like, 1 - axes[0]))
         assert rest is not None, "a vector at least"
         return rest
-    axis = axes[0] if len(axes) == 1 else 1  # first over columns, then over what is left
+    axis = axes[0] if len(axes) == 1 else 1  # first over columns, then over rows
     inner = _matrix(_Term(term.base, *_only_side(sides, axis)), like)
     op, shape = ("fold", "sum")[axis], ((matrix_axes(like)[1 - axis],),)
     value = _times(sides[1 - axis], node(op, (inner,), (), shape))

@@ -17,12 +17,11 @@ from elman.passes.draws import expected
 def step_names(graph: Graph, step: Step, outputs: Sequence[str] = ()) -> dict[Node, str]:
     """Find the values of a step that the cell's own lines name.
 
-    The canonical form is made once more; a walk over either meets the same values in the same
-    order.
+    The canonical form is built a second time; walks over both visit equal values in one order.
 
     Args:
         graph: a cell's graph as written.
-        step: the canonical form of it.
+        step: its canonical form.
         outputs: names of its outputs, if there are several.
 
     Returns:

@@ -10,9 +10,9 @@ def share(graph: Graph) -> Graph:
     """Make equal formulas one node.
 
     rewrite: split(W @ x, 3)[0] + split(W @ x, 3)[1] -> one product, read twice
-    keeps: every value, bit for bit. What flows back to equal formulas is summed before it is
-        multiplied with their derivative, which may be infinite. Gradients that are clipped apart
-        stay apart (:data:`~elman.ir.ops.DISTINCT`).
+    keeps: every value, bit for bit. Cotangents of equal formulas are summed before they are
+        multiplied by the derivative, which may be infinite. Gradients that are clipped apart stay
+        apart (:data:`~elman.ir.ops.DISTINCT`).
     """
     nodes: dict[object, Node] = {}
 
@@ -30,8 +30,7 @@ def _is_number(number: float, value: Node) -> bool:
     return value.op == "const" and value.number.hex() == number.hex()
 
 
-# what changes no number on the right of an op, zeros of either sign included: 0.0 added to -0.0 is
-# 0.0
+# right operands that change no number, -0.0 included: -0.0 + 0.0 is 0.0, so 0.0 is not neutral
 _NOTHING = {"add": -0.0, "sub": 0.0, "mul": 1.0, "div": 1.0}
 
 

@@ -1,6 +1,6 @@
 """Hoist values of static inputs and weights out of the step: computed once per sequence.
 
-So are matrices of weights that meet a matrix per sample (``per_sample``): each sample has its own.
+Weights that multiply a matrix per sample (``per_sample``) are hoisted too: each sample has a copy.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Split(NamedTuple):
 
     Attributes:
         once: values that depend on static inputs and weights alone, and that the step reads.
-        step: the formula without static inputs: further states, the last ones, hold those values;
-            their next value is the state itself.
+        step: the formula without static inputs: further states hold those values, after all
+            others; their next value is the state itself.
     """
 
     once: tuple[Node, ...]
@@ -39,14 +39,14 @@ def split_static(graph: Graph, static: Collection[str]) -> Split:
     """
     whole = share(graph)
     values = list(whole.walk())
-    fixed: set[Node] = set()  # of one value per sequence
+    fixed: set[Node] = set()  # values that are constant within a sequence
     for value in values:
         if value.op == "input":
             is_fixed = value.name in static
         elif value.op == "per_sample":
             is_fixed = True
         else:
-            # a gradient is clipped in every step, not once its sum over all of them is known
+            # each step clips its gradient; a hoisted clip would clip the sum over all steps
             is_fixed = value.op != "clip_gradient" and any(arg in fixed for arg in value.args)
             is_fixed = is_fixed and all(
                 arg in fixed or arg.rate == Rate.WEIGHT for arg in value.args

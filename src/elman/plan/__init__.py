@@ -1,1 +1,1 @@
-"""Every decision, written down: what leaves the loop, what is taped, which products join."""
+"""All decisions that need no engine: values outside the loop, the tape, joined products."""

@@ -15,8 +15,8 @@ from elman.plan.segments import SegmentDraft, accumulates, draft, full_reads
 from elman.plan.slots import Life, Slot, assign, gate_block_of
 from elman.plan.spec import Spec
 
-_EVENTS = 1000
-_SUMS = 7 * _EVENTS
+_EVENTS = 1000  # event numbers of a phase, more than any phase has segments
+_SUMS = 7 * _EVENTS  # sums run after all phases, of which a program has seven
 _READABLE = ("next", "tape", "chunk")
 _OF_PHASE = ("scratch", "scalar")  # buffers of values that later segments read
 
@@ -80,7 +80,8 @@ def _lives(
 ) -> dict[Node, Life]:
     """Lifetimes of the values that need a slot.
 
-    A read of all units, or of a scalar, lasts to the end of its phase: another worker may be late.
+    A read of all units, or of a scalar, lasts to the end of its phase: another worker may still
+    have to do it.
     """
     values = list(dict.fromkeys(slotted))
     start: dict[Node, int] = {}
@@ -116,9 +117,9 @@ class _Assembler:
         }
         scratch: list[GateBlock] = []
         self._place_computed(plan, writes, buffers, scratch)
-        # A step that reads all units of what the step before wrote begins with a barrier, however
-        # late it reads: nobody may write the next carry while another still reads this one. States
-        # are written by the forward alone.
+        # A step that reads all units of the previous step's carry begins with a barrier, however
+        # late it reads: no worker may write the next carry while another still reads this one. Of
+        # states this holds in the forward and the replay alone, which write them.
         changed = {b.index for targets in writes.values() for b in targets if b.where == "next"}
         carried = loop and any(
             (arg in full_reads(value) or not arg.shape)
@@ -143,7 +144,7 @@ class _Assembler:
         buffers: dict[Node, Buffer],
         scratch: list[GateBlock],
     ) -> None:
-        """Assign a buffer to what is read in a later segment, or in full."""
+        """Assign a buffer to each value that is read in a later segment, or in full."""
         needs: set[Node] = set()
         for reader, level in plan.level.items():
             last = max(plan.repeated.get(reader, (level,)))
@@ -158,7 +159,7 @@ class _Assembler:
                 scalars += 1
             elif value in needs:
                 readable = [buffer for buffer in writes.get(value, ()) if buffer.where in _READABLE]
-                if readable:
+                if readable:  # it is written to a row that later segments can read: no copy
                     buffers[value] = readable[0]
                 else:
                     buffers[value] = Buffer("scratch", len(scratch))
@@ -200,8 +201,8 @@ class _Assembler:
     def _with_copies(
         self, plan: _PhaseDraft, segments: list[Segment], writes: Mapping[Node, list[Buffer]]
     ) -> tuple[Segment, ...]:
-        """Add the stores of values that the phase does not compute: copies of given or
-        loop-invariant ones."""
+        """Add the stores of values that the phase does not compute: copies of available or
+        loop-invariant values."""
         copies = [
             (value, buffer)
             for value in dict.fromkeys(plan.roots)
@@ -242,7 +243,7 @@ def output_is_state(pair: Pair) -> bool:
         return False
     first = [leaf for leaf in step.states if leaf.data[0] == step.states[0].data[0]]
     if is_matrix(first[0]):
-        return False  # of which not every step is kept
+        return False  # matrix states are kept once per chunk, outputs at every step
     return step.outputs == step.next_states[: len(first)]
 
 
@@ -254,8 +255,9 @@ class _Direction:
         phases: before, step, after.
         fixed: per phase, values with the buffers they must be written to.
         slotted: per phase, values to be written to a slot.
-        sums: whose operands are read after the last phase.
-        replay: of the matrices per sample that a backward reads, and where they are written.
+        sums: sums whose operands are read after the last phase.
+        replay: phase that recomputes the matrices per sample that a backward reads, and their
+            buffers.
     """
 
     phases: tuple[_PhaseDraft, _PhaseDraft, _PhaseDraft]
@@ -334,8 +336,8 @@ def _backward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
 def _replay(
     pair: Pair, step: _PhaseDraft, available: Mapping[Node, Buffer | None], without: Collection[str]
 ) -> tuple[_PhaseDraft, list[tuple[Node, Buffer]]] | None:
-    """The phase that computes a chunk's matrices per sample again, if the backward reads them, and
-    where it writes them."""
+    """The phase that recomputes a chunk's matrices per sample, if the backward reads them, and the
+    buffers it writes."""
     states, nexts = pair.step.states, pair.step.next_states
     read = {arg for value in step.level for arg in value.args if is_matrix(arg)}
     if read.isdisjoint((*states, *nexts)):
@@ -353,7 +355,7 @@ def _replay(
 def _sweep(direction: _Direction, taped: Mapping[Node, Buffer], tape: list[Slot]) -> Sweep:
     """Assign slots to the values of one direction, reusing the tape's where they fit.
 
-    ``taped`` holds the taped values alone: what else lives in the tape's slots belongs to one
+    ``taped`` holds the taped values alone: any other value in the tape's slots belongs to one
     direction, and the other may compute the same value into another slot.
     """
     buffers = dict(taped)
@@ -390,6 +392,7 @@ def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:
         directions.append(_backward(pair, cuts, without))
     phases = [phase for direction in directions for phase in direction.all_phases]
     tape: list[Slot] = []
+    # the tape first: its slots are then free for values of either direction
     assign(cuts.tape, _lives(phases, cuts.sums, cuts.tape), [], tape)
     taped = {value: Buffer("tape", i) for i, slot in enumerate(tape) for value, _ in slot.lives}
     sweeps = [_sweep(direction, taped, tape) for direction in directions]

@@ -64,7 +64,7 @@ class Sizes(NamedTuple):
 
 def checked(steps: Any, budget: Any) -> tuple[Steps, int | None]:
     """``checkpoint=`` and ``memory_budget=`` of a module, the budget in bytes. Raises InputError:
-    they are none, or do not go together."""
+    one is invalid, or they exclude each other."""
     number = isinstance(steps, int) and not isinstance(steps, bool)
     auto = isinstance(steps, str) and steps == "auto"
     if not (steps is None or auto or (number and 0 < cast(int, steps) <= MOST)):
@@ -93,7 +93,7 @@ def _bytes(budget: Any) -> int:
     text = str(budget) if number else ""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     count = int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
-    if not 0 < count < 2**63:
+    if not 0 < count < 2**63:  # compiled operators take it as an int64
         raise InputError(
             f"memory_budget must be a number of bytes, got {shown(budget)}",
             'memory_budget="2GiB"',

@@ -87,15 +87,15 @@ def backward_work(program: Program) -> Work:
 
 
 def repeated_products(program: Program) -> int:
-    """Operations of products per step and sample that repeat an earlier product, of the forward or
-    of another segment (FLOP)."""
+    """Operations per step and sample of products that repeat a product of the forward or of another
+    segment (FLOP)."""
     nodes = [value for sweep in program.sweeps for value in sweep_nodes(sweep)]
     work = [sum(node_work(v, program.spec).products for v in of) for of in (nodes, {*nodes})]
     return work[0] - work[1]
 
 
 def tape_bytes(program: Program) -> int:
-    """Bytes that the forward keeps for the backward per row of T·B, beside the states."""
+    """Bytes that the forward keeps for the backward per row of T·B, in addition to the states."""
     sizes = program.spec.sizes
     widths = (1 if slot is None else gate_block_size(slot, sizes) for slot in program.tape)
     return item_bytes(program.spec) * sum(widths)

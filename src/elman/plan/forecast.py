@@ -26,10 +26,10 @@ class Core:
     Source: measured on AVX-512 and AVX2 machines with 32 KiB of L1 and 0.5 to 1 MiB of L2.
 
     Attributes:
-        bytes_per_s: of products, as bytes of weights used per second where they need no loading.
-        levels: (bytes, bytes per second) of each cache: how fast weights that fit come from it.
-        elements_per_s: of pointwise work.
-        barrier_s: of one barrier over all workers (s).
+        bytes_per_s: bytes of weights that products use per second if no load limits them.
+        levels: (bytes, bytes per second) of each cache: bandwidth for weights that fit into it.
+        elements_per_s: elements of pointwise work per second.
+        barrier_s: duration of one barrier over all workers (s).
     """
 
     bytes_per_s: float = 220e9
@@ -44,10 +44,10 @@ class Core:
 
 
 CORE = Core()
-_PRUNE_RATIO = 1.6  # times the best forecast
-_FEW_ROWS = 192  # of a chunk: fewer would make products of few rows
-_FEWEST_ROWS = 64  # of a chunk: fewer cost more in barriers than memory takes
-_SHARED_BYTES = 8e6  # of the third cache, for the rows of a chunk
+_PRUNE_RATIO = 1.6  # of forecast to best forecast: above it a division is not benchmarked
+_FEW_ROWS = 192  # of a chunk that fits the second cache: products of fewer rows would be slow
+_FEWEST_ROWS = 64  # of a chunk: the barriers of shorter chunks cost more than they save in memory
+_SHARED_BYTES = 8e6  # share of the third cache for the rows of a chunk
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Load:
 
     Attributes:
         weights: bytes of all matrices that a step multiplies by.
-        elements: of pointwise work.
-        barriers: segments that begin with one, where units are split over workers.
-        batched_s: of what is outside of the loop, by one worker (s).
+        elements: elements of pointwise work.
+        barriers: segments that begin with a barrier if units are split over workers.
+        batched_s: time of the phases outside the loop, by one worker (s).
     """
 
     weights: int
@@ -82,7 +82,7 @@ def load_of(program: Program) -> Load:
                 weights += width(value.args[0], sizes)
             elif OPS[value.op].kind in ("pointwise", "spread", "scan"):
                 elements += width(value, sizes)
-    halves = 2 if program.spec.precision == "bf16" else 1
+    halves = 2 if program.spec.precision == "bf16" else 1  # panels hold pairs of bfloat16
     item, whole = item_bytes(program.spec), forward_work(program) + backward_work(program)
     batched_s = (whole.products - loop.products) / 2 * item / CORE.bytes_per_s
     batched_s += (whole.pointwise - loop.pointwise) / CORE.elements_per_s
@@ -90,13 +90,15 @@ def load_of(program: Program) -> Load:
 
 
 def step_seconds(load: Load, division: Division, B: int, workers: int, core: Core = CORE) -> float:
-    """Time of one step of the loop, divided thus (s)."""
+    """Time of one step of the loop in a division (s)."""
     bound = division.bind(1, B, workers)
     split = SPLITS[bound.split]
     rows = -(-B // workers) if split == "batch" else B
     shared = workers if split == "units" else 1
     weights = load.weights / shared
+    # forward and backward read their matrices in different sweeps: half of them at a time
     speed = next(speed for size, speed in core.levels if weights / 2 <= size)
+    # limited by arithmetic, or by reading the weights
     products = max(weights * rows / core.bytes_per_s, weights / speed)
     pointwise = load.elements / shared * rows / core.elements_per_s
     barriers = load.barriers * core.barrier_s if split == "units" else 0.0
@@ -106,9 +108,8 @@ def step_seconds(load: Load, division: Division, B: int, workers: int, core: Cor
 def usual_rows(program: Program) -> int:
     """Rows of T·B between two batched products.
 
-    Few where they stay in a core's second cache, else what stays in the third one, unless that
-    costs more than it saves: the sums for the weights' gradients are read and written once per
-    chunk.
+    Few rows if they fit into a core's second cache, else as many as fit into the third, unless
+    that costs more than it saves: each chunk reads and writes the sums for the weights' gradients.
     """
     if program.backward is None:
         return CHUNK_ROWS
@@ -128,8 +129,8 @@ def usual_rows(program: Program) -> int:
 
 
 def ranked(program: Program, B: int, workers: int) -> tuple[Division, ...]:
-    """Divisions that are worth benchmarking at a batch size, best forecast first. Steps with
-    matrices per sample run sample by sample, so that units of them are not shared."""
+    """Divisions that are worth benchmarking at a batch size, best forecast first. Workers cannot
+    share the units of a matrix per sample, since such steps run sample by sample."""
     if workers == 1:
         return (Division("one"),)
     load, step = load_of(program), program.pair.step

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from elman.ir.graph import Node
 
-ENDLESS = 1 << 60
+ENDLESS = 1 << 60  # above the sum of all finite capacities
 
 
 class Network:
@@ -20,7 +20,7 @@ class Network:
     def __init__(self, vertices: int) -> None:
         self._edges: list[list[int]] = [[] for _ in range(vertices)]
         self._head: list[int] = []
-        self._residual: list[int] = []  # what an edge can still carry; edge e ^ 1 runs backwards
+        self._residual: list[int] = []  # capacity left of an edge; edge e ^ 1 is its reverse
 
     def edge(self, tail: int, head: int, capacity: int) -> None:
         """Add an edge."""
@@ -106,12 +106,12 @@ def frontier(
     cost:  sum of keep(v) over kept v + sum of recompute(v) over values rematerialised
     exact: a minimum cut; v_in -> v_out costs keep(v), source -> v_in costs recompute(v), uses are
     infinite.
-    Ties go to the value nearest its reader. Values in ``free`` are there already and cost nothing.
+    Ties go to the value nearest its reader.
 
     Args:
         nodes: values in order, arguments first; arguments outside are available.
-        needed: values that must be there in the later phase.
-        free: values that are there anyway.
+        needed: values that the later phase reads.
+        free: values that are available in both phases at no cost.
         keep, recompute: costs of one value; ``INFINITE`` forbids.
 
     Returns:
@@ -131,6 +131,7 @@ def frontier(
         if value in free:
             continue
         entry = place[value]
+        # each value is two vertices, so that keeping it is an edge that the cut can pay for once
         net.edge(entry, entry + 1, units(keep(value)))
         net.edge(source, entry, units(recompute(value)))
         for arg in dict.fromkeys(value.args):

@@ -26,7 +26,7 @@ class Cuts:
     """Result of the four cuts: where each value is computed. Tuples are in graph order.
 
     Attributes:
-        tape: primal values the forward keeps for the backward, beside inputs and states.
+        tape: primal values the forward keeps for the backward, in addition to inputs and states.
         hoisted: input-rate values computed for all T·B before the forward loop and read in it.
         emitted: values the forward loop keeps for its epilogue (an output that is not a state).
         rematerialised: values computed for all T·B before the backward loop (primal, or from dy
@@ -50,20 +50,20 @@ class Cuts:
 def below(roots: Iterable[Node], available: Collection[Node] = ()) -> list[Node]:
     """Nodes a phase may have to compute for ``roots``, arguments first.
 
-    Loop-invariant values and those in ``available`` are not entered; the former are left out.
+    The walk stops at loop-invariant values, which are left out, and at ``available`` ones.
     """
     nodes = walk(roots, stop=lambda v: loop_invariant(v) or v in available)
     return [value for value in nodes if not loop_invariant(value)]
 
 
 def _boundary(values: Iterable[Node], roots: Iterable[Node], rate: Rate) -> set[Node]:
-    """Values of at most a rate that are roots, or arguments of ``values`` of higher rates."""
+    """Values of at most ``rate`` that are roots, or arguments of ``values`` of higher rates."""
     read = {arg for value in values if value.rate > rate for arg in value.args}
     return {value for value in read.union(roots) if value.rate <= rate}
 
 
 def wanted_sums(pair: Pair, wants: Collection[str]) -> tuple[Sum, ...]:
-    """The sums that the gradients of the wanted weights are made of."""
+    """The sums from which the gradients of the wanted weights are computed."""
     roots = [
         d
         for leaf, d in zip(pair.step.weights, pair.d_weights, strict=True)
@@ -87,14 +87,15 @@ def random_valued(values: Iterable[Node]) -> set[Node]:
 
 @dataclass(frozen=True, eq=False)
 class Related:
-    """Comparisons of values that have something computed in common, as ``v == amax(v)``, which is
-    the derivative of ``amax``, and ``v - amax(v) < 0``: equal by the formula, they are so only if
-    what is common was rounded once. A phase that computes one side anew, a product above all,
-    rounds it otherwise.
+    """Comparisons whose sides share an operand, such as ``v == amax(v)``, the derivative of
+    ``amax``, and ``v - amax(v) < 0``.
+
+    Sides that are equal by the formula are equal in memory only if the shared operand was rounded
+    once. A phase that recomputes one side, a product above all, rounds it differently.
 
     Attributes:
-        comparisons: no later phase computes them again.
-        dependents: what they compare beside what both sides have in common: not kept apart from it.
+        comparisons: no later phase recomputes them.
+        dependents: values between a shared operand and a comparison: saved with the operand only.
     """
 
     comparisons: frozenset[Node]
@@ -102,7 +103,7 @@ class Related:
 
 
 def related(values: Iterable[Node]) -> Related:
-    """Find such comparisons among some values and everything below them."""
+    """Find such comparisons among ``values``."""
     comparisons: set[Node] = set()
     dependents: set[Node] = set()
     for value in values:
@@ -127,7 +128,7 @@ class _Cutter:
         self.sizes = spec.sizes
         step = pair.step
         roots = list(step.roots)
-        if spec.training:  # only then anything is computed for a backward
+        if spec.training:  # without training nothing is computed for a backward
             summed = [value for term in pair.sums for value in (term.left, term.right)]
             roots += filter(None, (*pair.d_states, *pair.d_inputs, *summed))
         every = below(roots)
@@ -149,10 +150,9 @@ class _Cutter:
     def outside_loop(
         self, save: Callable[[Node], float], free: Collection[Node]
     ) -> Callable[[Node], float]:
-        """Cost of computing a value in a batched phase and saving it for the loop: of matrices per
-        sample, and of what is computed of those that are states, INFINITE, because these are in a
-        near cache in the loop."""
-        step = self.pair.step
+        """Cost of computing a value in a batched phase and saving it for the loop: INFINITE for
+        matrices per sample, and for values computed from matrix states."""
+        step = self.pair.step  # whose matrices are in a near cache within the loop, not outside it
         states = {v for v in (*step.states, *step.next_states) if is_matrix(v)}
         computed: set[Node] = set()
         for value in self.every:
@@ -191,11 +191,13 @@ class _Cutter:
         primal = [v for v in everything if v.rate <= Rate.STATE]
         read = _boundary(everything, self.late, Rate.STATE)
         forward = self.pair.primal
-        factor = 0.0 if self.spec.options.tape == "save" else 1.0
+        factor = 0.0 if self.spec.options.tape == "save" else 1.0  # "save": recompute nothing
 
         def keep(value: Node) -> float:
+            # a derivative factor is extra work and an extra store in the forward
             extra = 0.0 if value in forward else self.compute(value) + 0.5 * self.save(value)
             saved = self.save(value)
+            # 0.001: of two tapes that cost the same, the one of fewer values
             return saved if saved == INFINITE else factor * saved + extra + 0.001
 
         return frontier(primal, read, self.available, keep, self.compute_again)
@@ -214,12 +216,12 @@ class _Cutter:
         in_loop = set(below(loop, free)) - free
         nodes = below(late, free)
         operands = {v.args[1] for v in in_loop if v.op == "matmul"}
-        outside: set[Node] = (
-            set()
-        )  # products that the loop does not need, and what follows from them
+        # products that the loop does not need, and all values computed from them: the epilogue
+        # computes them for all rows at once, so they are never pulled into the loop
+        outside: set[Node] = set()
         for value in nodes:
-            # a matrix per sample, and what reads one, is of the loop, whatever product it is
-            # computed of: of sum(n * z, S * U) n may be a product that only the epilogue needs
+            # a matrix per sample, and every reader of one, belongs to the loop, even if an operand
+            # is a product that only the epilogue needs (n in sum(n * z, S * U))
             if (
                 value not in in_loop
                 and not any(map(is_matrix, (value, *value.args)))
@@ -231,14 +233,14 @@ class _Cutter:
             if value in outside:
                 return INFINITE
             if value in in_loop and value in operands:
-                return 0.0
+                return 0.0  # an operand of a product is written to memory anyway
             if any(map(is_matrix, value.args)):
                 return self.save(value)  # no later phase can compute it
             late = 0.0 if value in in_loop else self.prices.late * self.compute(value)
             return self.save_apart(value) + late
 
         def rematerialise(value: Node) -> float:
-            # a matrix per sample is at hand in the loop alone, so whatever reads one belongs to it
+            # a matrix per sample is available in the loop alone, so its readers belong there
             if value.op in _LEAVES or is_matrix(value) or any(map(is_matrix, value.args)):
                 return INFINITE
             return self.compute_again(value) if value in in_loop else 0.0
@@ -261,6 +263,7 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
     tape = cutter.tape()
     next_states = [v for v in step.next_states if not loop_invariant(v)]
     in_loop = set(below([*next_states, *(v for v in tape if v.rate == Rate.STATE)]))
+    # an output with a product that the loop does not need is computed after it, for all rows
     late_outputs = tuple(
         index
         for index, value in enumerate(step.outputs)
@@ -274,7 +277,7 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
     ]
     leaves = {*step.inputs, *step.states, *step.next_states}
     compared = [v for v in below(late) if v in cutter.related.comparisons]
-    loop = [*next_states, *early, *tape, *compared]
+    loop = [*next_states, *early, *tape, *compared]  # an epilogue would round their sides again
     emitted = cutter.sink(loop, late, {*leaves, *tape}) if late else ()
     taped_inputs = {v for v in tape if v.rate == Rate.INPUT}
     hoisted: tuple[Node, ...] = ()

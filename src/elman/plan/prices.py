@@ -21,9 +21,10 @@ class Prices:
         elementwise: one addition or multiplication.
         product: one multiply-add of a matrix product inside the time loop.
         reduction: one element of a sum over units, and its share of the synchronisation.
-        scalar: elements whose transcendental function takes as long as that of a number per
-            sample, which is computed alone, in a whole vector.
-        late: of a value computed in the loop for the phase after it, as a share of its cost there.
+        scalar: elements whose transcendental function takes as long as that of one number per
+            sample: a scalar fills a whole vector of 16 units.
+        late: price of computing a value in the loop for the phase after it, as a share of its cost
+            in that phase.
     """
 
     save: float = 1.0
@@ -54,7 +55,7 @@ def compute_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float
         return prices.product * inner * max(1, width(value, sizes))
     if value.op == "bmm":
         left, right, result = (width(v, sizes) for v in (*value.args, value))
-        return prices.product * (left * right * result) ** 0.5
+        return prices.product * (left * right * result) ** 0.5  # see cost.node_work
     if op.kind in ("reduce", "scan"):
         return prices.reduction * sum(width(arg, sizes) for arg in value.args)
     if op.kind == "spread":

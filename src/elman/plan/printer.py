@@ -13,9 +13,9 @@ from elman.ir.types import GateBlock, show_dim
 from elman.plan.cost import phase_nodes, state_bytes, sweep_nodes, tape_bytes
 from elman.plan.program import Bundle, Phase, Program, Segment, Sweep
 
-_WIDE = 100
-_LABEL = 10
-_FEW = 3
+_WIDE = 100  # columns of a line
+_LABEL = 10  # columns of a label
+_FEW = 3  # values that are printed by name rather than counted
 _KEPT = "\u00a0"  # a space at which no line is broken
 
 
@@ -25,9 +25,9 @@ def syncs(phase: Phase) -> int:
 
 
 def program_names(program: Program, hints: Hints | None = None) -> Names:
-    """Names of a pair's values, and of what else a program keeps.
+    """Names of a pair's values, and of further values that a program keeps.
 
-    ``r_x`` is the part of r that comes from x alone, ``dg`` a summand of g's gradient.
+    ``r_x`` is the part of r that depends on x alone, ``dg`` a term of g's gradient.
     """
     names = pair_names(program.pair, hints)
     forward = [v for p in (program.forward.before, program.forward.step) for v in phase_nodes(p)]
@@ -202,7 +202,7 @@ def _sums(program: Program, names: Names) -> str:
 
 
 def show_header(program: Program) -> str:
-    """Sizes, dtype, device, and what is asked for."""
+    """Sizes, dtype, device, and the wanted gradients."""
     spec = program.spec
     sizes = " ".join(f"{name}={size}" for name, size in spec.dims)
     wants = " ".join(sorted(spec.wants)) or "the states alone"
@@ -216,7 +216,7 @@ def show_program(program: Program, hints: Hints | None = None) -> str:
     """Print a program, at most 40 lines for a cell of the library.
 
     Args:
-        program: what is printed.
+        program: the program.
         hints: names for some values of the step, from the cell's text.
     """
     names = program_names(program, hints)

@@ -1,6 +1,6 @@
 """A program: the graph pair partitioned into phases, segments and parts; the same for every engine.
 
-A *phase* is batched over T·B, or is one step of the loop. A *segment* is a longest run of values
+A *phase* is batched over T·B, or is one step of the loop. A *segment* is a maximal run of values
 without a read of other units; a *part* holds a segment's values in one gate block (one width).
 """
 
@@ -24,7 +24,7 @@ Where = Literal[
     "d_output",  # row (t, b) of the output's cotangent
     "d_input",  # row (t, b) of an input's gradient
     "carry",  # row b: cotangent of a state handed from step t + 1 to step t
-    "d_state",  # row b: the same, handed on to step t - 1
+    "d_state",  # row b: cotangent of a state handed on to step t - 1
     "tape",  # row (t, b) of a slot that lives from forward to backward
     "chunk",  # row (t, b) of a slot that lives within one chunk of one direction
     "scratch",  # row b of one step, or of one batched phase
@@ -91,7 +91,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Segments in order; ``buffers``: where values computed elsewhere are read."""
+    """Segments in order; ``buffers``: where a segment reads values of other segments and phases."""
 
     name: str
     segments: tuple[Segment, ...]
@@ -131,11 +131,11 @@ class Sweep:
         buffer = self.after.buffers.get(value)
         if buffer is not None and buffer.where != "scalar":
             return buffer
-        for segment in self.after.segments:  # computed there, and kept for its sum
+        for segment in self.after.segments:  # computed in the last phase, and kept for its sum
             for stored, target in segment.writes:
                 if stored is value and target.where in ("tape", "chunk"):
                     return target
-        raise VerifyError(f"{value!r} is summed, but is nowhere")
+        raise VerifyError(f"{value!r} is summed, but has no buffer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,9 +154,9 @@ class Program:
         pair, spec: the formula and the specification.
         forward, backward: the two sweeps (backward None when not training).
         tape: gate block of each slot that lives from forward to backward; None for a scalar.
-        sums: what is summed over T·B after each chunk of the backward.
+        sums: sums over T·B, taken after each chunk of the backward.
         slots: the history of every slot of the tape.
-        kept: taped values; hoisted, rematerialised, stored: the other cuts, for people.
+        kept: taped values. hoisted, rematerialised, stored: the other cuts, for printing.
     """
 
     pair: Pair

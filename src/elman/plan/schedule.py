@@ -10,32 +10,36 @@ from elman.errors import EngineError
 
 Split = Literal["one", "batch", "units"]
 SPLITS: tuple[Split, ...] = ("one", "batch", "units")
-CHUNK_ROWS = 768  # of T·B between two batched products, if nothing else is said
+# of T·B between two batched products by default; 192 to 1536 lie within 5 % at large sizes
+CHUNK_ROWS = 768
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The choices that are compiled into a text, the same for all sizes; schedules name those that
-    are not as here.
+    """Constants that are compiled into a kernel, the same for all sizes; a schedule's name has
+    those that differ from the defaults.
 
     Attributes:
-        rows: of the buffer that a product fills before pointwise code reads it. Blocks of 24 to 96
-            rows lie within 6 % at large sizes.
-        k: how much of the inner dim is used before the next rows are taken. 128 to 512: within 6 %.
-        batched_rows: a batched phase is split by rows where every worker gets as many, else by
-            units.
-        copied_lefts: units of left operands from which on a sum copies its right one into panels.
-        gathered_columns: of a product at least, for its operand to be looked through for ones,
-            which takes as long as some three columns do.
-        gathered_inner, gathered_most: units of such an operand, at least and at most: its list of
-            ones is on the stack.
-        gathered_steps: of a call at least, which looks its matrices through for infinities once.
-        conflicting_row: rows that are multiples of so many elements fall into the same few sets of
-            a cache, and are made longer.
-        rolled_statements: that a loop over like parts, as those of heads, has to save. The C of a
-            GRU with 16 heads is compiled in a third of the time.
-        replayed_bytes: of matrices per sample in the steps of one chunk, which a backward computes
-            again and which should stay in the second cache.
+        rows: rows of the buffer that a product fills before pointwise code reads it: a buffer of 48
+            stays in the first cache. Blocks of 24 to 96 rows lie within 6 % at large sizes.
+        k: length along the inner dim of one pass over a block of rows. 128 to 512: within 6 %.
+        batched_rows: a batched phase is split by rows if every worker gets at least so many, else
+            by units.
+        copied_lefts: a sum copies its right operand into panels if at least so many units of left
+            operands multiply it; fewer do not pay for the copy.
+        gathered_columns: a product of fewer columns never scans its operand for ones, because the
+            scan takes as long as some three columns.
+        gathered_inner, gathered_most: fewest and most units of an operand that is scanned: its
+            list of ones is on the stack.
+        gathered_steps: a call of fewer steps never scans: each call scans its matrices for
+            infinities first.
+        conflicting_row: rows of a multiple of so many elements fall into the same few sets of a
+            cache, so they are padded.
+        rolled_statements: statements that a loop over equal parts, such as heads, has to save. The
+            C of a GRU with 16 heads is compiled in a third of the time.
+        replayed_bytes: matrices per sample of one chunk, which a backward recomputes and which
+            should stay in the second cache. Twice as many, the whole of that cache, took 12 or 19
+            cycles a vector, by chance of the pages.
     """
 
     rows: int = 48
@@ -52,12 +56,12 @@ class Blocks:
 
     @property
     def name(self) -> str:
-        """``/rows-32/k-128``: what is not as usual, at the end of a schedule's name."""
+        """``/rows-32/k-128``: the fields that differ from the defaults, for a schedule's name."""
         values = [(field, getattr(self, field.name)) for field in fields(self)]
         return "".join(f"/{of.name}-{value}" for of, value in values if value != of.default)
 
     def replayed_steps(self, matrix_bytes: int) -> int | None:
-        """Steps of a chunk for states of so many bytes per sample; None if there are none."""
+        """Steps of a chunk for matrix states of ``matrix_bytes`` per sample; None without any."""
         return max(16, min(64, self.replayed_bytes // matrix_bytes)) if matrix_bytes else None
 
 
@@ -69,7 +73,7 @@ class Bound:
     """A division of one call: every field is a number that the kernel takes at run time.
 
     Attributes:
-        split: index into ``SPLITS``: who takes part in a step, and how it is divided.
+        split: index into ``SPLITS``: how a step is divided among workers.
         workers: threads.
         chunk: time steps between two batched phases.
     """
@@ -84,11 +88,11 @@ class Division:
     """The division of a call over workers and into chunks of time, for any T and B.
 
     Attributes:
-        split: ``one`` worker runs the time loop; a share of the ``batch`` each; of the ``units``
-            each, with a barrier per segment that reads what others wrote (weights then stay in the
-            caches of the core that owns them over all steps).
-        chunk_rows: rows of T·B between two batched phases; 0: as suits the program.
-        min_chunks: chunks that a sequence is cut into at least, for a call that others follow.
+        split: ``one`` worker runs the time loop; or each worker has a share of the ``batch``; or of
+            the ``units``, with a barrier before each segment that reads other workers' results
+            (weights then stay in the caches of the core that owns them over all steps).
+        chunk_rows: rows of T·B between two batched phases; 0: those of :func:`usual_rows`.
+        min_chunks: fewest chunks of a sequence, for a call whose outputs the next kernel waits for.
     """
 
     split: Split
@@ -97,7 +101,7 @@ class Division:
 
     @property
     def name(self) -> str:
-        """``units``, or ``units/384`` with other chunks than usual."""
+        """``units``, or ``units/384`` if the rows of a chunk are given."""
         return f"{self.split}{f'/{self.chunk_rows}' if self.chunk_rows else ''}"
 
     def bind(
@@ -105,13 +109,13 @@ class Division:
     ) -> Bound:
         """The division for given sizes; a batch smaller than the number of workers is not split.
 
-        Where the division names no rows of a chunk it has ``usual`` ones, or so many ``steps``.
+        Without ``chunk_rows`` a chunk has ``usual`` rows, or ``steps`` steps if given.
         """
         rows = (self.chunk_rows or usual) // max(B, 1)
         if steps is not None and not self.chunk_rows:
             rows = steps
         chunk = max(1, min(-(-T // self.min_chunks), rows))
-        alone = workers == 1 or (self.split == "batch" and workers > B)
+        alone = workers == 1 or (self.split == "batch" and workers > B)  # each needs a sample
         return Bound(0 if alone else SPLITS.index(self.split), workers, chunk)
 
 
@@ -120,9 +124,9 @@ class Schedule:
     """One way to run a program: what is compiled, and how its calls are divided.
 
     Attributes:
-        division: of every call; None: as forecast.
-        blocks: compiled into the text of its kernels.
-        steps: that are merged into one.
+        division: division of every call; None: the best forecast.
+        blocks: constants compiled into its kernels.
+        steps: number of steps that are merged into one.
     """
 
     division: Division | None = None
@@ -131,13 +135,13 @@ class Schedule:
 
     @property
     def name(self) -> str:
-        """``units/384``; ``4-steps/batch``; ``units/k-128`` with other blocks than usual."""
+        """``units/384``; ``4-steps/batch``; ``units/k-128`` if blocks differ from the defaults."""
         steps = f"{self.steps}-steps/" if self.steps > 1 else ""
         return f"{steps}{self.division.name if self.division else ''}{self.blocks.name}"
 
     @staticmethod
     def parse(name: str) -> Schedule:
-        """The schedule of a name. Raises EngineError for a text that is none."""
+        """The schedule of a name. Raises EngineError for a text that names none."""
         options = "|".join(field.name for field in fields(Blocks))
         parts = rf"(?:([2-9])-steps/)?(\w+)(?:/0*([1-9]\d*))?((?:/(?:{options})-0*[1-9]\d*)*)"
         form = re.fullmatch(parts, name)

@@ -12,8 +12,8 @@ from elman.ir.types import GateBlock, is_matrix
 from elman.plan.partition import below
 from elman.plan.program import Acc, Bundle
 
-_CHEAP = 8.0  # (elementwise operations) from which on a value of a matrix is not computed twice
-_SOURCES = 2  # matrices that are read for it at most
+_CHEAP = 8.0  # elementwise operations; an op of a matrix that costs as many is not repeated
+_SOURCES = 2  # most matrices that a repeated value may read
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Draft:
     Attributes:
         segments: in order.
         level: the (first) segment of every value computed in the phase.
-        repeated: all segments of values that are computed in several, none of which stores them.
+        repeated: the segments of each value that several segments compute and none stores.
     """
 
     segments: list[SegmentDraft]
@@ -89,7 +89,7 @@ def _earliest(order: list[Node], floor: Mapping[Node, int]) -> dict[Node, int]:
 
 
 def levels(order: list[Node], *, late_products: bool) -> dict[Node, int]:
-    """The segment of each value: the highest of its arguments', one more after a full read.
+    """The segment of each value: the last segment of its arguments, one later after a full read.
 
     Forward: as soon as possible, so that products of one operand are joined. With
     ``late_products`` (backward) products move as late as their readers allow, so that products into
@@ -110,15 +110,15 @@ def levels(order: list[Node], *, late_products: bool) -> dict[Node, int]:
 def _sunk(order: list[Node], level: Mapping[Node, int], roots: Collection[Node]) -> dict[Node, int]:
     """Sink values with at most two sources into the segments of their readers.
 
-    Loading the sources there costs no more than storing and loading the value. Scalars cost
-    nothing.
+    Loading the sources there costs no more than storing and loading the value (LEM's backward has 1
+    H of scratch instead of 4). Scalars cost nothing.
     """
     used = readers(order)
     sources: dict[Node, frozenset[Node]] = {}
     sunk = dict(level)
     for value in order:
         pointwise = value.shape and value.op != "matmul" and not full_reads(value)
-        vectors = [arg for arg in value.args if arg.shape]  # scalars stay at hand
+        vectors = [arg for arg in value.args if arg.shape]  # scalars stay in registers
         arg_sources = [sources.get(arg) if arg in level else frozenset((arg,)) for arg in vectors]
         if pointwise and value not in roots and None not in arg_sources:
             union = frozenset(
@@ -136,9 +136,9 @@ def _sunk(order: list[Node], level: Mapping[Node, int], roots: Collection[Node])
 def _repeated(
     order: list[Node], level: Mapping[Node, int], roots: Collection[Node]
 ) -> dict[Node, frozenset[int]]:
-    """Segments in which a cheap value of a matrix is computed again, instead of being stored.
+    """Segments that recompute a cheap matrix, which is then not stored.
 
-    It is one whose matrices, at most two, are in memory anyway: ``a * S``, ``S + outer(k, v)``.
+    Its operands include at most two matrices, all in memory anyway: ``a * S``, ``S + outer(k, v)``.
     """
     sources: dict[Node, frozenset[Node]] = {}
     stored = {arg for value in order for arg in full_reads(value)}
@@ -165,7 +165,7 @@ def _apart(order: list[Node], level: Mapping[Node, int]) -> dict[Node, int]:
     """One segment per operation (the plan without fusion).
 
     Scalars, and products, of one segment remain together, before its other operations; but a sum
-    of a matrix follows what it adds up.
+    over a matrix follows that matrix.
     """
     segment_of: dict[Node, int] = {}
     count = 0
@@ -234,8 +234,8 @@ def draft(
 
     Args:
         roots, available: values.
-        late_products: as for :func:`levels`.
-        without: of ``spec.OPTIMIZATIONS``, what is left out.
+        late_products: see :func:`levels`.
+        without: names of ``spec.OPTIMIZATIONS`` that are left out.
     """
     order = [value for value in below(roots, available) if value not in available]
     level = levels(order, late_products=late_products)

@@ -18,7 +18,7 @@ class Life:
     """Lifetime of a value, as event numbers (phase · 1000 + segment).
 
     ``last_full``: at the last event all its units are read, not only the reader's own. ``summed``:
-    it is stored by a loop over other units, that of the matrix it is summed up of.
+    the loop that stores it runs over other units, namely those of the matrix that it sums.
     """
 
     start: int
@@ -27,8 +27,8 @@ class Life:
     summed: bool = False
 
     def before(self, later: Life) -> bool:
-        """Whether ``later`` may overwrite this value in place: not where one segment stores both,
-        since the order of its stores says nothing of lifetimes."""
+        """Whether ``later`` may overwrite this value in place."""
+        # not where one segment stores both: the order of its stores does not follow lifetimes
         same_code = self.start < later.start and not (self.last_full or later.summed)
         return self.last < later.start or (self.last == later.start and same_code)
 
@@ -42,27 +42,29 @@ class Slot:
     lives: list[tuple[Node, Life]] = field(default_factory=list[tuple[Node, Life]])
 
     def fits(self, value: Node, life: Life) -> bool:
-        """Whether ``value`` can live here beside those already in."""
+        """Whether ``value`` can share the slot with the values already in it."""
         return gate_block_of(value) == self.gate_block and all(
             resident.before(life) or life.before(resident) for _, resident in self.lives
         )
 
     def last_before(self, life: Life) -> Node | None:
-        """The value that lay here before a life began."""
+        """The last value of the slot before a life begins."""
         before = [(each.start, n) for n, (_, each) in enumerate(self.lives) if each.before(life)]
         return self.lives[max(before)[1]][0] if before else None
 
 
 def gate_block_of(value: Node) -> GateBlock | None:
-    """The gate block a value is wide; None for a scalar."""
+    """The gate block of a vector; None for a scalar."""
     return value.shape[0][0] if value.shape else None
 
 
 def assign(
     values: Iterable[Node], lives: dict[Node, Life], shared: list[Slot], private: list[Slot]
 ) -> dict[Node, tuple[bool, int]]:
-    """Put each value into a slot of ``shared`` that fits, else of ``private``, else into a new one:
-    where something lay that it is computed of if there is such a one, else into the first.
+    """Put each value into a slot of ``shared`` that fits, else of ``private``, else into a new one.
+
+    Of several slots that fit, the first whose last value is an operand of the new one, else the
+    first.
 
     Returns:
         per value, (whether the slot is one of ``shared``, its index); both lists are filled in
@@ -77,6 +79,7 @@ def assign(
             private.append(Slot(gate_block_of(value)))
             places = [(False, len(private) - 1, private[-1])]
         if len(places) > 1:
+            # so that a head overwrites its own values only, and heads can be rolled into a loop
             below = {*walk([value])}
             places.sort(key=lambda place: place[2].last_before(life) not in below)
         is_shared, index, slot = places[0]

@@ -12,7 +12,7 @@ from elman.plan.checkpoint import Steps, checked
 
 Tape = Literal["save", "auto", "recompute"]
 Precision = Literal["ieee", "bf16"]
-# What `without=` can leave out, to measure what it gains: name -> what it does.
+# Optimizations that `without=` leaves out, to measure their gain: name -> effect.
 OPTIMIZATIONS: Mapping[str, str] = {
     "merging": "products of one value, and products that are added up, run as one product",
     "fusion": "all operations on a unit between two products run in one pass, sums of products too",
@@ -49,7 +49,7 @@ class PlanOptions:
             whole tape fits.
         memory_budget: memory for states and tapes of all layers in a training step, in bytes or as
             ``"2GiB"``, without inputs, outputs and gradients; for ``checkpoint="auto"``.
-        precision: of products, as ``precision=`` of a module, which comes first.
+        precision: precision of products; ``precision=`` of a module overrides it.
 
     Raises:
         InputError: a field has no such value, or budget and checkpoint exclude each other.
@@ -103,12 +103,12 @@ class PlanOptions:
 
     @property
     def compiled(self) -> PlanOptions:
-        """The options that a layer depends on: without ``checkpoint``, which cuts calls."""
+        """The options that a layer depends on; ``checkpoint`` divides calls, not layers."""
         return PlanOptions(self.tape, self.without, precision=self.precision)
 
     @property
     def planned(self) -> PlanOptions:
-        """The options that a program depends on: ``precision`` is the kernel's, as settled."""
+        """The options that a program depends on; ``Spec.precision`` has the kernel's precision."""
         return PlanOptions(self.tape, self.without)
 
     def with_precision(self, precision: Precision) -> PlanOptions:
@@ -116,7 +116,7 @@ class PlanOptions:
         return PlanOptions(self.tape, self.without, self.checkpoint, self.memory_budget, precision)
 
     def to_json(self) -> dict[str, Any]:
-        """The arguments, JSON-able; those of checkpoints only where there are any."""
+        """The arguments, JSON-able; checkpoint, budget and precision only if they are set."""
         fields: dict[str, Any] = {"tape": self.tape, "without": sorted(self.without)}
         kept = {"checkpoint": self.checkpoint, "memory_budget": self.memory_budget}
         kept["precision"] = self.precision
@@ -140,15 +140,15 @@ class Spec:
 
     Attributes:
         dims: (name, size) of every named dim of the cell, sorted.
-        dtype: torch's name of it: ``"float32"``, ``"float64"``, ``"bfloat16"``, ``"float16"``. An
-            engine refuses what it has no kernels for; ``reference`` runs any floating dtype.
+        dtype: torch's name: ``"float32"``, ``"float64"``, ``"bfloat16"``, ``"float16"``. An engine
+            refuses dtypes that it has no kernels for; ``reference`` runs any floating dtype.
         device: torch's device type, ``"cpu"`` or ``"cuda"``.
         wants: names of the inputs and weights that need a gradient (initial states always get one).
         training: whether a backward can follow; without it nothing is taped.
-        options: what a user has decided, as of :attr:`PlanOptions.planned`.
-        precision: of products: ``"ieee"``, or ``"bf16"``, whose operands are rounded to bfloat16.
-        steps: that are merged into one (``passes/merge``): outputs, and the gradients of inputs,
-            lie in memory step by step.
+        options: the user's options, see :attr:`PlanOptions.planned`.
+        precision: of products: ``"ieee"``, or ``"bf16"``, which rounds operands to bfloat16.
+        steps: number of steps merged into one (``passes/merge``): outputs, and the gradients of
+            inputs, lie in memory step by step.
     """
 
     dims: tuple[tuple[str, int], ...]

@@ -7,7 +7,7 @@ from elman.ir.ops import COMPARISONS
 from elman.ir.pair import Step
 
 _ALWAYS = (*COMPARISONS, "one_hot")
-# 0 and 1 to 0 and 1, in whatever arguments they take
+# ops whose value is 0 or 1 if all arguments are
 _KEPT = ("mul", "minimum", "maximum", "stop", "relu", "abs", "sign", "floor", "round", "spread")
 _AS_THEY_ARE = (((1.0,), 0.0), ((-1.0,), 1.0))  # coefficients and bias of s and of 1 - s
 
@@ -16,7 +16,7 @@ def two_valued(step: Step) -> frozenset[Node]:
     """Values of a step that are 0 or 1, provided that the initial states among them are.
 
     By induction a state is binary if its next value is; the initial state is the caller's and may
-    be any number, so users of this analysis check a state's values at run time.
+    be any number, so a kernel checks a state's values at run time.
     """
     pairs = list(zip(step.states, step.next_states, strict=True))
     states = {leaf for leaf, after in pairs if leaf is not after}
@@ -29,8 +29,8 @@ def two_valued(step: Step) -> frozenset[Node]:
 
 
 def worth_looking(step: Step) -> frozenset[Node]:
-    """Values of a step that may be sparse spikes: binary values and, if the step fires itself, its
-    inputs, which may be spikes of another layer."""
+    """Values of a step that may be sparse spikes: binary values and, if the step itself produces
+    binary values, its inputs, which may be spikes of another layer."""
     binary = two_valued(step)
     fires = any(value in binary for value in step.roots)
     return binary.union(step.inputs) if fires else binary

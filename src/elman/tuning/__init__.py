@@ -1,1 +1,1 @@
-"""Milliseconds of measuring before hours of training: engines side by side, and who won."""
+"""Benchmarks, verification and choice of engines for a call."""

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from elman.engines.precision import precision
 
-# Ten times what the tests allow: a wrong kernel is off by far more, and a rounding that is merely
-# unlucky must not cost the user the faster engine.
+# Ten times the tolerances of the tests: a wrong kernel is off by far more, and unlucky rounding
+# must not cost the user the faster engine.
 _VALUES = {"float32": 1e-4, "float64": 1e-10, "float16": 1e-2, "bfloat16": 5e-2}
 _GRADIENTS = {"float32": 1e-3, "float64": 1e-9, "float16": 1e-1, "bfloat16": 2e-1}
 _ROUNDED_AS = {"tf32": "float16"}  # products of float32 on a GPU: as many bits as float16 has
-_LOST = 4.0  # times what the oracle itself loses in the dtype …
-_MOST_LOST = 0.1  # … if that is no more than this share of the result, or of 1
-_FINITE, _NAN = 0.0, 2.0
-_COMPARED, _SPAN = 1 << 20, 64  # elements of a result; of a larger one spans of it
+_LOST = 4.0  # multiple of the oracle's own rounding error in the dtype that is accepted …
+_MOST_LOST = 0.1  # … if that error is at most this share of the result, or of 1
+_FINITE, _NAN = 0.0, 2.0  # kinds of elements; ±1: infinities
+_COMPARED, _SPAN = 1 << 20, 64  # most elements that are compared; of larger results, spans
 
 Results = Mapping[str, Tensor]
 
@@ -34,15 +34,16 @@ def disagreement(
 ) -> str | None:
     """Compare results: None if all agree, else the name of the first that does not, and its error.
 
-    NaN and infinities agree with their like alone, in the same places and of the same sign.
+    NaN agrees with NaN only, an infinity with an infinity of the same sign, at the same place.
 
     Args:
-        actual, want: results by name; ``want`` may be in float64, and may name more gradients.
-        dtype: of the computation; one without a row is held to float32's.
-        steps: T: errors of values grow with its root.
-        rounded: what ``want`` is in ``dtype``: what rounding costs there, it may cost others.
-        sums: names of results that are sums over all rows, as a weight's gradient: an infinite
-            factor may come before or after the sum, so an infinity may be where ``want`` has NaN.
+        actual, expected: results by name; ``expected`` may be in float64 and have more gradients.
+        dtype: of the computation; a dtype without tolerances of its own has those of float32.
+        steps: T: errors of values grow with its square root.
+        rounded: ``expected`` computed in ``dtype``; ``actual`` may lose as much to rounding.
+        sums: names of results that are sums over all rows, such as a weight's gradient: an infinite
+            factor may come before or after the sum, so ``actual`` may be infinite where
+            ``expected`` is NaN.
         ignored: names of results that are not compared.
     """
     if dtype == "float32" and any(value.is_cuda for value in actual.values()):
@@ -76,9 +77,9 @@ def disagreement(
 
 
 def lost_in_rounding(expected: Results, rounded: Sequence[Results]) -> frozenset[str]:
-    """Names of results of which rounding costs so much that nothing can be said of a kernel's.
+    """Names of results that rounding makes too inaccurate to judge a kernel by.
 
-    A sum whose terms cancel, of cotangents that grow from step to step, is one.
+    An example is a sum of cancelling cotangents that grow from step to step.
     """
     names: list[str] = []
     for name in expected.keys() & rounded[0].keys():
@@ -93,7 +94,7 @@ def lost_in_rounding(expected: Results, rounded: Sequence[Results]) -> frozenset
 
 
 def finite(results: Results) -> bool:
-    """Whether every result is, as far as it would be compared."""
+    """Whether the compared elements of every result are finite."""
     return all(bool(_subsample(value).isfinite().all()) for value in results.values())
 
 
@@ -104,7 +105,7 @@ def _classify(value: Tensor) -> Tensor:
 
 
 def _loss(expected: Tensor, rounded: Sequence[Tensor], gradient: bool) -> tuple[float, float]:
-    """Largest error of a result by rounding, and the result's size."""
+    """Largest rounding error of a result, and the result's size."""
     loss = max((_distance(result, expected, gradient) for result in rounded), default=0.0)
     return loss, _rms(expected) if gradient else float(expected.abs().max())
 
@@ -118,10 +119,11 @@ def _rms(value: Tensor) -> float:
 
 
 def _subsample(value: Tensor) -> Tensor:
-    """At most so many elements, in float64: all, or short spans of a large one."""
+    """At most ``_COMPARED`` elements, in float64: all, or short spans of a large result."""
     flat = value.detach().reshape(-1)
     stride = -(-flat.numel() // _COMPARED)
     if stride > 1:
         length = flat.numel() // _SPAN * _SPAN
-        flat = flat[:length].view(-1, _SPAN)[:: stride | 1].reshape(-1)  # in no step with rows
+        # an odd stride, so that spans do not all fall at the same place of rows
+        flat = flat[:length].view(-1, _SPAN)[:: stride | 1].reshape(-1)
     return flat.double()

@@ -1,7 +1,8 @@
-"""Interleaved timing of candidates, so that drift of the machine hits all alike, and its evidence.
+"""Interleaved timing of candidates, so that drift of the machine affects all equally, and its
+evidence.
 
-Samples are added up over processes until the choice is sure. The order in which candidates are
-given is the forecast's, and it holds until measurements say otherwise.
+Samples accumulate over processes until the choice is sure. Candidates are in the order of the
+forecast, which holds until measurements contradict it.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from elman.ir.types import shape_size
 from elman.tuning.machine import waited_s
 from elman.tuning.trial import flops
 
-TIE = 1.03  # ratio of times up to which two candidates are as good as each other
-QUIET = 0.03  # share of a sample without a core up to which the machine was quiet
+TIE = 1.03  # ratio of times; candidates that differ by less are equally good
+QUIET = 0.03  # share of a sample spent without a core; with less the sample is quiet
 FEW = 3  # quiet samples that settle a comparison
 _MOST_SAMPLES = 7  # samples per candidate and process
-_SOME = 1.1  # times faster that one or two quiet samples must show …
-_NONE = 1.5  # … and that samples under load must
-_CLEAR = 1.5  # times slower that one quiet sample shows well enough
-_FAR = 3.0  # … and one under load
-_TRIES = 10  # processes that have benchmarked: more of them will not know better
+_SOME = 1.1  # speed-up by which one or two quiet samples displace the leader …
+_NONE = 1.5  # … and by which samples under load do
+_CLEAR = 1.5  # slowdown at which one quiet sample rules a rival out
+_FAR = 3.0  # … and at which a sample under load does
+_TRIES = 10  # processes that benchmark: further ones would not make the choice any surer
 
 Sample = tuple[float, float, int]  # s per step and sample; share without a core; which process
 
@@ -47,14 +48,14 @@ class Evidence:
 
     Attributes:
         samples: by label.
-        tries: how many processes have benchmarked.
+        tries: number of processes that have benchmarked.
     """
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     tries: int = 0
 
     def add(self, name: str, seconds: float, waited: float) -> None:
-        """Add one sample; of each process the quietest are kept."""
+        """Add one sample; keep the quietest ones of each process."""
         samples = self.samples.setdefault(name, [])
         samples.append((seconds, waited, self.tries))
         of_process = [sample for sample in samples if sample[2] == self.tries]
@@ -62,7 +63,7 @@ class Evidence:
             samples.remove(max(of_process, key=lambda sample: sample[1]))
 
     def quiet(self, name: str) -> dict[int, list[float]]:
-        """Times sampled while nobody else wanted the cores, by process."""
+        """Times sampled while no other process wanted the cores, by process."""
         by_process: dict[int, list[float]] = {}
         for seconds, waited, process in self.samples.get(name, ()):
             if waited <= QUIET:
@@ -70,10 +71,10 @@ class Evidence:
         return by_process
 
     def time(self, name: str) -> float:
-        """The best guess (s per step and sample): quiet samples, else those under load less what
-        was waited; infinite if there is none.
+        """The best estimate (s per step and sample): quiet samples, else samples under load less
+        their waits; infinite without samples.
 
-        The best process counts: all that a machine does unseen makes a process slow, none fast.
+        The fastest process counts: unobserved disturbances slow a process down, never speed it up.
         """
         quiet = self.quiet(name)
         if quiet:
@@ -93,7 +94,7 @@ class Evidence:
 
         Args:
             order: candidates, best forecast first.
-            cautious: those that win by several quiet samples alone: torch's own layers.
+            cautious: candidates that can win only by several quiet samples: torch's own layers.
         """
         leader, *rivals = order
         for rival in rivals:
@@ -106,12 +107,12 @@ class Evidence:
         return leader
 
     def sure(self, order: Sequence[str], best: str, cautious: Collection[str] = ()) -> bool:
-        """Whether more samples would hardly change the choice; that of a cautious candidate, after
-        two processes: one of them may have been slow for the others alone."""
+        """Whether more samples would hardly change the choice. A cautious candidate needs two
+        processes: one of them may have slowed down only the other candidates."""
         if self.tries >= _TRIES or len(order) == 1:
             return True
         others = [name for name in order if name not in cautious]
-        if self.best(order) != best:  # caution alone keeps another one from being chosen
+        if self.best(order) != best:  # a cautious candidate leads, but has too few samples
             return False
         if best in cautious and others and self._processes(best, self.best(others)) < 2:
             return False
@@ -135,7 +136,7 @@ class Evidence:
 
     @staticmethod
     def from_json(value: dict[str, Any] | None, candidates: Collection[str]) -> Evidence:
-        """Read stored samples; none if they are implausible or of other candidates."""
+        """Read stored samples; drop them all if some are implausible or of other candidates."""
         try:
             assert value is not None
             samples = {
@@ -150,25 +151,25 @@ class Evidence:
         return evidence if plausible and samples.keys() <= set(candidates) else Evidence()
 
 
-BUDGET_S = 0.2  # (s) for timing all candidates of one size bucket, compiling aside
-_PATIENCE = 3.0  # times the budget, while other programs take the cores
-_ROUNDS = 15  # at most
-_CALL_S = 0.02  # (s) sequences, then batches, are cut so that a call takes about this
-_LEAST_STEPS, _LEAST_BATCH = 2, 128
-_FLOPS_PER_S, _BYTES_PER_S, _STEP_S = 1e11, 2e10, 4e-6  # what a machine like today's does, roughly
-_LIMIT_S, _LIMIT_RATIO = 1.0, 20.0  # a call, or times the best: the longer of both
-_PRUNE_RATIO = 2.0  # times the best after a few rounds, and its square before: not timed again
+BUDGET_S = 0.2  # (s) for timing all candidates of one size bucket, without compilation
+_PATIENCE = 3.0  # multiple of the budget that timing may take under load
+_ROUNDS = 15  # most rounds
+_CALL_S = 0.02  # (s) target duration of a timed call: sequences, then batches, are shortened to it
+_LEAST_STEPS, _LEAST_BATCH = 2, 128  # … but not below these
+_FLOPS_PER_S, _BYTES_PER_S, _STEP_S = 1e11, 2e10, 4e-6  # rough throughput of a current machine
+_LIMIT_S, _LIMIT_RATIO = 1.0, 20.0  # limit of a call: seconds, or multiple of the best; the longer
+_PRUNE_RATIO = 2.0  # of a time to the best: above it a candidate is dropped (squared at first)
 
 Run = Callable[[], object]
 Runs = Mapping[str, Run]
 
 
 def trial_size(job: Job, steps: int, batch: int) -> tuple[int, int, bool]:
-    """T and B of the calls that are timed, the same in every process, and whether such a call takes
-    a large part of the budget."""
+    """T and B of the timed calls, the same in every process, and whether such a call takes a large
+    part of the budget."""
     shapes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
     weights = sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
-    read_s = 12.0 * weights / _BYTES_PER_S
+    read_s = 12.0 * weights / _BYTES_PER_S  # 4 bytes, read by one product forward, two backward
 
     def step_s(samples: int) -> float:
         return max(flops(job) * samples / _FLOPS_PER_S, read_s, _STEP_S)
@@ -184,15 +185,15 @@ def time_candidates(
 ) -> dict[str, str]:
     """Time candidates once per round until the winner is clear or the budget is used up.
 
-    Where a call is long, the forecast's and the candidate about which least is known are called
-    once. Who is pruned in the first calls is not called again; an iteration that does not converge
-    on random data is given up after a second, or 20 if it is the first.
+    If calls are long, only two candidates are called, once: the forecast's and the one with the
+    fewest samples. A candidate pruned in the first calls is not called again; an iteration that
+    does not converge on random data is abandoned after a second, or 20 if it is the first.
 
     Args:
         runs: by label, the best forecast first; they wait for their device.
-        evidence: takes the samples in.
-        per: what a sample's time is divided by: steps times samples of the call.
-        engines: whose kernels they run.
+        evidence: receives the samples.
+        per: divisor of a sample's time: steps times samples of the call.
+        engines: engines of the candidates.
         long: whether a call is expected to take a large part of the budget; if not, each is called
             twice before it is timed, since first calls of a process start slowly.
 
@@ -233,7 +234,8 @@ def time_candidates(
 
 @contextmanager
 def without_collection() -> Generator[None]:
-    """Disable garbage collection: one takes longer than many calls, and hits one candidate."""
+    """Disable garbage collection: a collection takes longer than many calls, and slows only one
+    candidate."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -244,7 +246,7 @@ def without_collection() -> Generator[None]:
 
 
 def _run_bounded(run: Run, limit: float) -> None:
-    """Run a call, but give up after ``limit`` (s): its time is then at least that."""
+    """Run a call, but abandon it after ``limit`` (s): its time is then at least that."""
     with deadline.within(limit), suppress(deadline.DeadlineError):
         run()
 
@@ -273,8 +275,8 @@ def _time_rounds(live: dict[str, Run], evidence: Evidence, per: float) -> None:
 
 
 def _is_clear(evidence: Evidence, live: list[str]) -> bool:
-    """Whether the slow quarter of the best one's samples beats the fast quarter of all others', in
-    this process."""
+    """Whether the upper quartile of the best candidate's samples in this process is below the lower
+    quartile of every other's."""
     quiet = {name: sorted(evidence.quiet(name).get(evidence.tries, ())) for name in live}
     best, *rivals = sorted(live, key=evidence.time)
     times = quiet[best]
@@ -290,8 +292,7 @@ def _is_clear(evidence: Evidence, live: list[str]) -> bool:
 
 
 def _sample(run: Callable[[], object]) -> tuple[float, float]:
-    """Time one call: seconds, and the share of them for which threads wanted a core and had
-    none."""
+    """Time one call: seconds, and the share of them for which threads waited for a core."""
     before = waited_s()
     start = time.perf_counter()
     run()

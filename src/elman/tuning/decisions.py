@@ -2,11 +2,11 @@
 run once for all processes.
 
 On disk there is one small JSON file per key, written atomically, so that no lock is needed: a
-reader sees an old one or a new one. Whatever cannot be read, parsed or believed counts as not
-remembered; whatever cannot be written is not an error, because the next process can measure again.
+reader sees the old file or the new one. A file that cannot be read, parsed or trusted is ignored; a
+file that cannot be written is not an error, because the next process can measure again.
 
 Processes of a distributed run pass the choice through the store of torch's default process group,
-not by a collective operation: they may come to a choice in any order, and some may never come.
+not by a collective operation: they may reach a choice in any order, and some may never reach it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from elman.folders import cache_folder, is_shared, private_folder
 from elman.torch_internals import default_store
 from elman.tuning.contest import Evidence
 
-FORMAT = 1
-_LARGEST = 1 << 20  # (bytes) no honest entry is larger
+FORMAT = 1  # of the files; others are ignored
+_LARGEST = 1 << 20  # (bytes) limit of an entry, against damaged or foreign files
 
 Key = dict[str, Any]
 
@@ -43,8 +43,8 @@ def _path(key: Key) -> Path:
 
 
 def _usable(folder: Path) -> bool:
-    """Whether records can be kept in a folder. Warns once if others can write to it: their records
-    are not used."""
+    """Whether records can be kept in a folder. Warns once if other users can write to it, whose
+    records are not used."""
     if private_folder(folder):
         return True
     with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ def _usable(folder: Path) -> bool:
 
 
 def recall(key: Key) -> dict[str, Any] | None:
-    """The value stored under a key, or None; the caller checks what is in it."""
+    """The value stored under a key, or None; the caller checks its contents."""
     try:
         path = _path(key)
         if not _usable(path.parent):
@@ -70,7 +70,7 @@ def recall(key: Key) -> dict[str, Any] | None:
 
 
 def remember(key: Key, value: dict[str, Any]) -> None:
-    """Store a JSON-able value under a key; silently nothing on a folder that cannot be written."""
+    """Store a JSON-able value under a key; do nothing if the folder cannot be written."""
     try:
         path = _path(key)
     except RuntimeError:  # no home folder
@@ -82,24 +82,25 @@ def remember(key: Key, value: dict[str, Any]) -> None:
         write_atomically(path, text.encode(), private=True)
 
 
-WAIT_S = 600.0  # then a process benchmarks by itself
-_POLL_S = 0.005
+WAIT_S = 600.0  # (s) most time to wait for another process's result before benchmarking here
+_POLL_S = 0.005  # (s) between two looks for the result
 _LOCAL_FACTS = ("machine",)  # facts that may differ between the processes of one run
 _after: ContextVar[bool] = ContextVar("gradients are sent after the backward", default=False)
 
 
 def once_for_all(key: Key, work: Callable[[], Any]) -> Any:
-    """Do work on the first process of a run that asks for it; the others get its result.
+    """Do work on the first process of a run that calls this; the others get its result.
 
     Without a process group, or with one process, this is ``work()``.
 
     Args:
-        key: what the result depends on, JSON-able; what it says of the machine is left out.
-        work: what to do; its result is JSON-able.
+        key: all facts that the result depends on, JSON-able; those of the machine are left out.
+        work: the work; its result is JSON-able.
     """
     store = _store()
     if store is None:
         return work()
+    # each process may have a machine of its own, but all must choose the same engine
     common = {name: value for name, value in key.items() if name not in _LOCAL_FACTS}
     digest = hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:32]
     claim, place, token = f"elman/{digest}/who", f"elman/{digest}/found", uuid.uuid4().hex
@@ -107,7 +108,7 @@ def once_for_all(key: Key, work: Callable[[], Any]) -> Any:
         result = None
         try:
             result = work()
-        finally:  # also if it failed: then the others work by themselves
+        finally:  # also after a failure: the others then do the work themselves
             store.set(place, json.dumps(result))
         return result
     result = _await_result(store, place)
@@ -115,7 +116,7 @@ def once_for_all(key: Key, work: Callable[[], Any]) -> Any:
 
 
 def workers() -> int:
-    """Processes of the default process group; 1 without one."""
+    """Number of processes of the default process group; 1 without one."""
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     return dist.get_world_size()
@@ -123,7 +124,7 @@ def workers() -> int:
 
 @contextmanager
 def sending_after_backward() -> Iterator[None]:
-    """Context of calls whose gradients are not sent before the backward has ended."""
+    """Context of calls whose gradients are sent after the backward, not during it."""
     before = _after.set(True)
     try:
         yield
@@ -132,12 +133,12 @@ def sending_after_backward() -> Iterator[None]:
 
 
 def receivers() -> int:
-    """Processes that may have gradients sent while the backward goes on, this one included."""
+    """Number of processes among which gradients may be sent during the backward; 1: none are."""
     return 1 if _after.get() else workers()
 
 
 def _store() -> Any:
-    """The store of the default process group; None if there is no other process to share with."""
+    """The store of the default process group; None if this is the only process."""
     if workers() == 1 or dist.get_backend() == "fake":
         return None
     return default_store()
@@ -155,7 +156,7 @@ def _await_result(store: Any, place: str) -> Any:
     return json.loads(store.get(place))
 
 
-_decided: dict[str, Evidence] = {}  # by folder and key: one process decides once
+_decided: dict[str, Evidence] = {}  # by folder and key; a process decides once per key
 
 
 def collect_evidence(
@@ -167,14 +168,14 @@ def collect_evidence(
 ) -> tuple[Evidence, dict[str, str] | None]:
     """Collect the evidence about candidates; benchmark if it makes no sure choice.
 
-    A process that has decided does not ask again, so that a run does not change engines on its way.
+    A process keeps its decision, so that a run never changes engines midway.
 
     Args:
-        key: what the choice depends on.
+        key: all facts that the choice depends on.
         order: candidates, best forecast first.
         benchmark: adds samples; returns why some candidates could not be compiled.
-        cautious: as of :meth:`Evidence.best`.
-        again: benchmark anew, whatever is known.
+        cautious: see :meth:`Evidence.best`.
+        again: discard known samples and benchmark again.
 
     Returns:
         The evidence, and the result of ``benchmark``; None if it was not called.
@@ -187,7 +188,7 @@ def collect_evidence(
             return {"evidence": earlier.to_json(), "failed": None}
         evidence = Evidence.from_json(None if again else recall(key), order)
         failed = None if evidence.is_sure(order, cautious) else benchmark(evidence)
-        if failed is not None and not failed:  # what failed to build may succeed the next time
+        if failed is not None and not failed:  # a failed build may succeed next time: keep nothing
             remember(key, evidence.to_json())
         return {"evidence": evidence.to_json(), "failed": failed}
 

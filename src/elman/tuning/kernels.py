@@ -15,7 +15,7 @@ from elman.errors import ElmanError, EngineError, InternalError, warn_once
 
 EngineSchedule = tuple[str, str]  # engine, schedule
 
-MOST_KERNELS = 1024  # that are kept here; modules and callers keep theirs, however many
+MOST_KERNELS = 1024  # kernels in this cache; modules and callers keep their own references
 _kernels: dict[tuple[Job, str, str], Kernel] = {}  # by job, engine and schedule; oldest first
 _kernels_lock = threading.Lock()
 
@@ -60,8 +60,8 @@ def refusal(name: str, job: Job) -> str | None:
 
 @contextmanager
 def _failures_of(name: str, job: Job) -> Generator[None]:
-    """Context in which an exception of an engine that is no refusal is said to be a bug of elman's:
-    a warning, since ``auto`` goes on without the engine, and an InternalError."""
+    """Context that reports any exception of an engine other than a refusal as a bug in elman: by a
+    warning, since ``auto`` goes on without the engine, and as an InternalError."""
     try:
         yield
     except (ElmanError, OSError, MemoryError):
@@ -87,14 +87,14 @@ def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
         with _failures_of(name, job):
             kernel = engine.compile(job, schedule or None)
         with _kernels_lock:
-            kernel = _kernels.setdefault(key, kernel)
+            kernel = _kernels.setdefault(key, kernel)  # another thread may have compiled it, too
             while len(_kernels) > MOST_KERNELS:
                 del _kernels[next(iter(_kernels))]
     return kernel
 
 
 def release() -> None:
-    """Forget kernels that nobody else holds, and free what engines keep for further calls."""
+    """Drop the cached kernels, and free the memory that engines keep for further calls."""
     with _kernels_lock:
         _kernels.clear()
     for name in registry.names():
@@ -108,7 +108,7 @@ def candidates(
 ) -> tuple[list[EngineSchedule], dict[str, str]]:
     """Engines and schedules that can run a job, best forecast first, and why the others cannot.
 
-    Of several engines, those that have no chance are left out, with the reason.
+    If there are several engines, those without a chance are left out, with the reason.
     """
     able: list[EngineSchedule] = []
     refusals: dict[str, str] = {}

@@ -16,7 +16,7 @@ from elman.version import __version__
 
 @cache
 def processor() -> str:
-    """The CPU's model name; its numbers where Linux tells those alone, as on ARM."""
+    """The CPU's model name, or its numbers where Linux has only those, as on ARM."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -25,7 +25,7 @@ def processor() -> str:
 
 
 def named_in(cpuinfo: str) -> str:
-    """The name of the first processor that ``/proc/cpuinfo`` lists; empty if it has none."""
+    """The name of the first processor in the text of ``/proc/cpuinfo``; empty if there is none."""
     facts: dict[str, str] = {}
     for line in cpuinfo.splitlines():
         name, _, value = line.partition(":")
@@ -44,12 +44,13 @@ def cores() -> int:
 
 
 def verifying_facts() -> dict[str, str | int]:
-    """Facts under which a kernel that agreed with the oracle is believed in another process."""
+    """Facts that must be equal for another process to trust a kernel's verification."""
     return {"cpu": processor(), "torch": torch.__version__, "elman": __version__}
 
 
 def machine_facts(device: str = "cpu") -> dict[str, str | int]:
-    """Facts under which a benchmarked choice holds; JSON-able, equal on equal machines."""
+    """Facts that must be equal for a benchmarked choice to hold; JSON-able, equal on equal
+    machines."""
     facts: dict[str, str | int] = {
         **verifying_facts(),
         "isa": torch.backends.cpu.get_cpu_capability(),
@@ -62,10 +63,10 @@ def machine_facts(device: str = "cpu") -> dict[str, str | int]:
     return facts
 
 
-# Share of the time that threads want a core, from which times say little. On a quiet machine
-# libraries' threads, which spin while they wait for work, take less of it from each other.
+# Share of runnable time that threads wait for a core; above it times are unreliable. On a quiet
+# machine libraries' threads, which spin while they wait for work, take less from each other.
 BUSY = 0.15
-_HARDLY = 0.1  # of the time that passed
+_HARDLY = 0.1  # of the elapsed time: threads that were runnable for less say nothing about load
 _THREADS = Path("/proc/self/task")
 
 
@@ -73,21 +74,21 @@ def waited_s() -> float | None:
     """Time that all threads of this process have waited for a core so far (s).
 
     Returns:
-        None where the system does not say (other than Linux): then nothing is known about load.
+        None on systems without this count (other than Linux), where load is unknown.
     """
     threads = _threads()
     return None if threads is None else sum(waited for _, waited in threads.values()) * 1e-9
 
 
 class Waiting:
-    """Waits of this process's threads for a core, from when this is made."""
+    """Waits of this process's threads for a core since the object was made."""
 
     def __init__(self) -> None:
         self._before, self._began = _threads() or {}, time.perf_counter()
 
     def share(self) -> float:
-        """Share of the time that threads were runnable in which they had no core; 0 where the
-        system does not tell, or threads were hardly ever runnable."""
+        """Share of the threads' runnable time in which they had no core; 0 if the system has no
+        count, or threads were hardly ever runnable."""
         ran = waited = 0
         for thread, (after_ran, after_waited) in (_threads() or {}).items():
             before_ran, before_waited = self._before.get(thread, (0, 0))
@@ -99,7 +100,7 @@ class Waiting:
 
 
 def describe_waiting(share: float) -> str:
-    """Warning about times that were measured with such a share; "" if it is small."""
+    """Warning about times measured with such a share; "" if it is small."""
     if share <= BUSY:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""The precision that a layer's products have: as asked for, or what can be had."""
+"""The precision of a layer's products: the requested one, or the one that is available."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def effective_precision(
     samples: int,
     weights: int,
 ) -> tuple[str, str | None]:
-    """The precision of a layer's products, and why it is not the one asked for, if it is not.
+    """The precision of a layer's products, and why it is not the requested one; None if it is.
 
     Args:
         options: of the layer.
-        dtype, device: in which type and on which kind of device it computes.
+        dtype, device: type and kind of device of its computation.
         engine: a name, or ``auto``.
-        samples, weights: as of :meth:`elman.engines.base.Engine.slow_bf16`.
+        samples, weights: see :meth:`elman.engines.base.Engine.slow_bf16`.
     """
     precision = options.precision or (requested_precision() if device == "cpu" else IEEE)
     lacking = None
@@ -48,8 +48,8 @@ def lacks_bf16(
     samples: int = 0,
     weights: int = 0,
 ) -> str | None:
-    """Why the operands of a layer's products are not rounded to bfloat16, or None if they are;
-    arguments as of :func:`effective_precision`."""
+    """Why the operands of a layer's products are not rounded to bfloat16, or None if they are; for
+    arguments see :func:`effective_precision`."""
     if dtype is not torch.float32:
         return f"the layer computes in {str(dtype).removeprefix('torch.')}"
     if engine == "auto":

@@ -32,11 +32,11 @@ _EXACT = (
     "uniform",
     *OF_PARTS,
 )
-# whose arguments' cotangents are the result's: nothing is multiplied, so nothing is rounded
+# ops that pass the result's cotangent on without a product, hence without rounding
 _PASSED_BACK = ("add", "sub", "relu", "abs", "minimum", "maximum", "sum", "amax")
 
 
-class _RoundedBack(Function):
+class _PerturbedBack(Function):
     """``apply(v, error)``: v; its cotangent is off by a relative error."""
 
     @staticmethod
@@ -59,8 +59,8 @@ def _apply(change: Change, node: Node, compute: Callable[..., Tensor], *args: Te
 def unsteady(job: Job, seed: int = 0) -> Kernel:
     """The oracle of a job with :func:`rounding_errors` of its dtype.
 
-    Sums that cancel, recurrences that amplify, and their derivatives, show by how much they do:
-    d / g - d * (g / g) / g is 0 but for the rounding of either term.
+    Its results show how far cancelling sums and amplifying recurrences carry rounding errors:
+    d / g - d * (g / g) / g is 0 except for the rounding of its terms.
     """
     errors, products = rounding_errors(job.spec.dtype, seed), change_of(job)
 
@@ -74,8 +74,7 @@ def unsteady(job: Job, seed: int = 0) -> Kernel:
 
 def rounding_errors(dtype: str, seed: int = 0) -> Change:
     """A change of the oracle: a random rounding error of a dtype in each result of an op, and in
-    each product of a cotangent and a derivative. ``seed`` is of the errors.
-    """
+    each product of a cotangent and a derivative. ``seed``: of the errors."""
     numbers = torch.finfo(getattr(torch, dtype))
     eps, least = numbers.eps, numbers.eps * numbers.tiny  # the least is subnormal
     source = np.random.default_rng(seed)
@@ -87,7 +86,7 @@ def rounding_errors(dtype: str, seed: int = 0) -> Change:
         if node.op in _EXACT or OPS[node.op].kind == "move":
             return compute(*args)
         if node.op not in _PASSED_BACK:
-            args = [_RoundedBack.apply(arg, error(arg)) for arg in args]
+            args = [_PerturbedBack.apply(arg, error(arg)) for arg in args]
         value = compute(*args)
         last = torch.from_numpy(source.integers(-1, 2, tuple(value.shape))).to(value) * least
         return value * (1.0 + error(value)) + torch.where(value == 0, 0.0, last)
@@ -95,12 +94,14 @@ def rounding_errors(dtype: str, seed: int = 0) -> Change:
     return perturb
 
 
-_ROUNDING = 100.0  # times the spacing of numbers near 1: what a few steps may be off by at most …
-_MOVED, _SEEDS = 30.0, 4  # … if that is no more than so often what runs with errors are off by
-_KINKS = ("relu", "abs", "sign")  # at 0
-_TIED = ("minimum", "maximum", *COMPARISONS)  # where both operands are equal
-_JUMPS = {"floor": 0.0, "round": 0.5, "remainder": 0.0}  # at every whole number and this
-_LARGEST = ("amax", "argmax")  # where the two largest units are equal
+# a gap is near a threshold if it is at most so many spacings of numbers near 1, and at most so many
+# times the largest error among _SEEDS runs with random rounding errors
+_ROUNDING = 100.0
+_MOVED, _SEEDS = 30.0, 4
+_KINKS = ("relu", "abs", "sign")  # thresholds at 0
+_TIED = ("minimum", "maximum", *COMPARISONS)  # thresholds where both operands are equal
+_JUMPS = {"floor": 0.0, "round": 0.5, "remainder": 0.0}  # thresholds at whole numbers plus this
+_LARGEST = ("amax", "argmax")  # thresholds where the two largest units are equal
 _ARRAYS = Arrays(torch.float64, torch.device("cpu"))
 
 
@@ -110,13 +111,13 @@ def has_ties(graph: Graph) -> bool:
 
 
 def near_ties(trial: Trial) -> Tensor:
-    """Find the samples of a trial that rounding may send to another side of a threshold.
+    """Find the samples of a trial that rounding may move across a threshold.
 
     Args:
-        trial: in float64; the threshold of nearness follows its job's dtype.
+        trial: in float64; nearness is judged in its job's dtype.
 
     Returns:
-        [B], bool. A difference of exactly 0 is none: it is so by the formula, not by chance.
+        [B], bool. A gap of exactly 0 does not count: the formula makes it 0, not chance.
     """
     job, dims = trial.job, dict(trial.job.spec.dims)
     eps = torch.finfo(getattr(torch, job.spec.dtype)).eps
@@ -151,7 +152,7 @@ def _gap(kink: Node, values: dict[Node, Tensor], dims: dict[str, int]) -> tuple[
         for arg in _operands(kink)
     ]
     if kink.op == "remainder":
-        parts = [parts[0] / parts[1]]  # which is whole where it jumps
+        parts = [parts[0] / parts[1]]  # the quotient is whole where the remainder jumps
     sizes = [part.abs() for part in parts]
     size = sizes[0] if len(sizes) == 1 else torch.maximum(sizes[0], sizes[1])
     if kink.op in _JUMPS:
@@ -161,13 +162,14 @@ def _gap(kink: Node, values: dict[Node, Tensor], dims: dict[str, int]) -> tuple[
 
 
 def _lead(units: Tensor) -> tuple[Tensor, Tensor]:
-    """The lead of the largest number of the last axis, and the size of the numbers."""
+    """The gap between the two largest numbers of the last axis, and the size of the numbers."""
     first = units.topk(min(2, units.shape[-1]), -1).values
     return first[..., 0] - first[..., -1], first.abs().amax(-1)
 
 
 def _operands(value: Node) -> tuple[Node, ...]:
-    """The values whose difference (or whose one value) decides; weights alone decide alike."""
+    """The values whose difference, or value, decides at a threshold; none if they depend on weights
+    alone, so that kernel and oracle decide equally."""
     if value.op in (*_KINKS, *_TIED, *_JUMPS, *_LARGEST):
         operands = value.args
     elif value.op == "where" and value.args[0].op not in COMPARISONS:

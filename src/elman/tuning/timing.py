@@ -1,4 +1,4 @@
-"""Time callables interleaved, so that drift of the machine hits all of them alike."""
+"""Time callables interleaved, so that drift of the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from statistics import quantiles
 
 from elman.tuning.contest import without_collection
 
-SAMPLE_S = 1e-2  # one sample lasts at least about so long: shorter calls are repeated within it
+SAMPLE_S = 1e-2  # (s) least duration of one sample: shorter calls are repeated within it
 MOST_ROUNDS = 400
-WARM_UP = 3
+WARM_UP = 3  # calls of each callable before the first round
 
 Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Quartiles:
-    """Median and quartiles of some samples, and how many there were."""
+    """Median and quartiles of some samples, and their number."""
 
     median: float
     q1: float
@@ -47,16 +47,16 @@ def time_interleaved(
     """Time each callable once per round; every second round runs in the opposite order.
 
     Args:
-        runs: what to time; each must wait for its device.
-        seconds: no new round begins after so long (s), nor a warm-up after half of it.
-        rounds: at least so many, whatever they take.
-        most: at most so many.
+        runs: the callables; each must wait for its device.
+        seconds: no round begins after this time (s), no warm-up after half of it.
+        rounds: least number of rounds, whatever they take.
+        most: largest number of rounds.
         single: whether a sample is one call, however short.
-        agreed: whether time is over in any of the processes that run this together, given whether
-            it is in this one: what they run may wait for the others.
+        agreed: whether time is over in any of the processes that time together, from whether it is
+            over in this one; their calls may wait for each other, so all must stop together.
 
     Returns:
-        Seconds per call by name, one sample per round: the k-th samples of all belong together.
+        Seconds per call by name, one sample per round: the k-th samples of all are of one round.
     """
     began, fastest = time.perf_counter(), dict.fromkeys(runs, math.inf)
     for number in range(WARM_UP):
@@ -76,14 +76,14 @@ def time_interleaved(
                 break
             for name in order:
                 if calls[name] > 1:
-                    runs[name]()  # finds cold what another one left
+                    runs[name]()  # warms the caches, which another callable has used
                 samples[name].append(sample(runs[name], calls[name]))
             order.reverse()
     return samples
 
 
 def ratios(samples: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Quartiles]:
-    """Ratios of the baseline's time to each other one's, round by round."""
+    """Ratios of the baseline's time to every other callable's, round by round."""
     base = samples[baseline]
     return {
         name: quartiles([reference / time for reference, time in zip(base, times, strict=True)])
@@ -93,7 +93,7 @@ def ratios(samples: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Q
 
 
 def sample(run: Run, calls: int) -> float:
-    """Seconds of a call, over so many in a row."""
+    """Seconds per call, over ``calls`` calls in a row."""
     start = time.perf_counter()
     for _ in range(calls):
         run()

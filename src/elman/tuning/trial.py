@@ -28,11 +28,12 @@ from elman.torch_internals import is_view, saved_tensors_are_hooked
 
 Maker = Callable[[Tensor], Tensor]
 
-_DRAWS = 1_000_003  # numbers drawn for one tensor; a larger one repeats them, in no step with rows
+_DRAWS = 1_000_003  # numbers drawn for one tensor; a prime, so that repeats fall elsewhere in rows
 
 
 def flops(job: Job) -> float:
-    """Rough work of one step of one sample, forward and backward (FLOP)."""
+    """Rough work of one step of one sample (FLOP): a product forward, two backward, of two
+    operations per weight."""
     sizes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
     return 6.0 * sum(rows * columns for rows, columns in (s for s in sizes if len(s) == 2)) + 1.0
 
@@ -56,7 +57,8 @@ class Trial:
     """Random arguments for one job at one T and B.
 
     Attributes:
-        call: dense, as :meth:`Kernel.forward` takes it.
+        job: the job.
+        call: a dense call.
         cotangents: of the output, dense, and of the last states.
     """
 
@@ -102,8 +104,9 @@ class Trial:
         """Forward, and backward if the job is for training; all results by name.
 
         Args:
-            whole: as in a layer's call: with autograd's part, and no gradient of initial states,
-                which torch's layers compute only for who wants it.
+            kernel: of the job.
+            whole: run as in a layer's call: through autograd, and without gradients of initial
+                states, which torch's layers compute only if wanted.
         """
         spec, graph = self.job.spec, self.job.graph
         states = [leaf.name for leaf in graph.states]
@@ -141,7 +144,7 @@ class Trial:
             if kernel.differentiable:
                 result = kernel.forward(call)
             else:
-                output, *last = _Node.apply(kernel, call, *leaves)
+                output, *last = _KernelFunction.apply(kernel, call, *leaves)
                 result = Result(output, tuple(last))
         d_output, d_last = self.cotangents
         gradients = vjp(result.values, leaves, (d_output, *d_last), needs)
@@ -149,7 +152,7 @@ class Trial:
         return Result(result.output.detach(), last), gradients
 
 
-class _Node(Function):
+class _KernelFunction(Function):
     """A kernel with its own backward as a node of autograd."""
 
     @staticmethod
@@ -178,16 +181,16 @@ def make_trial(job: Job, steps: int, batch: int, seed: int = 0, ends: bool = Fal
     """Draw random arguments: x ~ N(0, 1), states ~ U(-1/2, 1/2), weights ~ U(-1/√H, 1/√H).
 
     Args:
-        job: what is tried.
+        job: the job.
         steps: T.
         batch: B.
-        seed: of generators of its own.
+        seed: of a generator of its own.
         ends: whether last states have cotangents.
     """
     sizes = job.spec.sizes
     device = torch.device(job.spec.device)
     dtype: torch.dtype = getattr(torch, job.spec.dtype)
-    source = np.random.default_rng(seed)  # torch's own would refuse inside a vmap
+    source = np.random.default_rng(seed)  # torch's generators refuse to draw inside a vmap
 
     def scale(shape: tuple[int, ...], draw: Callable[[int], Any], size: float = 1.0) -> Tensor:
         count = math.prod(shape)
@@ -217,16 +220,16 @@ def make_trial(job: Job, steps: int, batch: int, seed: int = 0, ends: bool = Fal
         return Trial(job, call, cotangents)
 
 
-_CALLS = 9  # after one that finds cold memory
-_ENOUGH_S = 0.3  # no call begins after so long
+_CALLS = 9  # timed calls after one that warms the caches
+_ENOUGH_S = 0.3  # (s) time after which no further call begins
 
 
 def phases(job: Job, engine: str, schedule: str, steps: int, batch: int) -> Mapping[str, float]:
-    """Measure the seconds of a call by phase, summed over threads: of the fastest of several calls.
-    Empty where the engine has no clock.
+    """Measure the seconds of a call by phase, summed over threads, in the fastest of several calls.
+    Empty if the engine has no clock.
 
     Args:
-        job: what is computed; forward and, in training, backward.
+        job: the job; its forward and, in training, its backward run.
         engine: its name.
         schedule: one of the engine's.
         steps: T.
@@ -249,8 +252,8 @@ def phases(job: Job, engine: str, schedule: str, steps: int, batch: int) -> Mapp
 
 
 def shares(times: Mapping[str, float]) -> dict[str, float]:
-    """Shares of the phases in the time in which threads compute, and of :data:`WAITING` in all
-    their time."""
+    """Shares of the phases in the threads' computing time, and of :data:`WAITING` in all of their
+    time."""
     total = sum(times.values())
     busy = total - times.get(WAITING, 0.0)
     return {name: s / (total if name == WAITING else busy) for name, s in times.items()}

@@ -1,9 +1,9 @@
 """Verification of kernels against the oracle before they run, once per program, remembered on disk.
 
-A program is compared on a few steps of random numbers, as it is and cut as finely as it can be
-(:meth:`Kernel.stressed`), outputs, last states and every gradient. Samples that come so near to a
-threshold that rounding decides are left out; where rounding costs more than usual, the oracle says
-how much, in the dtype and with rounding errors drawn at random.
+A program is compared on a few steps of random numbers, under its own schedule and with the
+shortest chunks (:meth:`Kernel.stressed`): outputs, last states and every gradient. Samples so near
+a threshold that rounding decides are left out; where rounding costs more than usual, runs of the
+oracle in the dtype, and with random rounding errors, tell how much.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from elman.tuning.machine import verifying_facts
 from elman.tuning.rounding import has_ties, near_ties, unsteady
 from elman.tuning.trial import Trial, flops, make_trial
 
-_STEPS, _BATCH = 5, 17  # of the comparison: more rows than a tile of any engine has; of steps
-# that can be merged there are two groups and one more
-_FLOPS = 2e8  # of a comparison: of larger steps there are fewer, and fewer samples
-_LARGE = 3e7  # of one step of one sample: compared once, as it is, in its own dtype
-_SEEDS = 4  # trials drawn until one has samples that stay away from thresholds
-_ERRORS = 4  # draws of rounding errors: of one number a single draw may be small by chance
-# Where operands are rounded to bfloat16, one that lies between two of its numbers but for an error
-# of float32 is rounded to either; no kernel that is wrong is right on one draw of several.
+# of the comparison: more rows than a tile of any engine has; steps that can be merged are two
+# groups and one more
+_STEPS, _BATCH = 5, 17
+_FLOPS = 2e8  # of a comparison: larger steps are compared with fewer steps and samples
+_LARGE = 3e7  # of one step of one sample: compared once, without variants, in its own dtype
+_SEEDS = 4  # trials drawn until one has samples away from thresholds
+_ERRORS = 4  # draws of rounding errors: a single draw of a number may be small by chance
+# An operand near the middle of two bfloat16 numbers is rounded to either, depending on an error of
+# float32, so several draws are tried: a wrong kernel agrees on none of them.
 _DRAWS = 4
 _TRUSTED = ("aten", "reference")  # torch's own layers, and the oracle itself
-_verified: WeakKeyDictionary[Kernel, bool] = WeakKeyDictionary()  # kernels found right before
+_verified: WeakKeyDictionary[Kernel, bool] = WeakKeyDictionary()  # kernels verified before
 
 
 def compile_verified(job: Job, name: str, schedule: str = "") -> Kernel:
     """Compile a kernel of one engine and schedule, and verify it against the oracle. Raises
-    EngineError: the engine cannot run the job; the text says why; DisagreementError: the kernel
-    computes something else than the oracle."""
+    EngineError: the engine cannot run the job; the text says why; DisagreementError: the kernel's
+    results differ from the oracle's."""
     kernel = kernel_of(job, name, schedule)
     if name not in _TRUSTED:
         verify(job, kernel, label((name, schedule)))
@@ -48,15 +49,15 @@ def compile_verified(job: Job, name: str, schedule: str = "") -> Kernel:
 
 
 def verify(job: Job, kernel: Kernel, name: str) -> None:
-    """Compare a kernel with the oracle, unless its program was found right before.
+    """Compare a kernel with the oracle, unless its program was verified before.
 
     Args:
-        job: what it is to compute.
-        kernel: the one to compare; a program without a fingerprint is compared once per process.
+        job: the kernel's job.
+        kernel: the kernel; a program without a fingerprint is compared once per process.
         name: its name, for the message and the mark on disk.
 
     Raises:
-        DisagreementError: it computes something else.
+        DisagreementError: the results differ.
     """
     if kernel in _verified:
         return
@@ -75,8 +76,8 @@ def verify(job: Job, kernel: Kernel, name: str) -> None:
 
 
 def _find_error(job: Job, kernel: Kernel, seed: int = 0) -> str | None:
-    """Find the first disagreement of a kernel with the oracle, or an error it raises, on the random
-    numbers of a seed."""
+    """Find the first disagreement of a kernel with the oracle, or an error that it raises, on the
+    random numbers of a seed."""
     oracle, work = kernel_of(job, "reference"), flops(job)
     most = _STEPS if job.several is None else 2 * job.several.spec.steps + 1
     steps = max(2, min(most, int(_FLOPS / work)))
@@ -99,7 +100,8 @@ def _find_error(job: Job, kernel: Kernel, seed: int = 0) -> str | None:
 def _make_defined_trial(
     job: Job, oracle: Kernel, T: int, B: int, ends: bool, seed: int
 ) -> tuple[Trial, dict[str, Tensor]]:
-    """Draw a trial on which the formula is defined, if there is one, and run the oracle on it."""
+    """Draw a trial on which the formula is defined (positive numbers if need be), and run the
+    oracle on it."""
 
     def run_oracle(trial: Trial) -> dict[str, Tensor]:
         return (trial if flops(job) > _LARGE else trial.double()).run(oracle)
@@ -116,7 +118,8 @@ def _make_defined_trial(
 def _explain_difference(
     kernel: Kernel, oracle: Kernel, trial: Trial, expected: dict[str, Tensor]
 ) -> str | None:
-    """The difference of a kernel and the oracle that neither rounding nor thresholds explain."""
+    """A difference of kernel and oracle that neither rounding nor thresholds explain; None if there
+    is none."""
     dtype, steps = trial.job.spec.dtype, trial.call.sizes[0]
     sums = {f"gradient of {leaf.name}" for leaf in trial.job.graph.weights}
     actual = trial.run(kernel)
@@ -125,7 +128,7 @@ def _explain_difference(
         return None
     rounded = trial.run(oracle)
     if disagreement(actual, rounded, dtype, steps, sums=sums) is None:
-        return None  # where the formula itself rounds: (x + M) - M
+        return None  # the formula itself rounds, as (x + M) - M does
     calm = _away_from_ties(trial)
     steps = calm.call.sizes[0]
     expected, rounded, actual = calm.double().run(oracle), calm.run(oracle), calm.run(kernel)
@@ -136,15 +139,15 @@ def _explain_difference(
     reason = disagreement(actual, expected, dtype, steps, off, sums, losses)
     if reason is not None or not losses:
         return reason
-    # what several steps lose in rounding, one step has to show
+    # results that several steps make too inaccurate must agree after one step
     ends = any(d is not None for d in trial.cotangents.last)
     single_step = make_trial(trial.job, 1, trial.call.sizes[1], ends=ends)
     return _explain_difference(kernel, oracle, single_step, single_step.double().run(oracle))
 
 
 def _away_from_ties(trial: Trial) -> Trial:
-    """Select the samples of a trial, or of another one, that stay away from thresholds; of one step
-    if there are none of several steps, and all samples if there are none at all."""
+    """Select the samples of a trial, or of another draw, that stay away from thresholds; with one
+    step if no sample of several steps does, and all samples if none does."""
     job = trial.job
     if not has_ties(job.graph):
         return trial

@@ -42,7 +42,7 @@ def _correspondence(formula: Formula, job: Job) -> dict[frozenset[str], frozense
 def bind(formula: Formula, job: Job) -> Binding | str:
     """Find torch's weights among the job's; a text says why that is impossible.
 
-    The two steps have the same digest, so both walks meet the same values in the same order.
+    The two steps have the same digest, so both walks visit equal values in the same order.
     """
     job_names = _correspondence(formula, job)
     if isinstance(job_names, str):

@@ -20,8 +20,8 @@ class AtenKernel(DifferentiableKernel):
     """One layer in one direction by ``torch.gru``, ``lstm``, ``rnn_tanh`` or ``rnn_relu``.
 
     Attributes:
-        function: of torch.
-        binding: of the job's weights to its weights.
+        function: name of torch's function.
+        binding: of torch's weights to the job's.
     """
 
     engine = "aten"

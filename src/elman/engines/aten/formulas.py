@@ -1,8 +1,8 @@
 """Formulas of torch's fused layers, one cell each, with which jobs are compared.
 
-They stand here once more, beside ``elman.cells``, on purpose: these say what *torch* does. Were
-the library's gru changed, its graph would differ from this one and the engine would refuse it;
-taken from the library, the engine would go on claiming that torch computes the changed formula.
+They repeat ``elman.cells`` on purpose: these cells say what *torch* computes. If the library's gru
+changes, its graph differs from this one and the engine refuses it; if the engine took the library's
+cell, it would claim that torch computes the changed formula.
 Source: the formulas in the documentation of torch.nn.RNN, GRU and LSTM.
 """
 
@@ -65,7 +65,7 @@ def rnn_relu_plain(x, h, W, R):
 
 @cell(input="x[I]", state="h[H]", weights="W[3H, I], R[3H, H], b[3H], c[3H]")
 def gru(x, h, W, R, b, c):
-    """torch.gru: b beside the input, c inside the reset gate's product."""
+    """torch.gru: b is added to W @ x, c to R @ h, which the reset gate multiplies."""
     return _gru(x, h, W, R, b, c)
 
 

@@ -29,10 +29,12 @@ from elman.plan.schedule import USUAL_BLOCKS, Blocks, Schedule
 from elman.plan.spec import OPTIMIZATIONS, USUAL, PlanOptions
 
 PRICES = Prices()
-_PRUNE_RATIO = 1.6  # times the forecast of one after another
-MOST_OPERATIONS = 20_000  # of a formula; those of 8000 write more C than a kernel may have
-_MOST_MERGED = 1500  # operations of merged steps: of more a kernel is too long to compile
-FEW_SAMPLES, LARGE_WEIGHTS = 2, 16 << 20  # bytes beyond a third cache, read for few samples
+_PRUNE_RATIO = 1.6  # of the forecasts at once and one after another: above it not benchmarked
+MOST_OPERATIONS = 20_000  # of a formula: more take minutes to plan; 8000 already exceed MOST_TEXT
+_MOST_MERGED = 1500  # operations of merged steps: kernels of more take too long to compile
+# samples of a call, bytes of weights beyond a third cache: only such calls are limited by reading
+# weights, and bfloat16 halves that
+FEW_SAMPLES, LARGE_WEIGHTS = 2, 16 << 20
 
 
 class CEngine(Engine):
@@ -56,14 +58,14 @@ class CEngine(Engine):
         return compiler if isinstance(compiler, str) else None
 
     def lacks_bf16(self, options: PlanOptions = USUAL) -> str | None:
-        """None, if tiles are not left out: pairs are multiplied as float32 where the processor has
-        no instruction for them."""
+        """None unless tiles are left out; a processor without an instruction for pairs multiplies
+        them in float32."""
         plain = options.without & {"simd", "tiling"}
         return f"without {min(plain)} there are none" if plain else None
 
     def slow_bf16(self, samples: int, weights: int) -> str | None:
-        """Without an instruction for pairs only the memory of large weights is read in less
-        time."""
+        """Without an instruction for pairs products take 1.3 to 1.5 times as long, so only calls
+        gain that are limited by reading large weights."""
         reason = lacks_pairs()
         if reason is None or (0 < samples <= FEW_SAMPLES and weights >= LARGE_WEIGHTS):
             return None
@@ -77,15 +79,15 @@ class CEngine(Engine):
         return cross_entropy.losses_and_gradients
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """All workers take part, whoever else wants the cores."""
+        """Use all workers, also under oversubscription."""
         return oversubscription.ignored()
 
     def release(self) -> None:
         memory.release()
 
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
-        """Schedules that the forecast does not rule out on an idle machine, since a choice is
-        kept."""
+        """Schedules that the forecast does not rule out. It assumes an idle machine, because the
+        choice outlives today's load."""
         plain = ranked(self._program(job), batch, _threads(job))
         several = job.several
         is_long = several is not None and several.spec.steps <= steps
@@ -102,7 +104,7 @@ class CEngine(Engine):
         batch: int,
         arrangement: Arrangement,
     ) -> tuple[Kernel, float] | None:
-        """Layers behind one another, directions side by side, on teams of threads."""
+        """Layers staggered in time, or directions side by side, on teams of threads."""
         free = min(map(_threads, jobs), default=1)
         if free == 1 or len(jobs) == 1 or any(self.supports(job) for job in jobs):
             return None
@@ -111,14 +113,14 @@ class CEngine(Engine):
         return (kernel, share) if share <= _PRUNE_RATIO else None
 
     def prepare(self, kernel: Kernel, call: Call) -> Kernel:
-        """Argument blocks that are filled but for addresses."""
+        """A kernel with argument blocks that lack only addresses."""
         members = kernel.kernels if type(kernel) is Together else (kernel,)
         c_kernels = [member for member in members if isinstance(member, CKernel)]
         return prepare(kernel, c_kernels, call) if len(c_kernels) == len(members) else kernel
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
-        """Plan, spell, compile (or find in the cache), load; once for all schedules of a job that
-        have the same blocks."""
+        """Plan, spell, compile (or find in the cache), load; schedules of a job that have the same
+        blocks share one library."""
         self.check(job)
         chosen = Schedule.parse(schedule) if schedule else Schedule()
         kernel = self._kernel(job, chosen.blocks).scheduled(chosen.division)
@@ -136,9 +138,9 @@ class CEngine(Engine):
         return kernel.scheduled(chosen.division)
 
     def _merges(self, several: Job) -> bool:
-        """Whether a kernel of merged steps is short enough, and finds the rows of what it reads.
-        Those of a cotangent of the output lie step by step, so no sum over the rows of several
-        groups can read them, as that for W of ``S @ q + W @ x`` would."""
+        """Whether a kernel of merged steps is short enough, and its sums can read their operands.
+        Rows of the output's cotangent lie step by step, so those of several groups have no common
+        distance, and no sum can read them, such as that for W of ``S @ q + W @ x``."""
         if len([*several.graph.walk()]) > _MOST_MERGED:
             return False
         planned = self._program(several)
@@ -164,7 +166,7 @@ class CEngine(Engine):
 
 
 def _threads(job: Job) -> int:
-    """How many share a call of a job on a quiet machine."""
+    """Number of threads that share a call of a job on a quiet machine."""
     return 1 if "threads" in job.spec.options.without else threads()
 
 

@@ -22,7 +22,7 @@ from elman.engines.time_shards import current, shards_time
 from elman.errors import EngineError, InputError, ShapeError
 
 Step = Callable[[Tensor, Any], Tensor]
-_COPIES = 6
+_COPIES = 6  # arrays of a window's Jacobian that count against a budget
 
 
 class _Function(Equations):
@@ -73,10 +73,10 @@ class _Function(Equations):
 
 @dataclass(frozen=True)
 class Solved:
-    """How ``deer`` came to its result.
+    """How ``deer`` computed its result.
 
     Attributes:
-        solver: the one whose result came past both convergence checks; ``sequential`` if none did.
+        solver: the solver whose result passed both convergence checks; ``sequential`` if none did.
         iterations: of that solver, the most of any window of steps.
         tried: solver -> why its result was not accepted.
     """
@@ -158,7 +158,7 @@ def deer(
 
 
 def _check_tensor(function: str, name: str, value: Any) -> None:
-    """Refuse what is not a dense tensor with numbers in it. Raises InputError."""
+    """Raise InputError unless a value is a dense tensor of numbers."""
     if not isinstance(value, Tensor):
         many = isinstance(value, tuple | list) or hasattr(value, "__array__")
         message = f"{function}: {name} must be a tensor, got {shown(value)}"
@@ -210,7 +210,7 @@ def _flat(guess: Tensor, y0: Tensor) -> Tensor:
 
 
 def _refuse_second_derivatives(grad: Tensor) -> None:
-    """Raise if the graph of a gradient is asked for: Jacobians are held fixed in it."""
+    """Raise if a gradient records a graph: Jacobians are constants in it."""
     if torch.is_grad_enabled():
         raise EngineError(
             "elman.deer has first derivatives alone",
@@ -234,18 +234,18 @@ def _run_one_by_one(equations: Equations) -> Trajectory:
 def _attached(equations: _Function, start: Tensor, y: Tensor, budget: int) -> Tensor:
     """The trajectory as a function of everything: one more Newton step, Jacobians held fixed.
 
-    y = scan(J, step(y*, x) - J y*, y0): its value is y* again, its gradient that of the recurrence.
+    y = scan(J, step(y*, x) - J y*, y0): its value is y*, its gradient that of the recurrence.
 
     Args:
         equations: solved, so that ``start`` is the state before their steps.
-        start: the state before all steps, as the caller gave it.
+        start: the caller's state before all steps.
         y: the solution.
-        budget: as of :func:`deer`.
+        budget: see :func:`deer`.
     """
     pieces: list[Tensor] = []
     with torch.no_grad():
         previous = before(equations.start, (y,))[0]
-    every = [slice(0, y.shape[0])]  # of processes with steps of their own: one scan over all
+    every = [slice(0, y.shape[0])]  # with time shards: one scan over all processes' steps
     for rows in windows(equations, budget) if equations.shards is None else every:
         with torch.no_grad():
             _, (J,) = equations.linearised((previous[rows],), rows)

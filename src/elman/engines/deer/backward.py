@@ -21,9 +21,9 @@ class _Linearised(NamedTuple):
     """The backward of some steps as a linear recurrence.
 
     Attributes:
-        values: of leaves and of what the step computes.
+        values: values of the leaves and of the step.
         ends: the caller's cotangents of each state after each step.
-        maps: of each bundle of states, back in time.
+        maps: A and b of each bundle of states, back in time.
     """
 
     values: dict[Node, Tensor]
@@ -48,7 +48,7 @@ class Backward:
         leaves = [leaf for leaf in step.states if leaf.name in d_last_states]
         self.d_last = self.formula.gate_blocks(leaves, d_last_states)
         self.carry: Trajectory = tuple(torch.zeros_like(part) for part in problem.start)
-        self._known: _Linearised | None = None  # of the window that comes next
+        self._known: _Linearised | None = None  # of the next window, if it was computed before
         self.d_states: dict[Node, Tensor] = {}
         self.d_held = dict.fromkeys(problem.formula.held, problem.constant(0.0))
         self.d_inputs: dict[Node, list[Tensor]] = {
@@ -57,8 +57,8 @@ class Backward:
         self.sums: list[Tensor | None] = [None] * len(self.formula.pair.sums)
 
     def _linearised(self, rows: slice) -> _Linearised:
-        """The linear recurrence of the cotangents of some steps, back in time, and what it is made
-        of."""
+        """The linear recurrence of the cotangents of some steps, back in time, and the values it
+        was computed from."""
         problem, formula = self.problem, self.formula
         pair, step = formula.pair, formula.pair.step
         count = rows.stop - rows.start
@@ -67,7 +67,7 @@ class Backward:
         along = tuple(part[rows] for part in self.y)
         previous = before(first, along)
         values = problem.leaves(previous, rows)
-        problem.evaluate(step.roots, values)  # what all of the following share
+        problem.evaluate(step.roots, values)  # computed once for all evaluations below
         values.update(self._d_outputs(rows))
         ends = [self._ends(leaf, count, final) for leaf in step.states]
         for leaf, end, state in zip(pair.d_next, ends, step.states, strict=True):
@@ -90,8 +90,8 @@ class Backward:
         return _Linearised(values, ends, maps)
 
     def begin_after(self, later: TimeShards, windows: Sequence[slice]) -> None:
-        """Carry what processes with later steps send back; each makes the map of all its steps
-        first.
+        """Set the carry from the processes with later steps; each computes the map of all its
+        steps first.
 
         Args:
             later: the processes, with time in the other direction.

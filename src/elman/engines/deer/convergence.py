@@ -17,7 +17,7 @@ from elman.engines.deer.iterations import Trajectory
 if TYPE_CHECKING:
     from elman.engines.deer.iterations import Iterations
 
-WINDOWS, WINDOW = 4, 16  # sampled windows, and their steps at most
+WINDOWS, WINDOW = 4, 16  # sampled windows, and most steps of each
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Tolerance:
 
     Attributes:
         residual: largest |y[t] - f(y[t-1], x[t])| of all steps.
-        agreement: largest distance from a sequential run, times the root of its steps.
+        agreement: largest distance from a sequential run, divided by the root of its steps.
     """
 
     residual: float
@@ -43,8 +43,8 @@ def residual(equations: Equations, y: Trajectory, budget: int) -> float:
     """Largest |y[t] - f(y[t-1], x[t])|, or NaN.
 
     Args:
-        equations, y: what is judged.
-        budget: as of the solver: its windows bound the memory here too (bytes).
+        equations, y: the equations and a trajectory.
+        budget: of the solver, whose windows bound the memory of this check, too (bytes).
     """
     worst = 0.0
     for rows in windows(equations, budget):
@@ -59,7 +59,7 @@ def residual(equations: Equations, y: Trajectory, budget: int) -> float:
 def disagreement(equations: Equations, y: Trajectory) -> float:
     """Largest distance of some windows from a sequential run, over the root of their steps.
 
-    Windows begin at the trajectory's own state: at the first step, at the last, and in between.
+    Windows begin at the trajectory's own states: at the first step, at the last, and in between.
     """
     length = min(WINDOW, equations.steps)
     last = equations.steps - length
@@ -87,11 +87,12 @@ def _strayed(equations: Equations, y: Trajectory, starts: Sequence[int], length:
 
 
 def note_errors(kernels: Iterations, y: Trajectory, rows: slice, notes: Tensor) -> Trajectory:
-    """Note by kernels what :func:`errors_noted` reads; f along the steps.
+    """Record, by kernels, the notes of :func:`errors_noted`; return f along the steps.
 
     Args:
-        y, rows: a trajectory, and which of its steps.
-        notes: memory for it [2, 2], of :meth:`Iterations.notes`.
+        kernels: of the equations.
+        y, rows: a trajectory, and some of its steps.
+        notes: memory for the notes [2, 2], see :meth:`Iterations.notes`.
     """
     f = kernels.judged(y, rows, notes[0])
     kernels.stray(y, rows, WINDOWS, min(WINDOW, rows.stop - rows.start), notes[1])
@@ -99,16 +100,16 @@ def note_errors(kernels: Iterations, y: Trajectory, rows: slice, notes: Tensor) 
 
 
 def errors_noted(notes: Sequence[Sequence[float]], steps: int) -> tuple[float, float]:
-    """Residual and disagreement, as of :func:`residual` and :func:`disagreement`, of what was noted
-    for windows of so many steps at most."""
+    """Residual and disagreement (see :func:`residual`, :func:`disagreement`) from the notes of
+    windows of at most ``steps`` steps."""
     scale = max(1.0, *(largest for _, largest in notes[::2]))
     worst, strayed = (max(off for off, _ in notes[first::2]) for first in (0, 1))
     return worst / scale, strayed / (math.sqrt(min(WINDOW, steps)) * scale)
 
 
 def errors(equations: Equations, y: Trajectory, budget: int) -> Iterator[float]:
-    """The residual of a trajectory, and its disagreement with a sequential run; each is computed
-    when it is asked for, or both by kernels."""
+    """The residual of a trajectory, then its disagreement with a sequential run, which is not
+    computed if the caller stops after the first; kernels compute both."""
     kernels = equations.iterations
     if kernels is None:
         worst, size = equations.largest_of_all(residual(equations, y, budget), largest(y))

@@ -10,10 +10,10 @@ from elman.engines.deer.problem import Formula
 from elman.engines.deer.solvers import CHAIN, METHODS
 from elman.errors import EngineError
 
-_LARGEST = 64  # rows of a Jacobian up to which the engine is benchmarked
-_UNITS = 4  # … where a compiled loop runs the steps sequentially
-_FEWEST = 32  # steps
-_WIDE = 8  # rows of a Jacobian from which one that leaves rows out is worth measuring
+_LARGEST = 64  # most rows of a Jacobian with which the engine is benchmarked
+_UNITS = 4  # … if a compiled loop, which needs no Jacobians, runs the steps
+_FEWEST = 32  # steps with which the engine is benchmarked
+_WIDE = 8  # rows of a Jacobian from which "quasi" is benchmarked, too
 _DTYPES = tuple(str(dtype).removeprefix("torch.") for dtype in TOLERANCES)
 
 
@@ -39,7 +39,7 @@ class Deer(Engine):
         return None
 
     def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:
-        """Dense Jacobians cost n times a sequential step, or more; so do a few steps."""
+        """Dense Jacobians cost at least n times a sequential step; few steps fill no device."""
         n = max((state_group.rows for state_group in Formula(job).state_groups), default=0)
         if n > _LARGEST:
             return f"its Jacobians are {n} x {n}: not benchmarked"
@@ -50,8 +50,8 @@ class Deer(Engine):
         return None
 
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
-        """Newton's first; beside it, where no compiled loop runs the steps, the solver that takes a
-        backward step per state instead of one per unit for its Jacobians."""
+        """Newton's first; where no compiled loop runs the steps also ``quasi``, whose Jacobians
+        take a backward step per state instead of one per unit."""
         formula = Formula(job)
         n = max((state_group.rows for state_group in formula.state_groups), default=0)
         if n < _WIDE or formula.unitwise is None or _compiled(job):
@@ -82,7 +82,7 @@ class ScanBackward(Deer):
     name = "scan-backward"
 
     def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:
-        """As :class:`Deer`; and a compiled loop whose backward is compiled too is faster."""
+        """See :class:`Deer`; and a compiled loop, whose backward is compiled, too, is faster."""
         if _compiled(job):
             return "its forward is engine c's, whose own backward is compiled: not benchmarked"
         return super().prune_reason(job, steps, batch)

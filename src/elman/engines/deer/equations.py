@@ -1,4 +1,4 @@
-"""What the solvers solve: y[t] = f(y[t-1], x[t]) for t = 0 … T-1, y[-1] given."""
+"""The equations of the solvers: y[t] = f(y[t-1], x[t]) for t = 0 … T-1, y[-1] given."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Rows = slice | Tensor
 
 
 class Equations(ABC):
-    """T equations whose left sides are known functions of the step before.
+    """T equations, each of a step and its predecessor.
 
     Attributes:
         steps: T.
         start: y[-1], an array per bundle.
-        algebras: how each bundle's Jacobian is laid out.
+        algebras: layout of each bundle's Jacobian.
         row_bytes: memory that one step of :meth:`linearised` takes (bytes).
-        device: where the arrays are.
-        iterations: kernels of whole iterations, where a device has them.
-        shards: the processes that all steps are cut over, these being those of one; ``start`` is
-            the first one's, until the states before these steps are known.
+        device: of the arrays.
+        iterations: kernels of whole iterations; None if the device has none.
+        shards: the processes that share all steps, of which these equations have one process's;
+            ``start`` is that of the first process until the states before these steps are known.
     """
 
     steps: int
@@ -50,12 +50,12 @@ class Equations(ABC):
         """f of some steps and its Jacobian by the states."""
 
     def unitwise(self) -> Equations | None:
-        """The same equations with Jacobians in which no unit reaches another, trajectories laid out
-        as those want them; None where that saves nothing."""
+        """The equations with Jacobians and trajectories in ``Units`` layout, entries between units
+        left out; None if that saves nothing."""
         return None
 
     def repacked(self, y: Trajectory) -> Trajectory:
-        """A trajectory of :meth:`unitwise` as these equations lay it out."""
+        """A trajectory of :meth:`unitwise` in the layout of these equations."""
         return y
 
     def largest_of_all(self, *values: float) -> list[float]:
@@ -71,7 +71,8 @@ def before(start: Trajectory, y: Trajectory) -> Trajectory:
 
 
 def windows(equations: Equations, budget: int, most: int = 0) -> Iterator[slice]:
-    """All steps in windows whose Jacobians fit a budget (bytes), of so many steps at most."""
+    """All steps in windows of at most ``most`` steps (0: any) whose Jacobians fit a budget
+    (bytes)."""
     fits = max(1, budget // max(1, equations.row_bytes))
     size = min(most or equations.steps, fits)
     for first in range(0, equations.steps, size):

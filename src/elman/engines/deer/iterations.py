@@ -15,7 +15,7 @@ Trajectory = tuple[Tensor, ...]  # one array per bundle of states, steps first
 
 
 class CellEquations(Protocol):
-    """Equations of a cell's step, as far as iterations read them."""
+    """The part of a cell's equations that iterations read."""
 
     start: Trajectory
     algebras: tuple[Algebra, ...]
@@ -26,7 +26,7 @@ class CellEquations(Protocol):
         ...
 
     def evaluate(self, roots: Sequence[Node], values: dict[Node, Tensor]) -> tuple[Tensor, ...]:
-        """Values of some nodes; what has been computed is added to ``values``."""
+        """Values of some nodes; all computed values are added to ``values``."""
         ...
 
 
@@ -35,7 +35,7 @@ class Iterations:
 
     Args:
         problem: the equations.
-        kernels: one for each of its bundles of states, as of
+        kernels: one for each of its bundles of states, see
             ``elman.engines.triton.all_steps.newton``.
     """
 
@@ -52,8 +52,8 @@ class Iterations:
     def improved(
         self, y: Trajectory, start: Trajectory, rows: slice, progress: Progress
     ) -> Trajectory:
-        """One Newton iteration on some steps: the next iterate; noted is how far the given one was
-        from the end."""
+        """One Newton iteration on some steps: the next iterate; ``progress`` gets the residual of
+        the given one."""
         each = zip(self._kernels, y, start, self._rows_read(rows), strict=True)
         return tuple(
             kernel.improved(part, first, *read, progress) for kernel, part, first, read in each
@@ -62,25 +62,25 @@ class Iterations:
     def iterated(
         self, y: Trajectory, start: Trajectory, rows: slice, off: Tensor, demanded: float
     ) -> Trajectory:
-        """Several iterations on some steps, without a look by the host.
+        """Several iterations on some steps, without synchronising with the host.
 
         Args:
-            y: where they begin.
-            start: what precedes the steps.
+            y: the initial iterate.
+            start: the states that precede the steps.
             rows: the steps.
-            off: zeros, a row for each iteration, as of :class:`Progress`.
-            demanded: a residual that is near enough, as a share of the largest value (at least 1).
+            off: zeros, a row for each iteration, see :class:`Progress`.
+            demanded: tolerance of the residual, as a share of the largest value (at least 1).
 
         Returns:
-            What followed the first iterate that was near enough, or the last.
+            The successor of the first converged iterate, or the last iterate.
         """
         for k in range(off.shape[0]):
             y = self.improved(y, start, rows, Progress(off, k, demanded))
         return y
 
     def judged(self, y: Trajectory, rows: slice, off: Tensor) -> Trajectory:
-        """f along some steps of a trajectory; noted in ``off`` [2] are the largest distance of the
-        steps from it, infinite for a NaN, and the trajectory's largest value."""
+        """f along some steps of a trajectory; ``off`` [2] gets the largest distance of the steps
+        from it, infinite for a NaN, and the trajectory's largest value."""
         each = zip(self._kernels, y, self._before(y, rows), self._rows_read(rows), strict=True)
         return tuple(
             kernel.values(part[rows], first, *read, Progress(off))
@@ -88,9 +88,9 @@ class Iterations:
         )
 
     def stray(self, y: Trajectory, rows: slice, windows: int, length: int, off: Tensor) -> None:
-        """Note in ``off`` [2] the largest distance of some steps of a trajectory from windows of so
-        many that are run sequentially from its own states, infinite for a NaN. The first begins at
-        the first step, the last ends at the last, the others are at equal distances."""
+        """Record in ``off`` [2] the largest distance of a trajectory from windows of ``length``
+        steps that run sequentially from its own states, infinite for a NaN. The first window begins
+        at the first step, the last ends at the last, the others are at equal distances."""
         each = zip(self._kernels, y, self._before(y, rows), self._rows_read(rows), strict=True)
         for kernel, part, first, read in each:
             kernel.strayed(part[rows], first, *read, Progress(off), windows=windows, length=length)
@@ -100,7 +100,7 @@ class Iterations:
         return tuple(part[rows.start - 1] for part in y) if rows.start else self._problem.start
 
     def notes(self, count: int) -> Tensor:
-        """Memory for notes of so many iterations or checks, as of :class:`Progress`."""
+        """Memory for the notes of ``count`` iterations or checks, see :class:`Progress`."""
         return self._problem.start[0].new_zeros(count, 2)
 
     def jacobian(
@@ -111,7 +111,7 @@ class Iterations:
         Args:
             y: the trajectory of these steps; ``first`` precedes it.
             rows: the steps.
-            values: their leaves, and what has been computed of them.
+            values: their leaves, and values computed from them.
         """
         each = zip(self._kernels, y, first, self._rows_read(rows, values), strict=True)
         unread = Progress(y[0].new_empty(1, 2))
@@ -126,7 +126,7 @@ class Iterations:
     def _rows_read(
         self, rows: slice, values: dict[Node, Tensor] | None = None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Operands of kernels for some steps, beside the trajectory; cached for the latest
+        """Operands of kernels for some steps besides the trajectory; cached for the latest
         steps."""
         key = rows.start, rows.stop
         if self._read_rows is None or self._read_rows[0] != key:

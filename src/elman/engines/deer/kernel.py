@@ -41,8 +41,8 @@ from elman.ir.types import Shape
 from elman.plan.cost import item_bytes
 from elman.plan.prices import width
 
-# (bytes) of arguments and results of a direction's captured calls at most; graphs keep the memory
-# of everything in between, some twenty times as much
+# (bytes) most arguments and results of a direction's captured calls; graphs keep the memory of all
+# intermediate values, some twenty times as much
 GRAPHS = 16 << 20
 
 
@@ -50,20 +50,20 @@ class DeerKernel(Kernel):
     """Forward by Newton's iteration (or sequentially), backward by one reverse scan.
 
     Attributes:
-        calls, fallbacks: forward calls, and those of them whose steps were run sequentially because
-            no solver's result was accepted.
-        last: how the last call was solved.
+        calls, fallbacks: numbers of forward calls, and of calls that ran sequentially because no
+            solver's result was accepted.
+        last: solution of the last call.
     """
 
     def __init__(self, job: Job, engine: str, solvers: tuple[str, ...] = CHAIN) -> None:
         self.engine, self.solvers = engine, solvers
         self.formula = Formula(job)
         self.job = job
-        self._sequential: list[Kernel | None] = []  # of all copies, looked up when it is needed
+        self._sequential: list[Kernel | None] = []  # shared by all copies, filled on first use
         self.calls = self.fallbacks = 0
         self.last = Solution()
         self.budget = IN_CACHE if job.spec.device == "cpu" else BUDGET
-        self._burst = BURST  # iterations of a forward that runs at once
+        self._burst = BURST  # iterations that a forward launches before the host reads the notes
         self._graphs: tuple[Any, Any] | None = None  # of both directions
         self.shards: TimeShards | None = None
 
@@ -73,8 +73,8 @@ class DeerKernel(Kernel):
         return kernel
 
     def describe(self) -> dict[str, Any]:
-        """Engine, and solvers in the order in which they are tried; where a device has kernels of
-        Newton's iteration, whether these run it, or why not."""
+        """Engine, and solvers in the order in which they are tried; on devices with kernels of
+        Newton's iteration, whether these run, or why not."""
         facts = {"engine": self.engine, "schedule": "+".join(self.solvers)}
         spec = self.job.spec
         if self.solvers and registry.newton(spec.device) is not None:
@@ -94,8 +94,8 @@ class DeerKernel(Kernel):
         return item_bytes(self.job.spec) * B * (states + T * self._recurrent())
 
     def workspace_bytes(self, T: int, B: int) -> int:
-        """Jacobians and values of a window, iterates, output (bytes); of a trajectory that is
-        found, not of steps that are run sequentially."""
+        """Jacobians and values of a window, iterates, output (bytes), if a solver succeeds; a
+        sequential run takes less."""
         formula, each = self.formula, item_bytes(self.job.spec) * B
         jacobians = formula.jacobian_width
         steps = min(T, max(1, self.budget // max(1, each * COPIES * jacobians)))
@@ -146,12 +146,13 @@ class DeerKernel(Kernel):
         if not self.job.spec.training:
             return Result(output, last)
         saved = y if self.shards is None else (*y, *problem.start)
-        return Result(output, last, saved or (output.new_empty(0),))  # what is empty has none
+        # a cell without recurrent states saves one empty tensor: empty means no backward
+        return Result(output, last, saved or (output.new_empty(0),))
 
     def _values(
         self, problem: Problem, y: Trajectory, rows: slice, known: dict[Node, Tensor]
     ) -> dict[Node, Tensor]:
-        """Outputs and next states of some steps of a trajectory, some of them being known."""
+        """Outputs and next states of some steps of a trajectory; ``known`` has some of them."""
         roots = self.formula.pair.step.roots
         if all(root in known for root in roots):
             return known
@@ -177,8 +178,7 @@ class DeerKernel(Kernel):
         return _concat_blocks(pieces, graph.output_shape), tuple(last)
 
     def _runs_at_once(self, call: Call) -> bool:
-        """Whether a forward is made of kernels that the host need not look after: iterations, what
-        accepts their result, and the output."""
+        """Whether a forward is kernels alone: iterations, convergence checks, output."""
         spec, formula = self.job.spec, self.formula
         if not self.solvers or self.solvers[0] != "newton" or not formula.state_groups:
             return False
@@ -188,7 +188,8 @@ class DeerKernel(Kernel):
         return 0 < T * formula.row_bytes(B, item_bytes(spec)) <= self.budget
 
     def _forward_at_once(self, call: Call) -> Result | None:
-        """A forward with one look of the host, at the end; None if its result is not accepted."""
+        """A forward that synchronises with the host once, at the end; None if its result is not
+        accepted."""
         deadline.check()
         form, burst, dtype = call.form, self._burst, call.states[0].dtype
         demanded = TOLERANCES[dtype].residual
@@ -197,14 +198,14 @@ class DeerKernel(Kernel):
             call = form.call(tensors)
             problem = self._problem(call)
             kernels, rows = problem.iterations, slice(0, problem.steps)
-            assert kernels is not None, "asked for before"
+            assert kernels is not None, "_runs_at_once asked for kernels"
             notes = kernels.notes(burst + 2)
             y = kernels.iterated(kernels.guess(rows), problem.start, rows, notes[:burst], demanded)
             f = note_errors(kernels, y, rows, notes[burst:])
             values = self._values(problem, y, rows, problem.next_values(f))
             return *self._ends(problem, call, rows, values), y, notes
 
-        with multiplying(call.states[0], "ieee"):  # the convergence checks demand all bits
+        with multiplying(call.states[0], "ieee"):  # tf32 would not pass the convergence checks
             output, last, y, notes = self._run(0, compute, call.tensors, (form, burst))
         noted = notes.tolist()
         k = first_near(noted[:burst], demanded)
@@ -221,10 +222,11 @@ class DeerKernel(Kernel):
         if not problem.start:
             return ()
         if self.solvers:
-            with multiplying(call.states[0], "ieee"):  # the convergence checks demand all bits
+            with multiplying(call.states[0], "ieee"):  # tf32 would not pass the convergence checks
                 solution = solve(problem, self.solvers, budget=self.budget)
             self.last = solution
             if solution.y is not None:
+                # later calls launch as many iterations as this one needed
                 if solution.solver == "newton" and solution.iterations >= self._burst:
                     self._burst = -(-(solution.iterations + 1) // BURST) * BURST
                 return solution.y
@@ -289,8 +291,7 @@ class DeerKernel(Kernel):
     def _run(
         self, way: int, compute: Callable[[Any], Any], tensors: Sequence[Any], facts: Any
     ) -> Any:
-        """What a function of tensors returns; where there are kernels, calls that come again are
-        graphs."""
+        """The result of a function of tensors; with kernels, repeated calls replay as graphs."""
         kernels = self._kernels()
         if isinstance(kernels, str) or not kernels or self.shards is not None:
             return compute(tensors)

@@ -9,17 +9,17 @@ from elman.errors import VerifyError
 from elman.ir.build import Builder
 from elman.ir.graph import Node, node, walk, with_args
 
-# Ops of a cotangent that leave each unit to itself, if shapes are equal.
+# Ops of cotangents that do not mix units, if shapes are equal.
 _UNIT_BY_UNIT = ("lin", "add", "sub", "neg", "mul", "div", "where")
 
 
 def with_zero_cotangents(
     roots: Sequence[Node], zeros: Iterable[Node], build: Builder
 ) -> list[Node | None]:
-    """Specialise ``roots`` to leaves ``zeros`` being 0; None for roots that vanish.
+    """Specialise ``roots`` to zero leaves ``zeros``; None for roots that vanish.
 
     The backward step is linear in its cotangents, so terms may be left out of sums; 0 times
-    infinity counts as 0, as it does where no cotangent flows.
+    infinity counts as 0, as without a cotangent.
     """
     zero_leaves = set(zeros)
     new: dict[Node, Node | None] = dict.fromkeys(zero_leaves)
@@ -34,12 +34,12 @@ def within_units(
 ) -> tuple[list[Node | None], dict[Node, Node]]:
     """Specialise ``roots`` to cotangents that reach no other unit.
 
-    Of a product's matrix the diagonal is kept, of a sum over units nothing, of a running sum the
-    unit itself. Exact for states with one product on each path to the next state (GRU, LSTM); for
-    two products in a row it is the product of their diagonals.
+    A product keeps the diagonal of its matrix, a sum over units vanishes, a running sum keeps the
+    unit itself. Exact for states with one product on each path to the next state (GRU, LSTM); two
+    products in a row become the product of their diagonals.
 
     Returns:
-        The values, None for those that vanish; and by matrix the leaf of its diagonal.
+        The values, None for those that vanish; and for each matrix the leaf of its diagonal.
     """
     new: dict[Node, Node | None] = {leaf: leaf for leaf in cotangents}
     diagonals: dict[Node, Node] = {}
@@ -64,11 +64,11 @@ def within_units(
 
 @dataclass(frozen=True)
 class ScaledRows:
-    """A matrix, a row for each unit's cotangent: a diagonal one, times a matrix of weights.
+    """A matrix with a row for each unit's cotangent: a diagonal matrix times one of weights.
 
     Attributes:
-        vector: the diagonal, as a value of the backward step whose cotangents are ones.
-        product: the product by a matrix of weights that follows; None if none does.
+        vector: the diagonal, a value of the backward step with cotangents 1.
+        product: the following product by a matrix of weights; None if there is none.
         reached: the cotangents that the diagonal depends on.
     """
 
@@ -79,11 +79,11 @@ class ScaledRows:
 
 @dataclass(frozen=True)
 class Mixing:
-    """The backward step behind ops that mix units.
+    """The backward step after ops that mix units.
 
     Attributes:
-        roots: as given, None where nothing is left; they stand on the leaves of ``scaled``.
-        scaled: leaf -> what it stands for.
+        roots: the roots in terms of the leaves of ``scaled``; None for roots that vanish.
+        scaled: leaf -> the rows that it represents.
         nodes: all values that depend on such leaves.
     """
 
@@ -95,9 +95,9 @@ class Mixing:
 def until_units_mix(roots: Sequence[Node | None], cotangents: Iterable[Node]) -> Mixing:
     """The values of ``roots``, cut where a unit's cotangent first reaches other units.
 
-    Before, the response to a cotangent of each unit is one number per unit: a diagonal matrix. A
-    product makes it that matrix times the product's; in any other op that is not unit by unit it
-    enters as a matrix. Exact, unlike :func:`within_units`.
+    Before the cut the response to a unit's cotangent is one number per unit: a diagonal matrix. A
+    product multiplies it by the product's matrix; any other op that mixes units reads it as a
+    matrix. Exact, unlike :func:`within_units`.
     """
     unitwise = {leaf: frozenset((leaf,)) for leaf in cotangents}
     mixed: dict[Node, Node] = {}

@@ -1,7 +1,7 @@
 """A cell as T equations: next states and Jacobians of all steps at once, by torch ops.
 
 A trajectory is a tuple of arrays, one per *bundle*: groups of recurrent states with the same
-pattern of dependence, laid out as the scans want them (``scans.Units``, ``scans.Dense``).
+pattern of dependence, in the layouts of the scans (``scans.Units``, ``scans.Dense``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elman.engines.base import Job
 from elman.engines.call import Call
 from elman.engines.deer.equations import Equations, Rows
 from elman.engines.deer.iterations import Iterations, Trajectory
-from elman.engines.deer.jacobians import Rows as JacobianRows
+from elman.engines.deer.jacobians import JacobianRows
 from elman.engines.deer.partial_evaluation import (
     until_units_mix,
     with_zero_cotangents,
@@ -43,8 +43,8 @@ from elman.ir.graph import Node, walk
 from elman.ir.pair import loop_invariant
 from elman.plan.prices import width
 
-# Arrays as large as a window's Jacobian: what a budget counts (it, transposed, and in reverse), and
-# what lives at once with all else of a step.
+# Arrays of a window's Jacobian: three count against a budget (it, its transpose, its reverse); two
+# live at once, since a backward frees it once it is transposed and reversed.
 COPIES, LIVE = 3, 2
 
 
@@ -80,17 +80,18 @@ class Formula:
         self.values_width = self._values_width()
 
     def state_of(self, leaf: Node, like: Tensor, blocks: Mapping[Node, Tensor]) -> Tensor:
-        """A state, or its gradient, of its gate blocks; ``like``: a state as a call has it."""
+        """A state, or its gradient, from its gate blocks, in the shape of a call's state
+        (``like``)."""
         flat = like.reshape(like.shape[-1 - len(leaf.shape) :])
         return self.argument_of(leaf, flat, blocks).reshape(like.shape)
 
     def argument_of(self, leaf: Node, like: Tensor, blocks: Mapping[Node, Tensor]) -> Tensor:
-        """An input or state [.., B, n] of its gate blocks, as another of its shape."""
+        """An input or state [.., B, n] from its gate blocks, in the shape of ``like``."""
         mine = {block: value for block, value in blocks.items() if block.name == leaf.name}
         return self.joined([*mine], [*mine.values()], like)
 
     def _values_width(self) -> int:
-        """Elements that one step of one sample computes, in training with its backward."""
+        """Elements that one step of one sample computes, including the backward in training."""
         pair = self.pair
         ends: list[Node | None] = [*pair.step.roots]
         if self.job.spec.training:
@@ -203,7 +204,7 @@ class Problem(Equations):
             (values,) = self.evaluate([matrix], self._invariants)
             view._invariants[leaf] = values.diagonal(dim1=-2, dim2=-1)
         view._lay_out(formula.unitwise, formula.rows_within_units)
-        view.iterations = None  # which are of the layout with all units
+        view.iterations = None  # the kernels are made for dense Jacobians
         return view
 
     def repacked(self, y: Trajectory) -> Trajectory:
@@ -237,7 +238,7 @@ class Problem(Equations):
         return evaluate(self._arrays, tuple(roots), values, self._sizes)
 
     def values(self, before: Trajectory, rows: Rows) -> Trajectory:
-        """f for some steps, whatever precedes each of them."""
+        """f for some steps, from any states before them."""
         return self._next(self.leaves(before, rows))
 
     def _next(self, leaves: dict[Node, Tensor]) -> Trajectory:
@@ -290,12 +291,12 @@ class Problem(Equations):
         return values, self.jacobian(leaves, count)
 
     def jacobian(self, leaves: dict[Node, Tensor], count: int) -> Trajectory:
-        """The Jacobian of so many steps; ``leaves`` holds their leaves, and stays as it is."""
+        """The Jacobian of ``count`` steps from their leaves, which are not changed."""
         step, pair = self.formula.pair.step, self.formula.pair
         jacobians: list[Tensor] = []
         some = next(iter(self._inputs.values()))
         for state_group in self.state_groups:
-            seeds = state_group.seeded(some)
+            seeds = state_group.seeded(some)  # all at once, along a leading axis
             states, values = len(state_group.widths), dict(leaves)
             for k in self.formula.recurrent:
                 leaf = step.states[k]

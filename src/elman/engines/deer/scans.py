@@ -1,8 +1,8 @@
 """Linear recurrences y[t] = A[t] y[t-1] + b[t] over all t at once, by an associative scan.
 
 Source: Blelloch 1990, "Prefix sums and their applications": pairs (A, b) compose associatively,
-(A2, b2) after (A1, b1) = (A2 A1, A2 b1 + b2). Here neighbours are joined, the half as long sequence
-is solved, and the steps in between follow from it: T - 1 products of matrices, 2 log2 T rounds.
+(A2, b2) after (A1, b1) = (A2 A1, A2 b1 + b2). Here neighbours are joined, the sequence of half the
+length is solved, and the other steps follow from it: T - 1 products of matrices, 2 log2 T rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.autograd import Function
 
 from elman.engines import registry
 
-_ALONE = 8  # steps up to which one after another is faster than joining
+_ALONE = 8  # steps; so few are faster one after another
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Dense:
         return A.transpose(-2, -1)
 
     def diagonal(self, A: Tensor) -> Tensor:
-        """The diagonals, as y is laid out."""
+        """The diagonals, in the layout of y."""
         return A.diagonal(dim1=-2, dim2=-1)
 
     def outer(self, a: Tensor, b: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def _sequential_scan(algebra: Algebra, A: Tensor, b: Tensor, y0: Tensor) -> Tens
 
 
 def associative(algebra: Algebra, A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
-    """All y[t] by torch ops alone, on any device; shapes as the algebra says, y0 without T."""
+    """All y[t] by torch ops alone, on any device; shapes of the algebra, y0 without T."""
     T = b.shape[0]
     if T <= _ALONE:
         return _sequential_scan(algebra, A, b, y0)

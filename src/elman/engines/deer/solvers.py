@@ -1,4 +1,4 @@
-"""Newton's iteration on all steps at once, its variants, and the way from one to the next.
+"""Newton's iteration on all steps at once, its variants, and the order in which they are tried.
 
 Sources: Lim, Zhu, Selfridge & Kasim 2024 (DEER), arXiv:2309.12252v3, eq. 3 to 6; Gonzalez et al.
 2024 (quasi-DEER: the diagonal of the Jacobian; ELK: damped), arXiv:2407.19115v2. The damping here
@@ -31,10 +31,11 @@ from elman.engines.deer.iterations import Iterations, Trajectory
 from elman.engines.deer.scans import Algebra, Dense, Units, scan
 from elman.engines.time_shards import TimeShards, then
 
-BUDGET = 256 << 20  # (bytes) that the Jacobians of a window and what makes them may take
-IN_CACHE = 32 << 20  # … on a processor, whose cores share a last level cache of that order
-_CLIP = 1e8  # iterates are kept below it, as in the authors' code
-BURST = 4  # iterations by kernels before the host looks
+BUDGET = 256 << 20  # (bytes) for the Jacobians of a window and their intermediate values
+# … on a processor, about a last level cache: from 32 units on it halves the time; 1 MiB is slower
+IN_CACHE = 32 << 20
+_CLIP = 1e8  # bound of iterates, as in the authors' code
+BURST = 4  # iterations by kernels between two checks by the host
 _STEPS = 32  # of a window of solver "windowed"
 
 
@@ -43,11 +44,11 @@ class Method:
     """One iteration.
 
     Attributes:
-        iterations: at most.
-        scale: of the Jacobian at first.
+        iterations: most iterations.
+        scale: initial scale of the Jacobian.
         adapts: whether the scale falls when the residual grows, and rises when it falls.
         diagonal: whether a dense Jacobian's entries between units are left out: of a cell they are
-            not even computed (one backward step per state instead of one per unit), of any
+            not computed (one backward step per state instead of one per unit), of any other
             function the diagonal is taken.
         window: steps solved together; 0: as many as the budget allows.
     """
@@ -60,7 +61,7 @@ class Method:
 
     @property
     def plain(self) -> bool:
-        """Whether it is Newton's iteration as it stands."""
+        """Whether it is Newton's iteration unmodified."""
         return self.scale == 1.0 and not self.adapts and not self.diagonal
 
 
@@ -71,7 +72,8 @@ METHODS = {
     "windowed": Method(40, window=_STEPS),
     "picard": Method(400, scale=0.0),
 }
-CHAIN = ("newton", "damped", "windowed")  # tried in this order, before the sequential fallback
+# tried in this order, fastest first, before the sequential fallback
+CHAIN = ("newton", "damped", "windowed")
 
 
 @dataclass
@@ -79,8 +81,8 @@ class Solution:
     """Result of :func:`solve`.
 
     Attributes:
-        y: the trajectory; None if no solver came past the convergence checks.
-        solver: the one that did.
+        y: the trajectory; None if no solver passed the convergence checks.
+        solver: the solver that did.
         iterations: of that solver, the most of any window.
         tried: solver -> why its result was not accepted.
     """
@@ -102,10 +104,10 @@ def solve(
     guess: str | Trajectory = "first",
     budget: int = BUDGET,
 ) -> Solution:
-    """Solve by the first of some solvers whose result comes past both convergence checks.
+    """Solve by the first of some solvers whose result passes both convergence checks.
 
     Args:
-        equations: what is solved.
+        equations: the equations.
         solvers: names of ``METHODS``, in the order in which they are tried.
         guess: ``"first"``: f(0, x); ``"zeros"``; or a trajectory.
         budget: memory for the Jacobians of a window (bytes).
@@ -129,11 +131,11 @@ def solve(
 def _solve_over_time(
     equations: Equations, shards: TimeShards, guess: str | Trajectory, budget: int
 ) -> Solution:
-    """Newton's iteration on steps that are cut over processes; sets the equations' ``start``.
+    """Newton's iteration on time shards; sets the equations' ``start``.
 
-    Each iteration goes through the windows twice: once for the map of all steps of this process,
-    once, from the state that those before it lead to, for the steps; so no Jacobian outlives its
-    window.
+    Each iteration goes through the windows twice: first for the map of all steps of this process,
+    then, from the state that the maps before it give, for the steps. So no Jacobian outlives its
+    window, for the price of linearising twice.
     """
     method, first = METHODS["newton"], equations.start
     demanded = TOLERANCES[first[0].dtype].residual
@@ -180,7 +182,7 @@ def _solve_over_time(
 def _linear_rows(
     equations: Equations, start: Trajectory, y: Trajectory, rows: slice
 ) -> tuple[Trajectory, list[tuple[Tensor, Tensor]]]:
-    """f along some steps of a trajectory; the recurrence linearised there, of each bundle's
+    """f along some steps of a trajectory, and for each bundle the linear recurrence of its
     corrections."""
     values, jacobians = equations.linearised(before_window(start, y, rows), rows)
     linear = [
@@ -203,7 +205,7 @@ def _bounded(value: Tensor) -> Tensor:
 def _windows(
     equations: Equations, name: str, guess: str | Trajectory, budget: int
 ) -> tuple[Trajectory, int, str | None]:
-    """Windows one after another, each from the last state of the one before."""
+    """Solve windows one after another, each from the last state of its predecessor."""
     method = METHODS[name]
     start = equations.start
     solved: list[Trajectory] = []
@@ -248,7 +250,7 @@ def _window(
         if method.adapts:
             if off <= last:
                 scale, accepted, last = min(1.0, 1.5 * scale), y, off
-            elif scale > 1e-3:  # worse: a shorter way from the last that was better
+            elif scale > 1e-3:  # worse: a shorter step from the last better iterate
                 scale *= 0.5
                 y = accepted
                 values, jacobians = _linearised(equations, method, before(start, y), rows)
@@ -279,12 +281,11 @@ def _by_kernels(
 
 
 def first_near(notes: Sequence[Sequence[float]], demanded: float) -> int | None:
-    """The first iteration of some whose iterate was near enough, as the kernels decide it in
-    float32.
+    """The first converged iteration, by the kernels' own comparison in float32; None if none is.
 
     Args:
-        notes: of each iteration the largest residual, and the largest value.
-        demanded: of the residual, as a share of the largest value (at least 1).
+        notes: for each iteration the largest residual, and the largest value.
+        demanded: tolerance of the residual, as a share of the largest value (at least 1).
     """
     for k, (worst, scale) in enumerate(notes):
         limit = _float32(_float32(demanded) * max(1.0, scale))
@@ -331,14 +332,17 @@ def _solved(
     jacobians: Trajectory,
     y: Trajectory,
 ) -> Trajectory:
-    """The trajectory of the recurrence linearised at y: y + d, d[t] = J[t] d[t-1] + (f - y)[t]."""
+    """The trajectory of the recurrence linearised at y: y + d, d[t] = J[t] d[t-1] + (f - y)[t].
+
+    Corrections need no product of Jacobian and iterate, and get smaller with each iteration.
+    """
     if not jacobians:
         return values
     states: list[Tensor] = []
     for algebra, f, J, x in zip(equations.algebras, values, jacobians, y, strict=True):
         rest = torch.nan_to_num(f) - x
         d = _corrections(algebra, method, scale, J, rest)
-        if not bool(d.isfinite().all()):  # what is not finite in J reaches d
+        if not bool(d.isfinite().all()):  # NaN and infinities of J reach d: J is searched only then
             d = _corrections(algebra, method, scale, _bounded(J), rest)
         states.append(x + d)
     return tuple(states)

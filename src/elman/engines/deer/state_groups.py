@@ -1,4 +1,4 @@
-"""Groups of recurrent states of one kind, and how a trajectory lays them out."""
+"""Groups of recurrent states of one kind, and their layout in a trajectory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class StateGroups:
     Attributes:
         groups: indices of state gate blocks; each group depends on itself alone.
         widths: sizes of the gate blocks of a group.
-        algebra: how its arrays are laid out: ``Units`` [T, k, B·groups·U] for groups of k states
-            whose units do not mix, ``Dense`` [T, B·groups, n].
+        algebra: layout of its arrays: ``Units`` [T, k, B·groups·U] for groups of k states whose
+            units do not mix, ``Dense`` [T, B·groups, n].
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -58,7 +58,7 @@ class StateGroups:
         return states
 
     def seeded(self, like: Tensor) -> dict[int, Tensor]:
-        """Cotangents [states of a group, 1, 1, n], each one for every unit of one state."""
+        """Cotangents [states of a group, 1, 1, n]: seed k is 1 in all units of state k, else 0."""
         cotangents: dict[int, Tensor] = {}
         for place, units in enumerate(self.widths):
             seed = like.new_zeros(len(self.widths), 1, 1, units)
@@ -84,8 +84,8 @@ def state_groups_of(
 
 
 def unitwise(state_groups: Sequence[StateGroups]) -> tuple[StateGroups, ...] | None:
-    """The same groups, each unit by itself; None if there is nothing to gain, or if the states of a
-    group differ in size."""
+    """The groups with ``Units`` layout; None if all have it, or if the states of a group differ in
+    size."""
     if all(isinstance(group.algebra, Units) for group in state_groups):
         return None
     if any(len(set(group.widths)) > 1 for group in state_groups):

@@ -20,7 +20,7 @@ from elman.ir.graph import Graph, Node
 from elman.ir.types import shape_size
 from elman.plan.spec import OPTIMIZATIONS, USUAL, PlanOptions
 
-# what is computed, by what, and of which values -> the value that is read
+# a node, its function and its arguments -> its value
 Change = Callable[[Node, Callable[..., Tensor], list[Tensor]], Tensor]
 
 
@@ -30,13 +30,13 @@ def steps(
     call: Call,
     change: Change | None = None,
 ) -> Iterator[tuple[dict[Node, Tensor], list[Tensor], Tensor]]:
-    """Run one step after another: every value of the graph, the states behind it, the output
-    (several outputs side by side).
+    """Run one step after another: every value of the graph, the next states, the output (several
+    outputs side by side).
 
     Args:
         graph, dims: the step as written, and the sizes of its dims.
         call: dense, as :meth:`Kernel.forward` takes it.
-        change: what computes each value in the place of the op alone.
+        change: computes each value instead of its op.
     """
     states: Sequence[Tensor] = call.states
     arrays = Arrays(states[0].dtype, states[0].device)
@@ -79,14 +79,14 @@ def widened(value: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def side_by_side(outputs: list[Tensor]) -> Tensor:
-    """Several outputs [B, n] or [B] as one [B, Σn]; one as it is."""
+    """Several outputs [B, n] or [B] as one [B, Σn]; a single output unchanged."""
     if len(outputs) == 1:
         return outputs[0]
     return torch.cat([v if v.dim() > 1 else v.unsqueeze(-1) for v in outputs], -1)
 
 
 def change_of(job: Job) -> Change | None:
-    """Products of a job whose operands are rounded."""
+    """The rounding of a job's products; None if it has none."""
     return round_products if job.spec.precision == BF16 else None
 
 
@@ -94,7 +94,7 @@ class Reference(Engine):
     """Runs everything, slowly."""
 
     name = "reference"
-    leaves_out = frozenset(OPTIMIZATIONS)  # it does none
+    leaves_out = frozenset(OPTIMIZATIONS)  # it has no optimizations
 
     def lacks_bf16(self, options: PlanOptions = USUAL) -> str | None:
         """None: torch rounds to bfloat16 everywhere."""

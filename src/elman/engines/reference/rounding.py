@@ -1,6 +1,6 @@
-"""Products of operands that are rounded to bfloat16, as of ``precision="bf16"``.
+"""Products with operands rounded to bfloat16, for ``precision="bf16"``.
 
-Each operand of a product is rounded once, in the forward the matrix and the vector, in the backward
+Each operand of a product is rounded once: in the forward the matrix and the vector, in the backward
 the cotangent of the result, which both gradients multiply. Rounding has the derivative of the
 identity.
 """
@@ -24,7 +24,7 @@ def rounded(value: Tensor) -> Tensor:
 
 
 class _Rounded(Function):
-    """``apply(v)``: v rounded; its cotangent as it is."""
+    """``apply(v)``: v rounded; its cotangent unchanged."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class _Rounded(Function):
 
 
 class _RoundedBack(Function):
-    """``apply(v)``: v as it is; its cotangent rounded."""
+    """``apply(v)``: v unchanged; its cotangent rounded."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
@@ -56,8 +56,8 @@ class _RoundedBack(Function):
 
 
 def round_products(node: Node, compute: Callable[..., Tensor], args: list[Tensor]) -> Tensor:
-    """Value of an op; a product of each step has rounded operands. Products of weights alone
-    are computed once per call, as they are."""
+    """Value of an op; products of each step round their operands, products of weights alone, which
+    are computed once per call, do not."""
     if node.op != "matmul" or loop_invariant(node):
         return compute(*args)
     return _RoundedBack.apply(compute(*[_Rounded.apply(arg) for arg in args]))

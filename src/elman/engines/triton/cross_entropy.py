@@ -1,10 +1,9 @@
-"""Decoder and loss on a GPU, as of ``elman.engines.cross_entropy``: the vendor's products, and all
-that lies between them in one kernel.
+"""Decoder and loss of ``elman.engines.cross_entropy`` on a GPU: the vendor's products, and one
+kernel between them.
 
-A program walks twice along a row of logits: once for the largest and the sum of exponentials
-relative to the largest so far (Milakov & Gimelshein 2018, arXiv:1805.02867v2, algorithm 3, for each
-place in a block by itself), and once more to put the gradient in the logits' place. Without
-gradients it walks once.
+A program reads a row of logits twice: first for the maximum and the sum of exponentials relative to
+the running maximum (Milakov & Gimelshein 2018, arXiv:1805.02867v2, algorithm 3, for each place in a
+block by itself), then to overwrite the logits with the gradient. Without gradients it reads once.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def kind(dtype: torch.dtype) -> Any:
 
 
 def block(classes: int) -> int:
-    """Classes that a program looks at at once."""
+    """Classes in a program's block."""
     return min(limits.CLASSES, 1 << (classes - 1).bit_length())
 
 
@@ -126,7 +125,7 @@ def _computed(rows: Rows, scale: Tensor, wants: Wants) -> Found:
 
 @lru_cache(maxsize=8)
 def _verdict(dtype: torch.dtype, device: torch.device) -> EngineError | None:
-    """None once the kernel has agreed with torch's operations, or what is wrong with it."""
+    """None if the kernel agrees with torch's operations, else the error."""
     try:
         verify("triton", _computed, torch.empty(0, dtype=dtype, device=device), _EXACT[dtype])
     except DisagreementError as error:
@@ -135,11 +134,11 @@ def _verdict(dtype: torch.dtype, device: torch.device) -> EngineError | None:
 
 
 def losses_and_gradients(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
-    """Losses and gradients, as of :func:`elman.engines.cross_entropy.in_torch`; None for types and
-    devices that there is no kernel for.
+    """Losses and gradients, see :func:`elman.engines.cross_entropy.in_torch`; None for types and
+    devices without a kernel.
 
     Raises:
-        DisagreementError: what is compiled computes something else.
+        DisagreementError: the kernel's results differ from torch's.
     """
     device = rows.x.device
     interpreted = device.type == "cpu" and bool(knobs.runtime.interpret)

@@ -1,5 +1,5 @@
-"""Decoder and loss under autograd and torch.compile; the forward computes the gradients, as it has
-the logits."""
+"""Decoder and loss under autograd and torch.compile; the forward computes the gradients, while it
+has the logits."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Decoding:
 
     Attributes:
         x [N, H], weight [V, H], bias [V] or None: of one type, on one device.
-        targets [N]: int64; classes, or what is ignored.
-        engine: what computes it where it can; None: torch ops.
-        named: whether that engine was asked for, and nothing else may take its place.
+        targets [N]: int64; classes, or ``rule.ignore_index``.
+        engine: the engine's function, for types and devices that it supports; None: torch ops.
+        named: whether the caller named the engine, so that torch ops may not replace it.
     """
 
     x: Tensor
@@ -64,7 +64,7 @@ class Decoding:
 
         Args:
             wants: which gradients.
-            cotangents [N]: of the losses; None: those that a mean or a sum has.
+            cotangents [N]: of the losses; None: those of a mean or a sum.
         """
         x, targets, reduction = self.x, self.targets, self.rule.reduction
         is_valid = targets != self.rule.ignore_index
@@ -156,8 +156,8 @@ class DecoderLoss(Function):
         gradients = ctx.gradients
         if backward_keeps_graph():
             return (None, *scale_gradients(gradients, d_loss))
-        ctx.gradients = None  # nobody else has them: they may become the leaves' own
-        if d_loss.device.type == "cpu" and d_loss.item() == 1:  # looking costs nothing there
+        ctx.gradients = None  # no other reference: they may be scaled in place
+        if d_loss.device.type == "cpu" and d_loss.item() == 1:  # a GPU would have to synchronise
             return (None, *gradients)
         return (None, *(None if value is None else value.mul_(d_loss) for value in gradients))
 
@@ -194,8 +194,8 @@ def decoding_of(
 def check_targets(targets: Tensor, vocabulary: int, ignored: int) -> None:
     """Raise InputError for a target that is not a class.
 
-    Only on a CPU: elsewhere, looking would wait for the device, and torch's operations stop there
-    by themselves.
+    Only on a CPU: elsewhere the check would wait for the device, and torch's own operations stop at
+    such a target.
     """
     if targets.device.type != "cpu":
         return
@@ -220,8 +220,8 @@ _SCHEMA = (
 def trace_loss(
     x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rule: Rule
 ) -> Tensor:
-    """Compute the loss as the compiler traces it; arguments as of :func:`decoding_of`, targets
-    [...]."""
+    """Compute the loss as the compiler traces it; for arguments see :func:`decoding_of`, but
+    targets are [...]."""
     grad = torch.is_grad_enabled()
     wants = [grad and v is not None and v.requires_grad for v in (x, weight, bias)]
     settings = (

@@ -32,12 +32,12 @@ COMPILED = 1  # tangents of tangents are large: compiling them takes minutes, an
 
 
 class DerivedStep:
-    """A step, its adjoint and its sizes; kernels and tangents are made once.
+    """A step, its adjoint and its sizes, with caches of kernels and tangents.
 
     Attributes:
         graph: the step as written.
-        counts: how many inputs and states it has.
-        names: of all its leaves, in declared order.
+        counts: numbers of its inputs and states.
+        names: names of all its leaves, in declared order.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DerivedStep:
         return Job(self.name, self.graph, self.pair, spec)
 
     def engine(self, like: Tensor) -> str | None:
-        """The engine for everything derived from the step, for tensors like one; None if there is
+        """The engine for the step's derivatives and tensors like ``like``; None if there is
         none."""
         key = (like.dtype, like.device.type)
         if key not in self._engines:
@@ -74,7 +74,7 @@ class DerivedStep:
         return self._engines[key]
 
     def kernel(self, like: Tensor, wants: tuple[bool, ...]) -> Kernel:
-        """A kernel with gradients of some arguments; for none of them, without a backward."""
+        """A kernel with gradients of some arguments; without a backward if there are none."""
         return self._kernel(like, wants, False)
 
     def per_sample(self, like: Tensor, wants: tuple[bool, ...]) -> PerSampleKernel:
@@ -92,7 +92,7 @@ class DerivedStep:
         key = (like.dtype, like.device.type, names if compiled else wants, training, by_sample)
         if key not in self._kernels:
             engine, job = self.engine(like), self.job(like, names, training)
-            assert engine is not None, "asked for before"
+            assert engine is not None, "Differentiable asked for an engine"
             if by_sample:
                 self._kernels[key] = PerSampleKernel(job, engine)
             elif compiled:
@@ -129,13 +129,13 @@ def derive(cell: Cell, dims: tuple[tuple[str, int], ...], rules: tuple[Rule, ...
 class PerSampleKernel(Kernel):
     """A cell whose weights get a gradient per sample.
 
-    A weight's gradient is Σ left ⊗ right over all rows of T·B. The kernel inside hands out left and
-    right of every row, as gradients of inputs that the cell does not read; sums follow by sample.
-    As a kernel of the cell itself it takes the whole batch for one sample.
+    A weight's gradient is Σ left ⊗ right over all rows of T·B. The inner kernel returns left and
+    right of every row, as gradients of inputs that the cell does not read; they are then summed for
+    each sample. :meth:`backward` treats the whole batch as one sample.
 
     Args:
         job: the cell; ``spec.wants`` names the inputs and weights that get gradients.
-        engine: whose kernel runs it.
+        engine: name of the engine that runs it.
     """
 
     def __init__(self, job: Job, engine: str) -> None:
@@ -193,7 +193,7 @@ class PerSampleKernel(Kernel):
         return Job(f"{self.job.name}_rows", wider, wider_pair, spec)
 
     def _wider(self, call: Call) -> Call:
-        """The call of the kernel inside."""
+        """The call of the inner kernel."""
         first = call.inputs[0]
         lead = first.shape[:2]
         zeros = (first.new_zeros(shape).expand(*lead, *shape) for shape in self._shapes)
@@ -211,11 +211,11 @@ class PerSampleKernel(Kernel):
     def by_sample(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, samples: int
     ) -> Gradients:
-        """As :meth:`backward`; gradients of the weights are [samples, ...].
+        """:meth:`backward` with gradients of the weights [samples, ...].
 
         Args:
-            call, saved, cotangents: as there.
-            samples: of B rows each, in which the batch is samples · B.
+            call, saved, cotangents: see :meth:`backward`.
+            samples: number of samples, into which the batch is divided evenly.
         """
         d_all, d_states, _ = self.kernel.backward(self._wider(call), saved, cotangents, True)
         graph, step = self.job.graph, self.job.pair.step

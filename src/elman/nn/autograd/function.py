@@ -16,10 +16,10 @@ from elman.nn.autograd.transforms import inside_func, late_cotangents, require_t
 from elman.torch_internals import backward_keeps_graph, is_view
 
 
-class Sweep(Function):
+class KernelFunction(Function):
     """All steps on a kernel that has its own backward.
 
-    ``apply(kernel, oracle, call, *call.tensors)``: ``oracle()`` gives a differentiable kernel of
+    ``apply(kernel, oracle, call, *call.tensors)``: ``oracle()`` returns a differentiable kernel of
     the same step. Returns the output and the last states.
     """
 
@@ -27,7 +27,7 @@ class Sweep(Function):
     def forward(
         ctx: Any, kernel: Kernel, oracle: Callable[[], Kernel], call: Call, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        """Run the kernel and save its arguments and what it asks for."""
+        """Run the kernel and save its arguments and the tensors that it saves."""
         output, last, saved = kernel.forward(call)
         ctx.save_for_backward(*tensors, *saved)
         ctx.set_materialize_grads(False)
@@ -41,7 +41,7 @@ class Sweep(Function):
 
     @staticmethod
     def backward(ctx: Any, d_output: Tensor | None, *d_last: Tensor | None) -> Any:  # type: ignore[override]
-        """The kernel's own backward; through the oracle if a second derivative may be asked for."""
+        """The kernel's own backward; through the oracle if a second derivative may follow."""
         saved: tuple[Tensor, ...] = ctx.saved_tensors
         first, second, end = ctx.ends
         call = Call(saved[:first], saved[first:second], saved[second:end], *ctx.how)
@@ -72,16 +72,17 @@ def through_torch_ops(
     """Compute gradients that can be differentiated again.
 
     Args:
-        run: the same function of the tensors in torch ops.
+        run: the function of the tensors in torch ops.
         tensors: saved arguments.
-        cotangents: of what it returns.
-        late: whether these are of a transform that began after the forward.
+        cotangents: of its results.
+        late: whether the cotangents belong to a transform that began after the forward.
         needs: which arguments get a gradient; None: those that require one.
     """
     needs = [tensor.requires_grad for tensor in tensors] if needs is None else needs
     if late and inside_func():
         return _in_func(run, tensors, cotangents, needs)
-    # each apart from all others: aliases where a derivative of the gradient may follow
+    # one leaf per argument, even if two are one tensor: aliases that keep the history if the
+    # gradient may be differentiated, else detached copies
     watched = torch.is_grad_enabled()
     leaves = [t.view_as(t) for t in tensors] if watched else leaves_of(tensors, needs)
     with torch.enable_grad(), require_torch_ops(late):
@@ -95,7 +96,7 @@ def _in_func(
     cotangents: Sequence[Tensor | None],
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
-    """:func:`through_torch_ops` inside torch.func, by its own pullback."""
+    """:func:`through_torch_ops` inside torch.func, by ``torch.func.vjp``."""
     differentiable = [k for k, need in enumerate(needs) if need]
 
     def run_differentiable(*leaves: Tensor) -> tuple[Tensor, ...]:
@@ -121,8 +122,7 @@ def _in_func(
 
 
 def through(kernel: Kernel, call: Call) -> Result:
-    """Run a differentiable kernel; arguments and results as of
-    :meth:`BoundKernel.run`."""
+    """Run a differentiable kernel; for arguments and results see :meth:`BoundKernel.run`."""
     if not call.stacked:
         return kernel.forward(call)
     rows = zip(*[state.unbind(0) for state in call.states])
@@ -138,8 +138,8 @@ class BoundKernel(NamedTuple):
 
     Attributes:
         kernel: of one layer in one direction, or of several.
-        oracle: gives a differentiable kernel of the same step.
-        training: whether a gradient may be asked for.
+        oracle: returns a differentiable kernel of the same step.
+        training: whether gradients may be wanted.
     """
 
     kernel: Kernel
@@ -150,10 +150,10 @@ class BoundKernel(NamedTuple):
         """Run all steps, with or without autograd.
 
         Args:
-            call: as :meth:`Kernel.forward` takes it; states may be stacked.
+            call: see :meth:`Kernel.forward`; states may be stacked.
 
         Returns:
-            The output and the last states, these with the shapes of the call's states.
+            The output and the last states, in the shapes of the call's states.
         """
         kernel = self.kernel
         if kernel.differentiable:
@@ -161,5 +161,5 @@ class BoundKernel(NamedTuple):
         if not self.training:
             return kernel.forward(call)
         tensors = (*call.inputs, *call.states, *call.weights)
-        output, *last = Sweep.apply(kernel, self.oracle, call, *tensors)
+        output, *last = KernelFunction.apply(kernel, self.oracle, call, *tensors)
         return Result(output, tuple(last))

@@ -1,5 +1,5 @@
-"""A forward over all steps and its gradients as functions without their tensors, and their vmap:
-one batch, or one call per slice."""
+"""A forward over all steps and its gradients as functions that own no tensors, and their vmap: one
+batch, or one call per slice."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Some = Sequence[Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """A forward over all steps that any transform goes through, without its tensors.
+    """A forward over all steps that supports every transform, without its tensors.
 
     Attributes:
         of: the step.
-        packed: how packed sequences lie.
-        wants: for each argument, whether a gradient will be asked for.
-        sampled: whether those of the weights may be asked for by sample, once there are samples.
+        packed: layout of packed sequences.
+        wants: for each argument, whether it gets a gradient.
+        sampled: whether gradients of the weights may be wanted per sample, in a vmap.
         by_sample: whether they are.
-        slices: of a vmap whose slices are separate calls, which one this is.
-        cache: kernel and what it saved, by arguments: functions of torch hand tensors of a forward
-            on as outputs, but these are read by the kernel that made them alone, so they stay here.
+        slices: indices of this call in vmaps whose slices are separate calls.
+        cache: kernel and saved tensors, by arguments. torch's functions can save only arguments and
+            outputs, and these tensors are neither.
     """
 
     of: DerivedStep
@@ -48,7 +48,7 @@ class Pass:
         return replace(self, by_sample=False, slices=(*self.slices, index))
 
     def call(self, tensors: Sequence[Tensor]) -> Call:
-        """The call of such tensors."""
+        """The call of tensors in the order of arguments."""
         return Form(*self.of.counts, self.packed).call(tensors)
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -56,11 +56,11 @@ class Pass:
         kernel, (output, last, saved) = self._forward(tensors)
         if any(self.wants):
             self.cache[self._place(tensors)] = kernel, saved
-        # what is kept shares memory with the output, which the caller may write to
+        # the cached tensors share memory with the output, to which the caller may write
         return (output.clone() if is_view(output) else output, *last)
 
     def recall(self, tensors: Sequence[Tensor]) -> tuple[Kernel, tuple[Tensor, ...]]:
-        """A kernel for the backward of plain tensors, and what its forward saved."""
+        """A kernel for the backward of plain tensors, and its forward's saved tensors."""
         entry = self.cache.get(self._place(tensors))
         if entry is not None:
             return entry
@@ -84,10 +84,10 @@ class Pullback:
     """The gradients of a forward as a function, without its tensors.
 
     Its arguments are those of the forward, then the cotangents that are not None: of the output, of
-    each last state. Its results are the gradients of what the forward wants, in order.
+    each last state. Its results are the wanted gradients, in order.
 
     Attributes:
-        primal: the forward, with what is wanted.
+        primal: the forward, which has the wants.
         present: for each result of the forward, whether it has a cotangent.
     """
 
@@ -121,7 +121,8 @@ class Pullback:
         ]
 
     def separate(self, dims: Sequence[int | None]) -> bool:
-        """Whether the slices of a vmap are separate calls: packed rows, or weights of their own.
+        """Whether the slices of a vmap are separate calls: they are packed, or have different
+        weights.
 
         Args:
             dims: the axis of slices of each argument.
@@ -133,7 +134,7 @@ class Pullback:
     def fill(
         self, tensors: Sequence[Tensor], gradients: Some, samples: int = 0
     ) -> tuple[Tensor, ...]:
-        """The wanted gradients, with zeros where none flows.
+        """The wanted gradients, with zeros for None.
 
         Args:
             tensors: the forward's arguments.
@@ -157,8 +158,9 @@ class Pullback:
 
         Args:
             results: the results.
-            batch: slices, and samples of each.
-            weights: the same of the weights' gradients, where they have an axis of samples.
+            batch: number of slices, and of samples of each.
+            weights: the same numbers for the weights' gradients; None if they have no axis of
+                samples.
         """
         axes = [self.axes()[k] for k in self.targets]
         values = [
@@ -179,7 +181,7 @@ def map_slices(
     dims: Sequence[int | None],
     count: int,
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Call a function for each slice of a vmap; stack the results, and say along which axes."""
+    """Call a function for each slice of a vmap; return the stacked results, and their axes."""
     slices = [
         apply(of.part(k), *(t if d is None else t.select(d, k) for t, d in zip(tensors, dims)))
         for k in range(count)

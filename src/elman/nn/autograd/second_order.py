@@ -1,8 +1,9 @@
-"""All steps on kernels, as functions that every transform of torch goes through.
+"""All steps on kernels, as functions that support every transform of torch.
 
 Two functions are closed under differentiation: the forward, and its gradients. The derivative of
-either in some direction is the forward, or the gradients, of the step's tangent. A batch of samples
-is a batch; only gradients of weights per sample need sums of their own (``per_sample``).
+either in some direction is the forward, or the gradients, of the step's tangent. A vmap over
+samples is a larger batch; only per-sample gradients of weights need sums of their own
+(``per_sample``).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Differentiable(DifferentiableKernel):
 
     Args:
         of: the cell's step.
-        reference: runs what no engine can.
+        reference: the kernel for steps that no engine supports.
     """
 
     engine = "reference"
@@ -117,7 +118,7 @@ class Forward(Function):
 
     @staticmethod
     def backward(ctx: Any, *d: Tensor | None) -> Any:  # type: ignore[override]
-        """Gradients of what is asked for."""
+        """The wanted gradients."""
         wants = tuple(ctx.needs_input_grad[1:])
         if is_batched(d):
             run = _by_torch_ops(ctx.primal)
@@ -133,7 +134,7 @@ class Forward(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], primal: Pass, *tensors: Tensor) -> Any:
-        """Fold the slices into the batch; slices with weights of their own are separate calls."""
+        """Fold the slices into the batch; slices with different weights are separate calls."""
         back = Pullback(primal, (False,) * (1 + primal.of.counts[1]))
         axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
         if back.separate(dims):
@@ -148,11 +149,11 @@ class Forward(Function):
 
 
 class Backward(Function):
-    """``apply(back, *tensors, *cotangents)``: the gradients that are wanted."""
+    """``apply(back, *tensors, *cotangents)``: the wanted gradients."""
 
     @staticmethod
     def forward(back: Pullback, *flat: Tensor) -> tuple[Tensor, ...]:
-        """Run the kernel's backward; its forward again, if what it saved was for something else."""
+        """Run the kernel's backward; before it the forward, if its saved tensors are not cached."""
         tensors, d = back.cut(flat)
         primal = replace(back.primal, by_sample=False)
         kernel, saved = primal.recall(tensors)
@@ -200,7 +201,7 @@ class Backward(Function):
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *moves: Tensor | None) -> Any:
-        """Gradients of the tangent, and those from how the cotangents move."""
+        """Gradients of the tangent, plus the gradients for the tangents of the cotangents."""
         back: Pullback = ctx.back
         tensors, d = back.cut(ctx.saved_tensors)
         count = len(tensors)
@@ -233,11 +234,12 @@ class Backward(Function):
 
 
 class PerSample(Function):
-    """``apply(back, samples, *tensors, *cotangents)``: those of the weights are [samples, ...]."""
+    """``apply(back, samples, *tensors, *cotangents)``: the wanted gradients; those of weights are
+    [samples, ...]."""
 
     @staticmethod
     def forward(back: Pullback, samples: int, *flat: Tensor) -> tuple[Tensor, ...]:
-        """Run the kernel that hands out rows, and sum them."""
+        """Run the kernel that returns the factors of each row, and sum them per sample."""
         tensors, d = back.cut(flat)
         primal = replace(back.primal, by_sample=True)
         _, saved = primal.recall(tensors)
@@ -291,14 +293,13 @@ class PerSample(Function):
 
 
 def _by_torch_ops(primal: Pass) -> Callable[..., tuple[Tensor, ...]]:
-    """The forward by torch ops alone, where autograd batches cotangents itself
-    (``is_grads_batched``)."""
+    """The forward by torch ops alone, for batched cotangents of autograd (``is_grads_batched``)."""
     kernel = for_layout(ReferenceKernel(primal.of.graph, dict(primal.of.dims)), primal.packed)
     return lambda *tensors: kernel.forward(primal.call(tensors)).values
 
 
 def _gradients_by_torch_ops(back: Pullback) -> Callable[..., tuple[Tensor, ...]]:
-    """The gradients of a forward by torch ops alone, for the same case."""
+    """The gradients of a forward by torch ops alone, see :func:`_by_torch_ops`."""
 
     def run(*flat: Tensor) -> tuple[Tensor, ...]:
         tensors, d = back.cut(flat)

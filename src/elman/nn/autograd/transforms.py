@@ -23,7 +23,7 @@ from elman.torch_internals import (
 )
 
 _PLAIN = (Tensor, Parameter)
-FUNC, DUAL = "torch.func", "forward-mode differentiation"  # what ``second_order`` goes through
+FUNC, DUAL = "torch.func", "forward-mode differentiation"  # ``second_order`` supports these
 
 
 _alone: ContextVar[bool] = ContextVar("elman_torch_ops", default=False)
@@ -31,7 +31,7 @@ _alone: ContextVar[bool] = ContextVar("elman_torch_ops", default=False)
 
 @contextmanager
 def require_torch_ops(enabled: bool = True) -> Iterator[None]:
-    """Inside, :func:`transform_reason` says that only torch ops may run."""
+    """Context in which :func:`transform_reason` allows torch ops only."""
     token = _alone.set(enabled or _alone.get())
     try:
         yield
@@ -66,10 +66,10 @@ def transform_reason(tensors: Iterable[Tensor]) -> str | None:
 
 
 def unshared(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """The tensors, or copies of them where users may write to what is saved for a backward.
+    """The tensors, or copies of them if users may write to tensors saved for a backward.
 
-    ``allow_mutation_on_saved_tensors`` knows what is saved by its first address, so it does not see
-    that a row or a column of a tensor changes with it; nobody writes to copies.
+    ``allow_mutation_on_saved_tensors`` identifies saved tensors by their first address, so it does
+    not notice a write to a row or a column of one; nobody writes to copies.
     """
     if not saved_tensors_may_change():
         return tuple(tensors)
@@ -92,8 +92,8 @@ def is_plain() -> bool:
 
 
 def late_cotangents(cotangents: Iterable[Tensor | None]) -> bool:
-    """Whether cotangents belong to a transform that began after the forward; only torch ops may see
-    these."""
+    """Whether cotangents belong to a transform that began after the forward, so that only torch ops
+    may read them."""
     return inside_func() or forward_mode() or is_batched(cotangents)
 
 
@@ -109,5 +109,5 @@ def is_batched(cotangents: Iterable[Tensor | None]) -> bool:
 
 @constant
 def transforming() -> bool:
-    """Whether a transform of torch.func surrounds what is being compiled."""
+    """Whether a transform of torch.func surrounds the code that is being compiled."""
     return innermost_transform() is not None

@@ -21,14 +21,15 @@ from elman.plan.spec import PlanOptions
 from elman.torch_internals import constant
 
 _groups: weakref.WeakValueDictionary[str, Group] = weakref.WeakValueDictionary()
-_rebuilt: dict[str, Group] = {}  # those that were made from their names, for exported programs
+_rebuilt: dict[str, Group] = {}  # groups made from their names, which exported programs contain
 _local = itertools.count(1)
 _stacks: weakref.WeakValueDictionary[str, Stack] = weakref.WeakValueDictionary()
 _keys = itertools.count(1)
 
 
 def name_of(group: Group) -> str:
-    """The name by which operators find a group; other processes too, unless its cell is local."""
+    """The name by which operators find a group, in other processes, too, unless its cell is
+    local."""
     if group.name is None:
         cell = group.runners[0].cell
         facts = {
@@ -48,7 +49,7 @@ def name_of(group: Group) -> str:
 
 
 def group_of(name: str) -> Group:
-    """The group of a name: one that lives in this process, else one made from its name.
+    """The group of a name: that of this process, else a new one made from the name.
 
     Raises:
         EngineError: the cell was local to another process.
@@ -69,13 +70,13 @@ def group_of(name: str) -> Group:
 
 
 def release() -> None:
-    """Forget the groups that were made from their names; an exported program makes them again."""
+    """Drop the groups made from their names; an exported program makes them again."""
     _rebuilt.clear()
 
 
 def key_of(stack: Stack) -> str:
-    """A new key of a stack in this process, while it lives: the compiler takes texts for constants,
-    and guards them, but neither stacks nor modules (torch 2.11)."""
+    """A new key of a stack in this process, while it lives: torch's compiler treats texts, but not
+    stacks or modules, as constants with guards (torch 2.11)."""
     key = str(next(_keys))
     _stacks[key] = stack
     return key
@@ -83,7 +84,7 @@ def key_of(stack: Stack) -> str:
 
 @constant
 def names_of(key: str, between: bool) -> list[tuple[str, int]]:
-    """Names of a stack's groups that run one after another, and how many members each has."""
+    """Names of a stack's groups that run one after another, and the size of each."""
     return [(name_of(group), count) for group, count in _stacks[key].groups_for(between)]
 
 

@@ -1,10 +1,9 @@
 """Recurrent layers as operators that torch.compile and torch.export see as a whole.
 
-Nothing is unrolled over time and nothing breaks the graph: a group of layers is one operator with a
-known shape. What an operator runs is what an eager call runs
-(:class:`elman.nn.execute.group.Group`), with its own autograd inside; the backward is an operator
-of its own, which finds what the forward kept by a ticket, and runs the forward again where there is
-none (in another process, or too late).
+Time is not unrolled and the graph does not break: a group of layers is one operator with a known
+shape. It runs the eager call (:class:`elman.nn.execute.group.Group`), with autograd inside; the
+backward is a second operator, which finds the forward's tensors by a ticket, and runs the forward
+again if they are gone (in another process, or after a second backward).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from elman.torch_internals import DispatchKeys, dispatch_keys, dispatching
 
 _saved_results: dict[int, tuple[list[Tensor], list[Tensor]]] = {}  # ticket -> leaves, results
 _tickets = itertools.count(1)
-BELOW = "first"  # what a group hands out to one above
+BELOW = "first"  # ``outputs`` of a group below another one: its first output
 
 
 @torch.library.custom_op("elman::keys", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
@@ -49,7 +48,7 @@ def draw_keys_operator(
     """Draw the keys of a call with torch's generator; the compiler has its own.
 
     Args:
-        ranks, sizes: of each tensor of keys how many sizes it has; all of them.
+        ranks, sizes: number of sizes of each tensor of keys; all sizes.
         dtype, device: of the call.
     """
     return draw_keys(_cut(ranks, sizes), dtype, device)
@@ -81,16 +80,17 @@ class _Operands(NamedTuple):
         inputs: [T, B, n] each; then static ones [B, n].
         states: [B, n] each, of all members of the group.
         weights: of all members.
-        values: of options in use, one option after another.
+        values: values of options in use, one option after another.
         lengths [B]: steps of each sequence, or None.
-        wants: for each input, state and weight, whether its gradient may be asked for.
+        wants: for each input, state and weight, whether it may get a gradient.
         name: of the group.
         engine: a name, or ``auto``.
-        options: of each option in use its name, how many values it has, and its facts, as words;
-            ``;`` between them.
-        memory: of the backward, as :class:`elman.plan.checkpoint.Checkpoint`.
-        outputs: ``first`` output alone, to a layer above; else all, with ``states`` these too.
-        precision: as of :func:`request_precision`.
+        options: for each option in use its name, number of values and facts, as words; ``;``
+            between options.
+        memory: of the backward, see :class:`elman.plan.checkpoint.Checkpoint`.
+        outputs: ``first``: the first output alone, for a layer above; else all outputs; ``states``:
+            states, too.
+        precision: see :func:`request_precision`.
     """
 
     inputs: Sequence[Tensor]
@@ -144,6 +144,7 @@ def recurrent(*arguments: Any) -> list[Tensor]:
         number = next(_tickets)
         ticket.fill_(number)
         _saved_results[number] = (leaves, results)
+        # the ticket dies with the autograd graph, and the saved tensors with the ticket
         weakref.finalize(ticket, _saved_results.pop, number, None)
     return [*_detach_results(results, operands.differentiable, any(operands.wants)), ticket]
 
@@ -174,20 +175,20 @@ def recurrent_backward(
 
     Args:
         cotangents: of the output and the last states; None for zero.
-        ticket: what the forward returned last.
+        ticket: the forward's last result.
         arguments: the forward's.
     """
     operands = _Operands(*arguments)
     saved = _saved_results.pop(int(ticket), None)
     leaves, results = _run(operands) if saved is None else saved
-    with _autograd(False):  # kernels that run again differentiate inside of their backward
+    with _autograd(False):  # checkpointed kernels enable autograd themselves, in their backward
         gradients = vjp(results, leaves, cotangents, operands.wants)
     places = [
         torch.zeros_like(leaf) if grad is None else grad
         for leaf, grad, is_wanted in zip(leaves, gradients, operands.wants, strict=True)
         if is_wanted
     ]
-    passed_on = [d for d in cotangents if d is not None]  # by a step that hands states on
+    passed_on = [d for d in cotangents if d is not None]  # a step may return them unchanged
     return _detach_results(places, (*operands.differentiable, *passed_on), False)
 
 
@@ -226,9 +227,9 @@ def _detach_results(
     results: Sequence[Tensor], arguments: Sequence[Tensor], saved: bool
 ) -> list[Tensor]:
     """Make results contiguous, each in memory of its own, as the fake implementation promises; a
-    state that a step only hands on shares memory with an argument.
+    state that a step returns unchanged shares memory with an argument.
 
-    Copies if they are kept for a backward: the compiler writes what comes next over an operator's
+    Results that are kept for a backward are copied: the compiler reuses the memory of an operator's
     results, and autograd may have saved them.
     """
     copies: list[Tensor] = []
@@ -275,7 +276,7 @@ def _autograd(needed: bool) -> Iterator[None]:
 
 
 def _call_group(group: Group, call: Call, arguments: _Operands) -> tuple[Tensor, Sequence[Tensor]]:
-    """Run an eager call of a group; padded sequences are packed."""
+    """Run an eager call of a group; pack padded sequences."""
     rows, steps = None, arguments.steps
     inputs, states, weights, *_ = call
     length, batch, _ = call.sizes
@@ -316,10 +317,10 @@ def trace_layers(
     Args:
         call: in the inner layout; padded sequences are packed inside the operators.
         settings: of the call; an engine is named, or ``auto``.
-        precision: as of :func:`request_precision`.
+        precision: see :func:`request_precision`.
 
     Raises:
-        EngineError: a transform of torch.func surrounds what is compiled.
+        EngineError: a transform of torch.func surrounds the compiled code.
     """
     if transforming():
         raise EngineError(
@@ -330,7 +331,7 @@ def trace_layers(
     layout, form, takes, draws = facts_of(key, settings.outputs)
     starts = form.rows(call.states)
     between = settings.residual
-    if settings.dropout > 0.0:  # a branch, not a value: from its second value on, it is a symbol
+    if settings.dropout > 0.0:  # a branch, since the compiler makes a dropout that changes a symbol
         between = True
     groups = names_of(key, between)
     memory = [settings.checkpoint.steps, settings.checkpoint.budget, len(groups)]

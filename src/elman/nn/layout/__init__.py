@@ -1,1 +1,1 @@
-"""How the tensors of a call lie: checked, packed, and brought into one inner layout."""
+"""Layouts of a call's tensors: their checks, packing, and conversion to one inner layout."""

@@ -20,10 +20,11 @@ def check_dense(value: Tensor, subject: str, of: str = "") -> None:
     """Check one argument of a module.
 
     Args:
-        what, of: its name and whose it is, for the message.
+        value: the argument.
+        subject, of: its name and its owner, for the message.
 
     Raises:
-        InputError: it is sparse or nested; with what to give instead.
+        InputError: it is sparse or nested; the hint says what to pass instead.
     """
     if is_dense(value):
         return
@@ -34,14 +35,14 @@ def check_dense(value: Tensor, subject: str, of: str = "") -> None:
     raise InputError(f"{subject} is {value.layout}, not dense", "give x.to_dense()")
 
 
-TRAINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+TRAINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # types of parameters
 
 
 def check_factory(device: Any, dtype: Any) -> None:
     """Check ``device`` and ``dtype`` of a module's parameters.
 
     Raises:
-        InputError: no parameters can be there, or of such a type.
+        InputError: the device cannot hold parameters, or they cannot have the type.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in TRAINED):
         subject_type = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
@@ -68,10 +69,11 @@ def check_model(function: str, model: Any) -> None:
     """Raise InputError for an object that is not a module.
 
     Args:
-        function: that takes it, for the message.
+        function: name of the caller, for the message.
+        model: the object.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a module.
     """
     if not isinstance(model, nn.Module):
         subject = f"{function} takes a torch.nn.Module, not {shown(model)}"
@@ -89,10 +91,10 @@ def row_of(x: Any, rank: int) -> tuple[Tensor, ...]:
 
     Args:
         x: a tensor, or several.
-        rank: dims of a batch of the first; one less unbatched.
+        rank: number of dims of a batch of the first input; unbatched it has one less.
 
     Raises:
-        InputError: no tensors, or of another rank.
+        InputError: x is not a tensor or tuple of tensors, or has another rank.
     """
     several = isinstance(x, (tuple, list))
     values = tuple(x) if several else (x,)

@@ -41,7 +41,7 @@ class Layout(NamedTuple):
         return value.transpose(0, 1) if self.batch_first else value
 
     def rows(self, x: Any, lengths: Any) -> Rows | None:
-        """The packed rows of a call; None where every sequence has T steps.
+        """The packed rows of a call; None if every sequence has T steps.
 
         Args:
             x: the first input.
@@ -85,7 +85,7 @@ class Layout(NamedTuple):
         return value if self.batched else value.unsqueeze(0)
 
     def leave_steps(self, value: Tensor, rows: Rows | None) -> Any:
-        """A value of each step as the caller has it."""
+        """A value of each step in the caller's layout."""
         if rows is not None:
             value = rows.unpack(value)
             if self.packed:
@@ -95,7 +95,7 @@ class Layout(NamedTuple):
         return value.transpose(0, 1) if self.batch_first else value
 
     def leave_states(self, values: Sequence[Tensor], rows: Rows | None) -> tuple[Tensor, ...]:
-        """States as the caller has them."""
+        """States in the caller's layout."""
         if rows is not None:
             return tuple([rows.unsort(value, 1) for value in values])
         return tuple(values) if self.batched else tuple([value.squeeze(1) for value in values])
@@ -129,14 +129,15 @@ def cast_to(value: Any, dtype: torch.dtype) -> Any:
 class StateForm(NamedTuple):
     """Layout of the states of all layers and directions of a module.
 
-    Inside of the module they are a tuple of tensors. Where all layers have the same states it is
-    one [layers · directions, B, n] for each state, and the caller's form too. Where not it is one
-    [1, B, n] for each state of each layer and direction; the caller's form is a list then, for each
-    layer and direction a tensor [B, n], or a tuple of the cell's several.
+    Inside the module they are a tuple of tensors. If all layers have the same states, it has a
+    tensor [layers · directions, B, n] for each state, which is the caller's form, too. Otherwise it
+    has a tensor [1, B, n] for each state of each layer and direction; the caller's form is then a
+    list with a tensor [B, n] for each layer and direction, or a tuple if the cell has several
+    states.
 
     Attributes:
-        counts: states of each layer and direction.
-        alike: whether all have the same.
+        counts: number of states of each layer and direction.
+        alike: whether all have the same states.
     """
 
     counts: tuple[int, ...]
@@ -150,7 +151,7 @@ class StateForm(NamedTuple):
         )
 
     def places(self, index: int) -> list[tuple[int, int]]:
-        """Place of each state of a layer and direction: which tensor, which row."""
+        """Indices of the tensor and of the row of each state of a layer and direction."""
         count = self.counts[index]
         if self.alike:
             return [(k, index) for k in range(count)]
@@ -168,12 +169,13 @@ class StateForm(NamedTuple):
         return self._cut([array.squeeze(0) for array in arrays])
 
     def join(self, ends: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
-        """Last states, laid out as the initial ones were.
+        """Last states, in the layout of the initial ones.
 
-        Alike ones are stacked, even if there is one layer: a view could not be ``detach_()``-ed.
+        If layers have the same states they are stacked, even for one layer: a view does not allow
+        ``detach_()``.
 
         Args:
-            ends: of each group, all states [B, n] of one layer after those of the one before.
+            ends: of each group, all states [B, n], layer by layer.
         """
         flat = [value for group in ends for value in group]
         if not self.alike:
@@ -182,13 +184,13 @@ class StateForm(NamedTuple):
         return tuple([torch.stack(flat[k::count]) for k in range(count)])
 
     def arrays(self, state: Any) -> list[Tensor]:
-        """States from what :meth:`nest` returned."""
+        """The inverse of :meth:`nest`."""
         if self.alike:
             return list(state) if isinstance(state, (tuple, list)) else [state]
         return [value.unsqueeze(0) for value in self.flatten(state) or ()]
 
     def flatten(self, state: Any) -> list[Any] | None:
-        """All states of a caller's list, one after another; None if it is no such list."""
+        """All states of a caller's list, one after another; None if it has another form."""
         if not isinstance(state, (list, tuple)) or len(state) != len(self.counts):
             return None
         groups = [states if isinstance(states, (list, tuple)) else (states,) for states in state]
@@ -197,10 +199,10 @@ class StateForm(NamedTuple):
         return [value for states in groups for value in states]
 
     def nest(self, arrays: Sequence[Tensor]) -> Any:
-        """States as the caller has them: a tensor, a tuple of several, or a list of these.
+        """States in the caller's form: a tensor, a tuple of several, or a list of these.
 
         Args:
-            arrays: as of :meth:`rows`.
+            arrays: see :meth:`rows`.
         """
         if self.alike:
             return unwrap_single(arrays)
@@ -229,12 +231,12 @@ class MatrixShapes(NamedTuple):
     """Names of inputs, states and outputs, with rows and columns of those that are matrices.
 
     Attributes:
-        inputs, static, states, outputs: in declared order; states of unlike layers one layer after
-            another.
-        counts: states of each layer and direction, if they are unlike.
+        inputs, static, states, outputs: in declared order; states of layers with different states
+            layer by layer.
+        counts: numbers of states of each layer and direction, if layers have different states.
         sequences: the last layer's states.
-        directions: of which outputs and sequences of states are joined: columns of two matrices
-            [K, V] lie side by side, [K, 2V].
+        directions: number of directions, whose outputs and sequences of states are joined: two
+            matrices [K, V] to one [K, 2V].
     """
 
     inputs: tuple[NamedAxes, ...]
@@ -253,7 +255,7 @@ class MatrixShapes(NamedTuple):
 
         Args:
             cells: the cell of each layer and direction, and the sizes of its dims.
-            alike: whether all have the same states.
+            alike: whether all layers have the same states.
             bidirectional: whether outputs of two directions are joined.
         """
         by_layer = [_named_axes((cell.states, sizes)) for cell, sizes in cells]
@@ -283,8 +285,8 @@ class MatrixShapes(NamedTuple):
         return _map_axes(_flat, x, self.inputs), self._map_states(_flat, state)
 
     def restore(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The results of a call with matrices [.., K, V]: outputs, sequences of states if they were
-        asked for, last states."""
+        """The results of a call with matrices [.., K, V]: outputs, sequences of states if the call
+        returns them, last states."""
         output, *sequences, last = results
         wide = _wide if self.directions == 1 else _wide_of_two
         return (
@@ -294,18 +296,18 @@ class MatrixShapes(NamedTuple):
         )
 
     def _map_states(self, change: Any, state: Any) -> Any:
-        """Change the matrices among states, which the caller has as :class:`StateForm` says."""
+        """Change the matrices among states, which are in the caller's form (:class:`StateForm`)."""
         if not self.counts:
             return _map_axes(change, state, self.states)
         if not isinstance(state, (tuple, list)) or len(state) != len(self.counts):
-            return state  # none, or told by the signature
+            return state  # no state, or a wrong one, which the signature refuses
         ends = accumulate(self.counts)
         entries = [self.states[end - count : end] for count, end in zip(self.counts, ends)]
         return [_map_axes(change, *layer) for layer in zip(state, entries, strict=True)]
 
 
 def _named_axes(*layers: tuple[Sequence[Declared], Mapping[str, int]]) -> tuple[NamedAxes, ...]:
-    """Entries of all layers, those of one name once."""
+    """Entries of all layers, one for each name."""
     named: dict[str, tuple[int, int] | None] = {}
     for entries, sizes in layers:
         for entry in entries:

@@ -46,9 +46,9 @@ class Rows:
     """Sequences of several lengths as packed rows: step by step, longest sequence first.
 
     Attributes:
-        packed: how many sequences each step has.
+        packed: sizes of the steps.
         like: a PackedSequence of these sizes and this order.
-        index [N]: places of the rows in a flat padded batch; None of rows that came packed.
+        index [N]: indices of the rows in a flat padded batch; None for a PackedSequence.
         steps: T of the padded batch.
     """
 
@@ -92,14 +92,15 @@ class Rows:
     def pack(self, x: Tensor) -> Tensor:
         """The rows [N, ...] of a padded batch [T, B, ...]."""
         index, by_sample = self.index, x.transpose(0, 1)
-        assert index is not None, "of a padded batch"
-        if by_sample.is_contiguous():  # a view of [B, T, ...]: no copy of all of it
+        assert index is not None, "these are rows of a padded batch"
+        if by_sample.is_contiguous():  # x is a view of [B, T, ...]: indices change, not the layout
             steps, batch = x.shape[:2]
             x, index = by_sample, index % batch * steps + index // batch
         return _move_rows(x.flatten(0, 1), index)
 
     def unpack(self, rows: Tensor) -> Any:
-        """Rows as the caller's: a PackedSequence; or a padded batch [T, B, ...], zero elsewhere."""
+        """Rows in the caller's form: a PackedSequence, or a padded batch [T, B, ...] with zeros as
+        padding."""
         like = self.like
         if self.index is None:
             return PackedSequence(

@@ -1,4 +1,4 @@
-"""The arguments that a module takes, and their checks."""
+"""The arguments of a module's call, and their checks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Signature:
     Attributes:
         cell: name of the cell, for messages.
         inputs, static, states: (name, sizes without batch and time).
-        lead: rows of each state: layers · directions, or 1 where layers have states of their own.
-        form: how states lie.
-        takes: which of the inputs, and of the static ones after them, each layer and direction
-            reads; the first stands for the output of the layer below too.
-        matrices: rows and columns of those that are matrices, whose sizes are K · V here.
+        lead: rows of each state: layers · directions, or 1 if layers have different states.
+        form: layout of the states.
+        takes: indices of the inputs, and of the static ones after them, that each layer and
+            direction reads; the first is the output of the layer below for all but the lowest.
+        matrices: rows and columns of inputs and states that are matrices, whose size here is K · V.
     """
 
     cell: str
@@ -47,8 +47,8 @@ class Signature:
         """The signature of cells under bindings of their dims.
 
         Args:
-            layers: by the suffix of each layer and direction. Further inputs of one name are the
-                same.
+            layers: by the suffix of each layer and direction. Layers share further inputs of the
+                same name.
         """
         by_layer: list[list[tuple[Named, ...]]] = [
             [tuple([(entry.name, shape_size(entry.shape, dims)) for entry in group])
@@ -94,18 +94,18 @@ class Signature:
         """Check the arguments of a call.
 
         Args:
-            x: as given to the module.
-            state: as given, or None for the default.
-            static: inputs with one value per sequence, as given.
+            x: the caller's input.
+            state: the caller's state, or None for the default.
+            static: the caller's inputs with one value per sequence.
             like: a weight, whose dtype and device the tensors must have.
             batch_first: whether x is [B, T, n].
-            lengths: whether those of a padded batch are given.
+            lengths: whether the caller passed lengths of a padded batch.
 
         Returns:
-            How they lie.
+            Their layout.
 
         Raises:
-            ShapeError, InputError: one of them is not what the module takes.
+            ShapeError, InputError: one of them does not fit the module.
         """
         layout, batch, first = self._check_inputs(x, like, batch_first, lengths)
         lead = (batch,) if layout.batched else ()
@@ -116,7 +116,7 @@ class Signature:
         return layout
 
     def number_type(self, x: Any, like: Tensor | None) -> torch.dtype:
-        """The type of masks as numbers: the weights', or that of an input."""
+        """The type of bool inputs as numbers: the weights', or that of an input."""
         if like is not None:
             return like.dtype
         values = [part.data if isinstance(part, PackedSequence) else part for part in parts_of(x)]
@@ -131,7 +131,7 @@ class Signature:
     def _check_inputs(
         self, x: Any, like: Tensor | None, batch_first: bool, lengths: bool
     ) -> tuple[Layout, int, Tensor]:
-        """Check inputs. Returns how they lie, B, and the first one, a mask as numbers."""
+        """Check inputs. Returns their layout, B, and the first one, bools as numbers."""
         packed = self._is_packed(x)
         if packed and lengths:
             raise InputError("lengths= is for padded tensors: a PackedSequence has its own lengths")
@@ -207,7 +207,7 @@ class Signature:
         return values
 
     def _numbers(self, values: list[Tensor], like: Tensor | None) -> list[Tensor]:
-        """Masks as numbers of the weights' type, 1 where true."""
+        """Bools as numbers of the weights' type, 1 where true."""
         if all(value.dtype is not torch.bool for value in values):
             return values
         return [as_number(value, self.number_type(values, like)) for value in values]
@@ -241,8 +241,8 @@ class Signature:
             raise ShapeError(f"{subject} of {self.cell} must be {needed}, got {given}{suffix}")
 
     def _shown(self, subject: str, shape: Sequence[int]) -> list[int]:
-        """A shape as the caller knows it: rows and columns of a matrix, whose name ends the
-        subject, instead of their product."""
+        """A shape in the caller's form: rows and columns of a matrix, whose name ends the subject,
+        instead of their product."""
         axes = self.matrices.get(subject.rpartition(" ")[2])
         return [*shape[:-1], *axes] if axes and shape[-1] == axes[0] * axes[1] else [*shape]
 
@@ -270,7 +270,7 @@ class Signature:
         """Check static inputs [*lead, n].
 
         Raises:
-            ShapeError, InputError: they are missing, or not what the module takes.
+            ShapeError, InputError: they are missing, or do not fit the module.
         """
         if static is None:
             names = ", ".join(name for name, _ in self.static)
@@ -284,7 +284,7 @@ class Signature:
             self._check_shape(f"static input {name}", value, (*lead, *sizes), axes if lead else "")
 
     def _check_states(self, state: Any, lead: tuple[int, ...], like: Tensor) -> None:
-        """Check initial states [lead, B, n]; of layers that have their own a list of [B, n]."""
+        """Check initial states [lead, B, n], or lists of [B, n] if layers have different states."""
         rank: tuple[int, ...] = (self.lead,) if self.form.alike else ()
         arrays = state if self.form.alike else self.form.flatten(state)
         if arrays is None:

@@ -1,7 +1,7 @@
-"""torch.nn.RNN, GRU and LSTM of a whole process on elman's engines, whoever builds them.
+"""Run every torch.nn.RNN, GRU and LSTM of a process on elman's engines.
 
-Their ``forward`` is replaced, nothing else: classes, instances, pickles and scripts stay torch's. A
-layer runs as another object, of elman's class, with the same attributes: its double.
+Only ``forward`` of the classes is replaced: classes, instances, pickles and scripts stay torch's. A
+layer runs as its double, an object of elman's class that shares the layer's attributes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ from elman.nn.modules.subclasses import (
 from elman.nn.modules.torch_layers import TorchLayers
 from elman.torch_internals import run_whole, tracing_state
 
-_torchs_own: dict[
-    type, Callable[..., Any]
-] = {}  # forward of each layer, while ours is in its place
+_torchs_own: dict[type, Callable[..., Any]] = {}  # torch's forwards, while elman's replace them
 
 
 class _Double:
-    """What a double has of its own; all else is the layer's."""
+    """The attributes of a double itself; it shares all others with the layer."""
 
     __slots__ = ("_runtime", "_verified")
 
@@ -46,9 +44,9 @@ class _Run(NamedTuple):
     """A layer that was called.
 
     Attributes:
-        kind: its class then.
+        kind: its class at that time.
         double: the object that runs; None: torch's own forward runs.
-        forward: of the double.
+        forward: the double's forward.
         reason: why there is no double.
     """
 
@@ -63,7 +61,7 @@ _history: list[tuple[type, list[Runner]]] = []  # of all layers that were called
 
 
 def install_layers() -> None:
-    """Put elman's forward in the place of that of torch's layers."""
+    """Replace the forward of torch's layers by elman's."""
     kinds: Any = LAYERS
     for kind in kinds:
         if kind not in _torchs_own:
@@ -81,7 +79,7 @@ def uninstall_layers() -> None:
 
 
 def running(layer: nn.Module) -> str:
-    """What a report says of a layer of torch's that runs on elman; empty if it does not."""
+    """The report of a layer of torch's that runs on elman; empty if it does not."""
     ran = _doubles.get(layer)
     if not _torchs_own or (refusal(type(layer)) if ran is None else ran.reason) is not None:
         return ""
@@ -91,8 +89,8 @@ def running(layer: nn.Module) -> str:
 
 
 def all_that_ran() -> tuple[list[str], list[str]]:
-    """The layers that had a call since :func:`install_layers`: on elman, by class and engines; and
-    on torch, by class and reason."""
+    """The layers called since :func:`install_layers`: those on elman, by class and engines, and
+    those on torch, by class and reason."""
     ran, alone = Counter[str](), Counter[str]()
     for kind, runners in _history:
         reason, engines = refusal(kind, forward=False), engines_of(runners)
@@ -113,8 +111,8 @@ def engines_of(runners: Iterable[Runner]) -> str:
 
 
 def _forward(torchs: Callable[..., Any]) -> Callable[..., Any]:
-    """A function in the place of a layer's forward, with the globals, the name and the source of
-    torch's: that is what torch.jit.script reads."""
+    """The replacement of a layer's forward, with the globals, name and source of torch's, which
+    torch.jit.script reads."""
     compiling, tracing, own, run = torch.compiler.is_compiling, tracing_state, TorchLayers, _run
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
@@ -137,7 +135,7 @@ def _run(layer: Any, input: Any, hx: Any, torchs: Callable[..., Any]) -> Any:
     if ran.double is None:
         return torchs(layer, input, hx)
     result = ran.forward(ran.double, input, hx)
-    if ran.double._verified is None:  # its results differ, from now on it is torch's
+    if ran.double._verified is None:  # its results differ: torch runs the layer from now on
         _doubles[layer] = _begin(layer)
     return result
 
@@ -145,7 +143,7 @@ def _run(layer: Any, input: Any, hx: Any, torchs: Callable[..., Any]) -> Any:
 def _begin(layer: Any) -> _Run:
     """Make the double of a layer."""
     kind = type(layer)
-    if "_is_replica" in vars(layer):  # of nn.DataParallel, for one call
+    if "_is_replica" in vars(layer):  # nn.DataParallel makes replicas for one call each
         return _Run(kind, None, None, "a replica")
     reason = refusal(kind, forward=False)
     if reason is not None:

@@ -30,13 +30,13 @@ def resolve_layers(
     Args:
         cell: of all layers, or a list.
         hidden_size: of all layers, or a list.
-        num_layers: as given; lists say it too.
+        num_layers: the argument; lists set it, too.
         heads: of all layers.
         changes: of all layers that have such states.
         arguments_by_name: other arguments by name: options, dims and constants of cells.
 
     Returns:
-        The formula of each layer, lowest first, and what its constants are, by name.
+        The formula of each layer, lowest first, and the values of its constants, by name.
 
     Raises:
         InputError: no cell, an argument that no cell has, or lists of unlike length.
@@ -58,7 +58,7 @@ def resolve_layers(
         if name in OF_CALLS and name not in constant_names:
             raise InputError(f"{name} is an argument of each call", f"net(x, {name}=…)")
     names = {name for layer_cell in cells for name in _names_of(layer_cell)}
-    bound: dict[int, Cell] = {}  # one of equal ones, so that layers can run together
+    bound: dict[int, Cell] = {}  # layers of equal cells share one object, so they can run together
     formulas: list[Formula] = []
     constants: list[dict[str, Init]] = []
     for layer, (layer_cell, size) in enumerate(zip(cells, sizes, strict=True)):
@@ -145,7 +145,7 @@ def _names_of(cell: Cell) -> set[str]:
 def _bind_options(
     cell: Cell, arguments_by_name: dict[str, Any]
 ) -> tuple[Cell, dict[str, int], dict[str, Init]]:
-    """Bind the options of a cell; return also sizes of its dims, and its constants."""
+    """Bind the options of a cell; return it with sizes of its dims, and its constants."""
     options = {name: value for name, value in arguments_by_name.items() if name in cell.defaults}
     bound = cell.with_options(**options)
     fixed = {name: value for name, value in arguments_by_name.items() if name in cell.constants}

@@ -1,4 +1,4 @@
-"""Options of every module that torch's layers do not have."""
+"""Options of all modules, beyond those of torch's layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Layers = TypeVar("Layers", bound=type)
 
 
 class Options(TypedDict, total=False):
-    """Options of every module that torch's layers do not have.
+    """Options of all modules, beyond those of torch's layers.
 
     Attributes:
         engine: the name of an engine. The default ``"auto"`` follows ``elman.using`` and
@@ -37,7 +37,7 @@ class Options(TypedDict, total=False):
         plan: how cells are compiled, and what the forward saves for the backward.
         precision: of products in float32 on a CPU: ``"bf16"`` rounds their operands to bfloat16,
             if the processor multiplies such numbers; sums, states, gradients and all else stay
-            float32. ``"ieee"`` rounds nothing. None: what ``plan`` says, or else
+            float32. ``"ieee"`` rounds nothing. None: the precision of ``plan``, or else of
             ``torch.backends.mkldnn.rnn.fp32_precision``.
         residual: add a layer's input to its output, from the second layer on.
         clip_gradient: clip the gradient that each step passes to the previous states, elementwise
@@ -71,7 +71,7 @@ class Options(TypedDict, total=False):
 class ModuleOptions(nn.Module):
     """A module with options.
 
-    Class attributes are the options of a module of torch's whose class was changed to ours.
+    Class attributes are the options of a module of torch's whose class was changed to elman's.
     """
 
     engine: str = "auto"
@@ -90,19 +90,19 @@ class ModuleOptions(nn.Module):
         """Check and set the options of all modules.
 
         Raises:
-            InputError, EngineError: one cannot be so.
+            InputError, EngineError: an option is invalid.
         """
         for name, check in _CHECKS.items():
             value = check(options.get(name, getattr(ModuleOptions, name)))
             if name != "plan" or value != USUAL:
-                setattr(self, name, value)  # so ``torch.save`` names no class of ours unless needed
+                setattr(self, name, value)  # a default plan would put PlanOptions into saved files
 
     @property
     def _layer_options(self) -> PlanOptions:
-        """How each layer is compiled.
+        """The options with which each layer is compiled.
 
         Raises:
-            InputError: an option cannot be so.
+            InputError: an option is invalid.
         """
         options, precision = check_plan(self.plan).compiled, check_precision(self.precision)
         return options if precision is None else options.with_precision(precision)
@@ -112,7 +112,7 @@ class ModuleOptions(nn.Module):
         """Changes of the formula: dropout of states, zoneout, clipped gradients.
 
         Raises:
-            InputError: an option cannot be so.
+            InputError: an option is invalid.
         """
         changes: list[Change] = []
         dropped = RecurrentDropout(self.recurrent_dropout, self.recurrent_dropout_per)

@@ -257,13 +257,13 @@ class LinearCrossEntropyLoss(nn.Module):
 @constant
 def _rounds_products(dtype: torch.dtype, casts: bool) -> bool:
     """True if products on a CPU round their operands: autocast, or torch's switch for products,
-    asks for it, and the engine can."""
+    requests it, and the engine supports it."""
     wanted = casts or fp32_precision("mkldnn", "matmul") == BF16
     return wanted and lacks_bf16(USUAL, dtype, "cpu", requested_engine("auto")) is None
 
 
 def _check_tensor(name: str, value: Any) -> None:
-    """Raise InputError for an argument of a call that is no dense tensor."""
+    """Raise InputError for an argument of a call that is not a dense tensor."""
     if not isinstance(value, Tensor):
         message = f"{name} of LinearCrossEntropyLoss is a tensor, got {type(value).__name__}"
         raise InputError(message, as_tensor(value, name))
@@ -276,7 +276,7 @@ def _tied_weight(
     """The weight of an embedding.
 
     Raises:
-        InputError, ShapeError: it is none, or not of this shape, type and device.
+        InputError, ShapeError: it is not an embedding, or has another shape, type or device.
     """
     weight = tie.weight if isinstance(tie, nn.Embedding) else tie
     if not isinstance(weight, nn.Parameter):

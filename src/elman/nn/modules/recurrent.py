@@ -25,7 +25,7 @@ from elman.nn.options.registry import CallOptions, select_options
 from elman.torch_internals import run_whole
 
 _FORMULA = "_formula"
-_OF_PARAMETERS = ("device", "dtype")  # they say, the module does not
+_OF_PARAMETERS = ("device", "dtype")  # facts of the parameters, which the module does not keep
 
 State = Tensor | tuple[Tensor, ...] | Sequence[Tensor | tuple[Tensor, ...]]
 
@@ -51,15 +51,14 @@ class Recurrent(SequenceModule):
         batch_first: x and out are [B, T, ·].
         dropout: share of values dropped after each layer but the last, in training.
         device, dtype: of the parameters.
-        options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
-            ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
-            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
-        cell_arguments: sizes of the cell's other dims (``P=16``), the cell's own options, and its
-            constants (``mask=…``). A constant is a number; a tensor or array of the declared shape,
-            which is copied; or a function that fills the tensor passed to it, or returns its value,
-            for each layer and direction. Dims and constants apply to the layers whose cells declare
-            them. A list has one entry per layer, None for a layer whose cell has no such dim or
-            constant.
+        cell_arguments: the options of :class:`elman.nn.modules.layer_options.Options` (``engine``,
+            ``heads``, ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
+            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``); sizes of the
+            cell's other dims (``P=16``), the cell's own options, and its constants (``mask=…``). A
+            constant is a number; a tensor or array of the declared shape, which is copied; or a
+            function that fills the tensor passed to it, or returns its value, for each layer and
+            direction. Dims and constants apply to the layers whose cells declare them. A list has
+            one entry per layer, None for a layer whose cell has no such dim or constant.
 
     Layers can have different cells and sizes: ``Recurrent([cell_a, cell_b], I, [64, 32])``. Further
     and static inputs go to every layer whose cell declares them. If the states of all layers have
@@ -149,7 +148,7 @@ class Recurrent(SequenceModule):
         self.reset_parameters()
 
     def _check_effects(self) -> None:
-        """Check that options change something in a layer. Raises InputError: one cannot."""
+        """Check that every option has an effect in some layer. Raises InputError."""
         cells = [cell for cell, *_ in self._formulas()]
         names = "/".join(dict.fromkeys([cell.name for cell in cells]))
         if all(cell.idle for cell in cells):
@@ -184,6 +183,7 @@ class Recurrent(SequenceModule):
         formulas, saved = (
             ([(state["cell"],)], [formula]) if layer_formulas is None else (layer_formulas, formula)
         )
+        # a file names its cell: refuse weights of another formula under the same name
         for (cell, *_), fingerprint in zip(formulas, saved, strict=True):
             same_cell(cell, fingerprint)
         super().__setstate__(state)
@@ -271,7 +271,7 @@ class Recurrent(SequenceModule):
 
 
 def _initialise(weight: Tensor, scheme: Init | None, subject: str, bound: float = 0.0) -> None:
-    """Fill a weight as the cell's ``init=`` says, or by U(-bound, bound)."""
+    """Initialise a weight by the cell's ``init=``, or from U(-bound, bound)."""
     with torch.no_grad():
         if scheme is None:
             init.uniform_(weight, -bound, bound)

@@ -36,10 +36,10 @@ from elman.passes.draws import draws_of
 
 @runtime_checkable
 class StepModule(Protocol):
-    """A module around a step, which a layer of elman's runs: ``elman.Loop``."""
+    """A module around a step that one of elman's layers runs: ``elman.Loop``."""
 
     def layer_call(self, x: Any, state: Any = None, **options: Any) -> tuple[Any, ...]:
-        """The layer that runs a call; x, the state and the options as that layer takes them."""
+        """The layer that runs a call, and x, state and options in that layer's form."""
         ...
 
 
@@ -63,7 +63,7 @@ class SequenceModule(ModuleOptions):
         """The names of the weights of each layer and direction, in its cell's order.
 
         Args:
-            runners: of each, by the suffix of the names.
+            runners: of each layer and direction, by the suffix of the names.
         """
         raise NotImplementedError
 
@@ -96,8 +96,8 @@ class SequenceModule(ModuleOptions):
         )
 
     def _make_heads(self, runners: Mapping[str, Runner], signature: Signature) -> Heads | None:
-        """Axes that are samples or matrices inside. Raises InputError: an option does not go with
-        heads that are samples."""
+        """Axes that are samples or matrices inside. Raises InputError: an option excludes heads
+        that are samples."""
         count = heads_in_batch(self._formulas())
         if count > 1 and self.learn_initial:
             raise InputError(
@@ -121,11 +121,10 @@ class SequenceModule(ModuleOptions):
         self._runtime = self._make_runtime()  # now, not while a compiler traces
 
     def follow_plan(self) -> None:
-        """Make runners anew if ``plan`` is another one now, with another tape or optimizations, or
-        ``precision``.
+        """Make new runners if ``plan`` (tape or optimizations) or ``precision`` has changed.
 
         Raises:
-            InputError: one cannot be so.
+            InputError: one of them is invalid.
         """
         if self._layer_options != self.runtime.options:
             self._runtime = self._make_runtime()
@@ -150,7 +149,7 @@ class SequenceModule(ModuleOptions):
 
     @property
     def output_size(self) -> int:
-        """Size of the output (of several the first): the last layer's cell's times the number of
+        """Size of the (first) output: that of the last layer's cell, times the number of
         directions."""
         runner = self.runtime.stack.runners[-1]
         shape = runner.cell.graph.output.shape
@@ -160,26 +159,25 @@ class SequenceModule(ModuleOptions):
     def step(self, x: Any, state: Any = None, **options: Unpack[CallOptions]) -> Any:
         """Run one step of a stream.
 
-        Without gradients, weights are used as they lie in memory: nothing is packed or kept.
+        Without gradients, kernels read weights in place: nothing is packed or kept.
 
         Args:
-            x [B, I]: the input now, or a tuple of inputs; [I] unbatched; a scalar input is [B].
-            state: what the step before returned, as for :meth:`forward`; zeros (or what is learned)
-                if omitted.
-            options: ``static`` as for :meth:`forward`; of those with a value for each step
-                (``reset``, ``mask`` [B], ``draws`` [B, layers·directions, n]) that of this one;
-                without B unbatched.
+            x [B, I]: the input of the step, or a tuple of inputs; [I] unbatched; a scalar input is
+                [B].
+            state: the state that the previous step returned; default: see :meth:`forward`.
+            options: ``static`` as for :meth:`forward`; ``reset`` [B], ``mask`` [B] and ``draws``
+                [B, layers·directions, n] of this step; without B unbatched.
 
         Returns:
             out [B, H]: the last layer's output; [H] unbatched.
-            state: to be given to the next step.
+            state: the argument of the next step.
 
         Raises:
             EngineError: a named engine cannot run it; or it is inside :func:`elman.shard_time`.
-            InputError: the module is bidirectional, or x has the wrong rank; draws are given where
-                nothing is drawn.
+            InputError: the module is bidirectional, or x has the wrong rank; draws are passed to a
+                module that draws nothing.
             ShapeError: x or an option has the wrong size.
-            InputError: an option is of a whole sequence.
+            InputError: an option applies to whole sequences only.
         """
         if shards_time():
             raise EngineError(f"{CUT} have no single steps")
@@ -209,29 +207,28 @@ class SequenceModule(ModuleOptions):
         return unwrap_single(outs), after
 
     def draws(self, steps: int, batch: int | None = None) -> Tensor:
-        """Draw the random numbers of a call, or of so many steps, to be given to it.
+        """Draw the random numbers of a call, to be passed to it.
 
-        ``net(x, draws=net.draws(T, B))`` is ``net(x)`` of the same seed. A rollout whose steps had
-        ``draws[t]`` is run again, as a whole, by an update that is given ``draws``, or those of
-        some samples, ``draws[:, rows]``. They decide all that the cells draw, not torch's dropout
+        ``net(x, draws=net.draws(T, B))`` is ``net(x)`` of the same seed. An update repeats a
+        rollout whose steps had ``draws[t]`` by a call with ``draws``, or, of some samples, with
+        ``draws[:, rows]``. Draws determine all random numbers of the cells, but not torch's dropout
         between layers (``dropout=``), nor ``weight_dropout=``.
 
         Args:
             steps: T.
-            batch: B; none for a single sequence, unbatched.
+            batch: B; None for a single, unbatched sequence.
 
         Returns:
-            [T, B, layers·directions, n], or [B, T, ..] with ``batch_first``, of int32, where the
-            module's weights are: n = 2 halves of a key, 24 bits each, from which all numbers of a
-            step follow; 4, the second key last, where cells draw both per step and per sequence.
-            Heads that are samples have an axis of their own: [T, B, heads, layers·directions, n].
-            A key per sequence stands at all steps alike, so it is indexed as the others, and a step
-            uses the one it is given. A direction that runs from the end takes them from the
-            beginning in its own order: the first is of its first step. They are drawn in ``eval()``
-            too, and can be given where the module trains.
+            [T, B, layers·directions, n], or [B, T, ..] with ``batch_first``, int32, on the device
+            of the weights: n = 2 halves of a key, 24 bits each, which determines all numbers of a
+            step; n = 4, the second key last, if cells draw both per step and per sequence. Heads
+            that are samples have an axis of their own: [T, B, heads, layers·directions, n]. A key
+            per sequence is repeated at all steps, so that it is indexed like the others. The
+            reverse direction takes draws in its own order of time: the first ones for its first
+            step. They can be drawn in ``eval()``, too, and used in training.
 
         Raises:
-            InputError: the module draws nothing, or T or B is no size.
+            InputError: the module draws nothing, or T or B is not a size.
 
         Example:
             >>> net = elman.GRU(8, 16, zoneout=0.1)
@@ -266,8 +263,8 @@ class SequenceModule(ModuleOptions):
         return 1 + len(self.runtime.input_sizes[0])
 
     def _weights(self) -> list[list[Tensor]]:
-        """The present weights of each layer and direction: parameters, or parametrizations in their
-        place."""
+        """The current weights of each layer and direction: parameters, or the values of their
+        parametrizations."""
         weights = self._parameters
         return [
             [
@@ -281,7 +278,7 @@ class SequenceModule(ModuleOptions):
         """:meth:`_weights`, for a single use outside of a call.
 
         Raises:
-            InputError: one is computed anew by a hook before each forward, and may be old.
+            InputError: a hook recomputes one before each forward, so its value may be outdated.
         """
         for name in [name for names in self.runtime.names for name in names]:
             if name in vars(self) and self._forward_pre_hooks:
@@ -293,7 +290,7 @@ class SequenceModule(ModuleOptions):
         return self._weights()
 
     def _make_initial(self, device: Any, dtype: torch.dtype | None) -> None:
-        """Make room for what sequences begin with: parameters if it is learned, else buffers."""
+        """Register the default initial states: parameters if they are learned, else buffers."""
         signature = self.runtime.signature
         for name, sizes in signature.states if self.runtime.has_initial else ():
             zeros = torch.zeros(signature.lead, *sizes, device=device, dtype=dtype)
@@ -311,7 +308,7 @@ class SequenceModule(ModuleOptions):
         return [getattr(self, f"initial_{name}") for name, _ in runtime.signature.states]
 
     def _initial_beside(self, states: Sequence[Tensor]) -> list[Tensor]:
-        """:meth:`_initial`, with the axes of states as a caller has them: [lead, 1, .., *sizes]."""
+        """:meth:`_initial` in the axes of a caller's states: [lead, 1, .., *sizes]."""
         sizes = [size for _, size in (self.runtime.heads or self.runtime.signature).states]
         return [
             value.detach().reshape(len(value), *[1] * (state.dim() - 1 - len(size)), *size)
@@ -334,10 +331,10 @@ class SequenceModule(ModuleOptions):
         return self._run(*plan_call(self, x, state, call_options, engine), kind)
 
     def _run(self, plan: CallPlan, arguments: Arguments, kind: Kind | None) -> tuple[Any, ...]:
-        """Run a call, and keep its plan for further calls of a kind. Results as of ``forward``.
+        """Run a call, and keep its plan for further calls of its kind. For results see ``forward``.
 
         Raises:
-            EngineError, InputError: as ``forward``.
+            EngineError, InputError: see ``forward``.
         """
         results = plan.run(self, arguments)
         if kind is not None and self.runtime.plans.keep(kind, plan):

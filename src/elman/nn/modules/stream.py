@@ -20,9 +20,9 @@ class Stream:
     """Run a module over a sequence that arrives in chunks, and keep its state in between.
 
     Use it for real-time audio, robots and simulators. Chunks can have any number of steps; the
-    outputs equal those of one call with the whole sequence. Nothing is recorded for a backward. Put
-    a module with dropout into ``eval()`` first. The first chunk of each size takes longer, since an
-    engine is chosen for it: run one before, or name the engine (``engine="c"``).
+    outputs equal those of one call with the whole sequence. Autograd records nothing. Put a module
+    with dropout into ``eval()`` first. The first chunk of each size takes longer, since an engine
+    is chosen for it: run one before, or name the engine (``engine="c"``).
 
     Args:
         module: a unidirectional :class:`elman.Recurrent`, ``RNN``, ``GRU``, ``LSTM`` or ``Loop``.
@@ -66,10 +66,10 @@ class Stream:
         """Run the next steps.
 
         Args:
-            x [T, B, I]: the chunk, laid out as the module takes it: [B, T, I] with ``batch_first``,
-                [T, I] unbatched; a tuple if the cell has several inputs.
-            reset [T, B]: not 0 where a sequence begins: before that step the state becomes zero
-                (or what is learned).
+            x [T, B, I]: the chunk, in the module's layout: [B, T, I] with ``batch_first``, [T, I]
+                unbatched; a tuple if the cell has several inputs.
+            reset [T, B]: not 0 where a sequence begins: before that step the state becomes the
+                default initial state.
             mask [T, B]: 0 where a step does not count, as for the module's ``forward``.
 
         Returns:
@@ -77,7 +77,7 @@ class Stream:
 
         Raises:
             InputError: the chunk is packed.
-            InputError, ShapeError, EngineError: as the module's ``forward``.
+            InputError, ShapeError, EngineError: see the module's ``forward``.
         """
         if shards_time():
             raise EngineError(f"{CUT} are no streams: each process calls the module itself")
@@ -124,7 +124,7 @@ class Stream:
 def _restarted(
     states: Sequence[Tensor], starts: Sequence[Tensor], samples: Any, axis: int
 ) -> list[Tensor]:
-    """States in which some samples, along an axis, are those of the beginning."""
+    """States in which some samples, along an axis, are replaced by their initial states."""
     index = _sample_index(samples, states[0].shape[axis], states[0].device)
     states = [state.clone() for state in states]
     for state, start in zip(states, starts, strict=True):
@@ -133,7 +133,7 @@ def _restarted(
 
 
 def _sample_index(samples: Any, batch: int, device: torch.device) -> Tensor:
-    """A mask [B], or numbers, of samples."""
+    """A mask [B] or indices of samples as a tensor. Raises InputError."""
     problem = ""
     try:
         index = torch.as_tensor(samples, device=device)

@@ -1,4 +1,4 @@
-"""Classes that are derived from torch's layers, with elman's layer in the place of torch's."""
+"""Classes derived from torch's layers, with elman's layer in place of torch's."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _ORIGINALS: Mapping[type, type] = {ours: theirs for theirs, ours in LAYERS.items
 MARK = "_elman_swapped"  # attribute of a module whose class was changed
 _STEPS = {nn.RNNCell: "elman.RNN", nn.GRUCell: "elman.GRU", nn.LSTMCell: "elman.LSTM"}
 _NEW: Any = vars(copyreg)["__newobj__"]  # makes objects of a pickle
-_OWN = "_elman_own"  # of a class made here: the class of the user's
+_OWN = "_elman_own"  # attribute of a class made here: the user's class
 _HELPERS = ("check_input", "check_hidden_size", "check_forward_args", "permute_hidden")
 _HELPERS += ("get_expected_hidden_size", "get_expected_cell_size")
 _refused: WeakKeyDictionary[type, str] = WeakKeyDictionary()  # classes whose results differ
 
 
 def layer_of(kind: type) -> Any:
-    """The layer's class, torch's, that a class is or is derived from."""
+    """torch's layer class that a class is, or is derived from."""
     return next(base for base in kind.__mro__ if base in LAYERS)
 
 
@@ -43,7 +43,7 @@ def is_torchs(module: nn.Module) -> bool:
 
 
 def own_class(kind: type) -> type:
-    """The class without what torch derived from it."""
+    """The class below those that torch derived from it (parametrizations, ``fully_shard``)."""
     return next(base for base in kind.__mro__ if base in LAYERS or not _is_torchs(base))
 
 
@@ -54,7 +54,7 @@ def class_title(kind: type) -> str:
 
 
 def describe_refusal(module: nn.Module) -> str:
-    """What a report says of a module that elman does not run; empty where that is not its work."""
+    """The report of a module that elman does not run; empty for modules that are not recurrent."""
     kind = type(module)
     for cell, layer in _STEPS.items():
         if isinstance(module, cell):
@@ -64,17 +64,16 @@ def describe_refusal(module: nn.Module) -> str:
 
 
 def refuse(kind: type, reason: str) -> None:
-    """Have :func:`refusal` say why a class's layers run on torch."""
+    """Make :func:`refusal` return a reason for a class."""
     _refused[own_class(kind)] = reason
 
 
 def refusal(kind: type, forward: bool = True) -> str | None:
-    """The reason why elman's layer cannot take the place of the torch's that a class has as a base;
-    None if it can.
+    """The reason why elman's layer cannot replace torch's as a base of a class; None if it can.
 
     Args:
         kind: torch's class, or one that is derived from it.
-        forward: whether the class's own forward has to lead to its base's.
+        forward: whether the class's own forward must call its base's.
     """
     for base in kind.__mro__[: kind.__mro__.index(layer_of(kind))]:
         if base in _refused:
@@ -90,13 +89,13 @@ def refusal(kind: type, forward: bool = True) -> str | None:
 
 
 def accelerated(kind: type, classes: dict[type, type]) -> type:
-    """A class with elman's layer in the place of torch's: before the latter, behind what the user
-    derived from it. A class that torch derived from one (a parametrization's, ``fully_shard``'s)
-    is derived anew, as torch changes it back to its base.
+    """A class with elman's layer as a base: before torch's layer, after the user's class. A class
+    that torch derived from one (a parametrization's, ``fully_shard``'s) is derived again from the
+    new base, since torch later changes it back to its base.
 
     Args:
         kind: torch's layer, or a class that is derived from it.
-        classes: what was derived already; modules that shared a class share the new one.
+        classes: classes derived so far; modules that shared a class share the new one.
 
     Raises:
         TypeError: Python cannot derive such a class.
@@ -105,7 +104,8 @@ def accelerated(kind: type, classes: dict[type, type]) -> type:
 
 
 def original(kind: type, classes: dict[type, type]) -> type | None:
-    """The class from which :func:`accelerated` made one; None: a class of the user's is between."""
+    """The class from which :func:`accelerated` made one; None if a user's class is derived from
+    it."""
     own = [base for base in kind.__mro__ if _OWN in vars(base) or base in _ORIGINALS]
     between = kind.__mro__[: kind.__mro__.index(own[0])]
     if not all(map(_is_torchs, between)):
@@ -126,7 +126,9 @@ def _derive(kind: type, classes: dict[type, type], leaf: Callable[[type], type |
     """Derive a class of torch's from other bases.
 
     Args:
-        leaf: the new class of one that torch did not derive.
+        kind: the class.
+        classes: classes derived so far.
+        leaf: gives the replacement of a class that torch did not derive.
     """
     if kind in classes:
         return classes[kind]
@@ -143,13 +145,13 @@ def _derive(kind: type, classes: dict[type, type], leaf: Callable[[type], type |
 
 
 class CheckFirst(TorchLayers):
-    """A layer below a class of the user's: its first call is compared with torch's."""
+    """The base of a user's class, whose first call is compared with torch's."""
 
     _verified: bool | None = False  # None: results differ
 
     @run_whole
     def forward(self, input: Any, hx: Any = None, **options: Unpack[CallOptions]) -> Any:
-        """As elman's layer; torch's, from then on, where results differ."""
+        """Run elman's layer; if the first results differ from torch's, torch's from then on."""
         if not self._verified and not options and is_plain():
             reason = self._difference(input, hx)
             if reason is not None:
@@ -182,7 +184,7 @@ class CheckFirst(TorchLayers):
 
 
 def give_back(module: nn.Module, kind: type) -> None:
-    """Make a module that was accelerated torch's, or the user's, again."""
+    """Undo the acceleration of a module: give it torch's, or the user's, class again."""
     for name in (MARK, RUNTIME, "_verified"):
         vars(module).pop(name, None)
     module.__class__ = kind
@@ -204,7 +206,7 @@ _CHECK_FIRST: Mapping[type, type] = {
 
 @cache
 def _put_below(kind: type) -> type:
-    """Derive a class of the user's from elman's layer as well, with the user's names."""
+    """Derive a class from the user's class and elman's layer, with the names of the user's."""
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(kind)(
         kind.__name__,
@@ -214,7 +216,7 @@ def _put_below(kind: type) -> type:
 
 
 def _reduce(self: Any, protocol: int) -> Any:
-    """Pickle by the name of the user's class: elman's has none."""
+    """Pickle by the name of the user's class: the derived class has none."""
     kind = type(self)
     make, arguments, *rest = super(kind, self).__reduce_ex__(protocol)
     if make is _NEW and arguments == (kind,):

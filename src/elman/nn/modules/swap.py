@@ -30,7 +30,7 @@ from elman.nn.modules.subclasses import (
 from elman.nn.modules.torch_layers import TorchLayers
 
 _log = logging.getLogger("elman")
-_MOST_REASONS = 5  # in a warning
+_MOST_REASONS = 5  # reasons that a warning lists
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -106,7 +106,7 @@ def restore(model: Model) -> Model:
 
 
 def _replace(module: Any, classes: dict[type, type]) -> None:
-    """Make a layer elman's. One of a class of the user's that cannot be is refused."""
+    """Change a layer's class to elman's; refuse the user's class if that fails."""
     kind = type(module)
     try:
         module.__class__ = accelerated(kind, classes)

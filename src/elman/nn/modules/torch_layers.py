@@ -35,8 +35,8 @@ from elman.torch_internals import allow_compiling, run_whole
 class TorchLayers(SequenceModule):
     """A layer of torch whose forward runs on elman's engines.
 
-    What no engine serves, and every mistake, goes to torch's own forward: it computes, or it raises
-    in its own words.
+    Calls that no engine runs, and invalid calls, go to torch's own forward, which computes or
+    raises torch's error.
     """
 
     mode: str
@@ -117,7 +117,7 @@ class TorchLayers(SequenceModule):
         return [[f"{role}_{suffix}" for role in roles] for suffix in runners]
 
     def extra_repr(self) -> str:
-        """torch's, and every option that is not the default."""
+        """torch's text, and every option that is not the default."""
         text = super().extra_repr()  # type: ignore[misc]
         for name in OPTIONS:
             value = getattr(self, name)
@@ -126,13 +126,14 @@ class TorchLayers(SequenceModule):
         return text
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """torch.jit.script asks for what it should script. Raises InputError."""
+        """The hook of torch.jit.script. Raises InputError."""
         name = f"elman.{self.mode.partition('_')[0]}"
         hint = "torch.jit.script(elman.restore(copy.deepcopy(model)))"
         raise InputError(f"torch.jit.script takes torch's own layers, not {name}", hint)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """As usual; torch.ao marks what it goes through so, and quantises torch's classes only."""
+        """Set an attribute; warn of torch.ao, which sets ``qconfig`` but quantises torch's classes
+        only."""
         if name == "qconfig":
             warn(
                 f"torch.ao does not quantise elman.{self.mode.partition('_')[0]}; give it torch's "
@@ -151,20 +152,20 @@ class TorchLayers(SequenceModule):
                 ``reset_to``, ``mask``, ``masked_output``, ``draws``, ``outputs``.
 
         Raises:
-            EngineError: the engine asked for by name cannot run this; or, with options that torch
-                does not have, none can.
+            EngineError: the named engine cannot run this; or, with options that torch does not
+                have, no engine can.
             ShapeError, InputError: an option does not go with the input, or nothing is drawn.
         """
         call_options = select_options(options) if options else {}
         kind = None
-        if self._runtime is not None:
+        if self._runtime is not None:  # most calls end here, with the plan of an earlier one
             plans = self._runtime.plans
             kind = plans.kind_of(self, input, hx, call_options)
             if kind is not None:
                 plan = plans.find(kind)
                 if plan is not None:
-                    if plan.is_torchs and not self._beyond_torch:
-                        return super().forward(input, hx)  # type: ignore[misc]  # less on its way
+                    if plan.is_torchs and not self._beyond_torch:  # the plan would add overhead
+                        return super().forward(input, hx)  # type: ignore[misc]
                     return plan.run_again(self, input, hx, call_options, kind.weights)
         if torch.compiler.is_compiling():
             engine = fixed_engine(self.engine)
@@ -190,7 +191,7 @@ class TorchLayers(SequenceModule):
             else:
                 self._set_results(call[0], input if hx is None else hx, reasons)
                 return self._run(*call, kind)
-        if not reasons or (mistake is not None and not steps):  # it computes, or raises its words
+        if not reasons or (mistake is not None and not steps):  # torch computes, or raises
             result = self._torch_forward(input, hx, call_options.get("lengths"))
             if not reasons:
                 return _with_states(result) if "outputs" in call_options else result
@@ -207,14 +208,15 @@ class TorchLayers(SequenceModule):
         return weight.dtype
 
     def _mistake(self, input: Any, hx: Any, engine: str) -> str | None:
-        """Why the call is torch's whatever engines there are: it asks for that, or has a mistake
-        for which torch has words."""
+        """Why torch runs the call, whatever engines there are: the caller named its layer, or the
+        call has a mistake for which torch has an error message."""
         if engine == "aten" and not self._options_beyond_torch(engine, {}):
             return "it is torch's own layer"
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not is_dense(data):
             return "its input is not a dense tensor"
         batch_axis = 0 if self.batch_first else 1
+        # torch refuses empty axes, except an empty batch
         if any(not n and (data.dim() < 3 or k != batch_axis) for k, n in enumerate(data.shape)):
             return f"its input is {[*data.shape]}"
         if hx is not None and isinstance(hx, (tuple, list)) != (self.mode == "LSTM"):
@@ -231,7 +233,7 @@ class TorchLayers(SequenceModule):
         return reasons + step_options(options)
 
     def _set_results(self, plan: CallPlan, state: Any, beyond_torch: list[str]) -> None:
-        """Under autocast on a CPU, give a GRU's results the type that torch's have: its state's."""
+        """Under autocast on a CPU, give a GRU's results the type of its state, as torch does."""
         if self.mode == "GRU" and plan.device == "cpu" and not beyond_torch:
             plan.results = (state.data if isinstance(state, PackedSequence) else state).dtype
 
@@ -239,7 +241,7 @@ class TorchLayers(SequenceModule):
         """torch's own forward, of padded sequences too.
 
         Raises:
-            InputError: an argument is no tensor, for which torch has no words.
+            InputError: an argument is not a tensor; torch's own error would not name it.
         """
         name = type(self).__name__
         if not isinstance(input, Tensor | PackedSequence):
@@ -267,7 +269,7 @@ class TorchLayers(SequenceModule):
 
 
 def _with_states(result: tuple[Any, Any]) -> tuple[Any, ...]:
-    """What torch's layer without a cell state returns, as with ``outputs="states"``."""
+    """The result of torch's RNN or GRU in the form of ``outputs="states"``."""
     out, last = result
     states = out._replace(data=out.data.clone()) if isinstance(out, PackedSequence) else out.clone()
     return out, states, last

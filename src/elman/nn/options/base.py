@@ -21,8 +21,9 @@ from elman.nn.layout.packing import Rows
 from elman.nn.options.bound import BoundCall, Facts, StepValues
 from elman.tuning.request import Rule
 
-RULES: dict[str, Rule] = {}  # by the name that records have
-_DRAWS = torch.int32, torch.int64, torch.float32, torch.float64  # that hold a half of a key
+RULES: dict[str, Rule] = {}  # by their names in records
+# types that hold half a key, 24 bits; bfloat16 and float16 do not
+_DRAWS = torch.int32, torch.int64, torch.float32, torch.float64
 SomeRule = TypeVar("SomeRule", bound=Rule)
 
 
@@ -33,18 +34,18 @@ class StepOption(ABC):
 
     Attributes:
         name: of the argument.
-        companion: a further argument, which says how: its name, its choices, and an example of a
-            call.
+        companion: a further argument that modifies the option: its name, its choices, and an
+            example of a call.
     """
 
     name: ClassVar[str]
     companion: ClassVar[tuple[str, Sequence[str], str]] = ("", (), "")
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """Check what does not depend on other arguments.
+        """Check the option's companion.
 
         Raises:
-            InputError: the companion is none of its choices, or stands alone.
+            InputError: it has another value than its choices, or is passed without the option.
         """
         name, choices, example = self.companion
         value = options.get(name)
@@ -69,11 +70,11 @@ class StepOption(ABC):
 
     @abstractmethod
     def enter(self, value: Tensor, call: BoundCall) -> None:
-        """Change a call as the argument says.
+        """Apply the option to a call.
 
         Args:
             value: the argument in the inner layout, [T, B, *sizes] or [N, *sizes].
-            call: to be changed.
+            call: the call, which is changed in place.
         """
 
     @abstractmethod
@@ -82,14 +83,14 @@ class StepOption(ABC):
 
     @abstractmethod
     def extend(self, values: StepValues, call: Call, reverse: bool, member: int) -> Call:
-        """The call of one layer in one direction, its further inputs last.
+        """The call of one layer in one direction, with the option's inputs last.
 
         Args:
             values: of the call.
-            call: as the cell alone takes it; its first input may be of another width.
-            reverse: whether the direction runs from the last step to the first: further inputs are
-                in its order of time then.
-            member: which of the layers and directions that run together.
+            call: the call without this option; its first input may have another width.
+            reverse: whether the direction runs from the last step to the first; further inputs are
+                then in its order of time.
+            member: index among the layers and directions that run together.
         """
 
     def for_layers(
@@ -98,14 +99,14 @@ class StepOption(ABC):
         """The values of some layers and directions; None if the option does not concern them.
 
         Args:
-            values: of all.
-            first, end: which layers and directions.
-            draws: what their cells draw by, of :func:`elman.passes.draws.draws`.
+            values: of all layers and directions.
+            first, end: range of layers and directions.
+            draws: periods of their cells' draws, see :func:`elman.passes.draws.draws`.
         """
         return values
 
     def pack(self, values: StepValues, rows: Rows) -> StepValues:
-        """Values [T, B, ...] as those of packed rows."""
+        """Values [T, B, ...] in the layout of packed rows."""
         return values._replace(tensors=tuple([rows.pack(value) for value in values.tensors]))
 
 
@@ -116,8 +117,8 @@ def register_rule(rule: SomeRule) -> SomeRule:
 
 
 def at_steps(value: Tensor, call: Call, axis: int = 0) -> Tensor:
-    """A value of each sequence, as an axis says, at every step of its sequence: [..., T, B, ...];
-    packed [..., N, ...]."""
+    """A value of each sequence (along ``axis``) repeated at every step: [..., T, B, ...]; packed
+    [..., N, ...]."""
     if call.packed is not None:
         return value.index_select(axis, call.packed.sequence.to(value.device))
     shape = value.shape
@@ -130,7 +131,7 @@ def further_leaf(graph: Graph, op: str, name: str, shape: Shape = SCALAR) -> Nod
     Args:
         graph: the step before.
         op: ``input`` or ``weight``.
-        name: what it is called if that is free.
+        name: its name, if no other leaf has it.
         shape: of its value.
     """
     leaf_names = {leaf.name for leaf in graph.leaves}
@@ -140,18 +141,18 @@ def further_leaf(graph: Graph, op: str, name: str, shape: Shape = SCALAR) -> Nod
 
 
 def check_step_values(name: str, values: Any, x: Any, layout: Layout, sizes: Sequence[int]) -> None:
-    """Check an argument that lies as x does.
+    """Check an argument that has the layout of x.
 
     Args:
         name: of the argument.
-        values: as given: [T, B, *sizes]; [B, T, ..] with ``batch_first``; [T, ..] unbatched; packed
-            as x is.
-        x: the first input, as given to the module.
+        values: the argument: [T, B, *sizes]; [B, T, ..] with ``batch_first``; [T, ..] unbatched;
+            packed if x is.
+        x: the first input, in the caller's layout.
         layout: of x.
-        sizes: of further axes, those of draws.
+        sizes: sizes of further axes, which draws have.
 
     Raises:
-        InputError, ShapeError: it is not such a tensor, or packed otherwise than x.
+        InputError, ShapeError: it is not a tensor of this layout, or packed unlike x.
     """
     if layout.packed:
         if not isinstance(values, PackedSequence):
@@ -181,9 +182,9 @@ def check_sample_values(
 
     Args:
         name: of the argument.
-        values: as given.
+        values: the argument.
         shape: [B]; [] unbatched.
-        sizes: as of :func:`check_step_values`.
+        sizes: see :func:`check_step_values`.
 
     Raises:
         InputError, ShapeError: it is not a tensor, or of another shape.
@@ -196,7 +197,7 @@ def check_sample_values(
 
 
 def _axes(sizes: Sequence[int]) -> str:
-    """Names of the axes of draws behind those of x."""
+    """Names of the axes of draws after those of x."""
     return "heads, " * (len(sizes) > 2) + "layers·directions, n"
 
 
@@ -210,10 +211,11 @@ def _check_tensor(name: str, values: Any, per: str, sizes: Sequence[int]) -> Non
 
 
 def _check_place(name: str, values: Tensor, like: Tensor, sizes: Sequence[int]) -> None:
-    """Check that values are where x is, and can be compared with 0; that draws have all bits.
+    """Check that values are on the device of x and can be compared with 0, and that draws have all
+    bits.
 
     Raises:
-        InputError: they are elsewhere, or of a type that cannot be so.
+        InputError: they are on another device, or have another type.
     """
     if values.device != like.device:
         message = f"{name} is on {values.device}, but x is on {like.device}"

@@ -1,4 +1,4 @@
-"""The arguments of one call in the inner layout, and what options read of a module."""
+"""The arguments of one call in the inner layout, and the facts of a module that options read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from elman.nn.layout.signature import Signature
 
 
 class Facts(Protocol):
-    """What options and compiled programs read of a module's state
-    (:class:`elman.nn.call.runtime.Runtime`)."""
+    """The part of a module's :class:`elman.nn.call.runtime.Runtime` that options and compiled
+    programs read."""
 
     @property
     def runners(self) -> Sized:
@@ -36,12 +36,12 @@ class Facts(Protocol):
 
     @property
     def draws(self) -> tuple[str, ...]:
-        """How often cells draw random numbers: per ``step``, per ``sequence``."""
+        """Periods of the cells' random numbers: ``step``, ``sequence``."""
         ...
 
 
 class SequenceLike(Protocol):
-    """What the layout of a call depends on."""
+    """The part of a module on which the layout of a call depends."""
 
     training: bool
     batch_first: bool
@@ -57,7 +57,7 @@ class StepValues(NamedTuple):
 
     Attributes:
         option: name of the option.
-        facts: words that, with the option, decide how the step changes.
+        facts: words that, together with the option, determine the rule.
         tensors: [T, B, ...] each; of packed rows [N, ...].
     """
 
@@ -74,14 +74,14 @@ class BoundCall:
         runtime: of the module.
         training: whether the module trains.
         directions: 1 or 2.
-        layout: how the arguments lay.
-        options: as given, by name.
+        layout: layout of the caller's arguments.
+        options: the caller's options, by name.
         inputs: [T, B, n] each (packed [N, n]); then static ones [B, n].
-        states: as of :class:`elman.nn.layout.layout.StateForm`.
+        states: see :class:`elman.nn.layout.layout.StateForm`.
         weights: of each layer and direction, in declared order.
-        initial: default initial states [lead, 1, n], as ``states``; None: zeros.
-        has_state: whether the call was given a state.
-        rows: how packed sequences lie; None: every sequence has T steps.
+        initial: default initial states [lead, 1, n], in the form of ``states``; None: zeros.
+        has_state: whether the caller passed a state.
+        rows: layout of packed sequences; None: every sequence has T steps.
         lengths: of a padded batch that is packed only inside a compiled program.
         steps: the values of options in use.
     """

@@ -1,4 +1,4 @@
-"""Random numbers of a cell in training: keys drawn by torch's generator for each row, or given."""
+"""Random numbers of a cell in training: keys for each row, from torch's generator or the caller."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from elman.tuning.request import Rule
 
 for _rule in SAMPLED.values():
     register_rule(_rule)
-_EXPLICIT = "given"  # keys per sequence stand at every step, too
+_EXPLICIT = "given"  # the caller's keys, of which those per sequence are repeated at every step
 
 
 class DrawsOption(StepOption):
     """Keys of the random numbers of one call.
 
-    Keys are, for each of what a cell draws by, [layers · directions, 2, T, B] (packed [.., 2, N])
-    per step, [.., 2, B] per sequence; where they were given, at every step all of them.
+    For each period of a cell's draws, keys are [layers · directions, 2, T, B] (packed [.., 2, N])
+    per step, [.., 2, B] per sequence; the caller's keys are all per step.
     """
 
     name = "draws"
@@ -41,10 +41,11 @@ class DrawsOption(StepOption):
         call.steps.append(StepValues(self.name, facts, keys.split(2, 1)))
 
     def draw(self, call: BoundCall, draw: Callable[..., list[Tensor]]) -> None:
-        """Add keys that are drawn now; those of packed rows are keys of the whole padded batch.
+        """Draw keys and add them to a call; for packed rows, keys of the whole padded batch, so
+        that they do not depend on the lengths.
 
         Args:
-            call: to be changed.
+            call: the call, which is changed in place.
             draw: :func:`draw_keys`, or :func:`no_keys`.
         """
         per, like, rows = call.runtime.draws, call.inputs[0], call.rows
@@ -91,17 +92,17 @@ DRAWS = DrawsOption()
 
 
 def _per(facts: Sequence[str]) -> tuple[str, ...]:
-    """The frequencies of the keys of a call: per step, per sequence."""
+    """The periods of the keys of a call: per step, per sequence."""
     return tuple([fact for fact in facts if fact != _EXPLICIT])
 
 
 def key_sizes(
     per: Sequence[str], lead: int, rows: Sequence[int], batch: int
 ) -> list[tuple[int, ...]]:
-    """Sizes of the keys of a call, as of :class:`DrawsOption`.
+    """Sizes of the keys of a call, see :class:`DrawsOption`.
 
     Args:
-        per: what the cell draws by.
+        per: periods of the cell's draws.
         lead: layers · directions.
         rows: T, B; of packed rows N.
         batch: B.
@@ -115,8 +116,8 @@ def draw_keys(
     """Draw the keys of a call from the device's default generator.
 
     Args:
-        sizes: of :func:`key_sizes`.
-        dtype: of the call, float32 or float64, which hold a half of a key.
+        sizes: result of :func:`key_sizes`.
+        dtype: of the call, float32 or float64, which hold half a key exactly.
         device: of the call.
     """
     return [_draw(size, device).to(dtype) for size in sizes]
@@ -125,7 +126,7 @@ def draw_keys(
 def no_keys(
     sizes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
-    """Stand in for :func:`draw_keys` where nothing runs; no generator is advanced."""
+    """Replace :func:`draw_keys` in a call that is not run; no generator is advanced."""
     return [torch.zeros((), dtype=dtype, device=device).expand(*size) for size in sizes]
 
 
@@ -137,12 +138,16 @@ def _draw(size: Sequence[int], device: torch.device | None) -> Tensor:
 def draws_to_keep(
     per: Sequence[str], lead: int, steps: int, batch: int, device: torch.device | None
 ) -> Tensor:
-    """Draw keys as :func:`draw_keys` does, as one tensor for the caller; arguments as of
-    :func:`key_sizes`.
+    """Draw keys like :func:`draw_keys`, as one tensor for the caller.
+
+    Args:
+        per, lead: see :func:`key_sizes`.
+        steps, batch: T and B.
+        device: of the module's weights.
 
     Returns:
-        [T, B, layers · directions, n] of int32: both halves of each of ``per``, in its order; those
-        per sequence are the same at all steps.
+        [T, B, layers · directions, n], int32: both halves of the key of each of ``per``, in its
+        order; keys per sequence are the same at all steps.
     """
     keys = [_draw(size, device) for size in key_sizes(per, lead, (steps, batch), batch)]
     draws = [
@@ -153,15 +158,15 @@ def draws_to_keep(
 
 
 def check_draws(per: Sequence[str], training: bool, name: str) -> None:
-    """Refuse draws where nothing is drawn.
+    """Refuse draws for a module that draws nothing.
 
     Args:
-        per: what the cell draws by.
+        per: periods of the cell's draws.
         training: whether the module trains.
         name: of the cell.
 
     Raises:
-        InputError: no such module, or it does not train.
+        InputError: the cell has no draws, or the module does not train.
     """
     if not per:
         hint = "zoneout= or recurrent_dropout= of the module, or dropout(v, p) in the formula"

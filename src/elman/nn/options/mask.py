@@ -1,4 +1,4 @@
-"""``mask=``: steps that do not count, as where a value is missing or a sequence is padded."""
+"""``mask=``: steps that do not count, such as missing values and padding."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MaskedOutput = Literal["held", "zeros"]
 
 @dataclass(frozen=True)
 class MaskRule:
-    """The step whose states stay as they are where it does not count.
+    """The step that keeps its states where it does not count.
 
-    An output that is a next state stays with it; any other is zero there. Input: ``mask``, a
+    An output that is a next state keeps its value, too; any other is zero there. Input: ``mask``, a
     scalar that is not 0 where the step counts.
     """
 
@@ -37,6 +37,7 @@ class MaskRule:
         zero = node("const", (), (0.0,))
 
         def select(value: Node, otherwise: Node) -> Node:
+            # `where`, not a product with the mask, which would pass NaN on
             return node("where", (counts, value, otherwise), (), value.shape)
 
         states: list[Node] = []
@@ -65,8 +66,8 @@ class Mask(StepOption):
     def enter(self, value: Tensor, call: BoundCall) -> None:
         """See :meth:`StepOption.enter`.
 
-        For a backward, inputs are zero where they are masked: NaN there reaches no state, but times
-        a derivative of zero it would be a weight's gradient.
+        For a backward, masked inputs are set to zero: a NaN there reaches no state, but times a
+        zero derivative it would make a weight's gradient NaN.
         """
         counts = value != 0
         if torch.is_grad_enabled():
@@ -88,13 +89,13 @@ class Mask(StepOption):
 def fill_zeros(value: Tensor, where: Tensor) -> Tensor:
     """A value [T, B, ...] that is zero where flags [T, B] are set."""
     flags = where.view(*where.shape, *[1] * (value.dim() - where.dim()))
-    if traces_onnx():  # masked_fill asks how a transposed value lies, which fixes B = 1
+    if traces_onnx():  # masked_fill reads the strides of a transposed value, which fixes B = 1
         return torch.where(flags, 0, value)
     return value.masked_fill(flags, 0)
 
 
 def masked_outputs(output: Any, mask: Any) -> Any:
-    """An output as the caller has it, zero where a mask that is laid out so is 0."""
+    """An output in the caller's layout, zero where the mask, in the same layout, is 0."""
     if isinstance(output, PackedSequence):
         return output._replace(data=fill_zeros(output.data, mask.data == 0))
     return fill_zeros(output, mask == 0)

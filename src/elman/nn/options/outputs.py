@@ -26,8 +26,8 @@ Handle = TypeVar("Handle")
 
 @dataclass(frozen=True)
 class OutputRule:
-    """The step with its first output alone, which the layer above reads; or with its next states as
-    further outputs, without those that are outputs already."""
+    """The step with its first output alone, which the layer above reads; or with those next states
+    as further outputs that are not outputs yet."""
 
     name: Literal["first_output", "states"]
 
@@ -44,12 +44,12 @@ FIRST, STATES = register_rule(OutputRule("first_output")), register_rule(OutputR
 
 
 def rules_for(cell: Cell, last: bool, outputs: Outputs = None) -> tuple[Rule, ...]:
-    """The rules that give the step of a layer the outputs that are wanted; none where it has them.
+    """The rules that give a layer's step the wanted outputs; none if it has them.
 
     Args:
         cell: of the layer.
-        last: whether no layer is above.
-        outputs: as of a call.
+        last: whether it is the last layer.
+        outputs: of the call.
     """
     graph = cell.graph
     if not last:
@@ -98,9 +98,9 @@ class OutputLayout(NamedTuple):
         return layout._replace(shapes=shapes[:count], states=()), layout
 
     def select(self, results: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Outputs and states of what :func:`run_layers` made: a first output that is a state too
-        has no input added as a state. None shares memory with another: a state that is an output,
-        or another state, is a copy."""
+        """Outputs and states among the results of :func:`run_layers`. A first output that is also a
+        state appears as a state without the residual. A state that is an output, or equals another
+        state, is a copy, so that no two results share memory."""
         taken, states = [*self.outputs], []
         for k in self.states:
             place = len(results) - 1 if not k and len(results) > len(self.shapes) else k
@@ -109,16 +109,16 @@ class OutputLayout(NamedTuple):
         return [results[k] for k in self.outputs], states
 
     def split(self, joined: Tensor) -> list[Tensor]:
-        """Every value [T, B, n · directions]; of packed rows [N, n · directions]. A scalar has an
-        axis of its own in two directions only.
+        """Every value [T, B, n · directions]; of packed rows [N, n · directions]. A scalar has the
+        last axis in two directions only.
 
         Args:
-            joined: all of them: [T, B, Σn · directions], direction by direction.
+            joined: all values, [T, B, Σn · directions], direction by direction.
         """
         if len(self.shapes) == 1:
             return [joined]
         widths = [shape[0] if shape else 1 for shape in self.shapes]
-        cut = torch.split  # views, which torch does not let change in place
+        cut = torch.split  # makes views that torch does not let users change in place
         if torch.compiler.is_compiling() or transform_reason((joined,)) is None:
             cut = torch.unsafe_split_with_sizes
         pieces, count = cut(joined, widths * self.directions, -1), len(widths)
@@ -134,8 +134,8 @@ class RunSettings(NamedTuple):
         engine: a name, ``auto``, or None: so that every transform goes through.
         dropout: share of values dropped after each layer but the last.
         residual: whether each layer from the second on adds its input to its (first) output.
-        checkpoint: what the forward keeps for the backward.
-        outputs: what the last layer returns, as of a call.
+        checkpoint: which states the forward keeps for the backward.
+        outputs: further outputs of the last layer, see :func:`check_outputs`.
     """
 
     engine: str | None
@@ -146,7 +146,7 @@ class RunSettings(NamedTuple):
 
     @property
     def between(self) -> bool:
-        """Whether something stands between layers."""
+        """Whether there is dropout or a residual between layers."""
         return self.residual or self.dropout > 0.0
 
 
@@ -160,16 +160,16 @@ def run_layers(
     """Run one group of layers after another: eager, under transforms, and while compiling.
 
     Args:
-        groups: what runs each group, and how many layers and directions it has.
-        run_group: called with a group, its inputs, and which layers it has, from the first to the
-            one after its last; gives the output and what is collected.
+        groups: handle of each group, and its number of layers and directions.
+        run_group: takes a group, its inputs, the index of its first layer and the index after its
+            last; returns the output and further results.
         inputs: [T, B, n] each (packed [N, n]); the first goes to the lowest layer.
         settings: of the call; with dropout or residuals each layer is a group of its own.
         layout: of the output of the last group.
 
     Returns:
-        Every value of the last group's output, behind these its first as its states have it where
-        an input was added (:meth:`OutputLayout.picked`), and what was collected.
+        Every value of the last group's output, then, with a residual, its first without it
+        (:meth:`OutputLayout.select`); and the further results of all groups.
     """
     collected: list[Sequence[Tensor]] = []
     values: list[Tensor] = []

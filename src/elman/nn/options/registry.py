@@ -1,4 +1,4 @@
-"""All options of a call: the arguments of ``forward`` beside the input and the state."""
+"""All options of a call: the arguments of ``forward`` other than the input and the state."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class CallOptions(TypedDict, total=False):
 
 
 NAMES = tuple(CallOptions.__annotations__)
-# In the order in which they change a step: states are reset where steps do not count, too.
+# In the order in which they change a step: resets come last, since they take effect in masked
+# steps, too.
 STEP_OPTIONS: dict[str, StepOption] = {option.name: option for option in (DRAWS, Mask(), Reset())}
 
 
@@ -63,11 +64,11 @@ def rules_of(steps: Sequence[StepValues]) -> tuple[Rule, ...]:
 
 
 def select_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a call that say something.
+    """The options of a call that are not None.
 
     Raises:
-        TypeError: there is no option of such a name.
-        InputError: one cannot be so, or not without another one.
+        TypeError: there is no option of this name.
+        InputError: an option is invalid, or requires another one.
     """
     for name in options:
         if name not in NAMES:
@@ -80,5 +81,5 @@ def select_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def step_options(options: Mapping[str, Any]) -> list[str]:
-    """Names of the options given that have a value for each step."""
+    """Names of a call's options that have a value for each step."""
     return [name for name in STEP_OPTIONS if name in options]

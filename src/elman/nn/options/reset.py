@@ -1,4 +1,5 @@
-"""``reset=``: steps before which the state becomes the initial one, as where an episode begins."""
+"""``reset=``: steps before which the state becomes the initial one, such as first steps of
+episodes."""
 
 from __future__ import annotations
 
@@ -19,16 +20,16 @@ from elman.nn.options.bound import BoundCall, StepValues
 from elman.tuning.request import Rule
 
 ResetTo = Literal["zeros", "initial"]
-Starts = Literal["zeros", "initial", "learned"]  # what a reset state becomes: see ResetRule
+Starts = Literal["zeros", "initial", "learned"]  # values of a reset state, see ResetRule
 
 
 @dataclass(frozen=True)
 class ResetRule:
     """The step whose next state is the initial one wherever the following step is reset.
 
-    The output is the state before that. Inputs: ``reset``, a scalar that is not 0 where the next
-    step of the sequence is reset; for ``initial`` one more per state, the initial one. For
-    ``learned`` that is one more weight per state: the same for all samples.
+    The output is not reset. Inputs: ``reset``, a scalar that is not 0 where the next step of the
+    sequence is reset; for ``initial`` each state's initial value, too. For ``learned`` the initial
+    values are weights: the same for all samples.
     """
 
     to: Starts
@@ -52,6 +53,7 @@ class ResetRule:
         if self.to == "zeros":
             starts = [node("const", (), (0.0,))] * len(first)
         pairs = zip(starts, graph.next_states, strict=True)
+        # `where`, not a product: NaN of an episode must not reach the next one or its gradients
         after = [node("where", (flag, *pair), (), pair[1].shape) for pair in pairs]
         return replace(
             graph,
@@ -62,7 +64,7 @@ class ResetRule:
 
 
 def _shape_as_weight(state: Node) -> Shape:
-    """Shape of a weight with an element for each one of a state: of a matrix [K, V] two dims."""
+    """Shape of a weight with the elements of a state; a matrix [K, V] is a weight of two dims."""
     return tuple((axis,) for axis in matrix_axes(state)) if is_matrix(state) else state.shape
 
 
@@ -72,8 +74,8 @@ RESETS: dict[str, ResetRule] = {to: register_rule(ResetRule(to)) for to in get_a
 class Reset(StepOption):
     """Resets of one call.
 
-    A reset before step t parts the sequence there, for both directions: the reverse one begins anew
-    at step t - 1.
+    A reset before step t divides the sequence there, for both directions: the reverse one starts
+    again at step t - 1.
     """
 
     name = "reset"
@@ -84,16 +86,18 @@ class Reset(StepOption):
     )
 
     def enter(self, value: Tensor, call: BoundCall) -> None:
-        copied = value.dtype is not torch.bool or torch.is_grad_enabled()  # to be saved, or numbers
+        # numbers must be compared; flags that a backward saves must not be the caller's tensor
+        copied = value.dtype is not torch.bool or torch.is_grad_enabled()
         flags, initial = (value != 0) if copied else value, call.initial
         to = call.options.get("reset_to")
         start = to or ("zeros" if initial is None else "learned")
         if to == "initial" and initial is not None and not call.has_state:
             start = "learned"
         single = call.rows is None and call.lengths is None and call.directions == 1
-        single = single and not shards_time()  # else it may follow another process's
-        if single and flags.shape[0] == 1:  # len() would fix it while an exporter traces
-            if start != "initial":  # nothing else of a call of one step is reset
+        single = single and not shards_time()  # else the step may follow another process's steps
+        if single and flags.shape[0] == 1:  # len() would make T a constant in an exporter's trace
+            # with one step, only the initial state can be reset; a stream then runs the plain step
+            if start != "initial":
                 call.states = _begin(call.states, flags, initial if start == "learned" else None)
             return
         if start == "learned" and initial is not None:
@@ -110,7 +114,7 @@ class Reset(StepOption):
         further = [_ends(flags, packed, reverse).to(dtype)]
         if start == "initial":
             further += [at_steps(state[0] if call.stacked else state, call) for state in states]
-        elif not reverse:  # nothing lies before the first step of the other direction
+        elif not reverse:  # a reset before step 0 is after the last step of the other direction
             first = flags[0] if packed is None else flags[: packed.batch]
             initial = call.weights[-len(states) :] if start == "learned" else None
             states = _begin(states, first.unsqueeze(0) if call.stacked else first, initial)
@@ -128,8 +132,8 @@ def _begin(
 
 
 def _ends(flags: Tensor, packed: Packed | None, reverse: bool) -> Tensor:
-    """For each row whether the sequence's next step is reset; of the reversed sequence whether a
-    reset parts it from the row after it."""
+    """For each row whether the sequence's next step is reset; in the reversed sequence, whether a
+    reset separates the row from the row after it."""
     if packed is None:
         none = torch.zeros_like(flags[:1])
         first, after = none, none

@@ -1,7 +1,7 @@
 """The argument block of a kernel: one table for the C struct and for its packing in Python.
 
-Every field is eight bytes wide. What the caller sets comes first, so that a call packs one row of
-numbers; what the kernel itself fills in follows.
+Every field is eight bytes wide. The caller's fields come first, so that a call packs one row of
+numbers; the kernel's own fields follow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DONE, AWAITS = 7, 8  # indices of these two fields
 
 @dataclass(frozen=True)
 class Arity:
-    """How many inputs, states and weights a cell has."""
+    """Numbers of inputs, states and weights of a cell."""
 
     inputs: int
     states: int
@@ -43,15 +43,15 @@ class Arity:
             ("long", "split", 1),
             ("long", "shares", 1),
             ("Flag *", "flags", 1),
-            ("long", "done", 1),
-            ("const long *", "awaits", 1),
-            ("char *", "arena", 1),
+            ("long", "done", 1),  # finished steps, for which the next kernel waits
+            ("const long *", "awaits", 1),  # that count of the kernel before; 0: none
+            ("char *", "arena", 1),  # workspace; 0: return its size, compute nothing
             ("T *", "tape", 1),
-            ("const long *", "rows", 1),
-            ("long", "ring", states),
+            ("const long *", "rows", 1),  # first row of each step of a packed call; 0: dense
+            ("long", "ring", states),  # see Results.rings
             ("const T *", "in", inputs),
-            ("long", "in_t", inputs),
-            ("long", "in_l", inputs),
+            ("long", "in_t", inputs),  # distance between steps of an input (elements)
+            ("long", "in_l", inputs),  # … and between its rows
             ("const T *", "w", weights),
             ("T *", "st", states),
             ("const T *", "h0", states),
@@ -67,7 +67,7 @@ class Arity:
         ]
 
     def places(self) -> dict[str, int]:
-        """Where each of :meth:`given` begins among the numbers of a call."""
+        """First index of each field of :meth:`caller_fields` among the numbers of a call."""
         counts = [max(1, count) for _, _, count in self.caller_fields()]
         names = [name for _, name, _ in self.caller_fields()]
         return dict(zip(names, accumulate(counts, initial=0)))
@@ -100,11 +100,11 @@ class Arity:
 
 
 class Frame:
-    """Argument blocks of one kernel; each call borrows one, so that calls may run at once."""
+    """Argument blocks of one kernel; each call borrows one, so that calls may run concurrently."""
 
     def __init__(self, shape: Arity) -> None:
         size = sum(max(1, count) for _, _, count in shape.caller_fields())
-        self.number_count = size  # how many numbers a call takes
+        self.number_count = size  # numbers of a call
         self.places = shape.places()
         self._pack = struct.Struct(f"{size}q").pack_into
         size += sum(count for _, _, count in shape.kernel_fields())
@@ -112,19 +112,17 @@ class Frame:
         self._spare: deque[Any] = deque(maxlen=4)
 
     def call(self, function: Any, *numbers: int) -> int:
-        """Call a kernel's function with every number of :meth:`Arity.given`, arrays unpacked.
-
-        Returns what the function returns.
-        """
+        """Call a kernel's function with the numbers of :meth:`Arity.caller_fields`, arrays
+        unpacked, and return its result."""
         if (launches := NOTED.get()) is not None:
-            launches.complete = False  # the block is that of the next call, too
+            launches.complete = False  # the next call overwrites this block: no replay can use it
         block = self.filled(*numbers)
         stolen: int = function(block)
         self._spare.append(block)
         return stolen
 
     def filled(self, *numbers: int) -> Any:
-        """A block of those numbers."""
+        """An argument block with these numbers."""
         try:
             block = self._spare.pop()
         except IndexError:

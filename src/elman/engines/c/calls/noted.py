@@ -1,4 +1,4 @@
-"""Notes the launches of kernels, so that they can be run again at the same addresses."""
+"""Record launches of kernels, so that they can be replayed at the same addresses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 
 class Launch:
-    """A kernel's function and its argument block, which nobody else uses.
+    """A kernel's function and an argument block of its own.
 
     Args:
         function: of the kernel.
         argument: the address of its block.
         team: whether several threads run it.
         results: tensors that it has written.
-        owners: what else the addresses in the block belong to.
+        owners: further owners of the addresses in the block, which must stay alive.
     """
 
     __slots__ = ("_owners", "argument", "function", "results", "team")
@@ -36,9 +36,9 @@ class Launches:
     """Launches of a span of a program, in order.
 
     Attributes:
-        add: called with each, which has run.
-        may_change: whether a kernel may write to a tensor that is given to it.
-        complete: whether all kernels were noted.
+        add: called with each launch after it has run.
+        may_change: whether a kernel may write to one of its argument tensors.
+        complete: whether all kernels were recorded.
     """
 
     def __init__(self, add: Callable[[Launch], None], may_change: Callable[[Tensor], bool]) -> None:
@@ -50,7 +50,7 @@ NOTED: ContextVar[Launches | None] = ContextVar("elman_launches", default=None)
 
 @contextmanager
 def noted(launches: Launches) -> Iterator[None]:
-    """Note the launches of kernels inside of the block."""
+    """Record the launches of kernels inside the block."""
     token = NOTED.set(launches)
     try:
         yield

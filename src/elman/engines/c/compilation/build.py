@@ -37,7 +37,7 @@ from elman.engines.c.compilation.kernel_cache import (
 from elman.engines.c.process.threads import threads
 from elman.errors import BuildError
 
-FLAGS = (
+FLAGS = (  # -O1 makes kernels 10 % slower; fast contraction allows multiply-adds
     "-O2",
     "-std=gnu11",
     "-fPIC",
@@ -46,11 +46,11 @@ FLAGS = (
     "-fno-math-errno",
     "-fvisibility=hidden",
 )
-_COMPILE = 600.0  # (s) for a compiler to make one kernel
+_COMPILE = 600.0  # (s) limit for one kernel
 _SEGMENT = 56  # (bytes) of a segment's entry in a 64-bit ELF file
-_TRIES = 3  # to load a library that other processes remove
-_instead: dict[Path, Path] = {}  # of folders that took no kernel: what this process has instead
-_hung: dict[Compiler, str] = {}  # compilers that this process does not wait for again, and why
+_TRIES = 3  # attempts to load a library that other processes remove
+_instead: dict[Path, Path] = {}  # a folder that cannot be written -> this process's own
+_hung: dict[Compiler, str] = {}  # compilers that timed out, with the message: never called again
 
 
 def _digest(data: bytes) -> str:
@@ -81,18 +81,18 @@ class _Work:
     extra_flags: tuple[str, ...]
 
     def cache_path(self, suffix: str, *texts: str) -> Path:
-        """The file in the cache for what these texts are compiled to."""
+        """The cache file of the library, or object file, of these texts."""
         return self.folder / f"{_key(self.isa, self.compiler, *texts)}{suffix}"
 
 
 def _compile(work: _Work, text: str, units: Sequence[str]) -> tuple[bytes, dict[Path, bytes]]:
-    """Compile a library and those of its units that are not cached, by cache path. Raises OSError,
-    whatever the compiler reports, if the folder cannot be written to."""
+    """Compile a library and its units that are not cached, by cache path. Raises OSError, whatever
+    the compiler reports, if the folder cannot be written to."""
     remove_leftovers(work.folder)
     with tempfile.TemporaryDirectory(dir=work.folder, prefix=BUILD) as name:
         try:
             return _compile_in(Path(name), work, text, units)
-        except BuildError:
+        except BuildError:  # a full disk, not the text, may be the cause
             check_room(Path(name))
             raise
 
@@ -100,7 +100,7 @@ def _compile(work: _Work, text: str, units: Sequence[str]) -> tuple[bytes, dict[
 def _compile_in(
     here: Path, work: _Work, text: str, units: Sequence[str]
 ) -> tuple[bytes, dict[Path, bytes]]:
-    """:func:`_compile` with all files of the compiler in an empty folder."""
+    """:func:`_compile` with all of the compiler's files in an empty folder."""
     kernel, target = here / "kernel.c", here / "kernel.so"
     missing: dict[Path, Path] = {}
     inputs, sources = [str(kernel), *work.extra_flags], {kernel: text}
@@ -114,7 +114,7 @@ def _compile_in(
         inputs.append(str(object_file))
     for path, source in sources.items():
         path.write_text(source, encoding="utf-8")
-    if missing:  # at once, and the text with them
+    if missing:  # compile them and the text in parallel
         inputs[0] = str(kernel.with_suffix(".o"))
         calls = [["-c", str(path), "-o", str(path.with_suffix(".o"))] for path in sources]
         calls[0] += work.extra_flags
@@ -151,13 +151,13 @@ def _call_compiler(work: _Work, calls: Sequence[Sequence[str]]) -> None:
         if result.status:
             verb = "broke down at" if result.signal else "refused"
             failed = BuildError(f"{name} {verb} a generated kernel: {result.why}")
-            failed.add_note(result.err or result.out)  # all of its words, for a traceback only
+            failed.add_note(result.err or result.out)  # all output, in tracebacks only
             raise failed
 
 
 def _cut_short(data: bytes) -> bool:
-    """Whether a 64-bit ELF library ends before its own table of segments says: systems load such a
-    one, and end the process when they read what is not there."""
+    """Whether a 64-bit ELF library is shorter than its table of segments says: systems load such a
+    library, and kill the process when it reads beyond the end."""
     if data[:5] != b"\x7fELF\x02" or len(data) < 64:
         return False
     order = "<" if data[5] == 1 else ">"
@@ -176,8 +176,8 @@ def build(text: str, isa: Isa, units: Sequence[str] = ()) -> Path:
     """The path of a compiled text: from the cache if it is there and intact, else compiled now.
 
     Args:
-        text: C, made into a library.
-        isa: what it is compiled for.
+        text: C text of the library.
+        isa: target instruction set.
         units: C texts that it is linked with; their object files are cached for other texts.
 
     Raises:
@@ -205,13 +205,13 @@ def build(text: str, isa: Isa, units: Sequence[str] = ()) -> Path:
 
 
 def _compile_once(work: _Work, text: str, units: Sequence[str]) -> Path:
-    """The path of a compiled text in a folder. Raises OSError if the folder does not take it."""
+    """The path of a compiled text in a folder. Raises OSError if the folder cannot be written."""
     path = work.cache_path(".so", text, *units, *work.extra_flags)
     note_use(path, *(work.cache_path(".o", content) for content in units))
     if stored(path) is not None:
         return path
     with alone(path), _lock_parts(work, units):
-        if stored(path) is not None:
+        if stored(path) is not None:  # another process compiled it while this one waited
             return path
         data, objects = _compile(work, text, units)
         for target, content in {**objects, path: data}.items():
@@ -220,7 +220,7 @@ def _compile_once(work: _Work, text: str, units: Sequence[str]) -> Path:
 
 
 def _lock_parts(work: _Work, units: Sequence[str]) -> AbstractContextManager[None]:
-    """Let one process compile units; no lock where all of them are cached."""
+    """Let one process at a time compile units; no lock if all of them are cached."""
     if all(stored(work.cache_path(".o", part)) is not None for part in units):
         return contextlib.nullcontext()
     return alone(work.folder / "parts.o")
@@ -231,11 +231,11 @@ class _GoneError(BuildError):
 
 
 def built(text: str, isa: Isa, units: Sequence[str] = ()) -> tuple[ctypes.CDLL, str]:
-    """A compiled text as a loaded library, and its fingerprint; arguments as of :func:`build`.
+    """A compiled text as a loaded library, and its fingerprint; for arguments see :func:`build`.
 
     Raises:
-        BuildError: as :func:`build` and :func:`load`.
-        EngineError: as :func:`build`.
+        BuildError: see :func:`build` and :func:`load`.
+        EngineError: see :func:`build`.
     """
     for _ in range(_TRIES - 1):
         path = build(text, isa, units)
@@ -258,11 +258,11 @@ class _Library(ctypes.CDLL):
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """Load a library that ``build`` made; unload it when nothing refers to it any more.
+    """Load a library that ``build`` made; it is unloaded with its last reference.
 
     Raises:
-        BuildError: the system refuses it, or (from what is returned) a function that it should have
-            is missing; then it is not kept.
+        BuildError: the system refuses it, or (on attribute access) a function is missing; the file
+            is then removed.
     """
     try:
         library = _Library(str(path))

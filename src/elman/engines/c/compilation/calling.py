@@ -1,8 +1,7 @@
 """Run a compiler as a process: isolated from signals, with limits on time and output.
 
-It has a session of its own, so a Ctrl-C or a kill of elman's process group reaches elman alone,
-which decides what becomes of the compiler: if the call is interrupted or takes too long, the
-compiler and all that it started end with it.
+The compiler has a session of its own, so a Ctrl-C or a kill of elman's process group reaches elman
+alone. If the call is interrupted or takes too long, elman kills the compiler and all its children.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from dataclasses import dataclass
 from typing import IO
 
 _OUTPUT = 1 << 16  # (bytes) of a compiler's output that are kept
-_LOOK_S = 0.05  # between looks for signals
-_QUOTED = 200  # characters of it in one line of ours
-_REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP")  # ask to stop: nothing is wrong with what was compiled
-_SHELL = 128  # a shell's status for a command that a signal ended: this and the signal
+_LOOK_S = 0.05  # (s) between checks for signals
+_QUOTED = 200  # characters of the output in an error message
+_REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP")  # requests to stop, no verdict on the text
+_SHELL = 128  # a shell's status for a command that a signal ended is 128 + the signal
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Called:
 
     @property
     def signal(self) -> str:
-        """The signal that ended it, or what a shell started, as ``SIGKILL``; empty if none."""
+        """The signal that ended it, or a command of its shell, as ``SIGKILL``; empty if none."""
         numbers = {int(number): number.name for number in signal.Signals}
         if self.status < 0:
             return numbers.get(-self.status, f"signal {-self.status}")
@@ -48,14 +47,14 @@ class Called:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was asked to stop: the call says nothing about what was to be compiled."""
+        """Whether it was asked to stop: its status then says nothing about the text."""
         return self.signal in _REQUESTS
 
     @property
     def why(self) -> str:
         """One line: how it ended, and the first line of output that mentions an error."""
         how = f"ended by {self.signal}" if self.signal else f"exit status {self.status}"
-        killed = self.signal == "SIGKILL" or "Killed" in self.err  # gcc and clang tell of theirs
+        killed = self.signal == "SIGKILL" or "Killed" in self.err  # a driver reports its child
         how += ", perhaps for want of memory" if killed else ""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         telling = [line for line in lines if "error" in line.lower()] or lines
@@ -88,7 +87,7 @@ def call_all(commands: Sequence[Sequence[str]], limit_s: float, at_once: int) ->
         try:
             calls = [pool.submit(processes.run, command) for command in commands]
             running = set(calls)
-            while running:  # a signal that another thread got is handled when this one wakes up
+            while running:  # Python handles signals in this thread, hence only when it wakes up
                 ended, running = wait(running, _LOOK_S, FIRST_EXCEPTION)
                 for finished in ended:
                     finished.result()
@@ -112,7 +111,7 @@ class _Processes:
         return self._run(command) if called.interrupted and not self._killed else called
 
     def _run(self, command: Sequence[str]) -> Called:
-        # files, not pipes: a child that a compiler leaves behind may keep a pipe open
+        # files, not pipes: a child that outlives the compiler may keep a pipe open
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             with self._lock:
                 if self._killed:
@@ -122,7 +121,8 @@ class _Processes:
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
-                    env=os.environ | {"LC_ALL": "C"},  # its words are read: see Called
+                    # English, as the answers are searched for words
+                    env=os.environ | {"LC_ALL": "C"},
                     start_new_session=True,
                 )
                 self._running.add(process)
@@ -136,7 +136,7 @@ class _Processes:
             return Called(status, _beginning(out), _beginning(err))
 
     def kill(self) -> None:
-        """Kill all of them, and what they have started; start no more."""
+        """Kill all processes and their children; start no more."""
         with self._lock:
             self._killed = True
             for process in tuple(self._running):

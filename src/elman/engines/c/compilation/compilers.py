@@ -15,21 +15,21 @@ from subprocess import TimeoutExpired
 
 from elman.engines.c.compilation.calling import call, printable
 
-_PROBE = 30.0  # (s) for a compiler to say its version
-_MOST = 200  # characters of that
+_PROBE = 30.0  # (s) limit of ``--version``
+_MOST = 200  # characters of the version that are kept
 _HOW = 'install gcc or clang, or pip install "elman[compiler]" (ziglang); CC names another compiler'
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler: how it is called, and what it says it is."""
+    """A C compiler: its command, and its first line of ``--version``."""
 
     command: tuple[str, ...]
     version: str
 
 
 def _command_from_environment(name: str) -> tuple[str, ...]:
-    """The command in an environment variable: a program (its path may hold spaces), or words as of
+    """The command in an environment variable: a program (its path may have spaces), or words as in
     a shell. Raises ValueError if it is neither."""
     text = os.environ.get(name, "").strip()
     if text and shutil.which(text):
@@ -69,8 +69,8 @@ def _probe(command: tuple[str, ...]) -> Compiler | str:
 def find_compiler() -> Compiler | str:
     """The C compiler to use (ELMAN_CC, CC, gcc, clang, cc, ziglang), or why there is none.
 
-    Kernels take sizes and addresses as C's ``long``: where that has 32 bits, as on Windows, none is
-    of use.
+    Kernels take sizes and addresses as C's ``long``, so no compiler helps where that has 32 bits,
+    as on Windows.
     """
     if ctypes.sizeof(ctypes.c_long) != ctypes.sizeof(ctypes.c_void_p):
         return f"engine c does not run on {platform.system()}: its kernels need a C long of 64 bits"
@@ -90,6 +90,5 @@ def find_compiler() -> Compiler | str:
 
 @cache
 def has_compiler() -> bool:
-    """Return whether the machine has a C compiler; looked up once per process, for calls that take
-    microseconds."""
+    """Return whether the machine has a C compiler; cached, for calls that take microseconds."""
     return isinstance(find_compiler(), Compiler)

@@ -1,8 +1,8 @@
 """LRU eviction of compiled kernels from the cache.
 
-No lock is needed. A library that a process has loaded stays mapped when its file is removed; one
-that is removed between its check and its loading is built again, and a file that has just been
-built is left to the process that is about to load it. What a process uses itself it never removes.
+No lock is needed. A library that a process has loaded stays mapped when its file is removed; a
+library that is removed between its check and its loading is built again; and a file younger than a
+minute is kept for the process that is about to load it. A process never removes files that it uses.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from elman.errors import EngineError
 
 VARIABLE = "ELMAN_CACHE_SIZE"
 DEFAULT = "1 GiB"
-KEPT = (".so", ".o")  # kernels, and the parts that they are linked with
+KEPT = (".so", ".o")  # kernels, and the units that they are linked with
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", re.IGNORECASE)
 _UNITS = " KMGT"
-_LEFT_OVER = 0.9  # of the limit: so that not every new kernel has to make room
-_DAY = 86400.0  # (s) between two notes that a file was used
-_GRACE = 60.0  # (s) from writing a file to loading it
-_used: set[Path] = set()  # by this process
+_LEFT_OVER = 0.9  # of the limit after an eviction, so that not every new kernel evicts others
+_DAY = 86400.0  # (s) between two updates of a file's timestamp
+_GRACE = 60.0  # (s) most time from writing a file to loading it
+_used: set[Path] = set()  # files that this process uses
 
 
 def limit_text() -> str:
-    """ELMAN_CACHE_SIZE, or what holds without it."""
+    """ELMAN_CACHE_SIZE, or its default."""
     return os.environ.get(VARIABLE, "").strip() or DEFAULT
 
 
 def limit_bytes() -> int:
-    """How much may be kept (bytes).
+    """Largest size of the cache (bytes).
 
     Raises:
         EngineError: ELMAN_CACHE_SIZE is not a size.
@@ -58,7 +58,7 @@ def note_use(*paths: Path) -> None:
 
 
 def make_room(folder: Path, limit: int) -> None:
-    """Remove what was used longest ago from a folder that holds more than the limit (bytes)."""
+    """Remove the least recently used files from a folder that exceeds the limit (bytes)."""
     files: list[tuple[float, int, Path]] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""Vector instruction sets: width, registers, compiler flags; which of them this machine has."""
+"""Vector instruction sets: width, registers, compiler flags; detection of this machine's."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Isa:
     """One target of generated C.
 
     Attributes:
-        name: as printed and as taken by the environment variable ELMAN_ISA.
+        name: name in prints and in the environment variable ELMAN_ISA.
         vector_bytes: width of one vector (bytes); 0: numbers, not vectors.
-        registers: how many vector registers there are.
-        flags: what the compiler needs to know.
+        registers: number of vector registers.
+        flags: flags for the compiler.
         pairs: whether products multiply pairs of bfloat16 numbers, and add them up in float32.
     """
 
@@ -36,9 +36,9 @@ class Isa:
         return max(1, self.vector_bytes // (8 if dtype == "float64" else 4))
 
     def without(self, optimizations: Collection[str]) -> Isa:
-        """The same without some of ``plan.spec.OPTIMIZATIONS``: how the compiler is called."""
+        """The set without some of ``plan.spec.OPTIMIZATIONS``, by compiler flags."""
         isa = self
-        if "simd" in optimizations:
+        if "simd" in optimizations:  # vectors of 0 bytes have one lane: the text stays the same
             flags = (*isa.flags, "-fno-tree-vectorize", "-fno-tree-slp-vectorize")
             isa = replace(isa, name=f"{isa.name} without vectors", vector_bytes=0, flags=flags)
         if "specialization" in optimizations:
@@ -47,21 +47,21 @@ class Isa:
         return isa
 
     def with_pairs(self) -> Isa:
-        """The same with products of bfloat16, by float32's instructions where the machine
-        has none for them (:func:`lacks_pairs`)."""
+        """The set with products of bfloat16, by float32's instructions if the machine has none for
+        them (:func:`lacks_pairs`)."""
         flags = self.flags if lacks_pairs() else (*self.flags, _PAIRS[detect().name].flag)
         return replace(self, name=f"{self.name} bf16", flags=flags, pairs=True)
 
     def with_integers(self) -> Isa:
-        """The same with products of integers of 16 bits that are summed as they are made, where the
-        machine has them."""
+        """The set with instructions that multiply and add 16-bit integers, if the machine has
+        them."""
         if self.name != "avx512" or "avx512_vnni" not in cpu_flags():
             return self
         return replace(self, name=f"{self.name} vnni", flags=(*self.flags, "-mavx512vnni"))
 
     @property
     def accumulators(self) -> int:
-        """Registers a product's tile may hold sums in; the rest are for operands."""
+        """Registers for the sums of a product's tile; the rest are for operands."""
         return 24 if self.registers == 32 else 12
 
 

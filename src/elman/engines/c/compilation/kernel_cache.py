@@ -19,17 +19,17 @@ from elman.errors import BuildError
 from elman.files import INCOMPLETE, open_file, read_file, write_atomically
 from elman.folders import cache_folder, private_folder
 
-_PATIENCE = 120.0  # (s) to wait for another process that compiles the same kernel
-_LEFT = 1800.0  # (s) after which nobody works in a folder of a build any more
+_PATIENCE = 120.0  # (s) most time to wait for another process that compiles the same kernel
+_LEFT = 1800.0  # (s) age of a build's folder that a killed process must have left
 _ROOM = 4 << 20  # (bytes) more than a build writes
-HASH = 32  # (bytes) of the hash behind what is kept
-BUILD = "build-"  # how the name of such a folder begins
+HASH = 32  # (bytes) of the hash at the end of each file
+BUILD = "build-"  # beginning of the name of a build's folder
 
 
 @cache
 def _own_folder() -> Path:
-    """A folder of this process alone, where the cache cannot be used; gone when it ends. Raises
-    BuildError where none can be made."""
+    """A folder of this process, for when the cache cannot be used; removed at exit. Raises
+    BuildError if none can be made."""
     try:
         folder, owner = Path(tempfile.mkdtemp(prefix="elman-")), os.getpid()
     except OSError as error:
@@ -54,7 +54,7 @@ def _warn_uncached(folder: str, why: str = "not writable, or open to others") ->
 
 
 def kernel_folder() -> Path:
-    """Where compiled kernels are kept; a folder of this process where the cache cannot be used."""
+    """The cache of compiled kernels, or this process's own folder if the cache cannot be used."""
     try:
         folder = cache_folder() / "kernels"
         usable = private_folder(folder) and os.access(folder, os.W_OK | os.X_OK)
@@ -67,11 +67,11 @@ def kernel_folder() -> Path:
 
 
 def folder_instead(folder: Path, error: OSError) -> Path:
-    """The folder of this process, in place of one that took no kernel: its disk is full, or it was
+    """This process's own folder, instead of one that cannot be written: its disk is full, or it was
     removed meanwhile.
 
     Raises:
-        BuildError: that was the folder of this process, or none can be made.
+        BuildError: ``folder`` is this process's own, or none can be made.
     """
     if folder == _own_folder():
         raise BuildError(f"cannot keep a kernel in {folder}: {error}") from error
@@ -80,7 +80,7 @@ def folder_instead(folder: Path, error: OSError) -> Path:
 
 
 def check_room(folder: Path) -> None:
-    """Raise OSError if a folder does not take what a build writes."""
+    """Raise OSError if a folder has no room for the files of a build."""
     path = folder / "room"
     path.write_bytes(bytes(_ROOM))
     path.unlink()
@@ -98,7 +98,7 @@ def stored(path: Path) -> bytes | None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left of their builds."""
+    """Remove the build folders and incomplete files of killed processes."""
     for path in (*folder.glob(f"{BUILD}*"), *folder.glob(f"{INCOMPLETE}*")):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _LEFT:
@@ -109,15 +109,15 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def store(path: Path, data: bytes) -> None:
-    """Write a library with its hash behind it, whole or not at all."""
+    """Write a library and its hash, whole or not at all."""
     content = data + hashlib.sha256(data).digest()
     write_atomically(path, content, durable=True, private=True)
 
 
 @contextlib.contextmanager
 def alone(path: Path):
-    """Let one process compile a kernel; where locks do not work, or take too long, go on
-    without."""
+    """Let one process at a time compile a kernel; without the lock if locks fail or take too long:
+    files are written atomically, so that costs only time."""
     lock = FileLock(str(path.with_suffix(".lock")))
     try:
         lock.acquire(timeout=_PATIENCE)
@@ -131,7 +131,7 @@ def alone(path: Path):
 
 
 def fingerprint(path: Path) -> str:
-    """The hash of a library that ``build`` made, as it stands behind it."""
+    """The hash at the end of a library that ``build`` made."""
     with open_file(path) as file:
         file.seek(-HASH, os.SEEK_END)
         return file.read().hex()

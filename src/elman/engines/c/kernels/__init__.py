@@ -1,1 +1,1 @@
-"""Kernels that are written by hand, of operations that are no plan's."""
+"""Kernels written by hand, for operations without a plan."""

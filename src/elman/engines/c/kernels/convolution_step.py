@@ -1,4 +1,4 @@
-"""A step of a short causal convolution: what calls ``convolution_step.h``."""
+"""A step of a short causal convolution: the caller of ``convolution_step.h``."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _function(isa: Isa) -> Any:
 
 
 def can_step(x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Return whether :func:`convolution_step` takes such tensors: of float32 on a CPU, all but x
-    contiguous, the state one that a noted launch may write to."""
+    """Return whether :func:`convolution_step` accepts tensors: float32 on a CPU, all but x
+    contiguous, the state one that a recorded launch may write to."""
     tensors = [value for value in (x, state, weight, bias) if value is not None]
     launches = NOTED.get()
     return (
@@ -56,8 +56,8 @@ def convolution_step(
 
     Args:
         x [rows, channels]: the next input.
-        state [rows, channels, length]: the inputs before, the latest last; x is written into it.
-        weight [channels, taps]: of at most as many inputs as the state has.
+        state [rows, channels, length]: earlier inputs, the latest last; x is written into it.
+        weight [channels, taps]: taps <= length.
         bias [channels]: 0 if None.
         gate: whether SiLU follows.
     """

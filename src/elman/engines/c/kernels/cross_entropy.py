@@ -1,4 +1,4 @@
-"""Decoder and loss in C, as of ``elman.engines.cross_entropy``: what calls ``cross_entropy.h``."""
+"""Decoder and loss of ``elman.engines.cross_entropy`` in C: the caller of ``cross_entropy.h``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from elman.engines.precision import BF16, IEEE
 from elman.errors import EngineError
 
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
-_EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative RMS error
-_WORTH = 1 << 18  # multiplications below which one thread is faster
-_FEWEST = 2  # rows: one would leave all lanes of a vector but one empty
+_EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}  # largest relative RMS error accepted
+_WORTH = 1 << 18  # multiplications; with fewer one thread is faster
+_FEWEST = 2  # rows: a single row would use one lane of each vector
 _PRODUCTS = [f"{kind}{n}" for kind in ("rows", "outer") for n in range(1, WIDEST + 1)]
 _HEAD = ("T", "B", "chunk", "workers", "split", "shares", "flags", "done", "awaits")  # runtime.h
 _SIZES = ("N", "H", "V", "rows")
 _ARRAYS = ("x", "weight", "bias", "scale", "targets", "losses", "d_x", "d_weight", "d_bias")
-_AREAS = 16  # which it divides its arena into
+_AREAS = 16  # areas of the kernel's arena
 
 
 class _Decoder(ctypes.Structure):
@@ -42,8 +42,8 @@ class _Decoder(ctypes.Structure):
 
 @lru_cache(maxsize=4)
 def _library(dtype: torch.dtype, isa: Isa) -> Any:
-    """The compiled kernel of a dtype, which has agreed with torch's operations; None without a
-    compiler, or the error that says what is wrong with it."""
+    """The compiled kernel of a dtype, verified against torch's operations; None without a compiler,
+    or the error if it fails."""
     if isinstance(find_compiler(), str):
         return None
     name = _NAMES[dtype]
@@ -70,13 +70,13 @@ def _declared(library: Any) -> Any:
 
 
 def losses_and_gradients(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
-    """Losses and gradients, as of :func:`elman.engines.cross_entropy.in_torch`; None for types and
-    devices that there is no kernel for, for a single row, or without a compiler. Rows in bfloat16
-    are computed in float32, with products of bfloat16.
+    """Losses and gradients, see :func:`elman.engines.cross_entropy.in_torch`; None for types and
+    devices without a kernel, for a single row, or without a compiler. Rows in bfloat16 are computed
+    in float32, with products of bfloat16.
 
     Raises:
-        BuildError: the compiler refuses it.
-        DisagreementError: what it makes of it computes something else.
+        BuildError: the compiler refuses the kernel.
+        DisagreementError: the kernel's results differ from torch's.
     """
     dtype = rows.x.dtype
     if rows.x.device.type != "cpu" or len(rows.x) < _FEWEST:

@@ -1,4 +1,5 @@
-"""Linear layers for few rows, with weights of eight bits to float32: what calls ``few_rows.h``."""
+"""Linear layers for few rows, with weights of eight bits to float32: the caller of
+``few_rows.h``."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from elman.engines.c.process.threads import on_pool, oversubscription, threads, 
 from elman.engines.c.text.units import file, head, runtime
 from elman.errors import EngineError
 
-MOST_ROWS = 16  # more are a matrix, which is multiplied as one
+MOST_ROWS = 16  # of more rows a matrix product is faster
 _BITS = {torch.int8: 8, torch.bfloat16: 16, torch.float32: 32}
-_WORTH = 1 << 18  # multiplications below which one thread is faster
+_WORTH = 1 << 18  # multiplications; with fewer one thread is faster
 _HEAD = ("T", "B", "chunk", "workers", "split", "shares", "flags", "done", "awaits")  # runtime.h
 _SIZES = ("rows", "inputs", "outputs")
 _ARRAYS = ("x", "weight", "scale", "bias", "y", "rounded", "factors")
@@ -35,7 +36,7 @@ class _Linear(ctypes.Structure):
 
 @lru_cache(maxsize=4)
 def _library(dtype: torch.dtype, isa: Isa) -> Any:
-    """The compiled kernel of a type of weights. Raises EngineError: as :func:`check_available`."""
+    """The compiled kernel of a type of weights. Raises EngineError: see :func:`check_available`."""
     check_available()
     isa = isa.with_integers() if dtype is torch.int8 else isa
     lines = [f"#define WEIGHT_BITS {_BITS[dtype]}", f"#define BLOCK {_BLOCK}"]
@@ -54,13 +55,13 @@ def check_available() -> None:
 
 
 def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x W' · scale + bias of few rows. Where weights are integers, x may be rounded to 16 bits, in
-    blocks of 256 inputs with a factor each.
+    """x Wᵀ · scale + bias of few rows. With integer weights x may be rounded to 16 bits, in blocks
+    of 256 inputs with one factor each.
 
     Args:
         x [rows, inputs]: at most MOST_ROWS, of float32, contiguous.
         weight [outputs, inputs]: of int8, bfloat16 or float32, contiguous.
-        scale, bias [outputs]: of float32; 1 and 0 if None.
+        scale, bias [outputs]: float32; 1 and 0 if None.
 
     Raises:
         EngineError: there is no compiler, or it refuses the kernel.

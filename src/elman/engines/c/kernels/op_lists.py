@@ -1,5 +1,5 @@
-"""Lists of torch's operations on tensors at fixed addresses, run by one call: what calls
-``op_lists.h``. A row of ``_POINTWISE`` is all that an operation needs."""
+"""Lists of torch's operations on tensors at fixed addresses, run by one call: the caller of
+``op_lists.h``. A new operation is a row of ``_POINTWISE``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from elman.engines.c.compilation.isa import Isa, detect
 from elman.engines.c.process.threads import on_pool, oversubscription
 from elman.engines.c.text.units import file, head, runtime
 
-_DIMS, _OPERANDS = 4, 3
-_LAUNCH, _SUM, _MEAN, _LARGEST, _NORM = range(-1, -6, -1)  # kinds of operations; 0 on: _POINTWISE
+_DIMS, _OPERANDS = 4, 3  # most loops and operands of an operation
+_LAUNCH, _SUM, _MEAN, _LARGEST, _NORM = range(-1, -6, -1)  # kinds below 0; from 0 on: _POINTWISE
 _REDUCTIONS = {"sum": _SUM, "mean": _MEAN, "amax": _LARGEST, "linalg_vector_norm": _NORM}
-_SHORT = 16  # an innermost loop of fewer numbers gives its place to the longest
-_POINTWISE = {  # by name and overload: vectors a, b, c are its tensors and numbers, in their order
+_SHORT = 16  # numbers; a shorter innermost loop is exchanged for the longest, to fill vectors
+_POINTWISE = {  # by name and overload; vectors a, b, c are the arguments, in their order
     "clone.default": "a",
     "_to_copy.default": "a",
     "neg.default": "-a",
@@ -52,13 +52,14 @@ _POINTWISE = {  # by name and overload: vectors a, b, c are its tensors and numb
     "lerp.Tensor": "a + c * (b - a)",
     "pow.Tensor_Scalar": "v_pow(a, b)",
 }
-_DEFAULTS = {"alpha": (1,), "beta": (1,), "threshold": (20,), "value": (1,)}  # others are refused
+# the only values of these options with which an operation has a row
+_DEFAULTS = {"alpha": (1,), "beta": (1,), "threshold": (20,), "value": (1,)}
 _WITHOUT_MEANING = ("memory_format", "layout", "pin_memory", "non_blocking", "device", "dtype")
-_ROOTS = {
+_ROOTS = {  # exponents for which torch, too, computes another function than pow
     2: "square.default",
     0.5: "sqrt.default",
     -0.5: "rsqrt.default",
-}  # exponents of torch's own
+}
 _KINDS = {name: at for at, name in enumerate(_POINTWISE)}
 
 
@@ -103,7 +104,7 @@ class OpList:
     """Operations and launches of kernels in order.
 
     Args:
-        parts: of :func:`operation`, and launches.
+        parts: results of :func:`operation`, and launches.
     """
 
     def __init__(self, parts: Sequence[list[_Operation] | Launch]) -> None:
@@ -128,13 +129,13 @@ class OpList:
 def operation(
     name: str, given: Sequence[Any], options: dict[str, Any], result: Tensor
 ) -> list[_Operation] | None:
-    """An operation of torch's that writes its result where it is; None if there is no row for it.
+    """An operation of torch's that writes into ``result``; None if it has no row.
 
     Args:
-        name: with its overload, as ``add.Tensor``; of one that writes to its first argument the
-            name of the one that does not.
+        name: with its overload, as ``add.Tensor``; of an in-place operation the name of its
+            out-of-place counterpart.
         given, options: its arguments.
-        result: of float32, as all tensors.
+        result: float32, as all tensors.
     """
     for key, value in options.items():
         if key not in _WITHOUT_MEANING and value not in _DEFAULTS.get(key, ()):
@@ -158,7 +159,7 @@ def operation(
 
 
 def _usual(name: str, given: Sequence[Any]) -> tuple[str, Sequence[Any]]:
-    """Without arguments that are as usual."""
+    """The operation without arguments that have their default values."""
     if name == "softplus.default" and tuple(given[1:]) in ((1,), (1, 20)):
         return name, given[:1]
     if name == "pow.Tensor_Scalar" and given[1] in _ROOTS:
@@ -188,7 +189,7 @@ def _is_plain(value: Any) -> bool:
 def _cat(values: Sequence[Tensor], dim: int, result: Tensor) -> list[_Operation] | None:
     whole, at = list[_Operation](), 0
     for value in values:
-        if value.dim() != result.dim():  # empty ones of one dimension are left out
+        if value.dim() != result.dim():  # torch's cat skips empty tensors of one dimension
             return None
         size = value.shape[dim]
         part = operation("clone.default", (value,), {}, result.narrow(dim, at, size))
@@ -226,7 +227,7 @@ def _reduction(name: str, given: Sequence[Any], result: Tensor) -> list[_Operati
 
 
 def _merged(loops: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Loops, outermost first, in the order in which the result lies, as few as there can be."""
+    """As few loops as possible, outermost first, in the order of the result's strides."""
     merged = list[tuple[int, ...]]()
     for size, *strides in sorted(loops, key=lambda loop: loop[1:], reverse=True):
         if size == 1:
@@ -249,7 +250,7 @@ def _noted(
 
     Args:
         loops: (size, strides of the result and of each operand), outermost first.
-        fixed: whether the loops are merged, and the innermost is the one to be.
+        fixed: whether the loops are merged already and their order must stay.
     """
     if result.numel() == 0:
         return []

@@ -17,10 +17,10 @@ from elman.engines.c.text.units import file, head, runtime
 from elman.errors import DisagreementError, EngineError, warn_once
 
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
-_LONG_ENOUGH = 256  # steps per piece of time that are worth another thread
-_WORTH = 1 << 14  # elements below which one thread is faster
-_EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative RMS error
-_STEPS = 37  # of the comparison
+_LONG_ENOUGH = 256  # steps per piece of time; shorter pieces do not pay for another thread
+_WORTH = 1 << 14  # elements; with fewer one thread is faster
+_EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}  # largest relative RMS error accepted
+_STEPS = 37  # of the comparison, not a multiple of any block
 _TRIED = (  # numbers of a system, systems, whether channels come last, pieces of time
     *((n, 35, units, 1) for n in (1, 2, 3, 9) for units in (False, True)),
     (1, 3, True, 2),
@@ -37,8 +37,8 @@ class _Scan(ctypes.Structure):
 
 @lru_cache(maxsize=4)
 def _library(dtype: torch.dtype, isa: Isa) -> Any:
-    """The compiled scans of a dtype, which have agreed with the recurrence; None without a
-    compiler, or where something is wrong with them, which is reported once."""
+    """The compiled scans of a dtype, verified against the recurrence; None without a compiler, or
+    if they fail, which is reported once."""
     if isinstance(find_compiler(), str):
         return None
     name = _NAMES[dtype]
@@ -56,7 +56,7 @@ def _verify(library: Any, dtype: torch.dtype) -> None:
     """Compare the scans with the recurrence, one step after another in float64; once per process.
 
     Raises:
-        DisagreementError: they compute something else.
+        DisagreementError: the results differ.
     """
     source = torch.Generator().manual_seed(0)
     for n, N, units, pieces in _TRIED:
@@ -124,7 +124,9 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
         return None
     T, n, N = b.shape[0], *(b.shape[1:] if units else b.shape[:0:-1])
     workers = threads() if A.numel() >= _WORTH else 1
-    lanes = 64 // b.dtype.itemsize
+    lanes = 64 // b.dtype.itemsize  # elements of a cache line, the widest vector
+    # with a cache line of channels per thread, threads share channels and read each array once;
+    # else time is cut, into pieces of which all but the first are walked twice
     sequential = n > 1 or lanes * workers <= N or _LONG_ENOUGH * (workers + 1) > T
     pieces = 1 if not units or workers == 1 or sequential else workers
     return _forward(library, A, b, y0, units, workers, pieces)
@@ -133,7 +135,7 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
 def _forward(
     library: Any, A: Tensor, b: Tensor, y0: Tensor, units: bool, workers: int, pieces: int
 ) -> Tensor:
-    """One call; in several pieces of time where there are."""
+    """One call, with time cut into ``pieces``."""
     n, N = b.shape[1:] if units else b.shape[:0:-1]
     A, b, y0 = A.contiguous(), b.contiguous(), y0.contiguous()
     out = fresh(b.shape, b.dtype)
@@ -149,7 +151,7 @@ def _forward(
 def backward(
     A: Tensor, y0: Tensor, y: Tensor, dy: Tensor, units: bool
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Cotangents of A, b and y0; arguments as of :func:`forward`, y and dy as b."""
+    """Cotangents of A, b and y0; for arguments see :func:`forward`, y and dy are shaped as b."""
     library = _library(dy.dtype, detect()) if dy.dtype in _NAMES else None
     if library is None or not dy.numel():
         return None

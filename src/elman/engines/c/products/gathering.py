@@ -9,12 +9,12 @@ from elman.engines.c.compilation.isa import Isa
 from elman.lowered.types import Access, Product
 from elman.plan.schedule import Blocks
 
-# A block of rows gathers if every operand's element is 0 or 1, few are 1, and no weight is infinite
-# or NaN; else it is multiplied in tiles.
+# A block of rows gathers if every element of the operand is 0 or 1, at most a quarter are 1, and no
+# weight is infinite or NaN, which 0 would make NaN; else it is multiplied in tiles.
 
 
 def gathered_operands(product: Product, units: int, blocks: Blocks) -> list[Access]:
-    """Operands of a product into so many units that are scanned for ones."""
+    """Operands, of a product into ``units`` units, that are scanned for ones."""
     if units * len(product.accs) < blocks.gathered_columns:
         return []
     return [
@@ -35,9 +35,9 @@ class Ones:
     """The lists of ones of one operand, in a segment's C text.
 
     Attributes:
-        number: tells it from others of the segment.
+        number: index of the operand in the segment.
         inner: units of the operand.
-        rows: of a block.
+        rows: rows of a block.
         picked: the C function that adds up rows of a panel, without its number of vectors.
     """
 
@@ -68,21 +68,21 @@ class Ones:
 def picked_rows(isa: Isa, vectors: int) -> str:
     """``picked{vectors}``: C[m, :] (+)= the sum of the panel's rows that are listed, from
     the list's place i on."""
-    del isa  # as many sums as hide the latency of one, on each
+    del isa  # the number of chains below hides an addition's latency on every instruction set
     row = f"const T *p = P + at[i + {{}}] * {vectors}L * VL;"
     return _picked("picked", vectors, row, "ld(p + {} * VL)")
 
 
 def picked_halves(isa: Isa, vectors: int) -> str:
-    """``halves{vectors}``: the same of a panel of pairs of bfloat16."""
+    """``halves{vectors}``: ``picked{vectors}`` for a panel of pairs of bfloat16."""
     del isa
     row = f"const long k = at[i + {{}}]; const T *p = P + k / 2 * {vectors}L * VL;"
     return _picked("halves", vectors, row, "half(ld(p + {} * VL), k & 1)")
 
 
 def _picked(name: str, vectors: int, row: str, vector: str) -> str:
-    """The function; ``row`` and ``vector`` are C text of a chain's row, and of a vector of it."""
-    chains = min(4, 8 // vectors)
+    """The C function; ``row`` and ``vector`` are C text of a chain's row, and of its vectors."""
+    chains = min(4, 8 // vectors)  # independent sums, at most eight in registers
     sums = [[f"c{v}_{q}" for v in range(vectors)] for q in range(chains)]
 
     def added(chain: int) -> str:

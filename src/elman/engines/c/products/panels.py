@@ -20,13 +20,13 @@ class Panels:
     elements within a panel: groups of at most ``WIDEST`` vector columns, operands, k, columns.
 
     Attributes:
-        product: what is multiplied.
-        units: of the whole gate block.
-        vectors: of units in the whole gate block.
+        product: the products of the group.
+        units: units of the whole gate block.
+        vectors: vectors of units in the whole gate block.
         width: vectors of units per panel.
         offset: start in the pack area (elements).
-        groups: of the part; each has panels of its own, one behind another.
-        pairs: whether an element holds a pair of k (:attr:`Isa.pairs`).
+        groups: groups of the part; each has panels of its own, one after another.
+        pairs: whether an element holds a pair of neighbours along k (:attr:`Isa.pairs`).
     """
 
     product: Product
@@ -95,7 +95,7 @@ def plan_panels(layout: Layout, phases: Iterable[Phase], pairs: bool) -> dict[Pr
     """Give every product of some phases its panels, one after another in the pack area.
 
     Products of one part share the panels' width, since one loop over panels serves them all.
-    ``pairs``: as of :class:`Panels`.
+    ``pairs``: see :class:`Panels`.
     """
     panels: dict[Product, Panels] = {}
     offset = 0
@@ -165,12 +165,12 @@ def product_code(
     """C lines that fill ``base`` with one panel's products for the rows of the current block.
 
     Args:
-        panels: the product's; ``v`` is the panel's first vector, ``nv`` its width, ``m`` the rows.
+        panels: of the product; ``v`` is the panel's first vector, ``nv`` its width, ``m`` the rows.
         first: the product's first column in ``base``, in vectors.
-        operand: where operands lie.
-        k_block: how much of k is used before the next rows are taken.
-        base, row: C text of where the block's first row is stored, and of the distance of rows.
-        ones: operands of which lists are at hand where few elements are 1.
+        operand: addresses and strides of operands.
+        k_block: length along k of one pass over the rows.
+        base, row: C text of the address of the block's first row, and of the distance of rows.
+        ones: operands that have been scanned for ones, with their lists.
     """
     lines = [f"{{ const T *P = {panels.start} + v * {panels.total * panels.accs} * VL;"]
     for index, width in enumerate(panels.widths):
@@ -215,11 +215,11 @@ def direct_code(
     """C lines of the same products as :func:`product_code`, reading unpacked weights.
 
     Args:
-        panels: the product's; nothing of it is packed.
-        first, operand: as for :func:`product_code`.
-        matrix: where weights lie.
-        dots: the C function that multiplies by their rows.
-        buf: C text of where the block's first row is stored.
+        panels: of the product; only its sizes are used.
+        first, operand: see :func:`product_code`.
+        matrix: addresses and row lengths of weights.
+        dots: the C function that multiplies by rows of weights.
+        buf: C text of the address of the block's first row.
     """
     lines = ["for (long j = 0; j < nv; j++) {", f"    long units = {panels.units} - (v + j) * VL;"]
     for number, acc in enumerate(panels.product.accs):

@@ -19,12 +19,13 @@ class SumPrinter(Spelling):
     """Prints the sums after each chunk of the backward.
 
     Each worker owns rows of the gradients, so nothing is combined afterwards. A right operand of
-    many products is copied into panels once; left ones are read as they lie.
+    many products is copied into panels once; left operands are read in place, a row per k, because
+    copying them costs 4 % of a step and gains nothing at any size.
 
     Args:
-        layout, sums: what is printed.
-        isa, blocks: whose tiles are called, and how.
-        tiled: whether there are any.
+        layout, sums: the sums and the layout of their operands.
+        isa, blocks: instruction set of the tiles, constants of blocking.
+        tiled: whether tiles are used.
     """
 
     def __init__(
@@ -55,9 +56,9 @@ class SumPrinter(Spelling):
 
     @cached_property
     def packed(self) -> dict[Access, int]:
-        """Right operands that are copied into panels, and where these begin per row of the chunk.
+        """Right operands that are copied into panels, and first element per row of the chunk.
 
-        Those of few products are read as they lie, if they are whole vectors.
+        Operands of few products are read in place, if they are whole vectors.
         """
         offsets: dict[Access, int] = {}
         width = 0
@@ -73,8 +74,8 @@ class SumPrinter(Spelling):
 
     @cached_property
     def paired(self) -> dict[Access, tuple[int, int]]:
-        """Left operands that are rounded: first element of their pairs of rows, behind those of
-        right ones and per pair of rows of the chunk, and the length of a row."""
+        """Left operands that are rounded: first element of their pairs of rows (per pair of rows of
+        the chunk, after the right operands), and the length of a row."""
         places: dict[Access, tuple[int, int]] = {}
         at = sum(map(self.padded, self.packed))
         for left in dict.fromkeys(term.left for term, _ in self.outer) if self.pairs else ():
@@ -86,8 +87,8 @@ class SumPrinter(Spelling):
 
     @cached_property
     def rounded(self) -> dict[Access, tuple[int, int]]:
-        """Left operands whose rounded rows are added up where a right one has few ones: first
-        element per row of the chunk, behind all pairs, and the length of a row."""
+        """Left operands whose rounded rows are added up where a right operand has few ones: first
+        element per row of the chunk, after all pairs, and the length of a row."""
         lefts = [left for right in self.listed if self.pairs for left in self.lefts[right]]
         rows = [(left, self.padded(left)) for left in dict.fromkeys(lefts)]
         starts = accumulate((row for _, row in rows), initial=0)
@@ -95,12 +96,12 @@ class SumPrinter(Spelling):
 
     @property
     def _copied(self) -> int:
-        """Elements of all that is copied, per copied row."""
+        """Elements of all copied operands, per copied row."""
         return sum(map(self.padded, self.packed)) + sum(row for _, row in self.paired.values())
 
     @property
     def _copied_rows(self) -> str:
-        """C text of how many rows there are of what is copied."""
+        """C text of the number of rows of copied operands."""
         return "((rows + 1) / 2)" if self.pairs else "rows"
 
     @property
@@ -163,7 +164,7 @@ class SumPrinter(Spelling):
         return f" + rows * {rows}" if rows else ""
 
     def _rounded_at(self, offset: int) -> str:
-        """C text of where rows of :attr:`rounded` begin."""
+        """C text of the address of rows of :attr:`rounded`."""
         return f"c->right + {self._copied} * {self._copied_rows} + {offset} * rows"
 
     def _rows(self, access: Access) -> str:
@@ -174,14 +175,15 @@ class SumPrinter(Spelling):
         """Accumulate this worker's rows of every matrix sum."""
         if not self.tiled:
             return [self._plain(term, right) for term, right in self.outer]
-        # all terms of a sum are dealt alike: nobody waits for others between them
+        # workers take shares by rotation, so that the same one does not always get the larger; all
+        # terms of one sum share a turn, so that no worker waits for others between them
         targets = dict.fromkeys(term.target for term, _ in self.outer)
         turns = {target: turn for turn, target in enumerate(targets)}
         return [self._product(term, right, turns[term.target]) for term, right in self.outer]
 
     def _target(self, term: RowSum) -> str:
-        """C text of where a matrix is summed up, of its row length, and of the condition for
-        adding to what is there."""
+        """C text of the address of a matrix sum, of its row length, and of the condition for adding
+        to its earlier value."""
         assert isinstance(term.target, Matrix)
         base, row = self.matrix(term.target)
         return f"{base}, {row}, {'!first' if term.first else '1'}"

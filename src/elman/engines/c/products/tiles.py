@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from elman.engines.c.compilation.isa import Isa
 
 WIDEST = 4  # vectors per tile: more would leave no registers for rows
-_UNROLL = (
-    2  # steps of k per round, or more where k is split: four were no faster, and longer to compile
-)
+_UNROLL = 2  # steps of k per round; four are no faster, and take longer to compile
 
 
 def tile_rows(isa: Isa, vectors: int) -> int:
@@ -62,7 +60,7 @@ def alternating(lanes: int) -> str:
 
 
 def _splits(isa: Isa, rows: int, vectors: int) -> int:
-    """How many partial sums along k hide the latency of a small tile."""
+    """Number of partial sums along k that hide the latency of a small tile."""
     return max(s for s in (1, 2, 4) if s == 1 or s * rows * vectors <= isa.accumulators)
 
 
@@ -93,14 +91,14 @@ def _step(isa: Isa, rows: int, vectors: int, part: int, a: list[str], b: list[st
 
 @dataclass(frozen=True)
 class Operands:
-    """How a tile finds its operands, as C text.
+    """How a tile addresses its operands, as C text.
 
     Attributes:
         name: the first letter of the tile's name.
-        parameters: strides, before and behind P.
-        left: the element of row r at k, counted from the pointer, ``rows`` in a tile.
-        step: how far A moves per k.
-        right: how far P moves per k; empty: the vectors of the tile.
+        parameters: stride parameters, before and after P.
+        left: index in A of the element of row r at k; a tile has ``rows`` rows.
+        step: stride of A along k.
+        right: stride of P along k; empty: the vectors of the tile.
     """
 
     name: str
@@ -139,7 +137,7 @@ def tile(isa: Isa, rows: int, vectors: int, operands: Operands) -> str:
         for r in range(rows)
         for v in range(vectors)
     }
-    if operands is COLUMNS:  # many rows are summed: C has left the cache since it was last added to
+    if operands is COLUMNS:  # C has left the near caches since rows were last added: 2 to 4 %
         prefetches = (f"__builtin_prefetch(C + {r} * ldc + {v} * VL, 1);" for r, v in total)
         lines.append(f"    if (acc) {{ {' '.join(prefetches)} }}")
     lines.append("    long k = 0;")
@@ -215,7 +213,7 @@ SHARED void rows{vectors}(long m, const T *A, long lda, const T *P, long K, T *C
 
 
 def packed_products(isa: Isa, vectors: int) -> str:
-    """``outer{vectors}``: the same with A packed in tiles of ``tile_rows(WIDEST)`` rows.
+    """``outer{vectors}``: ``rows{vectors}`` with A packed in tiles of ``tile_rows(WIDEST)`` rows.
 
     A points at k of the first tile, ``skip`` is the length of k, ``done`` the k before it (the
     last tile is narrower, so its k-th element lies elsewhere).
@@ -240,7 +238,7 @@ SHARED void outer{vectors}(long m, const T *A, long skip, const T *P, long K, T 
 
 
 def column_products(isa: Isa, vectors: int) -> str:
-    """``across{vectors}``: C[m, :] (+)= Aᵀ · P, both as they lie: a row of each per k."""
+    """``across{vectors}``: C[m, :] (+)= Aᵀ · P, both unpacked: a row of each per k."""
     most = tile_rows(isa, WIDEST)
     tiles = "\n".join(tile(isa, rows, vectors, COLUMNS) for rows in range(1, most + 1))
     cases = "\n".join(

@@ -1,1 +1,1 @@
-"""Kernels that are loaded, and their calls."""
+"""Loaded kernels and their calls."""

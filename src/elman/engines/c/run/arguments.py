@@ -18,8 +18,8 @@ class Arguments:
     """Inputs and weights as kernel arguments, for both directions.
 
     Args:
-        shape: how many there are.
-        joined: whether the rows of each input are read over several steps at once.
+        shape: numbers of inputs, states and weights.
+        joined: whether a batched phase reads each input's rows of several steps at once.
     """
 
     def __init__(self, shape: Arity, joined: Sequence[bool]) -> None:

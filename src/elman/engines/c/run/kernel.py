@@ -39,10 +39,10 @@ from elman.plan.program import Program
 from elman.plan.schedule import SPLITS, USUAL_BLOCKS, Blocks, Bound, Division, Schedule
 
 _ALONE = Division("one")
-_WORTH_S = 5e-6  # (s) a shorter call is done before other threads have begun
-MOST_TEXT = 1 << 20  # characters of one kernel; the longest of a cell of the library has a fifth
+_WORTH_S = 5e-6  # (s) a shorter call ends before other threads have started
+MOST_TEXT = 1 << 20  # characters of one kernel: five times the longest of the library's cells
 _CHUNK, _WORKERS, _SHARES = 2, 3, 5  # indices in the head of the context
-_FEW_ROWS = 4  # of T·B: packing weights costs about as much as so many products with them
+_FEW_ROWS = 4  # of T·B: packing weights costs about as much as products of so many rows
 _MOST_PLANS = 4096  # sizes of calls remembered per kernel
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -52,8 +52,8 @@ class Plan:
     """Sizes shared by all calls of one T, B and number of threads.
 
     Attributes:
-        head: T, B, chunk, workers, split and what only the kernel sets, as the context begins.
-        forward_entry: the forward: on packed weights, or on the weights as they lie.
+        head: the first fields of the context: T, B, chunk, workers, split and the kernel's own.
+        forward_entry: the forward, on packed weights or, of few rows, on unpacked ones.
         forward, backward: workspace (elements).
         sequences: shapes of the state sequences.
         tape: size of the tape (elements).
@@ -96,7 +96,7 @@ class CKernel(Kernel):
         self._forward = Entry.of(library, "forward")
         self._backward = Entry.of(library, "backward") if planned.backward is not None else None
         self._direct = Entry.of(library, "direct") if planned.backward is None else None
-        self._team = int(self._alone)  # workers of a call at most; 0: as many as there are
+        self._team = int(self._alone)  # most workers of a call; 0: no limit
         shape = self.emitter.shape
         self._frame = Frame(shape)
         self.places = self._frame.places
@@ -124,7 +124,7 @@ class CKernel(Kernel):
         return rows * (8 if self.spec.dtype == "float64" else 4)
 
     def describe(self) -> dict[str, Any]:
-        """Engine, digest of the C text (which is the plan's), instruction set, schedule."""
+        """Engine, digest of the C text, instruction set, schedule."""
         schedule = Schedule(self.fixed, self._blocks).name
         return {"engine": "c", "plan": self.digest, "isa": self.isa.name, "schedule": schedule}
 
@@ -136,41 +136,41 @@ class CKernel(Kernel):
         return self._fingerprint
 
     def stressed(self) -> tuple[CKernel, ...]:
-        """Steps in chunks of their own, shared by two workers or more, under the kernel's schedule
-        or, if it has none, under each."""
+        """Variants with chunks of one step and at least two workers, under the kernel's split or,
+        if it has none, under each."""
         splits = SPLITS if self.fixed is None else (self.fixed.split,)
         team = max(2, threads())
         return tuple(self.scheduled(Division(split, 1), team) for split in splits)
 
     def scheduled(self, division: Division | None, team: int = 0) -> CKernel:
-        """The same compiled program, its memory shared, its calls divided thus (None: forecast).
+        """The same compiled program and memory with another division of calls (None: forecast).
 
-        ``team``: workers at most (0: as many as there are).
+        ``team``: most workers (0: no limit).
         """
         kernel = copy(self)
         kernel.fixed, kernel._team, kernel._plans = division, int(self._alone) or team, {}
         return kernel
 
     def workers(self) -> int:
-        """How many threads a call may use now."""
+        """Number of threads that a call may use now."""
         free = workers()
         return min(self._team, free) if self._team else free
 
     def schedule(self, T: int, B: int) -> Bound:
-        """How a call of these sizes (a ragged one's: samples per step) runs now.
+        """The division of a call of these sizes (B of a ragged one: mean samples per step).
 
-        How it is cut follows the threads of a quiet machine, so that bits do not depend on how many
-        are free.
+        It assumes the threads of a quiet machine, so that results do not depend on how many are
+        free now, bit for bit.
         """
         quiet = min(self._team, threads()) if self._team else threads()
         step_s = step_seconds(self._load, _ALONE, B, 1) + B * self._load.batched_s
-        if not self._team and step_s * T <= _WORTH_S:
+        if not self._team and step_s * T <= _WORTH_S:  # a given team works at any size
             quiet = 1
         division = self.fixed or ranked(self.program, B, quiet)[0]
         return division.bind(T, B, quiet, self._rows, self._steps)
 
     def tape_bytes(self, T: int, B: int) -> int:
-        """What the forward keeps for the backward: slots and state sequences (bytes)."""
+        """Slots and state sequences that the forward keeps for the backward (bytes)."""
         chunk = self.schedule(T, B).chunk
         return self.dtype.itemsize * self.results.kept_elements(T, B, chunk)
 
@@ -189,7 +189,7 @@ class CKernel(Kernel):
             plan = self._planned(self.schedule(T, B), T, B, free)
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
-            if self.workers() == free:  # else a contest began or ended in between
+            if self.workers() == free:  # else the number of free threads changed meanwhile
                 self._plans[T, B, free] = plan
         return plan
 
@@ -217,10 +217,10 @@ class CKernel(Kernel):
         )
 
     def _bytes(self, entry: Entry, head: tuple[int, ...], packed: bool) -> int:
-        """Workspace of a call (bytes): the kernel says so when it is given none."""
+        """Workspace of a call (bytes), which a kernel returns if it gets no arena."""
         if not head[0] * head[1]:
             return 0
-        # neither arena nor tape; rows only have to be there
+        # no arena, no tape; of rows it only matters whether there are any
         numbers = (*head, 0, 0, int(packed))
         return self._frame.call(
             entry.alone, *numbers, *(0,) * (self._frame.number_count - len(numbers))
@@ -238,12 +238,12 @@ class CKernel(Kernel):
         """Run a call now, or add it to concurrent launches.
 
         Args:
-            launches: who runs it, or None.
-            entry: what is called.
+            launches: the concurrent launches, or None.
+            entry: the kernel's function.
             size: of the workspace (elements).
-            references: what must not be freed before it has run.
+            references: objects that must not be freed before it has run.
             head: of the plan.
-            numbers: what follows the workspace (:meth:`Frame.call`).
+            numbers: the arguments after the workspace (:meth:`Frame.call`).
         """
         arena = self.supply.take(self.arenas, size)
         if launches is not None:
@@ -263,7 +263,7 @@ class CKernel(Kernel):
         return self.begin_forward(call, None)
 
     def begin_forward(self, call: Call, launches: ConcurrentLaunches | None) -> Result:
-        """:meth:`forward`; with concurrent launches, results stand only after it has run."""
+        """:meth:`forward`; with concurrent launches, results are valid only after their run."""
         T, B, rows = call.sizes
         packed = call.packed
         plan = self._plan(T, B, packed)
@@ -275,7 +275,7 @@ class CKernel(Kernel):
         output = self.results.output(call, sequences)
         tape = self.supply.take(self.tapes, plan.tape) if self.spec.training else None
         if tape is not None and tape.numel() != plan.tape:
-            tape = tape[: plan.tape]  # what is saved has the same shape each time
+            tape = tape[: plan.tape]  # so that saved tensors have the same shape each time
         if not rows:
             for end, start in zip(last, first, strict=True):
                 end.copy_(start)
@@ -304,7 +304,7 @@ class CKernel(Kernel):
         return Result(self.results.shaped(call, output), last, saved)
 
     def discard(self, saved: Sequence[Tensor]) -> None:
-        """See :meth:`Kernel.discard`: the tape is the last of it."""
+        """See :meth:`Kernel.discard`; the tape is the last saved tensor."""
         if saved:
             self.tapes.append(full_storage(saved[-1]))
 
@@ -321,7 +321,7 @@ class CKernel(Kernel):
         keep: bool,
         launches: ConcurrentLaunches | None,
     ) -> Gradients:
-        """:meth:`backward`; with concurrent launches, results stand only after it has run."""
+        """:meth:`backward`; with concurrent launches, results are valid only after their run."""
         if self._backward is None:
             raise EngineError("this kernel was compiled without a backward")
         T, B, rows = call.sizes
@@ -329,7 +329,7 @@ class CKernel(Kernel):
         places = self._places(plan, call.packed)
         references, numbers = self._arguments.of(call)
         *sequences, tape = saved
-        if keep and self.destructive:
+        if keep and self.destructive:  # cotangents share slots with the tape and overwrite it
             tape = tape.clone()
         d_output = cotangents.output
         if d_output is None:
@@ -373,7 +373,7 @@ class CKernel(Kernel):
                 *map(address_or_null, d_weights),
                 *weights_pad,
             )
-        if not keep:  # nobody else can read it any more
+        if not keep:  # no second backward can read the tape, so the next forward may reuse it
             tape = full_storage(tape)
             if launches is not None:
                 launches.hand_back(self.tapes, tape)

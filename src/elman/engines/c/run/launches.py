@@ -15,7 +15,7 @@ from elman.engines.c.process.threads import oversubscription
 
 @dataclass(frozen=True)
 class Entry:
-    """One function of a kernel: as it is called alone, and the two of concurrent launches."""
+    """One function of a kernel: for a call alone, and its two parts for concurrent launches."""
 
     alone: Any
     prepare: int
@@ -38,13 +38,14 @@ class Entry:
 
 
 class ConcurrentLaunches:
-    """Collects calls, then runs them at once on teams of threads.
+    """Collects calls, then runs them concurrently on teams of threads.
 
-    Every call has the same number of workers: a team. Results stand only after :meth:`run`.
+    Every call has the same number of workers: a team. Results are valid only after :meth:`run`.
 
     Args:
-        chained: each call reads what the one before writes, as far as that has come.
-        threads: of all teams together.
+        chained: whether each call reads the output of the previous one, chunk by chunk, as soon as
+            it is written.
+        threads: number of threads of all teams together.
     """
 
     def __init__(self, chained: bool, threads: int) -> None:
@@ -68,7 +69,7 @@ class ConcurrentLaunches:
         self._together = entry.together
 
     def hand_back(self, spare: deque[Tensor], buffer: Tensor) -> None:
-        """A buffer that may be used again after the run."""
+        """Add a buffer that may be reused after the run."""
         self._back.append((spare, buffer))
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Kernels of several steps at once (:mod:`elman.passes.merge`), and of the steps that are left."""
+"""Kernels of merged steps (:mod:`elman.passes.merge`), and of the steps after the last group."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from elman.engines.call import Call, Cotangents, Gradients, Result
 
 
 class MergedSteps(WrappedKernel):
-    """Runs whole groups of steps by a kernel of their merged step, the rest by that of one.
+    """Runs whole groups of steps by the kernel of the merged step, the rest by that of one step.
 
     Args:
-        kernel: of one step; runs packed rows and calls of few steps by itself.
-        several: of the merged step.
-        steps: of a group.
+        kernel: kernel of one step; it also runs packed rows and calls without a whole group.
+        several: kernel of the merged step.
+        steps: number of steps of a group.
     """
 
     def __init__(self, kernel: CKernel, several: CKernel, steps: int) -> None:
@@ -30,13 +30,13 @@ class MergedSteps(WrappedKernel):
         self._states = len(kernel.results.rings)
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`. The groups' saved tensors come first, then the states behind
+        """See :meth:`Kernel.forward`. The groups' saved tensors come first, then the states after
         them and the saved tensors of the rest."""
         whole = self._steps_in_groups(call)
         if not whole:
             return self.kernel.forward(call)
         first = self._several.forward(self._grouped(call, whole))
-        steps = (whole, call.sizes[1])  # in which order the output lies
+        steps = (whole, call.sizes[1])  # merged kernels write the output step by step
         if whole == call.sizes[0]:
             return first._replace(output=self._shaped(first.output, steps))
         rest = self.kernel.forward(self._behind(call, whole, first.last))
@@ -93,24 +93,24 @@ class MergedSteps(WrappedKernel):
         return 0 if call.packed is not None else call.sizes[0] // self._steps * self._steps
 
     def _grouped(self, call: Call, whole: int) -> Call:
-        """The call of the merged step: of each input that of every step of a group."""
+        """The call of the merged step, whose inputs are those of every step of a group."""
         inputs = [x[k : whole : self._steps] for k in range(self._steps) for x in call.inputs]
         return call._replace(inputs=tuple(inputs))
 
     def _behind(self, call: Call, whole: int, states: Sequence[Tensor]) -> Call:
-        """The call of the steps that are left."""
+        """The call of the steps after the last group."""
         inputs = tuple([x[whole:] for x in call.inputs])
         return call._replace(inputs=inputs, states=tuple(states))
 
     def _shaped(self, output: Tensor, steps: tuple[int, int]) -> Tensor:
-        """The output of groups, which lies step by step, as that of steps."""
+        """The output of groups, which lies step by step, in the shape of single steps."""
         results = self._plain.results
         return output.view(steps if results.scalar_output else (*steps, results.output_width))
 
     def _split_saved(
         self, saved: Sequence[Tensor]
     ) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
-        """Saved tensors of the groups, the states behind these, and saved tensors of the rest. A
+        """Saved tensors of the groups, the states after them, and saved tensors of the rest. A
         kernel saves a sequence of each state and a tape."""
         end = self._states + 1
         return saved[:end], saved[end : end + self._states], saved[end + self._states :]
@@ -121,7 +121,7 @@ class MergedSteps(WrappedKernel):
         """The gradients of the inputs, which lie step by step."""
         gradients: list[Tensor | None] = []
         for index, x in enumerate(call.inputs):
-            d = groups[index]  # of the first step of each group
+            d = groups[index]  # rows of the first step of each group; the others lie between them
             if d is not None:
                 step, *inner = d.stride()
                 size, strides = (whole, *x.shape[1:]), (step // self._steps, *inner)
@@ -133,7 +133,7 @@ class MergedSteps(WrappedKernel):
 
 
 def _sums(groups: Sequence[Tensor | None], rest: Gradients | None) -> tuple[Tensor | None, ...]:
-    """The weights' gradients of all steps: those of the groups and of the steps that are left."""
+    """The weights' gradients of all steps: of the groups and of the rest."""
     if rest is None:
         return tuple(groups)
     pairs = zip(groups, rest.weights, strict=True)

@@ -1,4 +1,4 @@
-"""Prepared calls of one kind: blocks and buffers are made once, and a call sets addresses alone."""
+"""Prepared calls of one kind: blocks and buffers are made once; each call sets addresses only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from elman.engines.c.run.kernel import CKernel
 from elman.engines.c.run.launches import ConcurrentLaunches, Entry
 from elman.engines.call import Call, Cotangents, Gradients, Result
 
-MOST_BYTES = 1 << 17  # of memory that is kept for further calls of a kind
+MOST_BYTES = 1 << 17  # of memory kept for further calls of a kind; two calls at a time
 
 
 class _Recorder(ConcurrentLaunches):
@@ -43,7 +43,7 @@ class _Recorder(ConcurrentLaunches):
         self.sequences = references[2]
 
     def hand_back(self, spare: deque[Tensor], buffer: Tensor) -> None:
-        """At once, as nothing runs."""
+        """Hand the buffer back at once, since nothing runs."""
         spare.append(buffer)
 
 
@@ -52,16 +52,16 @@ class _Layer:
 
     Attributes:
         kernel: of the layer.
-        out, tape, arena, h0, last, dy, dlast, dst: where arguments begin.
+        out, tape, arena, h0, last, dy, dlast, dst: first index of arguments.
         x, dx, st, w, dw: slices of the arguments: inputs, states of all steps, weights, gradients.
-        weights: which of all weights are its.
-        saved: which of all saved tensors are its.
-        tape_size: (elements).
+        weights: slice of its weights among all weights.
+        saved: slice of its saved tensors among all saved tensors.
+        tape_size: size of the tape (elements).
         is_state: whether the output is the sequence of the first state.
-        skip: (bytes) of the states before the first step in the output's memory.
-        saves_output: whether the output is saved by itself, for the layer above.
-        sequences, output: allocate those of a call.
-        like_inputs, like_weights: allocate gradients of each input and weight; None where none is
+        skip: distance from the initial states to the output in their common memory (bytes).
+        saves_output: whether the output is saved as a tensor of its own, for the layer above.
+        sequences, output: allocators of the state sequences and of the output.
+        like_inputs, like_weights: allocators of the gradients of each input and weight; None if not
             wanted.
     """
 
@@ -81,18 +81,18 @@ class _Layer:
         self.tape_size = rows * results.tape_row
         self.is_state = results.output_is_state
         self.skip = shapes[0][1] * shapes[0][2] * kernel.dtype.itemsize if self.is_state else 0
-        self.saves_output = not (self.is_state or top)  # which the layer above reads
+        self.saves_output = not (self.is_state or top)  # the backward of the layer above reads it
         self.saved = slice(saved, saved + len(shapes) + self.saves_output + 1)
         self.sequences = [supply.maker(shape) for shape in shapes]
         self.output = supply.maker((T, B, results.output_width))
         self.like_inputs, self.like_weights = results.gradient_makers(call)
 
     def allocate(self, numbers: Any, saved: list[Tensor] | None) -> Tensor:
-        """Memory of the output of a call, and of all that a backward needs.
+        """Allocate the output of a call, and all tensors that a backward needs.
 
         Args:
             numbers: arguments of the call, in which addresses are set.
-            saved: what the backward needs is added to it; None: there is no backward.
+            saved: list to which the backward's tensors are added; None: there is no backward.
         """
         if saved is None and not self.is_state:
             output = self.output()
@@ -122,7 +122,7 @@ class _Layer:
         return tape
 
     def output_of(self, saved: Sequence[Tensor]) -> Tensor:
-        """The output, from what all layers saved; not of the last."""
+        """The output, from the saved tensors of all layers; the last layer does not save its."""
         place = self.saved
         return saved[place.start][1:] if self.is_state else saved[place.stop - 2]
 
@@ -131,14 +131,14 @@ class _CallBuffers:
     """Argument blocks and internal memory of one call at a time.
 
     Attributes:
-        free: how many threads kernels may use.
-        weights: where they lie.
-        blocks: of each layer, for both directions.
-        calls: of each layer its forward, its backward, where its block lies, and whether several
-            threads run it.
-        sizes: of the layers' workspaces (elements).
+        free: number of threads that kernels may use.
+        weights: addresses of the weights.
+        blocks: block of each layer, for both directions.
+        calls: for each layer its forward, its backward, the address of its block, and whether
+            several threads run it.
+        sizes: sizes of the layers' workspaces (elements).
         arenas: workspaces, if they are kept between calls.
-        memory: without a backward: outputs and states of all steps that are no results.
+        memory: without a backward: outputs and states of all steps that are not results.
     """
 
     def __init__(self, layers: Sequence[_Layer], call: Call, free: int, keeps_arenas: bool) -> None:
@@ -160,7 +160,7 @@ class _CallBuffers:
             else:
                 self.memory += (result.output, *recorder.sequences)
             block = recorder.block
-            block[layer.arena] = 0  # without one, kernels say what these workers need
+            block[layer.arena] = 0  # without an arena a kernel returns the size that it needs
             needed = [function(addressof(block)) for function in (forward, backward)]
             self.sizes.append(-(-max(needed) // kernel.dtype.itemsize))
             if keeps_arenas:
@@ -180,19 +180,19 @@ class _CallBuffers:
 class PreparedKernel(WrappedKernel):
     """Kernels one after another, for calls of one kind: a layer, or a stack of layers. Thread-safe.
 
-    What depends on sizes alone is computed once; a call sets addresses. Memory that no caller sees
-    is used again, if it is little.
+    Arguments that depend on sizes alone are computed once; a call sets addresses. Small internal
+    memory is reused.
 
     Args:
-        kernel: that runs such calls.
-        members: what it consists of, lowest layer first: all have a backward, or none has.
-        call: one of the kind: the input of the lowest layer; states [layers, B, n]; all weights.
+        kernel: a kernel that runs such calls.
+        members: its layers, lowest first: all have a backward, or none has.
+        call: a call of the kind: the input of the lowest layer; states [layers, B, n]; all weights.
             Further calls have tensors of the same sizes, strides and types.
 
     Attributes:
-        bytes: workspaces, tapes and states of all steps of a call.
-        intermediate_bytes: of calls without a backward: outputs and states of all steps that are
-            no results.
+        bytes: size of workspaces, tapes and states of all steps of a call.
+        intermediate_bytes: without a backward: size of outputs and states of all steps that are not
+            results.
     """
 
     def __init__(self, kernel: Kernel, members: Sequence[CKernel], call: Call) -> None:
@@ -211,8 +211,8 @@ class PreparedKernel(WrappedKernel):
         makers = {top.supply.maker_like(state) for state in call.states}
         self._like_state = makers.pop() if len(makers) == 1 else top.supply.like
         rows = [state[0].numel() * item for state in call.states]  # (bytes) of a layer's
-        # of each layer and state: the layer, places of its first and last values, the state, how
-        # far its rows lie behind those of the first layer
+        # for each layer and state: the layer, indices of its first and last values, the state, and
+        # the distance of its rows from those of the first layer (bytes)
         self._states = [
             (n, layer.h0 + k, layer.last + k, k, n * row)
             for n, layer in enumerate(self._layers)
@@ -222,6 +222,7 @@ class PreparedKernel(WrappedKernel):
         T, B, _ = call.sizes
         self.bytes = sum(m.workspace_bytes(T, B) + m.tape_bytes(T, B) for m in members)
         self._keeps_arenas = self.bytes <= MOST_BYTES
+        # two calls at a time; further threads make buffers of their own
         self._free_buffers: deque[_CallBuffers] = deque(maxlen=2)
         buffers = _CallBuffers(self._layers, call, workers(), self._keeps_arenas)
         self.intermediate_bytes = sum(value.nbytes for value in buffers.memory)
@@ -229,8 +230,7 @@ class PreparedKernel(WrappedKernel):
         self._end = self._free_buffers.append if self._keeps_arenas else self._give_arenas_back
 
     def reads_in_place(self, call: Call) -> bool:
-        """Whether kernels read the input and the weights of the call that this was made for as they
-        lie."""
+        """Whether kernels read the input and the weights of the constructor's call in place."""
         buffers = self._free_buffers[0]
         pairs = [*zip(self._layers, buffers.blocks)]
         read = [at for layer, block in pairs for at in block[layer.w]]
@@ -244,14 +244,14 @@ class PreparedKernel(WrappedKernel):
         free = workers()
         try:
             buffers = self._free_buffers.pop()
-        except IndexError:  # other threads have them
+        except IndexError:  # calls of other threads have borrowed them
             buffers = None
-        if buffers is None or buffers.free != free:
+        if buffers is None or buffers.free != free:  # blocks have the number of workers
             inputs = [x.as_strided(*lies) for x, lies in zip(call.inputs, self._input_layouts)]
             call = call._replace(inputs=tuple(inputs))
             buffers = _CallBuffers(self._layers, call, free, self._keeps_arenas)
         weights = [*map(address, call.weights)]
-        if weights != buffers.weights:
+        if weights != buffers.weights:  # `data =` and `to` move weights without a notice
             buffers.weights = weights
             for layer, block in zip(self._layers, buffers.blocks):
                 block[layer.w] = weights[layer.weights]
@@ -265,15 +265,15 @@ class PreparedKernel(WrappedKernel):
         return buffers
 
     def _give_arenas_back(self, buffers: _CallBuffers) -> None:
-        """End a call whose workspaces are those of all calls of the kernels."""
+        """End a call that has taken its workspaces from the kernels' spare ones."""
         for layer, arena in zip(self._layers, buffers.arenas):
             layer.kernel.arenas.append(arena)
         buffers.arenas = []
         self._free_buffers.append(buffers)
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`; states are [layers, B, n], and inputs may lie as those of the
-        call that this was made for, transposed."""
+        """See :meth:`Kernel.forward`; states are [layers, B, n]; inputs have the strides of the
+        constructor's call, which may be transposed."""
         buffers, states, layers = self._borrow(call), call.states, self._layers
         blocks, saved = buffers.blocks, list[Tensor]() if self._training else None
         last = [*map(self._like_state, states)]
@@ -295,7 +295,7 @@ class PreparedKernel(WrappedKernel):
                 oversubscription.tell(stolen)
         if (launches := NOTED.get()) is None:
             self._end(buffers)
-        else:  # its blocks and workspaces are no longer anybody's but the launches'
+        else:  # the recorded launches own its blocks and workspaces from now on
             for function, _, block_address, team in buffers.calls:
                 results = output, *last
                 launches.add(Launch(function, block_address, team, results, (buffers, call)))
@@ -338,7 +338,7 @@ class PreparedKernel(WrappedKernel):
             stolen = function(block_address)
             if team:
                 oversubscription.tell(stolen)
-            if not keep:  # nobody else can read it any more
+            if not keep:  # no second backward can read the tape, so the next forward may reuse it
                 full = tape.untyped_storage().nbytes() == tape.nbytes
                 layer.kernel.tapes.append(tape if full else full_storage(tape))
         self._end(buffers)
@@ -346,11 +346,11 @@ class PreparedKernel(WrappedKernel):
 
 
 def prepare(kernel: Kernel, members: Sequence[CKernel], call: Call) -> Kernel:
-    """Make a kernel for calls of one kind, in which a call sets addresses alone; the kernel itself
-    where arguments are copied, or calls without a backward need much memory.
+    """Make a kernel for calls of one kind, which set addresses only; ``kernel`` itself if arguments
+    must be copied, or calls without a backward need much memory.
 
     Args:
-        kernel, members, call: as of :class:`PreparedKernel`.
+        kernel, members, call: see :class:`PreparedKernel`.
     """
     training = {member.spec.training for member in members}
     single = len(members) == 1 or len(call.inputs) == 1

@@ -28,9 +28,9 @@ class Results:
 
     Attributes:
         output_is_state: whether the output is the sequence of the first state.
-        rings: of each state, what its sequence holds: the rows before and behind each step (-1),
-            those of two steps that alternate (1), or one row per sample that is never written (0).
-        all_rows: the same where all rows are held, as a backward and packed rows need it.
+        rings: rows that each state's sequence holds: before and after each step (-1), of two steps
+            that alternate (1), or one per sample that is never written (0).
+        all_rows: ``rings`` with the rows of all steps, for a backward and for packed rows.
         tape_row: elements of the tape per row of T·B.
     """
 
@@ -43,7 +43,7 @@ class Results:
         self.output_width = layout.output_width
         self.tape_row = layout.tape_row if program.tape else 0
         self._widths, self._matrices = layout.state_widths, layout.matrices
-        # a backward reads all rows of the states, and so does an epilogue of the forward
+        # a backward reads the states of all steps, and so does an epilogue of the forward
         every = job.spec.training or bool(program.forward.after.segments)
         states = range(len(layout.state_widths))
         all_steps = [
@@ -54,7 +54,7 @@ class Results:
         self.all_rows = tuple([0 if k in layout.held else -1 for k in states])
         wants, step = job.spec.wants, program.pair.step
         self._weight_makers = [supply.like if name in wants else None for name in weights]
-        missed = {  # inputs of which some gate block gets no gradient: nothing is written there
+        missed = {  # inputs with a gate block without gradient, which no kernel writes
             leaf.data[0]
             for leaf, d in zip(step.inputs, program.pair.d_inputs, strict=True)
             if d is None
@@ -67,7 +67,7 @@ class Results:
     def sequences(
         self, T: int, B: int, chunk: int, packed: Packed | None = None
     ) -> list[tuple[int, int, int]]:
-        """Shapes of the state sequences of a call, dense or of packed rows, in chunks of so many
+        """Shapes of the state sequences of a call, dense or of packed rows, in chunks of ``chunk``
         steps."""
 
         def shape(k: int, ring: int, width: int) -> tuple[int, int, int]:
@@ -75,7 +75,7 @@ class Results:
                 chunks = max(1, -(-T // chunk))
                 every = ring < 0 or packed is not None
                 return chunks if every else 2 if chunks > 1 else 0, B, width
-            if packed is not None:
+            if packed is not None:  # the states after a row lie B rows behind it: still one array
                 return 1, packed.batch + packed.rows * bool(ring), width
             return 1 + (T if ring < 0 else ring), B, width
 
@@ -86,14 +86,14 @@ class Results:
         return B * T * self.tape_row + sum(map(math.prod, self.sequences(T, B, chunk)))
 
     def output(self, call: Call, sequences: tuple[Tensor, ...]) -> Tensor:
-        """Memory of a call's output: its own, or the rows behind each step of the first state."""
+        """Memory of a call's output: its own, or the rows after each step of the first state."""
         _, B, rows = call.sizes
         if not self.output_is_state:
             return self._supply.empty((rows, self.output_width))
         return sequences[0][1:] if call.packed is None else sequences[0][0, B:]
 
     def shaped(self, call: Call, output: Tensor) -> Tensor:
-        """An output as :class:`elman.engines.call.Result` has it: [T, B, n], packed [N, n]."""
+        """An output in the shape of :class:`elman.engines.call.Result`: [T, B, n], or [N, n]."""
         T, B, rows = call.sizes
         lead = (rows,) if call.packed is not None else (T, B)
         if self.scalar_output:
@@ -101,7 +101,7 @@ class Results:
         return output if self.output_is_state else output.reshape(*lead, self.output_width)
 
     def gradient_makers(self, call: Call) -> tuple[list[Maker | None], list[Maker | None]]:
-        """Allocators of the gradients of each input, and of each weight, for calls like one; None
+        """Allocators of the gradients of each input and each weight, for calls like ``call``; None
         where a gradient is not wanted."""
         makers = [
             self._supply.maker_like(tensor) if make == self._supply.like else make
@@ -113,7 +113,7 @@ class Results:
         return makers[:count], makers[count:]
 
     def gradients(self, call: Call) -> Gradients:
-        """Memory of a call's gradients, None for what is not wanted."""
+        """Memory of a call's gradients; None for those that are not wanted."""
         return Gradients(
             self._d_inputs(call),
             tuple(map(self._supply.like, call.states)),
@@ -121,7 +121,7 @@ class Results:
         )
 
     def _d_inputs(self, call: Call) -> tuple[Tensor | None, ...]:
-        """Gradients of the inputs; those of merged steps are steps of one tensor."""
+        """Gradients of the inputs; merged steps share one tensor, whose rows lie step by step."""
         if self._steps == 1:
             return tuple(map(_allocate, call.inputs, self._input_makers))
         count = len(call.inputs) // self._steps

@@ -16,11 +16,11 @@ from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.together import Together
 from elman.plan.forecast import load_of, ranked, step_seconds
 
-_MIN_CHUNKS = 8  # chunks of time that a layer is cut into, so that the next can begin
+_MIN_CHUNKS = 8  # chunks of time of a layer: the next layer starts after the first of them
 
 
 class CTogether(Together):
-    """:class:`Together`, its kernels at once: a layer follows the one below by a chunk of time."""
+    """Concurrent :class:`Together`: each layer runs a chunk of time behind the one below."""
 
     def __init__(self, kernels: Sequence[CKernel], arrangement: Arrangement, threads: int) -> None:
         super().__init__(kernels, arrangement)
@@ -35,12 +35,12 @@ class CTogether(Together):
 
 
 class _DeferredKernel(Kernel):
-    """A kernel whose calls concurrent launches runs, later."""
+    """A kernel whose calls are added to concurrent launches, which run them later."""
 
     engine = "c"
 
     def __init__(self, kernel: Kernel, launches: ConcurrentLaunches) -> None:
-        assert isinstance(kernel, CKernel), "what side_by_side made it of"
+        assert isinstance(kernel, CKernel), "side_by_side combines kernels of this engine only"
         self._kernel, self._launches = kernel, launches
 
     def forward(self, call: Call) -> Result:
@@ -66,7 +66,7 @@ class Teams:
 
     @staticmethod
     def of(calls: int, threads: int) -> Teams:
-        """A team for each call if there are threads enough, else teams of one."""
+        """A team for each call if there are enough threads, else teams of one."""
         size = max(1, threads // calls)
         return Teams(size, min(calls, threads // size))
 
@@ -74,7 +74,7 @@ class Teams:
 def side_by_side(
     kernels: Sequence[CKernel], arrangement: Arrangement, batch: int, threads: int
 ) -> tuple[CTogether, float]:
-    """All kernels at once, and their forecast time as a share of that of one after another."""
+    """All kernels concurrently, and their forecast time as a share of that one after another."""
     teams = Teams.of(len(kernels), threads)
     alone = shared = 0.0
     members: list[CKernel] = []
@@ -90,6 +90,7 @@ def side_by_side(
             else replace(division_of_team, min_chunks=_MIN_CHUNKS)
         )
         members.append(kernel.scheduled(division, teams.size))
+    # each further team starts a chunk of time later, and the last ends as much later
     delay = 1.0 if arrangement.directions else 1.0 + (teams.count - 1) / _MIN_CHUNKS
     combined = CTogether(members, arrangement, teams.size * teams.count)
     return combined, shared * delay / teams.count / alone if alone else 1.0

@@ -33,24 +33,24 @@ class Clock:
         self.phases: dict[str, int] = {}
 
     def start(self) -> list[str]:
-        """C lines that set a worker's clock going."""
+        """C lines that start a worker's clock."""
         return ["spent(-1);"] if self.on else []
 
     def mark(self, phase: str) -> list[str]:
-        """C lines that add what has passed since the last mark to a phase."""
+        """C lines that add the time since the last mark to a phase."""
         if not self.on:
             return []
         return [f"spent({self.phases.setdefault(phase, len(self.phases))}); /* {phase} */"]
 
     def head(self) -> list[str]:
-        """C lines before all marks, once they are spelled."""
+        """C lines before all marks; call it after the last :meth:`mark`."""
         if not self.on:
             return []
         waiting = self.phases.setdefault(WAITING, len(self.phases))
         return [_TEXT.format(count=len(self.phases), waiting=waiting)]
 
     def read_seconds(self, library: Any) -> Mapping[str, float]:
-        """Seconds of each phase since the last call of this, in order of the text."""
+        """Seconds of each phase since the last call of this method, in order of the text."""
         counts = (ctypes.c_long * len(self.phases)).in_dll(library, "elman_spent")
         seconds = {phase: counts[index] * 1e-9 for phase, index in self.phases.items()}
         ctypes.memset(counts, 0, ctypes.sizeof(counts))

@@ -63,7 +63,7 @@ class InvariantPrinter(Spelling):
     def _once(self, once: Once) -> str:
         access, value = once.store.access, once.store.value
         if isinstance(value, Reduce):
-            # of a matrix each row is a column of its own
+            # each row of a matrix is reduced as a column of its own
             arrays = [(f"({self.at(column, '0')})", column.units) for column in value.columns]
             text = spell_reduce(value.name, arrays)
             return f"{{ T s = {text}; {self.element(access)} = s; }}"

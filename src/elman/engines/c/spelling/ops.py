@@ -23,8 +23,8 @@ SPELL: dict[str, str] = {
     "uniform": "v_uniform({0}, {1}, {unit}, {stream}u)",
 }
 
-# over all units of some arrays, by functions of reductions.h: {of} are the arrays and their number,
-# {n} all their units, {mean} the mean of them
+# over all units of some arrays, by functions of reductions.h; {of}: arrays and their number,
+# {n}: number of their units, {mean}: their mean
 REDUCE: dict[str, str] = {
     **{name: f"{name}_of({{of}})" for name in REDUCTIONS},
     "mean": "sum_of({of}) / {n}",
@@ -60,12 +60,12 @@ def spell_sum(coefs: tuple[float, ...], bias: float, terms: list[str]) -> str:
 
 
 def spell_reduce(op: str, arrays: list[tuple[str, int]], mean: str = "") -> str:
-    """A reduction over the units of some arrays, all that they have together: a scalar.
+    """A reduction over all units of some arrays: a scalar.
 
     Args:
         op: one of ``REDUCTIONS``.
         arrays: C text of an address, and units.
-        mean: C text of the arrays' mean where it is at hand already, for ``var``.
+        mean: C text of the arrays' mean for ``var``, if the segment has computed it.
     """
     units = ", ".join(f"{{{address}, {count}}}" for address, count in arrays)
     of = f"(Units[]){{{units}}}, {len(arrays)}"
@@ -83,7 +83,7 @@ def grouped_reductions() -> str:
 
 
 def spell_across(value: Across, address: str) -> str:
-    """Units u, u + 1 … of a value that reads other units of the column at an address."""
+    """Units u, u + 1 … of a value that reads further units of the column at an address."""
     if value.name == "cumsum":
         return f"sums_{'from' if value.reverse else 'to'}({address}, u, {value.width})"
     if value.name in OF_PARTS:

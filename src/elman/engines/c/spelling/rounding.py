@@ -13,13 +13,13 @@ class RoundedOperands:
     """Memory of the rounded operands of a part's products, for the rows of a block.
 
     Args:
-        part: whose products.
-        blocks: how rows are cut.
+        part: the part whose products read them.
+        blocks: constants of blocking.
         lanes: elements of a vector; an element holds a pair of units.
-        start: C text of where the worker's memory for them begins.
+        start: C text of the address of the worker's memory for them.
 
     Attributes:
-        elements: of that memory.
+        elements: size of that memory.
     """
 
     def __init__(self, part: Part, blocks: Blocks, lanes: int, start: str = "") -> None:
@@ -28,7 +28,7 @@ class RoundedOperands:
         self.elements = 0
         for access in dict.fromkeys(a for product in part.products for a in product.operands):
             row = -(-access.units // (2 * lanes)) * lanes
-            row += lanes if row % blocks.conflicting_row == 0 else 0
+            row += lanes if row % blocks.conflicting_row == 0 else 0  # see Blocks
             self._places[access] = self.elements, row, blocks.rows * row
             self.elements += blocks.rows * row * (part.groups if access.group else 1)
 
@@ -39,7 +39,7 @@ class RoundedOperands:
         return f"({self._start} + {first}{group})", str(row)
 
     def lines(self, operand: Callable[[Access], tuple[str, str]]) -> list[str]:
-        """C lines that round the operands of a block's m rows, which ``operand`` finds."""
+        """C lines that round the operands of a block's m rows; ``operand`` gives addresses."""
         lines: list[str] = []
         for access in self._places:
             (source, stride), (target, row) = operand(access), self.operand(access)
@@ -49,12 +49,14 @@ class RoundedOperands:
 
 
 class RoundedMemory:
-    """A worker's memory for the rounded operands of any part of a direction, behind its scalars.
+    """A worker's memory for the rounded operands of any part of a direction, after its scalars.
+
+    Workers that share units round the same rows, each for itself: 1 to 3 % of a step.
 
     Args:
-        parts: of the direction; none where nothing is rounded.
-        blocks, lanes: as of :class:`RoundedOperands`.
-        before: C text that is added to the elements of what lies before the worker's scalars.
+        parts: parts of the direction; none if nothing is rounded.
+        blocks, lanes: see :class:`RoundedOperands`.
+        before: C text that adds the elements of the memory before the worker's scalars.
     """
 
     def __init__(self, parts: Iterable[Part], blocks: Blocks, lanes: int, before: str) -> None:
@@ -63,7 +65,7 @@ class RoundedMemory:
 
     @property
     def start(self) -> str:
-        """C text of where it begins; empty if there is none."""
+        """C text of its address; empty if there is none."""
         if not self._elements:
             return ""
         return f"sc - (0{self._before}) + c->scalars_size - {self._elements}"

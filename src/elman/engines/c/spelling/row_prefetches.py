@@ -1,9 +1,10 @@
 """Prefetches of the next sample's rows, during passes over matrices of the current sample.
 
 Directions that run sample by sample read a row of each input, of the tape and of gradients per
-step: rows of neighbouring steps lie far apart, so that no processor guesses the next one. Those of
-the next sample lie behind those of this one, and a chunk of them fits into a near cache. Behind the
-last sample of a worker nothing is prefetched: lines that another one writes would be taken from it.
+step: rows of neighbouring steps lie far apart, so hardware prefetchers do not predict them. Rows of
+the next sample follow those of this one, and a chunk of them fits into a near cache. After a
+worker's last sample nothing is prefetched: it would take cache lines from the worker that writes
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from elman.lowered.groups import unrolled_phase
 from elman.lowered.types import Access, Direction, Part, Space
 
 _DISTANT = (Space.INPUT, Space.OUTPUT, Space.D_OUTPUT, Space.D_INPUT, Space.TAPE)
-LINES = 4  # (cache lines) that are prefetched from one address on
+LINES = 4  # cache lines that are prefetched from one address on
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class RowPrefetches:
     """Cache lines that a part over a matrix prefetches.
 
     Attributes:
-        places: columns, and from which element on.
+        places: columns and first elements.
         line: elements of a cache line.
         every: rows of the matrix from one place to the next, a power of two.
     """
@@ -36,8 +37,8 @@ class RowPrefetches:
 
 
 def distant_columns(direction: Direction) -> list[Access]:
-    """The vectors in distant memory that the steps of a sample read or write. Matrices are left
-    out: their rows lie side by side. Of a loop over groups there are those of each group."""
+    """The vectors in distant memory that the steps of a sample read or write, of each group in a
+    loop over groups. Matrices are left out: their rows are contiguous."""
     phases = map(unrolled_phase, direction.all_phases)
     segments = [segment for phase in phases for segment in phase.segments]
     sizes = {part.axes[0] * part.axes[1] for part in direction.parts if part.axes}
@@ -51,8 +52,8 @@ def distant_columns(direction: Direction) -> list[Access]:
 def plan_prefetches(
     columns: Sequence[Access], parts: Sequence[Part], line: int
 ) -> dict[int, RowPrefetches]:
-    """By identity of a part over a matrix, its prefetches: the more the more rows it has, at
-    most one cache line (of so many elements) for each."""
+    """The prefetches of each part over a matrix, by its identity: in proportion to its rows, at
+    most one cache line (of ``line`` elements) per row."""
     span = LINES * line
     places = [(access, start) for access in columns for start in range(0, access.units, span)]
     rows = [part.axes[0] if part.axes else 0 for part in parts]

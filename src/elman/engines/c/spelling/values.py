@@ -41,7 +41,7 @@ from elman.lowered.types import (
 # memory that is addressed from the call's context, not from a base of the segment
 _OF_CALL = {Space.VECTOR: "c->vec", Space.MATRIX: "c->mat"}
 _OF_WEIGHTS = {Space.WEIGHT: "c->w", Space.D_WEIGHT: "c->dw"}
-# memory that needs no base: of the call, or of each worker
+# memory that needs no base: it belongs to the call, or to each worker
 WITHOUT_BASE = (*_OF_CALL, *_OF_WEIGHTS, Space.SCALAR)
 
 
@@ -59,6 +59,8 @@ def base_of(access: Access) -> tuple[str, str]:
         if region.space is Space.GATHERED:
             rows = f"c->prev[{a}]" if region.always else f"c->rows ? c->prev[{a}] : {rows}"
         return f"{'nx' if access.step else 'st'}{a}", rows
+    # carry and scratch have two rows, by the parity of t: a worker that is a step ahead writes the
+    # row that nobody reads, so one barrier per step suffices
     if region.space is Space.CARRY:
         rows = f"c->carry + (({after}) & 1) * c->B * {row}"
         return "cn" if access.step else "ca", rows
@@ -74,7 +76,7 @@ def base_of(access: Access) -> tuple[str, str]:
 
 
 def _offset(access: Access) -> str:
-    """C text of an offset, of group ``g`` where there are several."""
+    """C text of an offset, of group ``g`` if there are several."""
     return f"{access.offset} + g * {access.group}" if access.group else str(access.offset)
 
 
@@ -90,24 +92,24 @@ MATRIX_ROWS = {Space.LOCAL: "2", Space.REPLAYED: "(c->chunk + 1)"}
 
 
 def in_lines(elements: int) -> int:
-    """Elements in whole cache lines, whatever type they have."""
+    """A number of elements rounded up to whole cache lines, in either dtype."""
     return -(-elements // 16) * 16
 
 
 def pointers_size(layout: Layout) -> int:
-    """Elements of a worker's pointers to matrices before and behind a step, in whole cache lines;
-    they lie before its matrices."""
+    """Elements of a worker's pointers to matrices before and after a step, in whole cache lines;
+    they lie before its matrices in memory."""
     return in_lines(4 * len(layout.matrices))
 
 
 def matrix_pointer(layout: Layout, array: int, step: int) -> str:
-    """C text of the pointer to the worker's sample's matrix before a step, or (1) behind it."""
+    """C text of the pointer to the matrix of the worker's sample before a step, or (1) after it."""
     before = f"{MATRIX_ROWS[Space.LOCAL]} * {layout.matrix_rows} + {pointers_size(layout)}"
     return f"((T **)(sc - ({before})))[{2 * sorted(layout.matrices).index(array) + step}]"
 
 
 def matrix_address(layout: Layout, array: int, space: Space, row: str) -> str:
-    """C text of a matrix of the worker's sample: they lie before the worker's scalars."""
+    """C text of the address of a matrix of the worker's sample, before the worker's scalars."""
     behind = sum(layout.matrix_row(k) for k in layout.matrices if k >= array)
     return f"sc - {MATRIX_ROWS[space]} * {behind} + ({row}) * {layout.matrix_row(array)}"
 
@@ -117,8 +119,8 @@ class Spelling:
 
     Args:
         layout: of the program.
-        local: which memory each worker has for the sample it is at, behind its scalars: C text of
-            the distance.
+        local: kinds of memory that each worker has for its current sample, after its scalars: C
+            text of the distance.
     """
 
     def __init__(self, layout: Layout, local: Mapping[Space, str] = MappingProxyType({})) -> None:
@@ -159,7 +161,7 @@ class Spelling:
         return "c->dy_l" if region.space is Space.D_OUTPUT else str(region.row)
 
     def index(self, access: Access, row: str) -> str:
-        """C text of where a column begins in a row (elements behind the base)."""
+        """C text of the index of a column in a row (elements after the base)."""
         region = access.region
         if region.space in self.local:
             row = f"({row} - r0)"
@@ -186,7 +188,7 @@ class Spelling:
         return f"{self.base(access)[0]} + {self.index(access, row)}"
 
     def start(self, access: Access) -> str:
-        """C text of the first element of what is addressed from the context."""
+        """C text of the address of a column that is addressed from the context."""
         region = access.region
         if region.space is Space.VECTOR:
             return f"{self.vectors} + {_offset(access)}"
@@ -194,7 +196,7 @@ class Spelling:
             return f"({_OF_CALL[region.space]} + {_offset(access)})"
         return f"({_OF_WEIGHTS[region.space]}[{region.array}] + {_offset(access)})"
 
-    vectors = _OF_CALL[Space.VECTOR]  # C text of where loop-invariant vectors lie
+    vectors = _OF_CALL[Space.VECTOR]  # C text of the address of loop-invariant vectors
 
     def scalar(self, access: Access) -> str:
         """C text of the index of a scalar of the phase, in row r."""
@@ -213,7 +215,7 @@ class Spelling:
             return f"{self.vectors}[{_offset(access)}]"
         return f"*({self.at(access)})"
 
-    matrix_columns = 0  # of the matrix per sample whose part is printed; else 0
+    matrix_columns = 0  # columns of the matrix per sample whose part is printed; else 0
 
     @property
     def _unit(self) -> str:
@@ -221,8 +223,8 @@ class Spelling:
         return f"i * {self.matrix_columns} + u" if self.matrix_columns else "u"
 
     def _units(self, access: Access) -> tuple[str, int]:
-        """C text of where the units of a column begin (those of row ``i`` of a matrix), and their
-        number if a vector may reach over the end."""
+        """C text of the address of a column's units (of row ``i`` of a matrix), and their number if
+        a vector may reach over the end."""
         if columns := self.matrix_columns:
             limit = columns if columns % self.layout.lanes else 0
             return f"{self.at(access)} + i * {columns}", limit
@@ -245,7 +247,8 @@ class Spelling:
         return f"ld({self.at(access)} + u)"
 
     def _moved(self, value: Moved) -> str:
-        """C text of a vector of a matrix whose elements lie elsewhere in another one."""
+        """C text of a vector of a matrix whose elements are those of another matrix at other
+        places."""
         place, rows, columns = self.at(value.access), value.rows, value.columns
         if value.name == "swapaxes":
             return f"strided({place} + i, {columns}, u, {rows})"
@@ -259,7 +262,8 @@ class Spelling:
         return f"ldn({place} + {row} * {columns}, u, {columns})"
 
     def partial(self, access: Access) -> bool:
-        """Whether a vector may reach over the end of what belongs to a column."""
+        """Whether a vector may reach over the end of a column."""
+        # callers' arrays are never padded, and the last row ends where other memory may begin
         whole = access.width is None or access.width % self.layout.lanes == 0
         return not whole or access.region.space in (*_OF_WEIGHTS, Space.MATRIX)
 
@@ -332,12 +336,12 @@ class Spelling:
         return lines
 
     def accumulate(self, statement: Accumulate) -> str:
-        """C statement that combines one vector with what a part has of a reduction."""
+        """C statement that combines one vector with a part's partial reduction."""
         raise NotImplementedError
 
     def prefetch(self, access: Access, write: bool) -> str:
-        """C statement that asks for a column a step ahead: behind it where the forward writes,
-        before it where the backward reads."""
+        """C statement that prefetches a column of the next step: the row after this one where the
+        forward writes, before it where the backward reads."""
         row = f"(r {'+' if write else '-'} c->B)"
         name, _ = self.base(access)
         return f"PREFETCH({name}, {self.index(access, row)} + u, {int(write)});"

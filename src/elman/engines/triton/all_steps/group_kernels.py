@@ -1,8 +1,8 @@
 """Kernels of groups of states, on all steps at once: f and its Jacobian, residuals, and sequential
 runs of a few steps.
 
-Groups that are alike, as heads are, lie side by side among the channels, each with weights of its
-own.
+Groups of one formula, such as heads, lie side by side among the channels, so that one kernel serves
+them all and neighbouring threads read neighbouring memory; each has its own weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPERANDS = "y, y0, X, vec, off, k, demanded"
 
 
 class GroupKernels:
-    """What Newton's iteration needs of groups of recurrent states of one kind.
+    """Kernels of Newton's iteration for groups of recurrent states of one kind.
 
     Args:
         groups: each group's step, all of the same text.
@@ -35,7 +35,7 @@ class GroupKernels:
             a sample, and units of a group, in this order.
     """
 
-    graphs: ClassVar[type[CallGraphs]] = CallGraphs  # what runs calls of them that come again
+    graphs: ClassVar[type[CallGraphs]] = CallGraphs  # replays repeated calls
 
     def __init__(self, groups: Sequence[Linearised], *, units: bool) -> None:
         self.groups, self.units = groups, units
@@ -48,7 +48,7 @@ class GroupKernels:
     def operands(
         self, values: Mapping[Node, Tensor], rows: int, batch: int
     ) -> tuple[Tensor, Tensor]:
-        """What kernels read beside the iterate: values of rows, and of weight rate.
+        """Operands of kernels besides the iterate: values of rows, and of weight rate.
 
         Args:
             values: of :attr:`leaves`: of rows [rows, B, n] (scalars [rows, B]), or of weight rate.
@@ -80,7 +80,7 @@ class GroupKernels:
         return _stacked(wide, 2).reshape(rows, batch * len(wide), -1).movedim(-1, 0)
 
     def _head(self) -> list[str]:
-        """Where a block lies, and the iterate before each of its steps."""
+        """Lines that place a block, and load the iterate before each of its steps."""
         lines = [*scans.PLACE, *self._channel(), "at = t * N + c"]
         for i in range(self.n):
             lines += [
@@ -91,7 +91,7 @@ class GroupKernels:
         return lines
 
     def _channel(self) -> list[str]:
-        """Which unit and group a channel is, and how far planes of values are apart."""
+        """Lines of a channel's unit and group, and of the distance of planes of values."""
         width = self._first.width
         return [
             f"unit = c % {width}",
@@ -113,8 +113,8 @@ class GroupKernels:
         ]
 
     def _extremes(self, value: str) -> list[str]:
-        """Lines that note a block's largest residual and value, ``off`` [.., 2]; a value is ``q``
-        of the iterate, or ``g`` of f of what precedes it."""
+        """Lines that record a block's largest residual and value in ``off`` [.., 2]; ``value``:
+        ``q`` of the iterate, or ``g`` of f."""
         lines = ["worst = tl.zeros([1, 1], tl.float32)", "largest = worst"]
         for i in range(self.n):
             lines += [
@@ -128,8 +128,8 @@ class GroupKernels:
         ]
 
     def _near(self, lines: list[str]) -> scans.Near:
-        """Where an iteration before was near enough: what takes the place of a block's steps, the
-        iterate in ``q`` being known, and the note of how near it was."""
+        """The early exit after a converged iteration: lines in place of a block's steps, with the
+        iterate in ``q``, which also repeat the note."""
         before = [
             "before = tl.load(off + 2 * k - 2, mask=k > 0, other=float('inf'))",
             "top = tl.load(off + 2 * k - 1, mask=k > 0, other=0.0)",
@@ -147,15 +147,15 @@ class GroupKernels:
         return kernel("guess", ("X, vec, y", *scans.SIZES), lines)
 
     def _values(self) -> str:
-        """The kernel of f of what precedes each step, and of the residual."""
+        """The kernel of f along the trajectory, and of the residual."""
         lines = [*self._head(), *self._first.values(), *self._loaded(), *self._extremes("q")]
         for i in range(self.n):
             lines.append(f"tl.store({self._place('f', i, 't')}, g{i}, mask=inside)")
         return kernel("values", (f"{OPERANDS}, f", *scans.SIZES), lines, scans.UNSPECIALISED)
 
     def _jacobian(self) -> str:
-        """The kernel of each step's Jacobian ``A`` [T, n, n, N]; and of f less the iterate,
-        ``rest`` [T, n, N], with which the correction is a linear recurrence."""
+        """The kernel of each step's Jacobian ``A`` [T, n, n, N], and of f less the iterate,
+        ``rest`` [T, n, N]: the correction is a linear recurrence of both."""
         n = self.n
         lines = [*self._head(), *self._first.values(), *self._loaded(), *self._extremes("g")]
         rest = [f"rest + (t * {n} + {i}) * N + c" for i in range(n)]
@@ -180,9 +180,9 @@ class GroupKernels:
         )
 
     def _strayed(self) -> str:
-        """The kernel of a block of windows whose steps run one after another, each from the
-        iterate's own state; they begin at the first step, so that they end at the last, and at
-        equal distances in between. Their largest distance from the iterate is noted."""
+        """The kernel of a block of windows that run sequentially from the iterate's own states and
+        record their largest distance from it. The first begins at the first step, the last ends at
+        the last, the others are at equal distances."""
         lines = [
             "w = tl.program_id(0).to(tl.int64) * STEPS + tl.arange(0, STEPS)[:, None]",
             "c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]",
@@ -210,7 +210,7 @@ class GroupKernels:
         return kernel("strayed", arguments, lines, scans.UNSPECIALISED)
 
     def guess(self, y0: Tensor, X: Tensor, vec: Tensor, T: int) -> Tensor:
-        """The first iterate of T steps: f of zeros; arguments as of :meth:`improved`."""
+        """The first iterate of T steps: f of zeros; for arguments see :meth:`improved`."""
         y = y0.new_empty(T, *y0.shape)
         N, sizes, grid = self._blocks(y)
         with launching(y):
@@ -218,8 +218,8 @@ class GroupKernels:
         return y
 
     def values(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor, progress: Progress) -> Tensor:
-        """f of what precedes each step, as the iterate; noted are its distance from that and the
-        iterate's largest value. Arguments as of :meth:`improved`."""
+        """f along the iterate, in its layout; ``progress`` gets their largest distance and the
+        iterate's largest value. For arguments see :meth:`improved`."""
         f = torch.empty_like(y)
         self._evaluate("values", self.values_text, (y, y0, X, vec, *progress, f))
         return f
@@ -235,12 +235,11 @@ class GroupKernels:
         windows: int,
         length: int,
     ) -> None:
-        """Note the largest distance of windows from a sequential run.
+        """Record the largest distance of windows from a sequential run.
 
         Args:
-            y, y0, X, vec, progress: as of :meth:`improved`.
-            windows, length: how many there are, the first at the first step and the last at the
-                last, and how many steps each has.
+            y, y0, X, vec, progress: see :meth:`improved`.
+            windows, length: number of windows, and of the steps of each.
         """
         N = y.shape[2 if self.units else 1]
         channels = scans.shape(limits.GROUP_ELEMENTS, N)[1]
@@ -255,9 +254,8 @@ class GroupKernels:
     def linearised(
         self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor, progress: Progress
     ) -> tuple[Tensor, Tensor]:
-        """Jacobians [T, n, n, N] at what precedes each step, and f less the iterate [T, n, N];
-        arguments as of :meth:`improved`. After an iteration that was near enough both are
-        zero."""
+        """Jacobians [T, n, n, N] along the iterate, and f less the iterate [T, n, N]; for arguments
+        see :meth:`improved`. After a converged iteration both are zero."""
         T, n, N = y.shape[0], self.n, y.shape[2 if self.units else 1]
         A, rest = y.new_empty(T, n, n, N), y.new_empty(T, n, N)
         self._evaluate("jacobian", self.jacobian_text, (y, y0, X, vec, *progress, A, rest))
@@ -271,8 +269,8 @@ class GroupKernels:
             function(name, text)[grid](*arguments, y.shape[0], N, **sizes)
 
     def _blocks(self, y: Tensor) -> tuple[int, dict[str, int], tuple[int, int]]:
-        """Channels, the size of a block of steps that are only evaluated, and how many there
-        are."""
+        """Number of channels, the size of a block of steps that is evaluated without a scan, and
+        the grid of blocks."""
         T, N = y.shape[0], y.shape[2 if self.units else 1]
         steps, channels = scans.shape(limits.GROUP_ELEMENTS, N)
         return N, {"STEPS": steps, "CHANNELS": channels}, (-(-T // steps), -(-N // channels))

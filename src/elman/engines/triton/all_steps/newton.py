@@ -2,9 +2,9 @@
 
 Up to four states that depend on each other (``ScannedNewton``): a block of steps loads the iterate,
 evaluates the cell and its Jacobian in registers, and scans the linearised recurrence as ``scans``
-does: once for what each block does as a whole, and once more, from the state before each block, for
-all steps. Nothing as large as a Jacobian goes to memory. Of up to eight (``WalkedNewton``), whose
-products do not fit into registers, one kernel stores the Jacobians, and ``walks`` does the rest.
+does: once for the map of each block, and once more, from the state before each block, for all
+steps. Jacobians never go to memory. For up to eight states (``WalkedNewton``), whose products do
+not fit into registers, one kernel stores the Jacobians, and ``walks`` does the rest.
 
 Source: Lim, Zhu, Selfridge & Kasim 2024 (DEER), arXiv:2309.12252v3, eq. 3 to 6.
 """
@@ -31,18 +31,18 @@ class Newton(GroupKernels, ABC):
 
     @abstractmethod
     def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor, progress: Progress) -> Tensor:
-        """The next iterate. Noted are the largest residual of this one and its largest value.
+        """The next iterate; ``progress`` gets the largest residual and value of the given one.
 
         Args:
             y: the iterate [T, n, N], or [T, N, n], contiguous.
-            y0: what precedes it, contiguous.
+            y0: the states that precede it, contiguous.
             X, vec: of :meth:`operands`.
-            progress: where it is noted, and whether anything is left to be done.
+            progress: memory for the notes, and the tolerance.
         """
 
 
 class ScannedNewton(Newton):
-    """Linearised and scanned in one kernel."""
+    """Newton's iteration that linearises and scans in one kernel."""
 
     def __init__(self, groups: Sequence[Linearised], *, units: bool) -> None:
         super().__init__(groups, units=units)
@@ -65,7 +65,7 @@ class ScannedNewton(Newton):
         )
 
     def _stores(self, states: list[str]) -> list[str]:
-        """Lines that store the next iterate, and what :meth:`_extremes` does."""
+        """Lines that store the next iterate, and the lines of :meth:`_extremes`."""
         stores = [
             f"tl.store({made}, lib.bounded({state}), mask=inside)"
             for made, state in zip(self._made, states, strict=True)
@@ -81,7 +81,7 @@ class ScannedNewton(Newton):
 
 
 class WalkedNewton(Newton):
-    """Linearised in one kernel, and solved as any linear recurrence of so many states."""
+    """Newton's iteration that linearises in one kernel, and solves the recurrence by ``walks``."""
 
     def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor, progress: Progress) -> Tensor:
         A, rest = self.linearised(y, y0, X, vec, progress)
@@ -105,9 +105,9 @@ def newton(
     Args:
         groups: their steps.
         sizes: of the named dims.
-        n: states that depend on each other.
-        passthrough: states that only hold a value, whatever the group.
-        units, dtype: as of :class:`Newton`, of the trajectory.
+        n: number of states that depend on each other.
+        passthrough: held states.
+        units, dtype: layout (see :class:`Newton`) and dtype of the trajectory.
     """
     if dtype != torch.float32:
         return f"its kernels compute in float32, not {str(dtype).removeprefix('torch.')}"

@@ -1,8 +1,8 @@
 """Linear recurrences on a GPU: systems of up to four states side by side, channels last.
 
-A chunk of steps is one program's associative scan; the chunks' totals are a recurrence of their
-own, so a long sequence takes a few rounds: totals of chunks, their recurrence, then all steps.
-Larger systems are those of ``walks``.
+A chunk of steps is one program's associative scan; the maps of chunks are a recurrence of their
+own, so a long sequence takes a few rounds: maps of chunks, their recurrence, then all steps. Larger
+systems run by ``walks``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _joined(n: int) -> list[str]:
     ]
 
 
-PLACE = [  # where a block of steps and channels lies
+PLACE = [  # indices of a block of steps and channels
     "t = (tl.program_id(0) * STEPS + tl.arange(0, STEPS)).to(tl.int64)[:, None]",
     "c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]",
     "inside = (t < T) & (c < N)",
@@ -55,8 +55,8 @@ PLACE = [  # where a block of steps and channels lies
 
 
 def _total_stores(n: int, total: str) -> list[str]:
-    """Lines that store what a block of steps does as a whole: ``At`` [C, n, n, N], ``bt``
-    [C, n, N]; ``total`` is the text of an entry, made from its name."""
+    """Lines that store the map of a block of steps: ``At`` [C, n, n, N], ``bt`` [C, n, N];
+    ``total`` formats the name of an entry to its text."""
     a, b = _names(n, "")
     lines = ["chunk = tl.program_id(0)"]
     lines += ["channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)", "ok = channel < N"]
@@ -70,8 +70,8 @@ def _total_stores(n: int, total: str) -> list[str]:
 
 
 def _from_starts(n: int, first: list[str]) -> tuple[list[str], list[str]]:
-    """Lines that load the state before each block of steps: of ``first``, pointers to that before
-    all of them, else of ``ends`` [C, n, N] of the block before; and texts of all its states."""
+    """Lines that load the state before each block of steps, from ``first`` for the first block,
+    else from ``ends`` [C, n, N] of the preceding block; and texts of all states of the block."""
     a, b = _names(n, "")
     lines = ["chunk = tl.program_id(0)"]
     for i in range(n):
@@ -101,11 +101,11 @@ SIZES = ("T", "N", "STEPS: tl.constexpr", "CHANNELS: tl.constexpr")
 
 
 class Near(NamedTuple):
-    """What the kernels of a scan do where nothing is left to be done.
+    """Early exit of scan kernels.
 
     Attributes:
-        lines: what defines ``near``, whether that is so.
-        steps: what takes the place of the steps.
+        lines: lines that define ``near``, the condition of the exit.
+        steps: lines that then replace the steps.
     """
 
     lines: list[str]
@@ -113,17 +113,17 @@ class Near(NamedTuple):
 
 
 class BlockScan:
-    """Kernels of a recurrence whose blocks of steps are scanned: of what each block does as a
-    whole, and of all states from those before each block.
+    """Kernels of a recurrence that scan blocks of steps: one for the map of each block, one for all
+    states from those before each block.
 
     Args:
-        n: states.
+        n: number of states.
         operands: names of the arrays that are read.
-        lines: what defines the entries ``a00`` … ``b0`` … of a block's steps.
+        lines: lines that define the entries ``a00`` … ``b0`` … of a block's steps.
         results: names of the arrays that are stored.
-        stores: lines that store these, from texts of all states.
+        stores: makes the lines that store them, from texts of all states.
         first: pointers to the states before all steps.
-        near: where there may be nothing left to be done.
+        near: the early exit; None: there is none.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class BlockScan:
         """Compute all states of T steps.
 
         Args:
-            operands, results: what the kernels read and store.
+            operands, results: arguments that the kernels read and store.
             y0: the states before all steps [n, N], of any strides.
             T: steps.
         """
@@ -180,7 +180,7 @@ class BlockScan:
 
 
 def unless(condition: list[str], then: list[str], otherwise: list[str]) -> list[str]:
-    """Lines that run only where ``near`` is false, and others where it is true."""
+    """Lines that run if ``near`` is false (``otherwise``), and lines that run if it is true."""
     return [*condition, "if near:", *indented(then), "else:", *indented(otherwise)]
 
 
@@ -202,7 +202,7 @@ def block(n: int, N: int) -> tuple[int, int]:
 
 
 def shape(elements: int, N: int) -> tuple[int, int]:
-    """Steps and channels of a block of so many of both."""
+    """Steps and channels of a block of ``elements`` elements."""
     channels = min(limits.SCAN_CHANNELS, power_of_2(N))
     return max(2, elements // channels), channels
 
@@ -217,7 +217,7 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
         units: whether channels come last.
 
     Returns:
-        y as b; None for what has no kernel here.
+        y, shaped as b; None for dtypes and sizes without a kernel.
     """
     if b.dtype not in _DTYPES or not b.numel() or A.shape[1 if units else 2] > limits.WALKED:
         return None

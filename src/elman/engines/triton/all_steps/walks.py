@@ -1,9 +1,9 @@
 """Linear recurrences of five to eight states on a GPU: chunks of steps that threads walk through.
 
-The product of two steps does not fit into registers, a row of it does. So a chunk's product is made
-row by row, a thread for each, from its last step to its first: a row times a step's matrix is the
-next row. From the totals follow the states before each chunk, and from these, a thread for each
-chunk and channel, all states. As with ``scans``, totals are a recurrence of their own.
+The product of two steps does not fit into registers, a row of it does. So threads compute a chunk's
+product row by row, each from the last step to the first: a row times a step's matrix is the next
+row. The maps of chunks give the states before each chunk, and a thread for each chunk and channel
+computes all states from these. As in ``scans``, the maps are a recurrence of their own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _kernel(name: str, arrays: str, before: list[str], loop: list[str], after: l
 
 @cache
 def totals_text(n: int) -> str:
-    """The kernel of what each chunk does as a whole: ``At`` [C, n, n, N], ``bt`` [C, n, N]."""
+    """The kernel of the map of each chunk: ``At`` [C, n, n, N], ``bt`` [C, n, N]."""
     before = [
         f"i = thread % {n}",
         f"c = thread // {n} % N",
@@ -87,7 +87,7 @@ def steps_text(n: int) -> str:
 
 
 def chunk_steps(T: int, threads: int) -> int:
-    """Steps of a chunk: as few as leave every processor busy with so many threads a step."""
+    """Steps of a chunk: as few as keep every processor busy, at ``threads`` threads a step."""
     least, most = limits.WALK_STEPS
     steps = least
     while steps < most and T * threads > 2 * steps * limits.WALK_BUSY * processors():

@@ -1,1 +1,1 @@
-"""One direction of a program: the loop over steps, and what runs on all rows before and after."""
+"""One direction of a program: the loop over steps, and the batched phases before and after it."""

@@ -1,6 +1,6 @@
-"""A phase over many rows at once: products by torch, everything between them in one kernel each.
+"""A phase over many rows at once: products by torch, one kernel for each segment between them.
 
-Batched phases run so over all T·B rows; a step of any size does over its B.
+Batched phases run on all T·B rows; schedule ``steps`` runs each step on its B.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NARROW = {"st": "sp", "nx": "sq"}  # arrays of states in the sequence's own typ
 
 
 class _SegmentKernel(Printer):
-    """One segment: values of other segments lie in memory.
+    """One segment; values of other segments are in memory.
 
     Attributes:
-        products: what torch multiplies first, and the names of their arrays.
+        products: products that torch computes first, and the names of their arrays.
     """
 
     def __init__(self, layout: TritonLayout, phase: Phase, *, wide: bool) -> None:
@@ -42,7 +42,7 @@ class _SegmentKernel(Printer):
         return f"{self.array(array)} + r * {self.array(f'{array}_r')} + {access.offset}"
 
     def in_memory(self, access: Access) -> bool:
-        """See :meth:`Printer.in_memory`: scalars where a later segment may read them."""
+        """See :meth:`Printer.in_memory`: scalars only if a later segment may read them."""
         return self._several or access.region.space is not Space.SCALAR
 
     def store(self, access: Access, name: str) -> None:
@@ -52,7 +52,7 @@ class _SegmentKernel(Printer):
             self.lines.append(self.stored(self._at(narrow_array(access), access), access, name))
 
     def product(self, product: Product) -> list[str]:
-        """See :meth:`Printer.product`: what torch multiplied, side by side."""
+        """See :meth:`Printer.product`: torch's results, side by side."""
         array = self.array(f"pb{len(self.products)}")
         self.products.append((product, array))
         size = self.layout.size(product.gate_block)
@@ -77,24 +77,24 @@ class _SegmentKernel(Printer):
 
     @property
     def block(self) -> int:
-        """Rows that a program takes."""
+        """Rows of a program."""
         widest = max(map(padded, self._sizes), default=1)
         return max(1, min(limits.ROWS_MOST, limits.ROWS_BLOCK // widest))
 
 
 def narrow_array(access: Access) -> str:
-    """The array with a state's rows in the type of its sequence, beside that in float32."""
+    """The array with a state's rows in the type of its sequence, not in float32."""
     name = array_of(access)
     return f"{_NARROW[name[:2]]}{name[2:]}"
 
 
 @dataclass(frozen=True, eq=False)
 class _JoinedOperands:
-    """Operands of a product that lie side by side: one product.
+    """Adjacent operands of a product, which are one operand.
 
     Attributes:
-        columns: where.
-        places: which of the product's operands they are.
+        columns: their columns.
+        places: their indices among the product's operands.
     """
 
     columns: ColumnRange
@@ -116,8 +116,8 @@ class BatchedPhase:
 
     Args:
         layout: of the program.
-        phase: what to run.
-        wide: whether its states are float32, beside their sequences.
+        phase: the phase.
+        wide: whether its states are float32, in addition to their sequences.
         heads: whether several heads run side by side, with arrays and weights of their own.
     """
 
@@ -145,7 +145,7 @@ class BatchedPhase:
         return _Compiled(products, compiled, names, printer.block)
 
     def _runs(self, product: Product) -> tuple[_JoinedOperands, ...]:
-        """A product's operands, those side by side together."""
+        """A product's operands, adjacent ones joined."""
         placed: list[tuple[ColumnRange, int]] = []
         for index, operand in enumerate(product.operands):
             columns = ColumnRange.of(operand)
@@ -199,9 +199,9 @@ class BatchedPhase:
         """Run all segments on ``count`` rows.
 
         Args:
-            arrays: by the names of ``places``: [.., rows, n], contiguous along n; the dots are
+            arrays: by name, see :func:`array_of`: [.., rows, n], contiguous along n; the dots are
                 heads, if there are any.
-            weights: of :meth:`weights`.
+            weights: result of :meth:`weights`.
             vec: all loop-invariant vectors [.., n].
             count: rows.
         """
@@ -231,8 +231,8 @@ def _multiplied(
 
 
 def multiplied(rows: Tensor, matrix: Tensor) -> Tensor:
-    """A product in float32, of what is multiplied in the type of the right side; or one for each
-    head."""
+    """A product, or one for each head, of operands in the type of the matrix; the result is
+    float32."""
     rows = rows.to(matrix.dtype)
     product = torch.bmm if rows.dim() == 3 else torch.mm
     if rows.dtype == torch.float32:

@@ -1,9 +1,9 @@
 """All steps in one kernel, units cut over programs that synchronise between segments.
 
-Each program keeps the weights' rows of its own units on chip; states, and whatever a segment reads
-of all units, go through memory. Programs that share samples are a group, with a counter of its own:
-a segment that reads what others have stored waits until all of them have arrived. What no other
-program waits for is stored after the arrival.
+Each program keeps the weights' rows of its own units on chip; states, and values that a segment
+reads in full, go through memory. Programs that share samples are a group with a counter: a segment
+that reads stores of others waits until all programs have arrived. Stores that no other program
+waits for follow the arrival, so that they do not delay it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from elman.lowered.lower import DirectionLowering
 from elman.lowered.types import Access, Let, Phase, Product, Segment, Space, Store, Term, columns_of
 from elman.plan.cost import item_bytes
 
-_SHARED = (Space.SCRATCH, Space.CARRY)  # in memory where other programs read it
+_SHARED = (Space.SCRATCH, Space.CARRY)  # in memory if other programs read it
 
 
 class Grid(Loop):
     """One direction's time loop, its units cut over ``programs``.
 
     Args:
-        layout, schedule, lowering, phase, options: as of :class:`Loop`.
+        layout, schedule, lowering, phase, options: see :class:`Loop`.
 
     Attributes:
-        programs: of a group.
-        passes: how often the interpreter repeats a step until all programs have seen all others.
+        programs: programs of a group.
+        passes: runs of a step by the interpreter until every program has read all others' stores.
     """
 
     numbers = ("i0", "i1", "T", "B", "g0")
@@ -55,16 +55,16 @@ class Grid(Loop):
         **options: Any,
     ) -> None:
         super().__init__(layout, schedule, lowering, phase, **options)
-        self.splits = schedule.warps  # of an inner dim, one a warp
+        self.splits = schedule.warps  # parts of a product's inner dim, one per warp
         self.most = tile_units(schedule.samples, item_bytes(layout.program.spec))
         sizes = [layout.size(part.gate_block) for s in phase.segments for part in s.parts]
         self.programs = -(-max(sizes, default=1) // schedule.units)
         self.passes = 1 + sum(segment.sync for segment in phase.segments)
         self._late: list[str] = []  # stores that no other program waits for
-        self._sums: set[int] = set()  # how many blocks are summed at once, somewhere
+        self._sums: set[int] = set()  # numbers of blocks that one reduction sums
         self._operands: dict[Access, dict[KTile, str]] = {}
         self._all_sizes: set[int] = set()
-        # by all programs
+        # columns that all programs read
         self._read = {access for segment in phase.segments for access in _full_reads(segment)}
         self._read |= {after for before, after in self.carried if before in self._read}
 
@@ -78,7 +78,7 @@ class Grid(Loop):
         return True
 
     def indices(self, name: str, size: int) -> list[str]:
-        """See :meth:`Printer.indices`: those of this program."""
+        """See :meth:`Printer.indices`: the units of this program."""
         offsets, own = f"tl.arange(0, {self.block_of(size)})[:, None]", self._program_size(size)
         return [
             f"{name} = tl.program_id(0) * {own} + {offsets}",
@@ -94,19 +94,19 @@ class Grid(Loop):
         return f"{name} + (({step} & 1) * B + n) * {region.row} + {access.offset}"
 
     def _target(self, access: Access) -> str:
-        """Where a value is stored. The interpreter repeats a step: what a program had before and
-        what it has stored are two arrays there, and one on a GPU."""
+        """Where a value is stored. The interpreter repeats a step, so it has two arrays, with a
+        program's values before and after it; on a GPU they are one."""
         twice = access.region.space in (Space.TAPE, Space.CHUNK)
         return self.column(access, f"{array_of(access)}{'now' if twice else ''}")
 
     def in_memory(self, access: Access) -> bool:
-        """See :meth:`Loop.in_memory`; what this program alone reads is at hand."""
+        """See :meth:`Loop.in_memory`; values that this program alone reads stay in registers."""
         if access.region.space in _SHARED:
             return access in self._read
         return super().in_memory(access)
 
     def store(self, access: Access, name: str) -> None:
-        """See :meth:`Printer.store`; what others read in full comes before the rest."""
+        """See :meth:`Printer.store`; columns that others read are stored first."""
         self.at_hand[access] = name
         self._operands.pop(access, None)
         if self.in_memory(access):
@@ -118,8 +118,8 @@ class Grid(Loop):
         return "\n\n".join([*(_added(count) for count in sorted(self._sums)), kernel])
 
     def print_steps(self) -> None:
-        """See :meth:`Loop.print_steps`: a segment waits for other programs if it reads what they
-        store, and what they wait for is told to them as soon as it is stored."""
+        """See :meth:`Loop.print_steps`: a segment that reads other programs' stores waits for them,
+        and a program arrives as soon as it has stored the columns that others read."""
         segments = self.phase.segments
         self.at_hand = {before: f"h{k}" for k, (before, _) in enumerate(self.carried)}
         if not any(segment.sync for segment in segments):
@@ -144,7 +144,7 @@ class Grid(Loop):
     # products, and units of other programs
 
     def _inner_of(self, tile: KTile) -> tuple[str, int]:
-        """A piece's indices [splits, units of a split], and how many splits."""
+        """A tile's indices [splits, units of a split], and the number of splits."""
         splits = max(1, min(self.splits, tile.length // limits.GRID_INNER))
         each = tile.length // splits
         first = f"{tile.start} + tl.arange(0, {splits})[:, None] * {each}"
@@ -162,7 +162,7 @@ class Grid(Loop):
         return self.once((term, tile), "w", load)
 
     def _split_operand(self, access: Access, tile: KTile) -> str:
-        """A piece of all units: [splits, units of a split, samples]."""
+        """A tile of all units: [splits, units of a split, samples]."""
         pieces = self._operands.setdefault(access, {})
         if tile not in pieces:
             k = self._inner_of(tile)[0]
@@ -170,13 +170,14 @@ class Grid(Loop):
             if tile.padded:
                 mask = f"({k} < {tile.size})[:, :, None] & {mask}"
             at = f"({self._target(access)})[None, :, :] + {k}[:, :, None]"
+            # .cg: past the first cache, which does not see other processors' stores
             load = f"tl.load({at}, mask={mask}, other=0.0, cache_modifier='.cg').to(DT)"
             pieces[tile] = self.define(load, "o")
         return pieces[tile]
 
     def product(self, product: Product) -> list[str]:
-        """See :meth:`Printer.product`: parts of the inner dim side by side, then their sums, all at
-        once."""
+        """See :meth:`Printer.product`: parts of the inner dim on the warps, then the sums over the
+        warps of all products in one reduction, which shares its barriers."""
         chains = [self._chains(product, acc) for acc in product.accs]
         flat = [name for chain in chains for name in chain]
         sums = {name: self.fresh("a") for name in flat}
@@ -193,7 +194,7 @@ class Grid(Loop):
     def _chains(self, product: Product, acc: tuple[Term, ...]) -> list[str]:
         """Blocks [splits, units, samples] whose sums are an accumulation."""
         units = self.block_of(self.layout.size(product.gate_block))
-        chains: dict[int, str] = {}  # what has unlike splits is summed apart
+        chains: dict[int, str] = {}  # tiles with different numbers of splits are summed apart
         for term, operand in zip(acc, product.operands, strict=True):
             for tile in k_tiles(operand.units, self.most):
                 splits = self._inner_of(tile)[1]
@@ -204,7 +205,7 @@ class Grid(Loop):
         return list(chains.values())
 
     def all_units(self, access: Access) -> tuple[str, str]:
-        """See :meth:`Printer.all_units`; from memory, where the others' are."""
+        """See :meth:`Printer.all_units`; from memory, which has the other programs' units."""
         size = access.units
         units, mask = f"f{size}", f"ok_f{size}"
         if size not in self._all_sizes:
@@ -236,7 +237,7 @@ def _full_reads(segment: Segment) -> Iterator[Access]:
 
 
 def _added(count: int) -> str:
-    """A function that adds so many blocks to so many others, one by one."""
+    """A function that adds ``count`` blocks to ``count`` others, one by one."""
     first, second = ([f"{letter}{k}" for k in range(count)] for letter in "ab")
     sums = [f"{a} + {b}" for a, b in zip(first, second, strict=True)]
     arguments = ", ".join([*first, *second])

@@ -1,7 +1,7 @@
 """All steps in one kernel: each program keeps all weights of its samples on chip.
 
-What a step loads is loaded a step ahead, into registers that the loop carries: a load takes as long
-as half a step. (Triton's own pipelining does not apply to a loop with barriers.)
+Loads run a step ahead, into registers that the loop carries: a load takes as long as half a step.
+(Triton's own pipelining does not apply to a loop with barriers.)
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from elman.ir.graph import Node
 from elman.lowered.lower import DirectionLowering
 from elman.lowered.types import Access, Matrix, Phase, Product, Space, Term
 
-# numbers that are known when a kernel is compiled
+# constants of a compiled kernel
 OPTIONS = ("N", "DT", "PRECISION", "INTERPRETED", "BARRIER")
-_OF_CALLERS = (Space.INPUT, Space.D_OUTPUT)  # of any strides but along units
+_OF_CALLERS = (Space.INPUT, Space.D_OUTPUT)  # callers' arrays: any strides, contiguous units
 _AT_HAND = (Space.SCALAR, Space.SCRATCH, Space.CARRY)
-NEXT = "_next"  # ends the variables of the next step
+NEXT = "_next"  # suffix of the next step's variables
 
 
 class Loop(Printer):
     """One direction's time loop.
 
     Args:
-        layout, schedule: of the program, and how it runs.
+        layout, schedule: of the program.
         lowering, phase: the direction, and its step.
         kept_states: which states are stored at every step.
         packed: whether rows are packed, each sample with its own number of steps.
-        heads: whether there are several, each with programs, arrays and weights of its own.
+        heads: whether there are several heads, each with programs, arrays and weights of its own.
 
     Attributes:
-        numbers: names of the numbers that the kernel is called with.
-        heads_axis: of the grid of programs, along which there are heads.
-        steps: the first step, and the one behind the last.
-        matrices: what the products multiply with, in the order of ``m0``, ``m1`` …; and whether
-            it is given transposed: what is summed over lies side by side, as tensor cores read.
-        arguments: names of the kernel's arguments, once there is a text.
+        numbers: names of the kernel's number arguments.
+        heads_axis: axis of the grid of programs along which heads lie.
+        steps: the first step, and the end after the last.
+        matrices: matrices of the products, in the order of ``m0``, ``m1`` …, and whether each is
+            passed transposed, so that its inner dim is contiguous, as tensor cores read.
+        arguments: names of the kernel's arguments, set by :meth:`text`.
     """
 
     numbers: tuple[str, ...] = ("T", "B")
@@ -62,8 +62,8 @@ class Loop(Printer):
         self.arguments: list[str] = []
         self.carried = lowering.carried()
         self._next = {after: k for k, (_, after) in enumerate(self.carried)}
-        self._ahead: list[tuple[str, Access]] = []  # variables of what is loaded a step ahead
-        self._mark = ""  # ends the variables of the step that is printed
+        self._ahead: list[tuple[str, Access]] = []  # columns loaded a step ahead, and variables
+        self._mark = ""  # suffix of the printed step's variables
         self._ordered = False
 
     @property
@@ -93,26 +93,26 @@ class Loop(Printer):
         return f"{self.array(array)} + {row} * {stride} + {access.offset}"
 
     def in_memory(self, access: Access) -> bool:
-        """See :meth:`Printer.in_memory`: not what a step or the next one alone reads."""
+        """See :meth:`Printer.in_memory`: not columns that only this step or the next one reads."""
         if access.region.space is Space.STATE:
             return self.kept_states[access.region.array]
         return access.region.space not in _AT_HAND
 
     def load(self, access: Access) -> str:
-        """See :meth:`Printer.load`: a step ahead. Nothing of this kernel wrote what is loaded
-        here."""
+        """See :meth:`Printer.load`: a step ahead, which is safe because this kernel does not write
+        the columns that it loads before it loads them."""
         raw = self.fresh("r")
         self._ahead.append((raw, access))
         return self.define(f"{raw}.to(tl.float32)")
 
     def order(self, access: Access) -> None:
-        """See :meth:`Printer.order`: all loads of a step are over at its first barrier."""
+        """See :meth:`Printer.order`: the first barrier of a step ends all of its loads."""
         if not self._ordered and any(overlap(access, loaded) for _, loaded in self._ahead):
             self._ordered = True
             self.lines.append("tl.debug_barrier()")
 
     def matrix(self, term: Term) -> tuple[str, str]:
-        """A matrix's array, as it is or transposed, and its stride."""
+        """A matrix's array, transposed or not, and its stride."""
         key = self.layout.memory.values[term.matrix], term.transposed
         if key not in self.matrices:
             self.matrices.append(key)
@@ -120,7 +120,7 @@ class Loop(Printer):
         return self.array(name), self.array(f"{name}_r")
 
     def _weight(self, term: Term) -> str:
-        """A matrix that was loaded before the loop."""
+        """The variable of a matrix, which is loaded before the loop."""
         array, stride = self.matrix(term)
         out, inner = shape(term)
         u = self.units(out)
@@ -132,7 +132,7 @@ class Loop(Printer):
         return self.once(term, "w", load)
 
     def product(self, product: Product) -> list[str]:
-        """See :meth:`Printer.product`: chains of products on weights that are held."""
+        """See :meth:`Printer.product`: chains of products with weights on chip."""
         units = self.block_of(self.layout.size(product.gate_block))
         sums: list[str] = []
         for acc in product.accs:
@@ -165,7 +165,7 @@ class Loop(Printer):
             self.segment(segment)
 
     def samples(self, block: str = "tl.program_id(0)") -> list[str]:
-        """Define the numbers of a program's samples, and which of them exist."""
+        """Define the indices of a program's samples, and the mask of those that exist."""
         return [
             f"n = ({block} * N + tl.arange(0, N)).to(tl.int64)[None, :]",
             "all_live = n < B",
@@ -177,13 +177,13 @@ class Loop(Printer):
         return [line for part in self.step_parts() for line in part]
 
     def step_parts(self) -> list[list[str]]:
-        """The head of a step, the loads of the next one, all else."""
+        """The head of a step, the loads of the next one, the rest."""
         ahead = self.loads_ahead("i + 1")
         taken = [f"{raw} = {raw}{NEXT}" for raw, _ in self._ahead]
         return [self.step_head("i"), ahead, [*self.lines, *self.step_end(), *taken]]
 
     def step_head(self, number: str) -> list[str]:
-        """The number of a step in the sequence, and where its rows lie."""
+        """The number of a step in the sequence, and its rows."""
         mark, t = self._mark, self.time
         time = f"{t} = {number if self.forward else f'T - 1 - ({number})'}"
         if not self.packed:
@@ -199,11 +199,11 @@ class Loop(Printer):
         ]
 
     def loads_ahead(self, number: str, mark: str = NEXT) -> list[str]:
-        """The loads of a step; of none where there is no such step."""
+        """The loads of a step, masked if there is no such step."""
         if not self._ahead:
             return []
         self._mark = mark
-        # the number of a step that is not there is looked up in packed rows
+        # packed rows are looked up by the number of a step, which must not be beyond the last
         head = self.step_head(f"tl.minimum({number}, T - 1)" if self.packed else number)
         inside = self.live if self.packed else "all_live"
         live = f"{self.live} = {inside} & ({number} < {self.steps[1]})"
@@ -216,7 +216,7 @@ class Loop(Printer):
         return self.loaded(self._ahead[k][1])
 
     def step_end(self) -> list[str]:
-        """Hand on what the next step reads; a sample whose steps are over keeps its own."""
+        """Hand states on to the next step; a sample that has ended keeps its state."""
         ends: list[str] = []
         moves: list[str] = []
         for after, k in self._next.items():
@@ -240,18 +240,18 @@ class Loop(Printer):
         return ends
 
     def end_row(self, name: str, array: int, k: int) -> str:
-        """Pointers to a sample's row of the array that has a state at a loop's ends."""
+        """Pointers to a sample's row of the array of initial or last states."""
         return f"{self.array(f'{name}{array}')} + n * {self.layout.state_widths[array]}"
 
     def end_units(self, k: int, at: str, access: Access) -> tuple[str, str]:
-        """Pointers to a state's units, the first of which is given, and their mask, at a loop's
-        ends."""
+        """Pointers to the units of an initial or last state, from that to the first, and their
+        mask."""
         if access.scalar:
             return at, "all_live"
         return f"{at} + {self.units(access.units)}", self.inside(access.units, "all_live")
 
     def begin(self) -> list[str]:
-        """Load the states before the first step, and what that step loads."""
+        """Load the states before the first step, and that step's columns."""
         states = [
             f"{state} = tl.load({at}, mask={mask}, other=0.0).to(tl.float32)"
             for state, at, mask in self._ends("first" if self.forward else "dlast")
@@ -266,7 +266,7 @@ class Loop(Printer):
 
 
 def shape(term: Term) -> tuple[int, int]:
-    """Units of a product with a matrix, and those that it sums over."""
+    """Output and inner units of a product."""
     matrix: Matrix = term.matrix
     rows, columns = matrix.rows, matrix.columns
     return (columns, rows) if term.transposed else (rows, columns)

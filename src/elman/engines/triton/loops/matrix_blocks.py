@@ -1,10 +1,11 @@
 """Steps over matrices per sample as Triton: blocks [rows, columns], and vectors along either axis.
 
-A vector is a block [units, 1] or [1, units], as the rows or the columns of matrices need it.
+A vector is a block [units, 1] or [1, units], so that it broadcasts along rows or columns.
 
-An axis of the matrices is cut over several programs where none of them needs a sum over that axis
-whole. Each has a partial sum; what is linear in it is partial, too, and what is stored or carried
-to the first step is added up behind the loop. A backward is linear in all its cotangents.
+An axis of the matrices is cut over several programs if no program needs a complete sum over that
+axis. Each program has a partial sum; values that are linear in it are partial, too, and partial
+values that are stored or carried to the first step are added up after the loop. A backward is
+linear in all its cotangents.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from elman.lowered.types import (
 
 Form = Literal["rows", "columns", "matrix"]  # of a block: [units, 1], [1, units], [rows, columns]
 VECTORS: tuple[Axis, Axis] = ("rows", "columns")
-# reductions of matrices, and what reads other units of one, that are printed here
+# ops that reduce matrices, or read other units of one, and have a kernel
 OF_MATRICES = ("sum", "mean", "fold", "swapaxes")
-AGAIN = "again"  # names what is of a step that is computed again
+AGAIN = "again"  # prefix of the replay's variables
 _INDEX = {"rows": ":, None", "columns": "None, :"}
 _AT_HAND = (Space.LOCAL, Space.SUMMED, Space.REPLAYED)
-# of a backward: by other programs, within the loop
+# memory of a backward that no other program reads within the loop
 _UNREAD = (Space.TAPE, Space.CHUNK, Space.SCRATCH, Space.SCALAR, Space.CARRY)
 
 
@@ -55,16 +56,16 @@ class MatrixBlocks(Loop):
     """Prints the segments of a step over the matrices of one sample.
 
     Args:
-        layout, schedule, lowering, phase, options: as of :class:`Loop`.
-        replay: of a backward, the step that computes the matrices again.
-        axis: that is cut, if one is.
-        partial_states: states whose cotangents are partial sums, where it is.
+        layout, schedule, lowering, phase, options: see :class:`Loop`.
+        replay: of a backward, the step that recomputes the matrices.
+        axis: the axis that may be cut.
+        partial_states: states whose cotangents are partial sums if it is cut.
 
     Attributes:
-        cut: units along an axis of a program; 0: all.
-        partial: columns of partial sums, and their places in a program's row of these.
+        cut: units of a program along the axis; 0: all.
+        partial: columns of partial sums, and their offsets in a program's row of partial sums.
         partial_width: elements of such a row.
-        divisible: once there is a text, whether the axis can be cut.
+        divisible: whether the axis can be cut, known once the text is printed.
     """
 
     def __init__(
@@ -94,20 +95,20 @@ class MatrixBlocks(Loop):
         blocks = [state.shape[0][0] if state.shape else None for state in states]
         self._state_forms: list[Form] = [self._form_of(block) for block in blocks]
         self._state_axes = [None if b is None else axes_of(b, layout.sizes) for b in blocks]
-        self._form: Form = "rows"  # of the blocks that are printed
+        self._form: Form = "rows"  # form of the printed blocks
         self._flat = False
-        self._axes = (1, 1)  # rows and columns of the matrix that is printed
-        self._forms: dict[Access, Form] = {}  # of what is at hand
-        self._axes_of: dict[Access, tuple[int, int]] = {}  # of matrices at hand
+        self._axes = (1, 1)  # rows and columns of the printed matrix
+        self._forms: dict[Access, Form] = {}  # of columns in registers
+        self._axes_of: dict[Access, tuple[int, int]] = {}  # of matrices in registers
         self._ahead_forms: list[tuple[Form, tuple[int, int]]] = []
         self._other: dict[tuple[Access, Form], str] = {}  # variables of another form
         self._loaded: set[Access] = set()
-        self._loads: list[tuple[Access, bool]] = []  # from memory, and whether of units of its own
+        self._loads: list[tuple[Access, bool]] = []  # and whether programs load different units
         self._stores: list[tuple[Access, bool]] = []
-        self._again = False  # whether the replay is printed
+        self._again = False  # whether the replay is being printed
 
     def _form_of(self, block: GateBlock | None) -> Form:
-        """The form of a gate block's vectors: that in which matrices need them."""
+        """The form of a gate block's vectors: the axis of matrices that they belong to."""
         if isinstance(block, tuple):
             return "matrix"
         return "columns" if block in self._along_columns else "rows"
@@ -116,7 +117,7 @@ class MatrixBlocks(Loop):
     def _as(
         self, form: Form, axes: tuple[int, int] | None = None, *, flat: bool = False
     ) -> Iterator[None]:
-        """Print blocks of a form; ``flat``: a vector's as blocks [units]."""
+        """Print blocks in a form; ``flat``: vectors as blocks [units]."""
         before = self._form, self._axes, self._flat
         self._form, self._axes, self._flat = form, axes or self._axes, flat
         yield
@@ -125,8 +126,8 @@ class MatrixBlocks(Loop):
     # units
 
     def indices(self, name: str, size: int) -> list[str]:
-        """See :meth:`Printer.indices`: along columns there is a ``w`` in their names, and an ``f``
-        before it if they lie in one dim."""
+        """See :meth:`Printer.indices`; names have a ``w`` along columns, and begin with ``f`` in
+        blocks of one dim."""
         form: Form = "columns" if "w" in name else "rows"
         if form == self.axis:
             self._widths.add(size)
@@ -149,7 +150,7 @@ class MatrixBlocks(Loop):
         return -(-max(self._widths) // self.cut) if self.cut else 1
 
     def units(self, size: int) -> str:
-        """See :meth:`Printer.units`, of the form that is printed."""
+        """See :meth:`Printer.units`, in the printed form."""
         name = f"{'f' if self._flat else ''}{'w' if self._form == 'columns' else 'u'}{size}"
         key = ("units", name)
         if key not in self._once:
@@ -158,7 +159,7 @@ class MatrixBlocks(Loop):
         return name
 
     def _element(self) -> tuple[str, list[str]]:
-        """The places of a matrix's elements in it, and the masks that these need."""
+        """The offsets of a matrix's elements, and their masks."""
         names: list[str] = []
         masks: list[str] = []
         for form, size in zip(VECTORS, self._axes, strict=True):
@@ -173,7 +174,7 @@ class MatrixBlocks(Loop):
         return " & ".join([*self._element()[1], live or self.live])
 
     def _shape(self, size: int) -> str:
-        """The shape of a block of so many units."""
+        """The shape of a block of ``size`` units."""
         match self._form:
             case "matrix":
                 sizes: list[int] = []
@@ -200,7 +201,7 @@ class MatrixBlocks(Loop):
     # memory
 
     def use(self, access: Access) -> str:
-        """See :meth:`Printer.use`, in the form that is printed."""
+        """See :meth:`Printer.use`, in the printed form."""
         if access.region.space is Space.VECTOR:
             return self._invariant(access)
         if access.region.space is Space.REPLAYED and access not in self.at_hand:
@@ -230,20 +231,20 @@ class MatrixBlocks(Loop):
         return self.once(key, "v", f"tl.load({at}{masked})")
 
     def loaded(self, access: Access) -> str:
-        """See :meth:`Printer.loaded`; a vector's units lie in one dim: a layout of [units, 1] would
-        become that of matrices."""
+        """See :meth:`Printer.loaded`; vectors are loaded in one dim and expanded, because Triton
+        would take a layout of [units, 1] for all matrices (160 shuffles a step instead of 24)."""
         if access.scalar or self._form == "matrix":
             return super().loaded(access)
         with self._as(self._form, None, flat=True):
             return super().loaded(access)
 
     def _matrix_at(self, access: Access) -> str:
-        """A matrix before or behind a step that goes back."""
+        """The variable of a matrix before or after a step of the backward or the replay."""
         kind = AGAIN if self._again else "new" if access.step else "old"
         return f"{kind}{access.region.array}"
 
     def load(self, access: Access) -> str:
-        """See :meth:`Loop.load`: at once, while the replay is printed."""
+        """See :meth:`Loop.load`: a step ahead, but at once in the replay."""
         index = "" if access.scalar or self._form == "matrix" else f"[{_INDEX[self._form]}]"
         self._loads.append((access, self._is_cut(access)))
         if self._again:
@@ -266,12 +267,12 @@ class MatrixBlocks(Loop):
         super().order(access)
 
     def _is_cut(self, access: Access) -> bool:
-        """Whether programs that share a sample have units of their own of a column."""
+        """Whether programs that share a sample have different units of a column."""
         return not access.scalar and self._form in (self.axis, "matrix")
 
     def shares_apart(self) -> bool:
-        """Whether no program stores what another one that shares its sample may yet have to load:
-        unless both are of units of its own."""
+        """Whether no program stores a column that another program of its sample may still have to
+        load, unless each has its own units of the column."""
         return not any(
             overlap(store, load)
             for store, stores_cut in self._stores
@@ -280,7 +281,7 @@ class MatrixBlocks(Loop):
         )
 
     def stored(self, address: str, access: Access, name: str) -> str:
-        """See :meth:`Printer.stored`; of a partial sum in the program's own row."""
+        """See :meth:`Printer.stored`; a partial sum goes to the program's own row."""
         if self.cut and access in self.partial:
             row = f"(row{self._mark} * tl.num_programs(1) + tl.program_id(1))"
             address = f"{self.array('pa')} + {row} * {self.array('pa_r')} + {self.partial[access]}"
@@ -309,8 +310,8 @@ class MatrixBlocks(Loop):
             super().segment(segment)
 
     def part(self, part: Part) -> None:
-        """See :meth:`Printer.part`: a vector's in the form in which matrices need it, but for units
-        that read others."""
+        """See :meth:`Printer.part`, in the form of the part's gate block; as rows if units read
+        other units."""
         form = self._form_of(part.gate_block)
         if any(isinstance(s, Let | Store) and isinstance(s.value, Across) for s in part.body):
             self.divisible &= form == "rows" and self.axis != "rows"
@@ -360,7 +361,7 @@ class MatrixBlocks(Loop):
         if isinstance(value, Across) and value.name in OF_PARTS:
             divisible, is_partial = self.divisible, self.use(value.column) in self._partial_sums
             name = super().name(value)
-            if is_partial:  # units of sums, moved, are linear in them
+            if is_partial:  # moving units is linear, so moved partial sums are partial sums
                 self.divisible = divisible
                 return self._linear(name)
             return name
@@ -387,14 +388,14 @@ class MatrixBlocks(Loop):
         return self._linear(super().weighted_sum(coefs, bias, args))
 
     def _linear(self, name: str) -> str:
-        """A variable that is linear in partial sums: another one."""
+        """Mark a variable that is linear in partial sums as a partial sum."""
         is_vector = self._part_units != 0
         self.divisible &= not (is_vector and self._form in (self.axis, "matrix"))
         self._partial_sums.add(name)
         return name
 
     def _counted_once(self, name: str) -> str:
-        """An addend of a partial sum: one program adds what all of them have whole."""
+        """A complete value as a term of a partial sum: only one program adds it."""
         if not self.cut or name in self._partial_sums or name == self._once.get((0.0).hex()):
             return name
         return self.define(f"tl.where(tl.program_id(1) == 0, {name}, 0.0)")
@@ -431,8 +432,8 @@ class MatrixBlocks(Loop):
         return super()._across(value)
 
     def _all_of(self, access: Access) -> tuple[str, bool]:
-        """The units that a program has of a column, in the form in which it is at hand, zeros in
-        its padding; and whether their sum is partial."""
+        """A program's units of a column, in its current form, with zeros as padding; and whether
+        their sum is partial."""
         form = self._forms.get(access, "rows")
         with self._as(form, self._axes_of.get(access)):
             name = self.use(access)

@@ -1,8 +1,8 @@
 """All steps in one kernel where states are matrices per sample: a program for each sample.
 
 A program has its matrices in registers. The forward keeps them before every chunk of steps; a
-backward computes those of a chunk again before it goes back through its steps, and reads them from
-memory of its own.
+backward recomputes the matrices of a chunk before it goes back through its steps, into memory of
+the program's own.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class MatrixLoop(MatrixBlocks):
     """One direction's time loop over the matrices of one sample.
 
     Args:
-        of, options: as of :class:`MatrixBlocks`.
+        of, options: see :class:`MatrixBlocks`.
 
     Attributes:
-        replayed: states of which the backward reads the matrices.
-        summed_states: once there is a text, states whose cotangents are partial sums.
+        replayed: states whose matrices the backward reads.
+        summed_states: states whose cotangents are partial sums, set by :meth:`text`.
     """
 
     def __init__(self, *of: Any, **options: Any) -> None:
         super().__init__(*of, **options)
-        self._after: dict[int, str] = {}  # the states behind a step
+        self._after: dict[int, str] = {}  # variables of the states after a step
         self.replayed = sorted(self.layout.matrices) if self.replay is not None else []
         self.summed_states: frozenset[int] = frozenset()
 
@@ -100,8 +100,8 @@ class MatrixLoop(MatrixBlocks):
         return [f"if i % {limits.MATRIX_STEPS} == 0:", *indented(lines)] if lines else []
 
     def _matrices_of_chunk(self) -> list[str]:
-        """Compute the matrices of a chunk again at its last step, the first that a backward visits;
-        load those of the step before it ahead, within the chunk."""
+        """Recompute the matrices of a chunk at its last step, which a backward visits first; load
+        the matrices of the preceding step ahead, within the chunk."""
         size = limits.MATRIX_STEPS
         body, after = self._printed_again()
         begin: list[str] = []
@@ -114,10 +114,12 @@ class MatrixLoop(MatrixBlocks):
             begin += [f"again{array} = tl.load({at}, mask={mask}, other=0.0).to(tl.float32)"]
             at, mask = self._place(array, f"n * {size} + (s - chunk)", "rp")
             head += [f"lib.put({at}, again{array}, {mask})"]
-            ends.insert(0, f"behind{array} = {after[array]}")  # of states before any changes
+            ends.insert(0, f"behind{array} = {after[array]}")  # all next states before any update
             ends += [f"again{array} = behind{array}"]
             at, mask = self._place(array, f"n * {size} + (t - chunk - 1)", "rp")
             place = at.replace("- 1)", ")")
+            # loaded, not handed on from `again`: Triton 3.6 takes a variable that a loop sets to
+            # another one's earlier value for invariant, if both were equal before the loop
             moves += [f"old{array} = tl.load({place}, mask={mask}, other=0.0)"]
             moves += [f"new{array} = again{array}"]
             ahead += [f"old{array}{NEXT} = tl.load({at}, mask={mask} & (t > chunk), other=0.0)"]
@@ -131,8 +133,8 @@ class MatrixLoop(MatrixBlocks):
         ]
 
     def _printed_again(self) -> tuple[list[str], dict[int, str]]:
-        """The lines of a step of the replay, and the matrices behind it."""
-        assert self.replay is not None, "asked for before"
+        """The lines of a step of the replay, and the matrices after it."""
+        assert self.replay is not None, "it has replayed states"
         before = self.lines, self.at_hand, self._forms, self._axes_of, self._other, self._loaded
         self.lines, self.at_hand, self._forms, self._axes_of = [], {}, {}, {}
         self._other, self._loaded = {}, set()

@@ -24,7 +24,7 @@ _REFUSED = {"uniform"} | _OVER_UNITS.difference(OF_MATRICES)
 
 
 def _cached(of: Callable[[Program], Fact]) -> Callable[[Program], Fact]:
-    """Remember what is known of each program as long as that lives."""
+    """Cache a fact of each program for its lifetime."""
     facts: WeakKeyDictionary[Program, Fact] = WeakKeyDictionary()
 
     @wraps(of)
@@ -38,7 +38,7 @@ def _cached(of: Callable[[Program], Fact]) -> Callable[[Program], Fact]:
 
 @_cached
 def matrix_schedules(program: Program) -> tuple[TritonSchedule, ...]:
-    """Loops whose programs have the threads that hold a matrix, or a share of it, in registers."""
+    """Loops whose programs have enough threads to hold a matrix, or a share of it, in registers."""
     sizes = _axis_sizes(program)
     whole = padded(sizes["rows"]) * padded(sizes["columns"])
     elements = {0: whole}  # of a program, by its units along the axis that is cut; 0: all
@@ -62,14 +62,14 @@ def _axis_sizes(program: Program) -> dict[Axis, int]:
 
 
 def _schedule(elements: int, units: int) -> TritonSchedule:
-    """A schedule whose programs have so many elements, and units along the axis that is cut."""
+    """A schedule whose programs have ``elements`` elements, and ``units`` along the cut axis."""
     warps = power_of_2(max(1, elements // limits.MATRIX_ELEMENTS[bool(units)]))
     return TritonSchedule("loop", 1, min(warps, limits.MATRIX_WARPS), units)
 
 
 def fitting_schedules(program: Program, rows: int) -> tuple[TritonSchedule, ...]:
-    """Select the schedules whose partial sums take at most ``PARTIAL_BYTES`` for so many rows
-    (samples times steps); if none do, the one with the fewest programs."""
+    """Select the schedules whose partial sums take at most ``PARTIAL_BYTES`` for ``rows`` rows
+    (samples times steps); if none do, the schedule with the fewest programs."""
     schedules = matrix_schedules(program)
     cut = cut_of(program)
     if cut is None:
@@ -84,8 +84,8 @@ class Cut(NamedTuple):
     """How matrices are cut over programs.
 
     Attributes:
-        axis: that is cut.
-        partial_states: states whose cotangents are partial sums then.
+        axis: the axis that is cut.
+        partial_states: states whose cotangents are then partial sums.
         partial_width: elements of the partial sums that a program stores at a step.
     """
 
@@ -111,7 +111,7 @@ def _cut_of(layout: TritonLayout, sweep: Sweep, axis: Axis) -> Cut | None:
     step, replay = lowering.lowered_phases()[1], lowering.lowered_replay()
     options = {"kept_states": (True,) * len(layout.state_widths), "packed": False, "heads": False}
     states: frozenset[int] = frozenset()
-    while True:  # what is carried makes more of the next step partial
+    while True:  # partial cotangents that are carried make more of the next step partial
         loop = MatrixLoop(layout, TritonSchedule(), lowering, step, replay, axis, states, **options)
         loop.text()
         if not loop.divisible:

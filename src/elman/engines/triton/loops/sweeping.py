@@ -1,4 +1,4 @@
-"""One direction of a program: what runs on all rows before and after the steps, and the steps."""
+"""One direction of a program: the batched phases before and after the steps, and the steps."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from elman.plan.program import Sweep
 
 
 class Sweeping:
-    """One direction: what runs before, in and after the steps.
+    """One direction: the phases before, in and after the steps.
 
     Args:
-        layout, sweep, schedule: what is run, and how.
+        layout, sweep, schedule: the direction, its layout and its schedule.
         kept_states: which states are stored at every step.
         packed: whether rows are packed, each sample with its own number of steps.
         heads: whether several heads run side by side, with arrays and weights of their own.
 
     Attributes:
-        lowering, step: the direction, and one step of it, as data.
-        matrices: what its products multiply with.
-        steps: runs each step where they are launched one by one; then without ``loop``.
-        wide: whether states go from step to step in float32, beside the sequences that are kept.
+        lowering, step: the lowered direction, and its lowered step.
+        matrices: matrices of its products.
+        steps: runner of single steps, if they are launched one by one; ``loop`` is then None.
+        wide: whether states go from step to step in float32, in addition to the kept sequences.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Sweeping:
         Args:
             arrays: by the kernel's names, [.., rows, n]; the dots are heads, if there are any.
             states: before the first step, in float32 [.., B, n].
-            steps: how many.
-            element: what is multiplied, as Triton's type.
+            steps: number of steps.
+            element: Triton's type of the operands of products.
 
         Returns:
             The states after the last step.
@@ -119,12 +119,12 @@ class Sweeping:
         return self._launch(arrays, states, (0, steps), steps, element)
 
     def _shared(self, loop: Grid, states: Sequence[Tensor], like: Tensor, steps: int) -> Arrays:
-        """Memory of programs that synchronise: what they read of each other, as precise as what is
-        kept, and counters."""
+        """Memory of programs that synchronise: values that they read of each other, in the type of
+        kept sequences, and counters."""
         *heads, B, _ = states[0].shape
         groups = -(-B // self.schedule.samples)
         carry = fresh(like, *heads, 2 * B, max(1, self.layout.carry_row))
-        # where the first step reads them; a sample that begins later may read on the other side
+        # the side that the first step reads; packed samples that begin later may read the other one
         sides = (0, 1) if self.packed else ((steps - 1) & 1,)
         for array, offset, column in self.layout.carried():
             columns = states[array].narrow(-1, column.offset, column.width)
@@ -139,7 +139,7 @@ class Sweeping:
     def _with_matrices(
         self, loop: MatrixLoop, arrays: Arrays, states: Sequence[Tensor], steps: int, element: Any
     ) -> Sequence[Tensor]:
-        """All steps, with memory for matrices that are computed again, and for partial sums."""
+        """All steps, with memory for replayed matrices and for partial sums."""
         B, like = states[0].shape[-2], states[0]
         memory = {
             f"rp{array}": fresh(like, B * limits.MATRIX_STEPS, states[array].shape[-1])
@@ -165,8 +165,8 @@ class Sweeping:
     def _without_barrier(
         self, loop: Grid, arrays: Arrays, states: Sequence[Tensor], steps: int, element: Any
     ) -> Sequence[Tensor]:
-        """The interpreter runs programs one after another: step by step, and each so often that
-        every segment finds what the one before it stored."""
+        """Steps for the interpreter, which runs programs one after another, so that a barrier would
+        wait for ever: each step is repeated until every segment has read the stores before it."""
         for i in range(steps):
             before = {name: arrays[f"{name}now"].clone() for name in ("tape", "ch")}
             ends = states
@@ -187,9 +187,9 @@ class Sweeping:
         *,
         barrier: bool = True,
     ) -> Sequence[Tensor]:
-        """Some steps of ``total``, in one call of the kernel, or of as many as find room."""
+        """Some steps of ``total``, in one launch, or in one for each set of resident groups."""
         loop, fixed = self.loop, self.schedule
-        assert loop is not None, "asked for before"
+        assert loop is not None, "the schedule has a loop"
         *heads, B, _ = states[0].shape
         N = heads[0] if heads else 1
         ends = [torch.empty_like(state) for state in states]
@@ -210,7 +210,7 @@ class Sweeping:
             shares = loop.shares if isinstance(loop, MatrixLoop) else N
             self.kernel[groups, shares](*arguments(loop.arguments, named, numbers), **options)
             return ends
-        if not interpreted:
+        if not interpreted:  # programs wait for each other, so all must be resident
             options["launch_cooperative_grid"] = True
         most = processors() // (loop.programs * N)
         if not most and not interpreted:

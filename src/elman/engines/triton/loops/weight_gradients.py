@@ -23,10 +23,10 @@ class _JoinedSum:
     """Terms summed by one product, or one sum.
 
     Attributes:
-        lefts: places, side by side after one another.
-        right: what they are multiplied with, if anything.
-        widths: of each term.
-        targets: what each term is summed into.
+        lefts: columns of the left operands, in order.
+        right: columns of the right operand; None for plain sums.
+        widths: width of each term.
+        targets: targets of each term.
     """
 
     lefts: tuple[ColumnRange, ...]
@@ -35,7 +35,8 @@ class _JoinedSum:
     targets: tuple[tuple[Node, ...], ...]
 
     def totals(self, arrays: Arrays, dtype: torch.dtype) -> Sequence[Tensor]:
-        """The sums of its terms [.., width, n], or [.., width]; of rows in a type, in float32."""
+        """The sums of its terms [.., width, n], or [.., width], in float32; ``dtype`` is that of
+        the products' operands."""
         rows = [place.view(arrays) for place in self.lefts]
         summed = rows[0] if len(rows) == 1 else torch.cat(rows, -1)
         if self.right is None:
@@ -45,14 +46,14 @@ class _JoinedSum:
 
 
 class WeightGradients:
-    """All sums of a backward, each operand read as few times as can be.
+    """All sums of a backward, with as few reads of each operand as possible.
 
     Slots lie in the order of the weights' blocks (``TritonLayout``), so that most terms of one
-    operand are one product as they stand.
+    operand are one product without a copy.
 
     Args:
-        sweep: backward.
-        sums: what is summed.
+        sweep: the backward.
+        sums: the sums.
         dtype: of the operands of products.
     """
 
@@ -76,7 +77,7 @@ class WeightGradients:
         return ColumnRange.of(self._sweep.lowering.summed(value))
 
     def _cut(self, right: Node | None, terms: Sequence[Sum]) -> list[_JoinedSum]:
-        """Runs of terms that share what they are multiplied with."""
+        """Runs of contiguous terms with one right operand."""
         targets: dict[Node, list[Node]] = {}
         for term in terms:
             targets.setdefault(term.left, []).append(term.target)
@@ -100,7 +101,7 @@ class WeightGradients:
         ]
 
     def __call__(self, arrays: Arrays) -> Values:
-        """All sums, by what they are summed into, in float32.
+        """All sums by target, in float32.
 
         Args:
             arrays: [.., rows, n] each; the dots are heads, if there are any.

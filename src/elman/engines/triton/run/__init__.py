@@ -1,1 +1,1 @@
-"""Kernels that are compiled, and their calls."""
+"""Compiled kernels and their calls."""

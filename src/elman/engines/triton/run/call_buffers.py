@@ -25,10 +25,10 @@ class CallBuffers(ABC):
         T, B, rows: steps, samples, and rows of all steps.
 
     Args:
-        of: whose call it is.
-        sweep: its direction.
-        call: what is run.
-        vec: all loop-invariant vectors, if they are known.
+        of: the kernel.
+        sweep: the direction.
+        call: the call.
+        vec: all loop-invariant vectors; None: they are computed.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class CallBuffers(ABC):
         call: Call,
         vec: Tensor | None = None,
     ) -> None:
-        assert sweep is not None, "asked for before"
+        assert sweep is not None, "the kernel has this direction"
         self.of, self.sweep, self.heads = of, sweep, of.heads
         self.call, self.packed = call, call.packed
         self.T, self.B, self.rows = of.sizes(call)
@@ -58,7 +58,7 @@ class CallBuffers(ABC):
             self.arrays[f"in{k}"] = _rowed(value.reshape(*lead, self.rows, width))
 
     def _run_steps(self) -> None:
-        """Compute all steps, and what comes before and after them."""
+        """Run all steps, and the batched phases before and after them."""
         self._batched(self.sweep.before)
         if self.sweep.steps is not None:
             self._carry = self._stepped()
@@ -82,7 +82,7 @@ class CallBuffers(ABC):
     def _looped(self) -> Sequence[Tensor]:
         """All steps in one kernel; the states at the end."""
         loop, packed = self.sweep.loop, self.packed
-        assert loop is not None, "asked for before"
+        assert loop is not None, "the schedule has a loop"
         matrices = [_rowed(transposed_if(self._matrices[node], t)) for node, t in loop.matrices]
         states = numbered("st", [sequence.flatten(-3, -2) for sequence in self.sequences])
         arrays = {**self.arrays, **states, **numbered("m", matrices), "vec": self.vec}
@@ -100,13 +100,13 @@ class CallBuffers(ABC):
         """Run all steps one by one.
 
         Args:
-            carries: ``ca`` and ``cn`` [.., B, n], which change places after each step; or none.
+            carries: ``ca`` and ``cn`` [.., B, n], which are exchanged after each step; or none.
 
         Returns:
-            What is carried at the end, if anything is.
+            The carry at the end, if there is one.
         """
         runner, heads, B = self.sweep.steps, self.heads, self.B
-        assert runner is not None, "asked for before"
+        assert runner is not None, "the schedule runs single steps"
         weights = runner.weights(self._matrices)
         rows = {name: a for name, a in self.arrays.items() if not name.startswith(("st", "nx"))}
         workspace = {
@@ -133,13 +133,14 @@ class CallBuffers(ABC):
         return carries.get("ca")
 
     def _rows_at(self, t: int) -> tuple[int, int]:
-        """The first row of a step, and how many it has."""
+        """The first row of a step, and the number of its rows."""
         if self.packed is None:
             return t * self.B, self.B
         return self.packed.offsets[t], self.packed.sizes[t]
 
     def _states_at(self, sequence: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        """A state [.., rows, n] before and after a step; where it is not kept, two alternate."""
+        """A state [.., rows, n] before and after a step; a state that is not kept has two rows,
+        which alternate."""
         at, size = self._rows_at(t)
         if self.packed is not None and sequence.shape[-2] > self.B:
             first = 0 if not t else self.B + self._rows_at(t - 1)[0]
@@ -185,11 +186,11 @@ class CallBuffers(ABC):
 
 
 class ForwardCallBuffers(CallBuffers):
-    """A forward under way.
+    """A forward in progress.
 
     Args:
-        of: whose call it is.
-        call: as of :meth:`Kernel.forward`.
+        of: the kernel.
+        call: see :meth:`Kernel.forward`.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class ForwardCallBuffers(CallBuffers):
         return fresh(like, *self.heads, chunks, self.B, width, dtype=torch.float32)
 
     def run(self) -> Result:
-        """Compute what :meth:`Kernel.forward` returns."""
+        """Run the call; the result of :meth:`Kernel.forward`."""
         self._run_steps()
         output = self.output
         if self.of.scalar_output:
@@ -262,11 +263,11 @@ class ForwardCallBuffers(CallBuffers):
 
 
 class BackwardCallBuffers(CallBuffers):
-    """A backward under way.
+    """A backward in progress.
 
     Args:
-        of: whose call it is.
-        call, saved, cotangents, keep: as of :meth:`Kernel.backward`.
+        of: the kernel.
+        call, saved, cotangents, keep: see :meth:`Kernel.backward`.
     """
 
     def __init__(
@@ -283,7 +284,7 @@ class BackwardCallBuffers(CallBuffers):
         d_output = cotangents.output
         self.sequences = sequences
         self.arrays |= self._rows_of_states()
-        self.arrays["tape"] = tape.clone() if keep else tape  # a slot may be written again
+        self.arrays["tape"] = tape.clone() if keep else tape  # the backward may overwrite slots
         self.arrays["ch"] = self._chunk(like)
         width = layout.output_width
         if d_output is None:
@@ -304,7 +305,7 @@ class BackwardCallBuffers(CallBuffers):
         ]
 
     def run(self) -> Gradients:
-        """Compute what :meth:`Kernel.backward` returns."""
+        """Run the call; the result of :meth:`Kernel.backward`."""
         self._run_steps()
         of, call = self.of, self.call
         sums = of.weight_gradients(self.arrays)
@@ -328,7 +329,7 @@ class BackwardCallBuffers(CallBuffers):
         carries = {name: self.vec.new_zeros(size) for name in ("ca", "cn")}
         for array, offset, column in layout.carried():
             columns = self._carry[array].narrow(-1, column.offset, column.width)
-            for carry in carries.values():  # a sample may begin at either
+            for carry in carries.values():  # packed samples may begin with either
                 carry.narrow(-1, offset, column.width).copy_(columns)
         end = self._step_by_step(carries)
         assert end is not None, "carries were given"
@@ -340,12 +341,12 @@ class BackwardCallBuffers(CallBuffers):
 
 
 def _empty(like: Tensor, filled: bool, *shape: int) -> Tensor:
-    """Memory for a gradient: zeros, but where all of it will be written."""
+    """Memory for a gradient: zeros, unless the kernel fills all of it."""
     return fresh(like, *shape) if filled else like.new_zeros(shape)
 
 
 def _rowed(matrix: Tensor) -> Tensor:
-    """A matrix, or several, whose rows are contiguous."""
+    """A matrix, or several, with contiguous rows."""
     return matrix if matrix.stride(-1) == 1 else matrix.contiguous()
 
 
@@ -364,7 +365,7 @@ def _first_rows(packed: Packed, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _before(packed: Packed, device: torch.device) -> Tensor:
-    """For each packed row, where the state before its step lies."""
+    """For each packed row, the row of the state before its step."""
     starts = (0, *(packed.batch + first for first in packed.offsets[: packed.steps - 1]))
     sizes = torch.tensor(packed.sizes)
     first = torch.tensor(starts) - torch.tensor(packed.offsets[: packed.steps])
@@ -374,7 +375,8 @@ def _before(packed: Packed, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _last_rows(packed: Packed, is_kept: bool, device: torch.device) -> Tensor:
-    """Where the state after each sample's last step lies: among all, or of two that alternate."""
+    """The row of the state after each sample's last step, in a kept sequence or in two alternating
+    rows."""
     rows = [
         packed.batch + packed.offsets[length - 1] + n if is_kept else length % 2 * packed.batch + n
         for n, length in enumerate(packed.lengths)

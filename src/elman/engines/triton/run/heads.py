@@ -22,8 +22,8 @@ class _Division:
     """How an argument is divided among heads, dim by dim.
 
     Args:
-        combined, single: its shape with all heads, and of one of them.
-        heads: how many.
+        combined, single: its shape with all heads, and for one of them.
+        heads: number of heads.
         sizes: of the dims.
     """
 
@@ -36,7 +36,7 @@ class _Division:
         self._orders: dict[torch.device, list[tuple[Tensor, Tensor] | None]] = {}
 
     def _order(self, device: torch.device) -> list[tuple[Tensor, Tensor] | None]:
-        """For each dim, the units head by head, and where each unit has gone."""
+        """For each dim, the order of units head by head, and its inverse."""
         if device not in self._orders:
             flat = [None if index is None else index.flatten() for index in self.index]
             self._orders[device] = [
@@ -46,7 +46,7 @@ class _Division:
         return self._orders[device]
 
     def split(self, value: Tensor) -> Tensor:
-        """[heads, …] of a whole argument; what heads share is there for each of them."""
+        """[heads, …] of a whole argument; shared arguments are repeated for each head."""
         rank = len(self.index)
         result, divided = value, False
         for place, order in enumerate(self._order(value.device)):
@@ -60,7 +60,8 @@ class _Division:
         return result if divided else value.expand(self.heads, *value.shape)
 
     def merged(self, value: Tensor) -> Tensor:
-        """The reverse, of results and gradients [heads, …]: what is shared is summed."""
+        """The inverse, for results and gradients [heads, …]; gradients of shared arguments are
+        summed."""
         rank = len(self.index)
         for place, order in enumerate(self._order(value.device)):
             if order is not None:
@@ -88,7 +89,7 @@ class HeadsKernel(CapturedKernel):
     engine = "triton"
 
     def __init__(self, job: Job, program: Program, schedule: TritonSchedule) -> None:
-        assert job.single is not None, "asked for before"
+        assert job.single is not None, "the engine asks for heads only if the job has them"
         super().__init__(schedule)
         self.job, self.heads = job, job.heads
         self.head_kernel = TritonKernel(job.single, program, schedule, job.heads)
@@ -141,7 +142,7 @@ class HeadsKernel(CapturedKernel):
 
 
 def _flat(state: Tensor, division: _Division) -> Tensor:
-    """A state [.., B, n], or [.., B], without what stands before."""
+    """A state [.., B, n], or [.., B], without its leading axes."""
     return state.reshape(state.shape[-1 - len(division.index) :])
 
 

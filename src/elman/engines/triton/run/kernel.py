@@ -16,8 +16,8 @@ class TritonKernel(KernelParts):
     """All steps of one layer in one direction on a GPU, or in Triton's interpreter.
 
     Args:
-        job, program, schedule: what is run, and how.
-        heads: how many run side by side: all arguments and results are [heads, …] then. 0: none.
+        job, program, schedule: the job, its program and its schedule.
+        heads: number of heads side by side, whose arguments and results are [heads, …]; 0: none.
     """
 
     def compute_forward(self, call: Call) -> Result:

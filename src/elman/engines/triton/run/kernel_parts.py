@@ -29,8 +29,8 @@ class KernelParts(CapturedKernel):
     """All steps of one layer in one direction on a GPU, or in Triton's interpreter.
 
     Args:
-        job, program, schedule: what is run, and how.
-        heads: how many run side by side: all arguments and results are [heads, …] then. 0: none.
+        job, program, schedule: the job, its program and its schedule.
+        heads: number of heads side by side, whose arguments and results are [heads, …]; 0: none.
     """
 
     engine = "triton"
@@ -44,7 +44,7 @@ class KernelParts(CapturedKernel):
         self.layout = layout = TritonLayout(program)
         self.dtype, self.element = DTYPES[job.spec.dtype]
         self.rate = WeightRate(job)
-        # a step that is cut into kernels reads in memory what a loop has at hand in float32
+        # single steps hand values on in memory that a loop has in float32 registers
         self.slots = torch.float32 if schedule.kind == "steps" else self.dtype
         step = program.pair.step
         self.output_is_state = output_is_state(program.pair)
@@ -66,7 +66,7 @@ class KernelParts(CapturedKernel):
             self.weight_gradients = WeightGradients(self.back, program.sums, self.dtype)
         self.declared = [leaf.name for leaf in job.graph.inputs]
         flows = zip(step.inputs, program.pair.d_inputs, strict=True)
-        part = {leaf.name for leaf, d in flows if d is None}  # some of it has no gradient
+        part = {leaf.name for leaf, d in flows if d is None}  # some gate block has no gradient
         self.filled = frozenset(self.declared) - part
         self._packed: tuple[Sweeping, Sweeping | None] | None = None
 

@@ -32,7 +32,7 @@ _NAMES = {
 }
 _AFTER = {Space.STATE: "nx", Space.CARRY: "cn"}  # of the next step
 _SEVERAL = (Space.INPUT, Space.STATE, Space.GATHERED, Space.D_INPUT)
-_BLOCKS = Blocks(rolled_statements=sys.maxsize)  # heads are an axis of the launch
+_BLOCKS = Blocks(rolled_statements=sys.maxsize)  # no loops over heads: they are a launch axis
 
 
 def array_of(access: Access) -> str:
@@ -55,7 +55,7 @@ class ColumnRange(NamedTuple):
         return ColumnRange(array_of(access), access.offset, access.units)
 
     def view(self, arrays: Mapping[str, Tensor]) -> Tensor:
-        """Them [.., rows, n]."""
+        """The columns [.., rows, n]."""
         return arrays[self.base].narrow(-1, self.offset, self.width)
 
     def is_contiguous_with(self, after: ColumnRange) -> bool:
@@ -64,7 +64,7 @@ class ColumnRange(NamedTuple):
 
 
 def merged(places: Sequence[ColumnRange]) -> list[ColumnRange]:
-    """Places in their order, contiguous ones as one."""
+    """Column ranges in order, contiguous ones joined."""
     ranges: list[ColumnRange] = []
     for place in places:
         if ranges and ranges[-1].is_contiguous_with(place):
@@ -78,7 +78,7 @@ class TritonLayout(Layout):
     """All compile-time numbers of one program.
 
     Attributes:
-        memory: of loop-invariant vectors and scalars, in one array, and which matrices there are.
+        memory: offsets of loop-invariant vectors and scalars in one array, and the matrices.
     """
 
     joins_sums, sums_in_place = True, False
@@ -98,17 +98,17 @@ class TritonLayout(Layout):
 
 
 def padded(size: int) -> int:
-    """The power of two that holds so many units, at least what a product takes."""
+    """The power of two that holds ``size`` units, at least the smallest that products take."""
     return max(limits.LEAST_UNITS, power_of_2(size))
 
 
 def tile_units(samples: int, item_bytes: int) -> int:
-    """Units of a tile of an operand at most, in a grid."""
+    """Most units of a tile of an operand, in a grid."""
     return power_of_2(limits.OPERAND // (samples * item_bytes) + 1) // 2
 
 
 def power_of_2(size: int) -> int:
-    """The least power of two that is no smaller."""
+    """The smallest power of two >= size."""
     return 1 << (size - 1).bit_length()
 
 
@@ -127,8 +127,8 @@ class KTile:
 
 
 def k_tiles(size: int, most: int) -> tuple[KTile, ...]:
-    """An inner dim as powers of two of so many units at most, with little padding: 1152 is 1024 and
-    128."""
+    """An inner dim as powers of two of at most ``most`` units, with little padding: 1152 is 1024
+    and 128."""
     tiles: list[KTile] = []
     at = 0
     while at < size:

@@ -14,16 +14,16 @@ class Linearised:
     """f and the rows of its Jacobian at the states ``h0`` …, on a block [steps, channels].
 
     Args:
-        group: what is written.
+        group: the step of the group.
         sizes: of the named dims.
-        units, passthrough: as of :class:`Writer`.
-        groups: how many there are of the kind, of which each channel has one.
-        again: whether each row loads anew what is of weight rate: more loads, fewer registers.
+        units, passthrough: see :class:`Writer`.
+        groups: number of groups of the kind; each channel belongs to one.
+        again: whether each row loads values of weight rate again: more loads, fewer registers.
 
     Attributes:
-        n: states that depend on each other.
+        n: number of states that depend on each other.
         width: channels of one sample and group.
-        rows, invariants: what is loaded, in order.
+        rows, invariants: loaded values, in order.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Linearised:
 
     @property
     def text(self) -> str:
-        """All lines: what groups of one kernel share."""
+        """All lines, which must be the same for all groups of one kernel."""
         return "\n".join([*self.values(), *(line for i in range(self.n) for line in self.row(i))])
 
     def values(self) -> list[str]:
-        """Lines of f: ``g0`` …, and ``f0`` …, in which no NaN is left."""
+        """Lines of f: ``g0`` …, and ``f0`` … without NaN."""
         entries, lines = self._rows[0]
         text = [*lines, "zero = tl.zeros([STEPS, CHANNELS], tl.float32)"]
         for i, entry in enumerate(entries):
@@ -85,7 +85,7 @@ class Linearised:
         return text
 
     def row(self, i: int) -> list[str]:
-        """Lines of a row of the Jacobian, ``ai0`` …; a step outside changes nothing."""
+        """Lines of a row of the Jacobian, ``ai0`` …; the identity's for steps beyond the last."""
         entries, lines = self._rows[1 + i]
         text = list(lines)
         for j, entry in enumerate(entries):

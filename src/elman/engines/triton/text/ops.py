@@ -42,12 +42,12 @@ SPELL: dict[str, str] = {
 
 
 class Fold(NamedTuple):
-    """A reduction that joins two values at a time.
+    """A reduction by a binary operation.
 
     Attributes:
-        call: the function that folds a block along an axis.
-        neutral: the number that changes nothing, for padding.
-        joined: text of two values as one.
+        call: the function that reduces a block along an axis.
+        neutral: the neutral number, for padding.
+        joined: text that combines two values.
     """
 
     call: str
@@ -55,13 +55,13 @@ class Fold(NamedTuple):
     joined: str
 
     def join(self, values: Sequence[str]) -> str:
-        """Text of some values as one."""
+        """Text that combines some values."""
         return reduce(self.joined.format, values)
 
 
-FOLDS = {  # mean, var and argmax are made of these
+FOLDS = {  # mean, var and argmax use these
     "sum": Fold("tl.sum", 0.0, "{0} + {1}"),
-    "amax": Fold("lib.amax", -math.inf, SPELL["maximum"]),  # NaN where there is one
+    "amax": Fold("lib.amax", -math.inf, SPELL["maximum"]),  # NaN if any unit is NaN
 }
 
 
@@ -84,7 +84,7 @@ def block(value: float) -> str:
 
 
 def spell_sum(coefs: Sequence[float], bias: float, terms: Sequence[str]) -> str:
-    """``bias + Σ coef · term``; ``-x`` is 0 - x in Triton, which of 0.0 is not -0.0."""
+    """``bias + Σ coef · term``; no leading minus: Triton's ``-x`` is 0 - x, so -(0.0) is 0.0."""
     text = ""
     for coef, term in zip(coefs, terms, strict=True):
         sign = "-" if text and math.copysign(1.0, coef) < 0 else "+"

@@ -31,13 +31,13 @@ NO_UNIT = "tl.zeros([1, 1], tl.int32)"
 
 
 class Printer(ABC):
-    """Prints the segments of a phase; subclasses know where memory and products are.
+    """Prints the segments of a phase; subclasses define memory and products.
 
     Attributes:
-        before: lines before any loop: indices, constants, what is loaded once.
-        lines: those of a step, or of a block of rows.
+        before: lines before any loop: indices, constants, values that are loaded once.
+        lines: lines of a step, or of a block of rows.
         arrays: names of the arrays and strides that the lines use, in order.
-        at_hand: variables that have the values of columns.
+        at_hand: variables that hold the values of columns.
     """
 
     def __init__(self, layout: TritonLayout) -> None:
@@ -50,7 +50,7 @@ class Printer(ABC):
         self._once: dict[Hashable, str] = {}
         self._sizes: set[int] = set()
         self._count = 0
-        # of the part that is printed
+        # of the current part
         self._registers: list[str] = []
         self._products: list[Sequence[str]] = []
         self._part_units = 0  # 0: scalars are computed
@@ -62,7 +62,7 @@ class Printer(ABC):
 
     @abstractmethod
     def address(self, access: Access) -> str:
-        """Pointers [1, samples] to where a column begins in each row."""
+        """Pointers [1, samples] to the first element of a column in each row."""
 
     @abstractmethod
     def product(self, product: Product) -> list[str]:
@@ -71,12 +71,12 @@ class Printer(ABC):
     # names
 
     def array(self, name: str) -> str:
-        """The name of an array, or of a stride, that is used."""
+        """The name of an array or stride, which becomes an argument of the kernel."""
         self.arrays[name] = None
         return name
 
     def fresh(self, letter: str = "x") -> str:
-        """A variable that was not used before."""
+        """A new variable."""
         self._count += 1
         return f"{letter}{self._count}"
 
@@ -96,7 +96,7 @@ class Printer(ABC):
     # units
 
     def units(self, size: int) -> str:
-        """The indices [units, 1] of so many units."""
+        """The indices [units, 1] of ``size`` units."""
         if size not in self._sizes:
             self._sizes.add(size)
             self.before += self.indices(f"u{size}", size)
@@ -160,7 +160,7 @@ class Printer(ABC):
         return f"{address} + {self.units(access.units)}", self.inside(access.units)
 
     def in_memory(self, access: Access) -> bool:
-        """Whether a store is more than a variable that is at hand."""
+        """Whether a store writes to memory, not only to a variable."""
         return True
 
     def store(self, access: Access, name: str) -> None:
@@ -171,8 +171,8 @@ class Printer(ABC):
             self.lines.append(self.stored(self.address(access), access, name))
 
     def order(self, access: Access) -> None:
-        """Print a barrier between loads of a column and a store to it: several threads may load an
-        element, each for its own copy, and one of them stores."""
+        """Print a barrier between loads of a column and a store to it: a small block has copies of
+        an element on several threads, and one may load after another has stored."""
         if any(overlap(access, earlier) for earlier in self._touched):
             self.lines.append("tl.debug_barrier()")
             self._touched.clear()
@@ -204,7 +204,7 @@ class Printer(ABC):
                 case Store(access, value):
                     self.store(access, self.name(value))
                 case _:
-                    pass  # loads of a loop run ahead by themselves
+                    pass  # prefetches: a loop loads a step ahead anyway
 
     def name(self, value: Value) -> str:
         """The variable of a value."""
@@ -247,11 +247,11 @@ class Printer(ABC):
         return self.broadcast(self.use(access), access), mask
 
     def program_units(self, all_units: str, size: int) -> str:
-        """This program's units of a block with all of so many units."""
+        """This program's units of a block with all ``size`` units."""
         return all_units
 
     def _across(self, value: Across) -> str:
-        """A block with all units of what reads other units than its own."""
+        """A block with all units of an op that reads other units than its own."""
         column, groups, width = value.column, value.groups, value.width
         if value.name == "cumsum":
             return f"tl.cumsum({only(*self.all_units(column))}, 0, reverse={value.reverse})"
@@ -284,7 +284,7 @@ class Printer(ABC):
         return f"(({squares}) * {share})[None, :]"
 
     def _first(self, wide: Sequence[str], sizes: Sequence[int]) -> str:
-        """The number of the first largest unit of all columns, counted over all of them."""
+        """The index of the first maximum over the units of all columns."""
         columns = [*zip(wide, sizes, strict=True)]
         best = [self.define(_grouped("amax", units, 1, size)) for units, size in columns]
         places = [
@@ -310,13 +310,13 @@ def overlap(one: Access, other: Access) -> bool:
 
 
 def _folded(op: str, wide: Sequence[tuple[str, str]]) -> str:
-    """A fold of some blocks, each with its mask, along their units: [samples]."""
+    """A reduction of some blocks, each with its mask, along their units: [samples]."""
     call, neutral, _ = FOLDS[op]
     return FOLDS[op].join([f"{call}({only(*of, neutral)}, 0)" for of in wide])
 
 
 def _grouped(op: str, units: str, groups: int, width: int) -> str:
-    """A reduction within groups of so many units."""
+    """A reduction within groups of ``width`` units."""
     padding = padded(width) if groups == 1 else power_of_2(width)
     return f"lib.group_{op}({units}, {groups}, {padding}, {width})"
 
@@ -327,7 +327,7 @@ def only(units: str, mask: str, padding: float = 0.0) -> str:
 
 
 def with_heads(arrays: Collection[str], axis: int) -> tuple[list[str], list[str]]:
-    """A kernel's arguments with strides from head to head, and the lines that go to a program's
+    """A kernel's arguments with strides between heads, and the lines that advance to a program's
     head; ``axis``: of the grid of programs."""
     names = [name for name in arrays if "_" not in name]  # else a stride
     lines = [f"{name} += tl.program_id({axis}).to(tl.int64) * {name}_h" for name in names]

@@ -15,7 +15,7 @@ Entry = str | float  # one unit of a value: a variable, or a number that is know
 
 
 class Line(NamedTuple):
-    """A variable's definition, and which entries it reads."""
+    """A variable's definition, and the entries that it reads."""
 
     name: str
     text: str
@@ -23,8 +23,8 @@ class Line(NamedTuple):
 
 
 def live(lines: Sequence[Line], read: set[Entry]) -> list[str]:
-    """Text of the definitions without those that nothing reads; ``read``: what is read behind them,
-    to which what they read is added."""
+    """Text of the definitions that are read. ``read`` holds the entries read after them; the
+    entries that they read are added to it."""
     texts: list[str] = []
     for line in reversed(lines):
         if line.name in read:
@@ -36,15 +36,16 @@ def live(lines: Sequence[Line], read: set[Entry]) -> list[str]:
 class Writer:
     """Lines that compute values unit by unit.
 
-    What changes at most once per row is loaded: of rows from planes ``X``, of weight rate from
-    ``vec``. Numbers that are known are folded, zeros and ones above all: seeds consist of them.
+    Values that do not depend on the state are loaded: values of rows from planes ``X``, values of
+    weight rate from ``vec``. Constants are folded, above all zeros and ones, which seeds consist
+    of.
 
     Args:
         sizes: of the named dims.
-        units: whether units are channels: every value is one block then.
-        groups: how many groups of states there are, of which each channel has one, ``group``: of
-            each value of weight rate ``vec`` has one for every group.
-        passthrough: states that only hold a value, which are loaded as values of rows are.
+        units: whether units are channels, so that every value is one block.
+        groups: number of groups of states; each channel belongs to one (``group``), and ``vec`` has
+            each value of weight rate for every group.
+        passthrough: held states, which are loaded like values of rows.
     """
 
     def __init__(
@@ -59,18 +60,18 @@ class Writer:
         self.entries: dict[Node, list[Entry]] = {}
         self._lines: list[Line] = []
         self.invariants: dict[Node, int] = {}  # offsets among all values of weight rate
-        self.rows: dict[Node, int] = {}  # places among all values of rows
+        self.rows: dict[Node, int] = {}  # indices among all values of rows
         self._count = 0
 
     def place(self, roots: Iterable[Node | None]) -> None:
-        """Lay out what is loaded for some values, before any of them is written."""
+        """Lay out the loads of some values, before the lines of any are written."""
         for node in walk([root for root in roots if root is not None], stop=self._is_end):
             if self._is_loaded(node):
                 places = self.invariants if loop_invariant(node) else self.rows
                 places.setdefault(node, self._used(places))
 
     def _used(self, places: dict[Node, int]) -> int:
-        """The end of what is laid out."""
+        """The end of the layout so far."""
         if not places:
             return 0
         last = next(reversed(places))
@@ -102,11 +103,11 @@ class Writer:
         return self.entries[root]
 
     def forget(self, rate: Rate) -> None:
-        """Forget what changes so often, or oftener."""
+        """Forget values of at least a rate."""
         self.entries = {node: entry for node, entry in self.entries.items() if node.rate < rate}
 
     def forget_invariants(self) -> None:
-        """Forget what is of weight rate: it is loaded again where it is read again."""
+        """Forget values of weight rate, so that their next readers load them again."""
         self.entries = {
             node: entry for node, entry in self.entries.items() if not loop_invariant(node)
         }
@@ -199,7 +200,7 @@ class Writer:
         return products
 
     def _times(self, a: Entry, b: Entry) -> Entry:
-        """A product; zero times anything is zero, as where no gradient flows."""
+        """A product; a constant zero times anything is zero, as without a cotangent."""
         if 0.0 in (a, b):
             return 0.0
         if a == 1.0:
@@ -245,7 +246,7 @@ class Writer:
         return self._sum([(share, self._times(difference, difference)) for difference in off])
 
     def _first(self, entries: Sequence[Entry]) -> Entry:
-        """The number of the first largest entry; NaN is the largest."""
+        """The index of the first maximum; NaN is the largest."""
         best, place = self._named(operand(entries[0], wide=True), entries[:1]), block(0.0)
         for k, entry in enumerate(entries[1:], 1):
             unit = operand(entry, wide=True)
@@ -257,7 +258,7 @@ class Writer:
 
 
 def operand(entry: Entry, *, wide: bool = False) -> str:
-    """An entry in an expression; a number as a block where a function wants one."""
+    """An entry in an expression; ``wide``: a number as a block."""
     if isinstance(entry, str):
         return entry
     return block(entry) if wide else number(entry)

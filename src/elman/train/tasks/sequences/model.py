@@ -149,7 +149,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """Outputs [T, B, H] of x [T, B, I]; lengths as of :func:`outputs_of`."""
+        """Outputs [T, B, H] of x [T, B, I]; for lengths see :func:`outputs_of`."""
         h = self.encoder(x)
         for norm, layer in zip(self.norms, self.layers):
             h = h + self.dropout(outputs_of(layer, norm(h), lengths))
