@@ -40,6 +40,7 @@ from elman.lowered.types import (
     Ref,
     Segment,
     Space,
+    Stage,
     Store,
     Transpose,
     Value,
@@ -155,7 +156,6 @@ class Machine:
 
     def _direction(self, direction: Direction) -> None:
         layout, T, B = self.layout, self.T, self.B
-        before, step, after = direction.phases
         self.arrays[Space.VECTOR, 0] = nan(direction.vectors)
         self.arrays[Space.MATRIX, 0] = nan(direction.matrices)
         self.arrays[Space.CARRY, 0] = nan(2 * B, layout.carry_row)
@@ -173,21 +173,26 @@ class Machine:
             samples = torch.arange(B)
             t = torch.tensor(steps).repeat_interleave(B)
             every = Rows(t, samples.repeat(len(steps)), t0)
-            self._phase(before, [every])
             each = [Rows(torch.full((B,), t), samples, t0) for t in steps]
-            self._phase(step, each[::-1] if backward else each)
-            self._phase(after, [every])
-            for term in direction.sums:
-                left = self._fetch(term.left, every, 0)
-                if term.right is None:
-                    total, target = left.sum(0), self._row(term.target)
-                else:
-                    total = left.T @ self._fetch(term.right, every, 0)
-                    target = self._matrix(term.target)
-                first = term.first and steps[-1] == T - 1
-                target[:] = total if first else target + total
+            for stage in direction.stages:
+                turns = [every] if stage is not Stage.STEPS else each[::-1] if backward else each
+                for phase in direction.phases_of(stage):
+                    self._phase(phase, turns)
+                if stage is Stage.SUMS:
+                    self._sums(direction, every, first=steps[-1] == T - 1)
         for computed in direction.finish:
             self._once(computed)
+
+    def _sums(self, direction: Direction, every: Rows, *, first: bool) -> None:
+        """The sums over the rows of a chunk; ``first``: whether no chunk was summed before."""
+        for term in direction.sums:
+            left = self._fetch(term.left, every, 0)
+            if term.right is None:
+                total, target = left.sum(0), self._row(term.target)
+            else:
+                total = left.T @ self._fetch(term.right, every, 0)
+                target = self._matrix(term.target)
+            target[:] = total if term.first and first else target + total
 
     def _phase(self, phase: Phase, turns: Sequence[Rows]) -> None:
         """A phase over the rows of each turn: what lies between two waits, worker by worker."""

@@ -35,6 +35,7 @@ from elman.lowered.types import (
     Phase,
     Ref,
     Space,
+    Stage,
     Statement,
     Store,
     Transpose,
@@ -88,18 +89,18 @@ class _Verifier:
         """The whole direction, in the order in which it runs."""
         for computed in self.direction.setup:
             self._once(computed)
-        before, step, after = self.direction.phases
-        self._phase(before, 0)
+        for stage in self.direction.stages:
+            for phase in self.direction.phases_of(stage):
+                for turn in range(_TURNS if stage is Stage.STEPS else 1):
+                    self._phase(phase, turn)
+                self._wait()
+            if stage is Stage.SUMS:
+                self._sums()
         self._wait()
-        if self.direction.replay is not None:
-            for turn in range(_TURNS):
-                self._phase(self.direction.replay, turn)
-            self._wait()
-        for turn in range(_TURNS):
-            self._phase(step, turn)
-        self._wait()
-        self._phase(after, 0)
-        self._wait()
+        for computed in self.direction.finish:
+            self._once(computed)
+
+    def _sums(self) -> None:
         for term in self.direction.sums:
             for column in (term.left, term.right):
                 if column is not None:
@@ -108,9 +109,6 @@ class _Verifier:
                 self._store_rows(term.target.access, term.target.rows)
             else:
                 self._store(term.target, 0, None)
-        self._wait()
-        for computed in self.direction.finish:
-            self._once(computed)
 
     def _wait(self) -> None:
         self.fresh.clear()

@@ -77,7 +77,10 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "programs": "errors nn functional torch",  # whole processes, and trainers
     "train": f"{MIDDLE} compiler explaining drawing nn layers *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
-    "interchange.c": f"{MIDDLE} engines.c compiler nn",  # spells as engine c
+    # models of whole sequences as one step: layers by their oracle
+    "streamed": "errors torch_internals passes engines engines.reference compiler nn torch",
+    # spells as engine c
+    "interchange.c": f"{MIDDLE} engines.c compiler nn steps streamed",
     "interchange.onnx": "errors escaping extras checks nn torch",
     "export": "interchange.c interchange.onnx",
     "measuring": f"{MIDDLE} compiler nn steps",

@@ -651,3 +651,12 @@ def decomposition(operation: Any) -> Callable[..., Any] | None:
     ):
         return operation.decompose
     return found
+
+
+def symbols_of(size: Any) -> frozenset[str]:
+    """Names of the symbols that a size of a traced tensor depends on; none of a number."""
+    return (
+        frozenset(map(str, size.node.expr.free_symbols))
+        if isinstance(size, torch.SymInt)
+        else frozenset()
+    )

@@ -455,6 +455,17 @@ class RowSum:
     spikes: bool = False
 
 
+class Stage(Enum):
+    """Work on the rows of a chunk that workers share; behind each stage they wait for one
+    another."""
+
+    GATHER = "gather"  # the states before each row, where the rows of all steps do not lie in order
+    BEFORE = "before"  # the phases over all rows of the chunk
+    STEPS = "steps"
+    AFTER = "after"
+    SUMS = "sums"
+
+
 @dataclass(frozen=True, eq=False)
 class Direction:
     """A program's way through time: weight-rate values, then in chunks: batched, loop, batched.
@@ -497,6 +508,24 @@ class Direction:
         """In the order in which they run."""
         before, _, after = self.phases
         return before, *self.loops, after
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of each chunk in order. What a forward gathers is of its own steps; a backward
+        finds the states of all steps."""
+        gather = (Stage.GATHER,) if self.gathers else ()
+        if self.name == "forward":
+            return (Stage.BEFORE, Stage.STEPS, *gather, Stage.AFTER)
+        return (*gather, Stage.BEFORE, Stage.STEPS, Stage.AFTER, Stage.SUMS)
+
+    def phases_of(self, stage: Stage) -> tuple[Phase, ...]:
+        """The phases that run in a stage, in order: each over all of the stage's rows before the
+        next, or sample by sample."""
+        before, _, after = self.phases
+        if stage is Stage.STEPS:
+            return self.all_phases if self.sample_by_sample else self.loops
+        batched = {Stage.BEFORE: before, Stage.AFTER: after}
+        return (batched[stage],) if stage in batched and not self.sample_by_sample else ()
 
     @property
     def parts(self) -> Iterator[Part]:

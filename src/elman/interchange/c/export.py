@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from elman import compiler
 from elman.checks import check_path, check_text
@@ -27,6 +28,9 @@ from elman.nn.modules.sequence import SequenceModule
 from elman.passes.draws import expected
 from elman.passes.static import split_static
 from elman.plan.spec import PlanOptions, Spec
+from elman.steps.layer import StepLayer
+from elman.steps.loop import Loop
+from elman.streamed.model import StreamedStep
 
 _PLAIN = PlanOptions(without=frozenset({"hoisting"}))  # one step knows no batch of all steps
 
@@ -42,6 +46,9 @@ class Exported:
         output: size of the output of a step.
         weights: how many numbers the arrays hold.
         state: how many numbers the caller's struct holds.
+        rows: steps of the inputs that one call takes, one behind another: the product of a model's
+            strides.
+        late: how many outputs before this one an output belongs to, where a model looks ahead.
 
     Example:
         >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
@@ -55,32 +62,51 @@ class Exported:
     output: int
     weights: int
     state: int
+    rows: int = 1
+    late: int = 0
 
 
-def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
+def to_c(module: Any, folder: str | Path, name: str = "model", *, example: Any = None) -> Exported:
     """Write a module as C99 that needs no library, allocates no memory and has no global state.
 
-    The module can have any cell, layers, heads and residual connections; the code computes in
-    float32, as in ``eval()``. The folder then has ``NAME.h`` (``NAME_step`` from x [I] to y [H],
-    ``NAME_run`` over T steps), ``NAME.c``, ``NAME_weights.h``, ``NAME_check.c``, which compares
-    with the module's results, and a ``Makefile`` (``make check``). Several outputs are stored one
-    after another in y. A sequence starts from the module's default initial state. gcc and clang
-    compile the code to vectors, by default as wide as the target's (``-DLANES=4``, 8, 16).
+    A recurrent module can have any cell, layers, heads and residual connections. Of another model,
+    all is written that runs step by step: recurrent layers of torch and elman, convolutions over
+    time (causal, strided, dilated, depthwise), linear layers, norms, embeddings, activations,
+    residuals, means over the steps so far. Convolutions that look ahead make the output late. Each
+    operation is compared with the model's; what computes something else step by step is refused by
+    its name.
+
+    The code computes in float32, as in ``eval()``. The folder then has ``NAME.h`` (``NAME_step``
+    from x [I] to y [H], ``NAME_run`` over T steps), ``NAME.c``, ``NAME_weights.h``,
+    ``NAME_check.c``, which compares with the module's results, and a ``Makefile`` (``make check``).
+    Several outputs are stored one after another in y. A sequence starts from the module's default
+    initial state. gcc and clang compile the code to vectors, by default as wide as the target's
+    (``-DLANES=4``, 8, 16).
 
     Args:
-        module: a unidirectional :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
+        module: a unidirectional :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``, or a model
+            of sequences.
         folder: created if missing; files of the same names are replaced.
         name: prefix of files, types and functions; a C identifier.
+        example: of a model of another kind its input, or a tuple of its inputs, with axes of
+            samples and of several steps.
 
     Raises:
-        InputError: the module is of another kind or bidirectional, a weight is not finite, or an
-            operation has no C text.
+        InputError: the module is bidirectional or does not run step by step, a weight is not
+            finite, or an operation has no C text.
 
     Example:
         >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
+        >>> model = torch.nn.Sequential(elman.GRU(8, 16, batch_first=True), First(), Linear(16, 4))
+        >>> written = elman.export.to_c(model, "model_c", example=torch.randn(1, 50, 8))
     """
     folder = check_path("folder", folder, 'elman.export.to_c(net, "gru_c")')
-    runners, weights = _layers(module, name)
+    _check_name(name)
+    streamed = None
+    if not isinstance(module, SequenceModule):
+        streamed = _streamed(module, example)
+        module = streamed.layer
+    runners, weights = _layers(module)
     layers: list[LayerText] = []
     for index, (runner, layer_weights) in enumerate(zip(runners, weights, strict=True)):
         sizes = dict(runner.dims)
@@ -95,7 +121,9 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         values = dict(zip(graph.weights, exact, strict=True))
         constants = evaluate(Arrays(torch.float64, torch.device("cpu")), once, values, sizes)
         layers.append(LayerText(f"{name}_l{index}", job, exact, constants))
-    project = Project(name, layers, bool(module.residual), module, runners[-1].cell.output_names)
+    outputs = runners[-1].cell.output_names
+    names, about = ([], "") if streamed is None else (streamed.names, streamed.about)
+    project = Project(name, layers, bool(module.residual), module, outputs, names, about)
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in project.files().items():
         (folder / path).write_text(text, encoding="utf-8")
@@ -106,19 +134,67 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         project.output,
         sum(len(values) for values in project.arrays().values()),
         project.heads * sum(size for fields in project.members() for _, size in fields),
+        *(() if streamed is None else (streamed.rows, streamed.late)),
     )
 
 
-def _layers(module: Any, name: str) -> tuple[list[Runner], list[list[Tensor]]]:
-    """Runners and weights of the layers. Raises InputError for what cannot be exported."""
-    if not isinstance(module, SequenceModule):
-        raise InputError(
-            f"to_c takes a recurrent module, not {type(module).__name__}",
-            "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model, its recurrent part",
-        )
+def _check_name(name: str) -> None:
     check_text("name", name, 'name="model"')
     if not name.isidentifier() or not name.isascii():
         raise InputError(f"{name!r} is not a C identifier")
+
+
+class _Streamed(NamedTuple):
+    """A model as one layer that runs it step by step.
+
+    Attributes:
+        layer: the formula of a step.
+        names: of its inputs.
+        rows, late: see :class:`Exported`.
+    """
+
+    layer: StepLayer
+    names: Sequence[str]
+    rows: int
+    late: int
+
+    @property
+    def about(self) -> str:
+        """What a caller has to know of steps."""
+        parts: list[str] = []
+        if self.rows > 1:
+            parts.append(f"A step takes {self.rows} steps of the inputs, one behind another.")
+        if self.late:
+            parts.append(f"The model looks ahead: y belongs to the step {self.late} calls before.")
+        return " ".join(parts)
+
+
+def _streamed(model: Any, example: Any) -> _Streamed:
+    """Raises InputError: the model does not run step by step."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"to_c takes a module, not {type(model).__name__}", "elman.GRU(8, 16)")
+    inputs = example if isinstance(example, (tuple, list)) else (example,)
+    if not all(isinstance(x, Tensor) for x in inputs):
+        raise InputError(
+            f"to_c needs an input of {type(model).__name__}, to see how it runs",
+            'to_c(model, "model_c", example=torch.randn(1, 50, 8))',
+        )
+    step = StreamedStep(model, inputs)
+    x = tuple([torch.stack(rows) for rows in zip(*step.cut(step.inputs)[:1])])
+    loop = Loop(step, carry_first=True)
+    layer = loop.layer(x[0] if len(x) == 1 else x, step.first(len(x[0][0])))
+    return _Streamed(layer, _names_of_inputs(model, len(inputs)), step.rows, step.late)
+
+
+def _names_of_inputs(model: nn.Module, count: int) -> list[str]:
+    """Names of the parameters of ``forward``, if they are as many as the inputs."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][:count]
+    return names if len(names) == count else []
+
+
+def _layers(module: Any) -> tuple[list[Runner], list[list[Tensor]]]:
+    """Runners and weights of the layers. Raises InputError for what cannot be exported."""
     if bool(getattr(module, "bidirectional", False)):
         raise InputError("a bidirectional module has no single step: it needs the whole sequence")
     weights = module._current_weights()

@@ -61,6 +61,8 @@ class Project:
         residual: whether layers add their input to their output, from the second on.
         module: what the check compares with.
         outputs: names of the last layer's outputs, if there are several.
+        names: of the inputs; none: those of the cell.
+        about: what the header says of steps.
     """
 
     def __init__(
@@ -70,12 +72,16 @@ class Project:
         residual: bool,
         module: Any,
         outputs: Sequence[str],
+        names: Sequence[str] = (),
+        about: str = "",
     ) -> None:
+        self.about = about
         self.name, self.layers, self.residual, self.module = name, layers, residual, module
         signature = module.runtime.signature
         entries = (*signature.inputs, *signature.static)
         macros = set(re.findall(r"#\s*define\s+(\w+)", "".join(shared_texts())))
-        self.names = c_names([entry for entry, _ in entries], _RESERVED | macros, _CAPITALS)
+        names = names or [entry for entry, _ in entries]
+        self.names = c_names(names, _RESERVED | macros, _CAPITALS)
         self.heads = math.prod(module.runtime.head_axis)  # samples of each other, one state each
         self.of = "all" if self.heads > 1 else "state"  # name of an argument
         self.unit = f"{name}_head" if self.heads > 1 else f"{name}_state"
@@ -177,7 +183,7 @@ typedef struct {{
 long {name}_bytes(void);
 /* begin a sequence: all states {"as learned" if self.learned else "zero"} */
 void {name}_init({name}_state *state);
-/* one step: {shapes} -> {self.y} */
+/* one step: {shapes} -> {self.y}{f". {self.about}" * bool(self.about)} */
 void {name}_step({name}_state *state, {self._parameters()}, float *y);
 /* T steps, one behind another in memory{" (static inputs: one for all)" * bool(self.static)} */
 void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps);

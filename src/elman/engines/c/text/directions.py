@@ -16,7 +16,7 @@ from elman.engines.c.spelling.row_prefetches import RowPrefetches, distant_colum
 from elman.engines.c.spelling.values import accesses, in_groups, in_lines
 from elman.engines.c.text.printer import PhasePrinter, ProductStyle
 from elman.lowered.layout import Layout
-from elman.lowered.types import Direction, Phase, Product, Space
+from elman.lowered.types import Direction, Phase, Product, Space, Stage
 from elman.plan.schedule import Blocks
 
 _NAMES = {"forward": "fwd", "direct": "dir", "backward": "bwd"}
@@ -183,38 +183,38 @@ class DirectionPrinter:
             for i, width in enumerate(self.layout.state_widths)
             if i not in self.layout.matrices
         ]
-        return [
-            *_alone(first),
-            *self._setup(),
+        chunks = [
             "for (long t0 = 0; t0 < c->T; t0 += c->chunk) {",
             "    long n = c->T - t0 < c->chunk ? c->T - t0 : c->chunk;",
-            "    if (c->awaits) wait_for(c->awaits, t0 + n);",
-            *("    " + line for line in self._batched(0)),
-            *("    " + line for line in self._steps("for (long t = t0; t < t0 + n; t++)")),
-            *("    " + line for line in self._gathered()),
-            *("    " + line for line in self._batched(2)),
-            "    tell((Head *)c, w, t0 + n);",
-            "}",
-            "if (!w->id) last_states(c);",
         ]
+        return [*_alone(first), *self._chunks(chunks, "t0 + n"), "if (!w->id) last_states(c);"]
 
     def _backward(self) -> list[str]:
         start, end = self._carried()
         finish = [self.invariants.lines(computed) for computed in self.direction.finish]
+        chunks = self._chunks(self._chunks_backwards(), "c->T - t0")
+        return [*_alone(start), *chunks, *_alone([*end, *finish]), *self.summed]
+
+    def _chunks(self, head: list[str], done: str) -> list[str]:
+        """The setup, then the loop over chunks with a head; ``done``: C text of how many steps are
+        over behind one."""
+        spelled = {
+            Stage.GATHER: self._gathered,
+            Stage.BEFORE: lambda: self._batched(0),
+            Stage.STEPS: self._steps,
+            Stage.AFTER: lambda: self._batched(2),
+            Stage.SUMS: self._summed,
+        }
+        stages = {stage: spelled[stage]() for stage in self.direction.stages}
+        sums = stages.pop(Stage.SUMS, [])  # of what the layer below does not wait for
         return [
-            *_alone(start),
             *self._setup(),
-            *self._chunks_backwards(),
-            "    if (c->awaits) wait_for(c->awaits, c->T - t0);",
-            *("    " + line for line in self._gathered()),
-            *("    " + line for line in self._batched(0)),
-            *("    " + line for line in self._steps("for (long t = t0 + n - 1; t >= t0; t--)")),
-            *("    " + line for line in self._batched(2)),
-            "    tell((Head *)c, w, c->T - t0);",
-            *("    " + line for line in self._summed()),
+            *head,
+            f"    if (c->awaits) wait_for(c->awaits, {done});",
+            *("    " + line for lines in stages.values() for line in lines),
+            f"    tell((Head *)c, w, {done});",
+            *("    " + line for line in sums),
             "}",
-            *_alone([*end, *finish]),
-            *self.summed,
         ]
 
     def _chunks_backwards(self) -> list[str]:
@@ -264,8 +264,6 @@ class DirectionPrinter:
     def _gathered(self) -> list[str]:
         """C lines that gather those states into rows of the chunk, for ragged batches and
         pass-through states."""
-        if not self.direction.gathers:
-            return []
         if self.direction.gathers_always:
             return ["gather(c, w, t0, n);", "barrier(w);"]
         return ["if (c->rows) {", "    gather(c, w, t0, n);", "    barrier(w);", "}"]
@@ -335,8 +333,11 @@ class DirectionPrinter:
             "barrier(w);",
         ]
 
-    def _steps(self, loop: str) -> list[str]:
+    def _steps(self) -> list[str]:
         """The time loop under each split: one worker, by samples, by units."""
+        backward = self.name == "backward"
+        order = "long t = t0 + n - 1; t >= t0; t--" if backward else "long t = t0; t < t0 + n; t++"
+        loop = f"for ({order})"
         by_units = self._calls(1, "0, size_at(c, t), lo, hi", sync="1")
         by_samples = self._calls(1, "b0, e, zero, full", sync="0")
         if self.matrices.by_sample:

@@ -1,0 +1,1 @@
+"""Models of whole sequences as modules of one step."""
