@@ -78,7 +78,7 @@ def stages(made: Mapping[str, str]) -> list[Stage]:
         "Backward": "Each operation has a derivative rule, so the backward step is the graph in a "
         "mirror: cotangents enter on the right and leave on the left.",
         "Hoisting": f"The shaded operations do not read the state: {hoisted} are one "
-        "product for all time steps before the loop, and its gradients one product after it.",
+        "product for all time steps before the loop, and their backward is one product after it.",
         "Tape": "The backward reads the values with a red outline; a minimum cut decides that "
         f"{kept} (filled) are saved on the tape; {_listed(_recomputed(graph))} is computed again.",
         "C": "What is left in the loop becomes one function in C: each line is an operation of the "
