@@ -59,14 +59,14 @@ def cell_pages() -> dict[str, str]:
     """Texts and drawings by file name."""
     made = {f"cells/{cell.name}.md": page(cell) for cell in cells.ALL}
     made |= {f"cells/{cell.name}.svg": drawing(cell) for cell in cells.ALL}
-    made |= {f"cells/{cell.name}-compact.svg": drawing(cell, True) for cell in cells.ALL}
+    made |= {f"cells/{cell.name}-forward.svg": drawing(cell, True) for cell in cells.ALL}
     return {"gallery.md": index(), **made}
 
 
-def drawing(cell: Cell, compact: bool = False) -> str:
-    """The differentiable graph (SVG), or its forward alone; 128 of each dim."""
+def drawing(cell: Cell, small: bool = False) -> str:
+    """The differentiable graph (SVG), or symbols of its forward; 128 of each dim."""
     dims: dict[str, Any] = sizes(cell)
-    return elman.draw(cell, compact=compact, **dims).svg
+    return elman.draw(cell, compact=small, symbols=small, **dims).svg
 
 
 def index() -> str:
@@ -81,23 +81,23 @@ def index() -> str:
     ]
     for family, members in FAMILIES.items():
         lines += [f"## {family}\n", f"{ABOUT[family]}\n"]
-        lines += ["{.cells}", "| graph | cell | year | speed-up |", "|---|---|---|---|"]
-        lines += [_row(cell) for cell in members]
-        lines.append("")
+        lines += ["{.cells}", *map(_card, members), ""]
     names = "\n".join(f"cells/{cell.name}" for members in FAMILIES.values() for cell in members)
     return "\n".join([*lines, f"```{{toctree}}\n:hidden:\n\n{names}\n```\n"])
 
 
-def _row(cell: Cell) -> str:
+def _card(cell: Cell) -> str:
+    """An item of a list: the graph, the name, the year, the speed-up."""
     year = YEAR.search(cell.source)
     speedup = times_as_fast(rows_of("cells"), cell)
-    bar = "not measured"
+    bar = ""
     if speedup is not None:
         width = FULL * min(speedup / MOST, 1.0)
         bar = f'<i class="bar" style="width: {width:.0f}px"></i>{times(speedup)}'
-    picture = f"![Graph of {cell.name}](cells/{cell.name}-compact.svg){{.thumbnail}}"
-    words = f"[`{cell.name}`](cells/{cell.name}.md)<br>{title(cell)}"
-    return f"| {picture} | {words} | {year[0] if year else ''} | {bar} |"
+    picture = f"![Graph of {cell.name}](cells/{cell.name}-forward.svg){{.thumbnail}}"
+    facts = " · ".join(filter(None, (year[0] if year else "", bar)))
+    page = f"cells/{cell.name}.md"
+    return f"- [{picture}]({page})\n\n  [`{cell.name}`]({page}) {facts}<br>{title(cell)}\n"
 
 
 def title(cell: Cell) -> str:
@@ -115,20 +115,29 @@ def _sections(cell: Cell) -> Iterator[str]:
     yield f"**{title(cell)}.**\n"
     yield f"Source: {linked(cell.source)}.\n" if cell.source else ""
     yield f"**When to use.** {USES[cell.name]}\n"
+    yield _image(f"{cell.name}-forward", f"The forward graph of {cell.name}", "drawing forward")
+    yield "One time step. The shaded part runs once for all time steps, before the loop. A red"
+    yield "outline marks a value that the backward reads; a filled shape is saved for it.\n"
     yield "## Use\n"
     yield f"```python\n{use(cell)}```\n"
     yield from _facts(cell)
     yield "## Formula\n"
     yield f"{explanation(cell)}\n"
-    yield "```{code-block} python\n:class: formula\n"
-    yield formula(cell)
-    yield "```\n"
-    yield "## Graph\n"
-    yield "One time step. The shaded part runs once for all time steps, before the loop.\n"
-    yield _image(f"{cell.name}-compact", f"The forward graph of {cell.name}", "drawing narrow")
-    yield "Forward and backward. A red outline marks a value that the backward reads; a filled"
-    yield "shape is saved for it. Click for full size.\n"
-    yield _image(cell.name, f"The graph of {cell.name}, forward and backward", "drawing")
+    yield _formula_block(cell)
+    yield "## Forward and backward\n"
+    yield "With weights, their gradients and the factors of cotangents. Click for full size.\n"
+    yield _image(cell.name, f"The graph of {cell.name}, forward and backward", "drawing whole")
+
+
+def formula_and_graph(cell: Cell) -> str:
+    """The formula and the graph of a cell, to be included by a page of the upper folder."""
+    graph = f"_built/cells/{cell.name}-forward.svg"
+    image = f"```{{image}} {graph}\n:alt: The graph of {cell.name}\n:class: drawing\n```\n"
+    return f"````{{container}} abreast\n{_formula_block(cell)}\n{image}````\n"
+
+
+def _formula_block(cell: Cell) -> str:
+    return f"```{{code-block}} python\n:class: formula\n\n{formula(cell)}\n```\n"
 
 
 def _image(name: str, text: str, classes: str) -> str:

@@ -48,6 +48,7 @@ copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
 html_title = f"elman {version}"
+html_logo = html_favicon = "pictures/logo.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False

@@ -12,8 +12,9 @@ from typing import Any
 
 import notebooks  # beside this file
 import op_table
-from cell_pages import cell_pages
+from cell_pages import cell_pages, formula_and_graph
 from results_page import grid, measured, targets
+from stages_page import stages_page
 
 import elman
 from elman import errors, ops
@@ -60,6 +61,8 @@ def pages() -> dict[str, str | bytes]:
     return {
         **notebooks.pages(notebooks.NOTEBOOKS),
         **cell_pages(),
+        **stages_page(),
+        "formula.txt": formula_and_graph(elman.cells.lstm),  # included by index.md
         "operations.md": operations(),
         "reference.md": reference(),
         "changelog.md": changelog(),

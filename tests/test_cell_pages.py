@@ -34,6 +34,18 @@ def test_code_runs(cell_pages, cell):
     assert names["out"].isfinite().all()
 
 
+def test_the_graph_comes_first(cell_pages):
+    """Before the code: a picture without weights, which a telephone shows; below, the whole."""
+    page = cell_pages.page(cells.gru)
+    places = [page.index(text) for text in ("gru-forward.svg", "## Use", "{image} gru.svg")]
+    assert places == sorted(places)
+    assert "W.0" in cell_pages.drawing(cells.gru)
+    assert "W.0" not in cell_pages.drawing(cells.gru, True)
+    card = cell_pages.index().partition("cells/gru-forward.svg")[2].partition("\n- ")[0]
+    for text in ("](cells/gru.md)", "2014", 'class="bar"', "Gated recurrent unit"):
+        assert text in card
+
+
 def test_every_cell_has_one_family(cell_pages):
     members = [cell.name for family in cell_pages.FAMILIES.values() for cell in family]
     assert sorted(members) == sorted(cell.name for cell in cells.ALL)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
 import elman
 from elman import cell, cells, compiler
-from elman.drawing import _picture, draw
+from elman.drawing import draw, picture_of
 from elman.drawing.collapse import collapse_norms, parameters_as_nodes
 from elman.drawing.layout import _Rows, columns, layout, width_of
 from elman.drawing.picture import BEFORE, spoken
-from elman.drawing.svg import _overlap, _Writer
+from elman.drawing.svg import STYLES, _overlap, _Writer, svg
 from elman.errors import InputError
 from elman.ops import layer_norm, mean, sqrt, tanh, var, where
 from elman.plan.spec import PlanOptions
 
+GROUND = re.compile(r"ground \{ fill: (\S+);")
 SVG = "{http://www.w3.org/2000/svg}"
 by_name = pytest.mark.parametrize("of", cells.CORE)
 
 
 def made(of, size: int = 128):
-    return _picture(of, of.bind(size, size))
+    return picture_of(of, of.bind(size, size))
 
 
 @by_name
@@ -61,7 +63,7 @@ def test_what_the_backward_reads_is_red():
 def test_all_that_is_read_may_be_kept(of):
     """What is outlined is what the plan would keep if keeping were free, and what is there
     anyway."""
-    picture = _picture(of, of.bind(128, 128), PlanOptions("save"))
+    picture = picture_of(of, of.bind(128, 128), PlanOptions("save"))
     step = compiler.pair_of(of).step
     there = {*step.inputs, *step.states, *step.next_states}
     for index, value in enumerate(v for v in step.walk() if v.rate > 0):
@@ -79,7 +81,7 @@ def test_the_tape_is_filled():
     """What a tape keeps is filled, whatever the backward needs: more, or nothing."""
 
     def filled(tape):
-        picture = _picture(cells.lstm, cells.lstm.bind(128, 128), PlanOptions(tape))
+        picture = picture_of(cells.lstm, cells.lstm.bind(128, 128), PlanOptions(tape))
         return [mark.label for mark in picture.marks.values() if mark.taped]
 
     assert filled("recompute") == []
@@ -274,6 +276,36 @@ def test_compact_pictures_show_the_forward_alone():
         assert word not in compact
     sizes = [ElementTree.fromstring(text).get("width", "") for text in (compact, full)]
     assert float(sizes[0]) < 0.7 * float(sizes[1])
+
+
+def test_symbols_alone_are_large_and_close():
+    """No weight, heading or factor; the shapes and names of the graph, in less space."""
+    small, compact = (draw(cells.lstm, compact=True, symbols=each).svg for each in (True, False))
+    assert small.count('class="shape') == compact.count('class="shape')
+    for word in ("W.0", "Long short-term", "before the loop"):
+        assert word in compact
+        assert word not in small
+    assert ">g</text>" in small.replace("\n", "")
+    widths = [ElementTree.fromstring(text).get("width", "") for text in (small, compact)]
+    assert float(widths[0]) < 0.9 * float(widths[1])
+
+
+def test_symbols_of_the_backward():
+    """Derivatives of functions; red where the factor reads an activation."""
+    texts = [*ElementTree.fromstring(draw(cells.gru, symbols=True).svg).iter(f"{SVG}text")]
+    assert [node.text for node in texts].count("dh′") == 1
+    red = [(node.text or "").strip() for node in texts if node.get("class") == "red"]
+    assert sorted(red) == ["tanh′", "×", "×", "×", "σ′", "σ′"]
+
+
+def test_a_picture_of_one_scheme_ignores_the_pages():
+    """Its colours are those of the scheme."""
+    picture = made(cells.gru)
+    texts = {scheme: svg(picture, layout(picture), scheme=scheme) for scheme in STYLES}
+    assert ["@media" in text for text in texts.values()] == [True, False, False]
+    grounds = {scheme: GROUND.findall(text) for scheme, text in texts.items()}
+    assert grounds["light"] == grounds[""][:1]
+    assert grounds["dark"] == grounds[""]
 
 
 def test_pictures_follow_their_column_and_the_colour_scheme():

@@ -40,6 +40,10 @@ def draw(
     parameters: Annotated[
         bool, typer.Option("--parameters", help="Draw parameters as shapes.")
     ] = False,
+    symbols: Annotated[
+        bool,
+        typer.Option("--symbols", help="Draw symbols alone, large.", rich_help_panel=OUTPUT),
+    ] = False,
 ) -> None:
     """Draw the graph of a cell, forward and backward.
 
@@ -58,6 +62,7 @@ def draw(
             compact=compact,
             collapse=collapse,
             parameters=parameters,
+            symbols=symbols,
             **dims,
         )
     except OSError as error:

@@ -9,7 +9,12 @@ from typing import Any
 from elman import compiler
 from elman.checks import check_flag, check_path, check_size
 from elman.checks import shown as repeated
-from elman.drawing.collapse import collapse_norms, forward_only, parameters_as_nodes
+from elman.drawing.collapse import (
+    collapse_norms,
+    forward_only,
+    parameters_as_nodes,
+    symbols_alone,
+)
 from elman.drawing.layout import GAP_X, layout
 from elman.drawing.picture import Picture, picture
 from elman.drawing.svg import svg
@@ -21,6 +26,7 @@ from elman.plan.printer import program_names
 from elman.plan.spec import USUAL, PlanOptions, Spec, check_plan
 
 COMPACT_GAP = 26.0  # between the columns of a compact picture (points)
+SYMBOLS_GAP = 16.0  # of one of symbols alone
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ def draw(
     compact: bool = False,
     collapse: bool = True,
     parameters: bool = False,
+    symbols: bool = False,
     **dims: int,
 ) -> Drawing:
     """Draw the differentiable graph: forward above, backward below.
@@ -69,6 +76,8 @@ def draw(
         compact: draw the forward alone, with columns close together.
         collapse: draw each layer norm as one shape, not as its mean, variance and quotient.
         parameters: draw each parameter as a shape, not as text at those that read it.
+        symbols: draw shapes with their symbols and names alone, large and close together: no
+            heading, no weights, no factors of the backward.
         dims: sizes of a cell's other dims.
 
     Raises:
@@ -84,12 +93,14 @@ def draw(
     check_flag("compact", compact)
     check_flag("collapse", collapse)
     check_flag("parameters", parameters)
-    picture = _picture(cell, sizes, module_plan if plan is None else check_plan(plan).compiled)
+    check_flag("symbols", symbols)
+    picture = picture_of(cell, sizes, module_plan if plan is None else check_plan(plan).compiled)
     picture = collapse_norms(picture) if collapse else picture
     picture = parameters_as_nodes(picture) if parameters else picture
+    picture = symbols_alone(picture) if symbols else picture
     picture = forward_only(picture) if compact else picture
-    positions = layout(picture, COMPACT_GAP if compact else GAP_X)
-    drawing = Drawing(svg(picture, positions, not compact), target)
+    positions = layout(picture, SYMBOLS_GAP if symbols else COMPACT_GAP if compact else GAP_X)
+    drawing = Drawing(svg(picture, positions, not compact, symbols), target)
     if target is not None:
         target.write_text(drawing.svg, encoding="utf-8")
     return drawing
@@ -127,7 +138,8 @@ def _subject(
     )
 
 
-def _picture(cell: Cell, sizes: dict[str, int], options: PlanOptions = USUAL) -> Picture:
+def picture_of(cell: Cell, sizes: dict[str, int], options: PlanOptions = USUAL) -> Picture:
+    """Shapes and lines of a cell at the sizes of its dims, before anything has a place."""
     rules = compiler.training_rules(cell)
     pair = compiler.pair_of(cell, rules)
     wants = cell.differentiated

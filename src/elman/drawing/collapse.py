@@ -1,4 +1,5 @@
-"""Other pictures of a graph: a layer norm as one shape, the forward alone, parameters as shapes."""
+"""Other pictures of a graph: a layer norm as one shape, the forward alone, parameters as shapes,
+symbols alone."""
 
 from __future__ import annotations
 
@@ -30,6 +31,31 @@ def forward_only(picture: Picture) -> Picture:
     }
     lines = [replace(line, back="", red=False) for line in picture.lines]
     return Picture(picture.title, picture.subtitle, marks, lines)
+
+
+def symbols_alone(picture: Picture) -> Picture:
+    """The picture without weights and factors: what is legible where it is small."""
+    red = {line.head for line in picture.lines if line.red}
+    marks = {
+        key: replace(
+            mark,
+            back=_symbol(mark),
+            back_name="",
+            tag="",
+            back_tag="",
+            reads=mark.reads or key in red,
+        )
+        for key, mark in picture.marks.items()
+    }
+    lines = [replace(line, back="", red=False) for line in picture.lines]
+    return Picture(picture.title, "", marks, lines)
+
+
+def _symbol(mark: Mark) -> str:
+    """What stands in the mirror of a shape: its operation, of a function the derivative."""
+    if mark.kind == "function" and "·" not in mark.label:
+        return f"{mark.label}′"
+    return f"d{mark.label}" if mark.kind in ("next", "output") else mark.back
 
 
 def parameters_as_nodes(picture: Picture) -> Picture:

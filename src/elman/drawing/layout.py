@@ -237,7 +237,8 @@ def layout(picture: Picture, gap: float = GAP_X) -> Layout:
     for row in rows.rows:
         wide = max((_room(marks[key])[0] for key in row if key in marks), default=0.0)
         factors = [len(line.back) for line in picture.lines if line.head in row]
-        edge += max(0.0, 6.8 * max(factors, default=0) + 26.0 - gap)
+        if any(factors):
+            edge += max(0.0, 6.8 * max(factors) + 26.0 - gap)
         x.update(dict.fromkeys(row, edge + wide / 2))
         edge += wide + gap
     centre = {key: (x[key], y[key] - top) for key in marks}

@@ -12,13 +12,15 @@ from elman.escaping import xml_text
 _MARGIN = 36.0
 _HEAD = 104.0
 _BETWEEN = 64.0  # between forward and backward
+_SMALL = 14.0  # margin of a picture of symbols
+_LONG = 5  # characters of a symbol that is written small
 _FOOT = 100.0
 _DOT = 5.0
 _SHARES = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1)  # where along a line its factor may stand
 _SHIFTS = (0.0, -8.0, 8.0, -15.0, 15.0, -24.0, 24.0)  # of a factor from its line
 _MIDDLE = 'dy="0.35em"'  # not every viewer knows dominant-baseline
 
-_STYLE = """
+_LIGHT = """
 text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2933;
        text-anchor: middle; }
 .title { font-size: 20px; font-weight: bold; text-anchor: start; }
@@ -37,7 +39,11 @@ text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px
 .card { fill: none; stroke: #cbd2d9; } .faint { fill: #cbd2d9; }
 .axis { stroke: #cbd2d9; stroke-dasharray: 5 5; }
 .ground { fill: #ffffff; } .tip { fill: #52606d; }
-@media (prefers-color-scheme: dark) {
+.symbols text { font-size: 17px; } .symbols .long { font-size: 12px; }
+.symbols .name { font-size: 14px; } .symbols .line { stroke-width: 1.8; }
+.symbols .red { font-weight: normal; }
+"""
+_DARK = """
   text { fill: #e4e7eb; } .subtitle, .note { fill: #9aa5b1; } .ground { fill: #16181b; }
   .band { fill: #1c2733; } .bandname { fill: #8fb4dd; }
   .line { stroke: #8a94a0; } .tip { fill: #aeb7c2; }
@@ -47,8 +53,12 @@ text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px
   .tag { fill: #2e2747; stroke: #a294d8; } .intag { fill: #d3c9f5; }
   .taped { fill: #6b2626; } .needed { stroke: #f2685f; } .red { fill: #ff8a80; }
   .card, .axis { stroke: #4a525c; } .faint { fill: #6b7480; }
-}
 """
+STYLES = {  # by colour scheme; that of the page unless it is named
+    "": f"{_LIGHT}@media (prefers-color-scheme: dark) {{{_DARK}}}\n",
+    "light": _LIGHT,
+    "dark": _LIGHT + _DARK,
+}
 # Shrinks with the column that it stands in; opened alone it has its own size.
 _FITTING = 'style="max-width: 100%; height: auto"'
 
@@ -63,38 +73,60 @@ _LEGEND = (  # class and rounded corners of a shape, and what it is
 _Box = tuple[float, float, float, float]
 
 
-def opening(width: float, height: float, title: str) -> Iterator[str]:
+def opening(
+    width: float, height: float, title: str, kind: str = "", scheme: str = ""
+) -> Iterator[str]:
     """The beginning of a picture: its size, title, styles, the tips of arrows, its ground."""
     box = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" {box} {_FITTING}>'
+    named = f' class="{kind}"' if kind else ""
+    yield f'<svg xmlns="http://www.w3.org/2000/svg"{named} {box} {_FITTING}>'
     yield f"<title>{xml_text(title)}</title>"
-    yield f"<style>{_STYLE}</style>"
+    yield f"<style>{STYLES[scheme]}</style>"
     tip = 'viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" markerHeight="7" orient="auto"'
     yield f'<defs><marker id="tip" {tip}><path class="tip" d="M0,0.6 L8,4 L0,7.4 z"/>'
     yield "</marker></defs>"
     yield '<rect class="ground" width="100%" height="100%"/>'
 
 
-def svg(picture: Picture, positions: Layout, backward: bool = True) -> str:
-    """Write a picture as SVG text, with or without the backward below the forward."""
-    return _Writer(picture, positions, backward).text()
+def svg(
+    picture: Picture,
+    positions: Layout,
+    backward: bool = True,
+    symbols: bool = False,
+    scheme: str = "",
+) -> str:
+    """Write a picture as SVG text.
+
+    Args:
+        picture, positions: what is drawn, and where.
+        backward: whether the backward stands below the forward.
+        symbols: leave out heading and legend, and write symbols large.
+        scheme: ``"light"``, ``"dark"``, or that of the page.
+    """
+    return _Writer(picture, positions, backward, symbols).text(scheme)
 
 
 class _Writer:
-    def __init__(self, picture: Picture, placed: Layout, backward: bool = True) -> None:
-        self.picture, self.placed = picture, placed
+    def __init__(
+        self, picture: Picture, placed: Layout, backward: bool = True, symbols: bool = False
+    ) -> None:
+        self.picture, self.placed, self.symbols = picture, placed, symbols
         self.sides = (False, True) if backward else (False,)
-        self.width = max(placed.width, 880.0 if backward else 0.0) + 2 * _MARGIN
+        margin, self.head, foot = (_SMALL,) * 3 if symbols else (_MARGIN, _HEAD, _FOOT)
+        between = 2 * _SMALL if symbols else _BETWEEN
+        least = 880.0 if backward and not symbols else 0.0  # what the legend needs
+        self.width = max(placed.width, least) + 2 * margin
         self.offset = (self.width - placed.width) / 2
-        self.axis = _HEAD + placed.height + _BETWEEN / 2
-        self.bottom = self.axis + _BETWEEN / 2 + placed.height if backward else self.axis
-        self.height = self.bottom + (_FOOT if backward else 0.0)
+        self.axis = self.head + placed.height + between / 2
+        self.bottom = self.axis + between / 2 + placed.height if backward else self.axis
+        self.height = self.bottom + (foot if backward else 0.0)
         self.boxes: list[_Box] = []
 
-    def text(self) -> str:
+    def text(self, scheme: str = "") -> str:
+        kind = "symbols" if self.symbols else ""
         parts = [
-            *opening(self.width, self.height, self.picture.title),
-            *self._head(),
+            *opening(self.width, self.height, self.picture.title, kind, scheme),
+            *(() if self.symbols else self._head()),
             *self._bands(),
         ]
         for back in self.sides:
@@ -108,12 +140,12 @@ class _Writer:
         for back in self.sides:
             for mark in self.picture.marks.values():
                 parts.extend(self._mark(mark, back))
-        legend = self._legend() if True in self.sides else ()
+        legend = self._legend() if True in self.sides and not self.symbols else ()
         return "\n".join([*parts, *labels, *legend, "</svg>"])
 
     def _at(self, point: Point, back: bool) -> Point:
         """A point of the layout on the page; the backward is mirrored at the axis."""
-        x, y = point[0] + self.offset, point[1] + _HEAD
+        x, y = point[0] + self.offset, point[1] + self.head
         return (x, 2 * self.axis - y) if back else (x, y)
 
     def _head(self) -> Iterator[str]:
@@ -128,15 +160,18 @@ class _Writer:
         }
         for zone, (start, right) in self.placed.bands.items():
             x, wide = start + self.offset - 12, right - start + 24
+            near = 3 if self.symbols else 8  # of the axis
             for back in self.sides:
-                y = self.axis + 8 if back else _HEAD - 12
-                tall = self.bottom - self.axis + 4 if back else self.axis - _HEAD + 4
+                y = self.axis + near if back else self.head - 12
+                tall = (self.bottom - self.axis if back else self.axis - self.head) + 12 - near
                 yield f'<rect class="band" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" '
                 yield f'height="{tall:.1f}" rx="8"/>'
+                if self.symbols:
+                    continue
                 at = self.bottom + 30 if back else _HEAD - 20
                 title = words[zone][back]
                 yield f'<text class="bandname" x="{x + wide / 2:.1f}" y="{at:.1f}">{title}</text>'
-        if True not in self.sides:
+        if True not in self.sides or self.symbols:
             return
         right = self.width - _MARGIN
         yield f'<path class="axis" d="M{_MARGIN},{self.axis} H{right}"/>'
@@ -220,7 +255,9 @@ class _Writer:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_DOT}" class="tip"/>'
         elif mark.kind in ("sum", "times"):
             yield f'<circle class="shape{marked}" cx="{x:.1f}" cy="{y:.1f}" r="{half}"/>'
-            yield f'<text x="{x:.1f}" y="{y:.1f}" {_MIDDLE} style="font-size: 16px">'
+            size = 20 if self.symbols else 16
+            colour = ' class="red"' if inner else ""
+            yield f'<text{colour} x="{x:.1f}" y="{y:.1f}" {_MIDDLE} style="font-size: {size}px">'
             yield f"{xml_text(label)}</text>"
         else:
             styles = {"input": "leaf", "output": "leaf", "parameter": "tag", "next": "state"}
@@ -234,6 +271,8 @@ class _Writer:
                 f'width="{wide:.1f}" height="{HEIGHT}" rx="{round_}"/>'
             )
             text = xml_text(label)
+            if self.symbols and len(label) > _LONG:
+                inner = f"{inner} long".lstrip()
             yield f'<text class="{inner}" x="{x:.1f}" y="{y:.1f}" {_MIDDLE}>{text}</text>'
         yield from self._hanging(mark, back, x, y)
 
