@@ -12,6 +12,7 @@ from typing import Any
 
 import notebooks  # beside this file
 import op_table
+import tested
 from cell_pages import cell_pages
 from results_page import grid, measured, targets
 
@@ -65,6 +66,8 @@ def pages() -> dict[str, str | bytes]:
         "changelog.md": changelog(),
         "measured.txt": measured(),  # included by results.md
         "targets.txt": targets(),
+        "tested.txt": tested.page(),  # these two by how_we_test.md
+        "campaigns.txt": tested.campaigns(),
         "tried.txt": tried(),  # included by compatibility.md
     }
 
