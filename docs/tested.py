@@ -163,7 +163,13 @@ def _sums(found: Sequence[Test]) -> Iterator[str]:
         seeds = sum(len(test.seeds[tier]) for test in own if _many(test))
         counts = (len(own), len(drawing), sum(drawing), seeds)
         lines.append((f"`{tier}`", *(f"{count:,}" for count in counts)))
-    headers = ("", "test functions", "of which hypothesis draws", "cases drawn", "seeds of others")
+    headers = (
+        "",
+        "test functions",
+        "with cases of hypothesis",
+        "cases",
+        f"seeds, if {MANY} or more",
+    )
     yield from grid(headers, lines)
 
 
