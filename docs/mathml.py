@@ -15,8 +15,8 @@ from docutils import nodes
 
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\\\|\\[^A-Za-z]|\d+(?:\.\d+)?|\S")
 LETTERS = {
-    "theta": "θ", "lambda": "λ", "delta": "δ", "sigma": "σ", "varphi": "φ", "Theta": "Θ",
-    "infty": "∞", "top": "⊤",
+    "alpha": "α", "beta": "β", "theta": "θ", "lambda": "λ", "delta": "δ", "sigma": "σ",
+    "varphi": "φ", "Theta": "Θ", "infty": "∞", "top": "⊤",
 }  # fmt: skip
 SYMBOLS = {
     "partial": "∂", "sum": "∑", "cdot": "·", "circ": "∘", "odot": "⊙", "otimes": "⊗", "oplus": "⊕",

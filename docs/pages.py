@@ -12,6 +12,7 @@ from typing import Any
 
 import notebooks  # beside this file
 import op_table
+import tested
 from cell_pages import cell_pages, formula_and_graph
 from results_page import grid, measured, targets
 from stages_page import stages_page
@@ -68,6 +69,8 @@ def pages() -> dict[str, str | bytes]:
         "changelog.md": changelog(),
         "measured.txt": measured(),  # included by results.md
         "targets.txt": targets(),
+        "tested.txt": tested.page(),  # these two by how_we_test.md
+        "campaigns.txt": tested.campaigns(),
         "tried.txt": tried(),  # included by compatibility.md
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -30,13 +31,15 @@ def kinds(cell: dict) -> list[list[str]]:
 
 @by_name
 def test_outputs_are_kept(path):
-    """Run in their order; no error, no warning, and pictures of every kind."""
+    """Run in their order; no error, no warning, and pictures of every kind, none of them large."""
     found = cells(path)
     assert [cell["execution_count"] for cell in found] == list(range(1, len(found) + 1))
     outputs = [output for cell in found for output in cell["outputs"]]
     assert not [o for o in outputs if o["output_type"] == "error" or o.get("name") == "stderr"]
     shown = {kind for output in outputs for kind in output.get("data", [])}
     assert {"image/png", "image/svg+xml"} <= shown
+    plots = [o["data"]["image/png"] for o in outputs if "image/png" in o.get("data", {})]
+    assert max(len(base64.b64decode(plot)) for plot in plots) < 60_000
 
 
 @pytest.mark.long  # most of its code is that of pages, which tests/test_site.py runs

@@ -47,7 +47,7 @@ class Stack:
     Args:
         runners: one per layer and direction, in the order of their weights.
         directions: 1 or 2.
-        join: whether nothing ever stands between one layer and the next.
+        joined: whether nothing ever stands between one layer and the next.
         form: how their states lie.
         takes: which of the inputs each reads.
     """
