@@ -97,8 +97,10 @@ def to_c(module: Any, folder: str | Path, name: str = "model", *, example: Any =
 
     Example:
         >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
-        >>> model = torch.nn.Sequential(elman.GRU(8, 16, batch_first=True), First(), Linear(16, 4))
-        >>> written = elman.export.to_c(model, "model_c", example=torch.randn(1, 50, 8))
+        >>> causal = torch.nn.Sequential(torch.nn.Conv1d(8, 16, 5, stride=2), torch.nn.ReLU())
+        >>> written = elman.export.to_c(causal, "causal_c", example=torch.randn(1, 8, 50))
+        >>> written.rows
+        2
     """
     folder = check_path("folder", folder, 'elman.export.to_c(net, "gru_c")')
     _check_name(name)
