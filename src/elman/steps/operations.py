@@ -8,7 +8,7 @@ types of the tape; a formula computes in floating-point numbers, bools are 1 and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from functools import partial
 from functools import reduce as fold
 from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -53,9 +53,9 @@ class Facts:
     dtypes: tuple[torch.dtype, ...]
 
 
-def find(name: str) -> Row | None:
-    """The row of an operation."""
-    return ROWS.get(name) or ROWS.get(name.partition(".")[0])
+def find(name: str, rows: Mapping[str, Any] = ROWS) -> Any:
+    """The row of an operation; None: there is none."""
+    return rows.get(name) or rows.get(name.partition(".")[0])
 
 
 def _row_of_facts(*names: str) -> Callable[[Row], Row]:
@@ -336,31 +336,52 @@ def _drawn(facts: Facts, draw: Callable[[Any], Tracer]) -> Array:
     return Array(draw(like), facts.shape, facts.shape, facts.batch)
 
 
-# A function of random numbers and of the operation's arguments from one on.
-_DRAWS: dict[str, tuple[Callable[[Any], Tracer], int, Callable[..., Any]]] = {
-    "rand": (random.draw_uniform, 1, lambda u, *_: u),
-    "randn": (random.draw_normal, 1, lambda n, *_: n),
-    "uniform": (random.draw_uniform, 1, lambda u, low=0.0, high=1.0: low + (high - low) * u),
-    "normal": (random.draw_normal, 1, lambda n, mean=0.0, std=1.0: mean + std * n),
-    "normal.of": (random.draw_normal, 0, lambda n, mean=0.0, std=1.0: mean + std * n),
-    "exponential": (random.draw_uniform, 1, lambda u, rate=1.0: -f.log(1.0 - u) / rate),
-    "bernoulli.float": (random.draw_uniform, 1, lambda u, p=0.5: pointwise("lt", u, p)),
-    "bernoulli": (random.draw_uniform, -1, _op("lt")),
+class Draw(NamedTuple):
+    """An operation that draws: a function of a random number, and of the operation's arguments.
+
+    Attributes:
+        draw: the random numbers.
+        first: of the arguments, by position.
+        value: the function, of numbers, tracers and tensors alike.
+    """
+
+    draw: Callable[[Any], Tracer]
+    first: int
+    value: Callable[..., Any]
+
+
+def _affine_draw(n: Any, mean: Any = 0.0, std: Any = 1.0, *_: Any) -> Any:
+    return mean + std * n
+
+
+def _exponential(u: Any, rate: Any = 1.0) -> Any:
+    return -(math.log(1.0 - u) if _is_plain(u) else f.log(1.0 - u)) / rate
+
+
+DRAWS = {
+    **dict.fromkeys(("rand", "rand_like"), Draw(random.draw_uniform, 1, lambda u, *_: u)),
+    **dict.fromkeys(("randn", "randn_like"), Draw(random.draw_normal, 1, lambda n, *_: n)),
+    "uniform": Draw(random.draw_uniform, 1, lambda u, low=0.0, high=1.0: low + (high - low) * u),
+    "normal": Draw(random.draw_normal, 1, _affine_draw),
+    **{
+        f"normal.{kinds}": Draw(random.draw_normal, 0, _affine_draw)
+        for kinds in ("Tensor_float", "Tensor_Tensor", "float_Tensor", "float_float")
+    },
+    "exponential": Draw(random.draw_uniform, 1, _exponential),
+    "bernoulli.float": Draw(random.draw_uniform, 1, lambda u, p=0.5: u < p),
+    "bernoulli": Draw(random.draw_uniform, -1, lambda u, p: u < p),
 }
 
 
-def _of_draws(draw: Callable[[Any], Tracer], first: int, function: Callable[..., Any]) -> Row:
-    def apply(facts: Facts, *args: Any, **kwargs: Any) -> Array:
-        given = [_array(v) for v in args[first:] if v is not None]
-        return combine(partial(function, **kwargs), _drawn(facts, draw), *given)
+def _of_draws(row: Draw) -> Row:
+    def apply(facts: Facts, *args: Any) -> Array:
+        given = [_array(v) for v in args[row.first :] if v is not None]
+        return combine(row.value, _drawn(facts, row.draw), *given)
 
     return apply
 
 
-ROWS.update({name: _of_draws(*row) for name, row in _DRAWS.items()})
-ROWS.update({f"{name}_like": ROWS[name] for name in ("rand", "randn")})
-for _name in ("Tensor_float", "Tensor_Tensor", "float_Tensor"):
-    ROWS[f"normal.{_name}"] = ROWS["normal.of"]
+ROWS.update({name: _of_draws(row) for name, row in DRAWS.items()})
 
 
 @_row_of_facts("native_dropout")

@@ -29,46 +29,8 @@ from elman.steps import arrays as arr
 from elman.steps import operations
 from elman.steps.arrays import Array, MatrixError
 from elman.steps.operations import Facts
-from elman.steps.tape import OWN_GRADIENT, Entry, Ref, Tape, is_random, is_ref, refs_of
+from elman.steps.tape import OWN_GRADIENT, Entry, Place, Ref, Tape, is_random, is_ref, refs_of
 from elman.torch_internals import memory_of, pytree
-
-
-class Place(NamedTuple):
-    """Where a tensor's axis of samples is, and its shape of one sample.
-
-    Attributes:
-        shape: with the axis of samples as its rows per sample.
-        batch: that axis; None: there is none.
-    """
-
-    shape: tuple[int, ...]
-    batch: int | None
-
-    @staticmethod
-    def of(shape: Sequence[int], batch: int) -> Place:
-        """Of a shape of a tape with so many samples."""
-        axes = [axis for axis, n in enumerate(shape) if n and n % batch == 0]
-        if len(axes) > 1:
-            raise StepError("a tensor has two axes of samples")
-        sizes = [n // batch if axis in axes else n for axis, n in enumerate(shape)]
-        return Place(tuple(sizes), axes[0] if axes else None)
-
-    def apart(self, value: Tensor, lead: int = 0) -> Tensor:
-        """A tensor [*lead, ..] as [*lead, B, *shape]; without samples it is of one."""
-        if self.batch is None:
-            return value.unsqueeze(lead)
-        axis = lead + self.batch
-        value = value.unflatten(axis, (-1, self.shape[self.batch]))
-        return value.movedim(axis, lead) if self.batch else value
-
-    def join(self, value: Tensor, lead: int = 0) -> Tensor:
-        """The reverse of :meth:`apart`; without samples, all are alike, and the first is taken."""
-        if self.batch is None:
-            return value.select(lead, 0)
-        axis = lead + self.batch
-        value = value.movedim(lead, axis) if self.batch else value
-        return value.flatten(axis, axis + 1)
-
 
 KINDS = ("input", "static", "state", "weight")  # of arguments, in their order
 
@@ -148,34 +110,21 @@ class Reader:
     """Evaluates a tape with tracers.
 
     Args:
-        tape: of the step.
-        inputs: references of inputs of each step.
-        carries: references of states.
-        name: of the cell.
-        names: of captured tensors, by number of reference.
+        tape, name, names: as of :func:`read`.
         matrices: names of leaves of two axes that are matrices of each sample.
     """
 
     def __init__(
-        self,
-        tape: Tape,
-        inputs: Sequence[Ref],
-        carries: Sequence[Ref],
-        name: str,
-        names: Mapping[int, str],
-        matrices: frozenset[str] = frozenset(),
+        self, tape: Tape, name: str, names: Mapping[int, str], matrices: frozenset[str]
     ) -> None:
-        self.tape, self.inputs, self.carries, self.name = tape, inputs, carries, name
-        self._names, self._matrices = names, matrices
-        self._places = [_place_or_none(tensor, tape.batch) for tensor in tape.tensors]
+        self.tape, self.name, self._names, self._matrices = tape, name, names, matrices
         results = refs_of(tape.results)
         self.live = _needed(tape, range(len(tape.entries)), results)
         self._used = {*results, *[ref for at in self.live for ref in tape.entries[at].given]}
-        after = zip(carries, tape.results)
+        after = zip(tape.carries, tape.results)
         self.handed_on = [before for before, ref in after if ref == before]
-        self._dtype = next(
-            (m.dtype for r in carries if (m := tape.tensors[r.number]).is_floating_point()), None
-        )
+        kinds = map(tape.kind, tape.carries)
+        self._dtype = next((kind for kind in kinds if kind.is_floating_point), None)
         self.leaves: dict[tuple[Ref | None, tuple[int, ...]], Leaf] = {}  # by reference and slice
         self.opaque: set[int] = set()  # entries
         self.reasons: dict[Ref, StepError] = {}
@@ -202,9 +151,9 @@ class Reader:
         for number in tape.captured:
             sampled = number in tape.per_sample
             self._rates[Ref(number)] = Rate.INPUT if sampled else Rate.WEIGHT
-        for ref in self.inputs:
+        for ref in tape.inputs:
             self._rates[ref] = Rate.INPUT
-        for ref in self.carries:
+        for ref in tape.carries:
             self._rates[ref] = Rate.INPUT if ref in self.handed_on else Rate.STATE
         for at in self.live:
             self._evaluate_entry(at, tape.entries[at])
@@ -214,15 +163,14 @@ class Reader:
         rate = self.rate_of(refs)
         if is_random(entry.op):
             rate = max(rate, Rate.INPUT)
-        places = [self._places[ref.number] for ref in refs_of(entry.results)]
-        if any(place is not None and place.batch is not None for place in places):
+        if any(map(self._has_samples, refs_of(entry.results))):
             rate = max(rate, Rate.INPUT)
         opaque = [v for ref in refs if isinstance(v := self._values.get(ref), _Opaque)]
         if any(v.rate == rate for v in opaque):
             self._set_opaque(at, rate, self._reason_of(refs))
             return
         kept = rate == Rate.WEIGHT and any(
-            (kind := self.tape.tensors[ref.number].dtype).is_floating_point and kind != self._dtype
+            (kind := self.tape.kind(ref)).is_floating_point and kind != self._dtype
             for ref in refs_of(entry.results)
         )  # numbers that torch rounds to another type than the formula's
         if kept or (self._given is not None and at in self.opaque):
@@ -257,10 +205,7 @@ class Reader:
         if rate == Rate.INPUT and not changing and not is_random(entry.op):
             raise StepError(f"{_shown(entry)} is of the number of samples", at=entry.where)
         for ref in (*results, *changing) if rate > Rate.WEIGHT else ():
-            if ref not in self._used:
-                continue
-            place = self._places[ref.number]
-            if place is None or place.batch is None:
+            if ref in self._used and not self._has_samples(ref):
                 raise reason or StepError(f"{_shown(entry)} joins samples", at=entry.where)
         self.opaque.add(at)
         for ref in results:
@@ -283,9 +228,8 @@ class Reader:
         results = refs_of(entry.results)
         if not results:
             raise StepError("it returns no tensor")
-        place, tensors = self.place(results[0]), self.tape.tensors
-        dtypes = tuple([tensors[ref.number].dtype for ref in entry.given])
-        facts = Facts(place.shape, place.batch, tensors[results[0].number].dtype, dtypes)
+        kinds = [*map(self.tape.kind, (results[0], *entry.given))]
+        facts = Facts(*self.tape.place(results[0]), kinds[0], tuple(kinds[1:]))
         argument = self._index if entry.name.partition(".")[0] in _INDEXED else self._argument
         args, kwargs = pytree.tree_map(argument, (entry.args, entry.kwargs), is_leaf=is_ref)
         kwargs = {key: value for key, value in kwargs.items() if key not in _WITHOUT_MEANING}
@@ -306,12 +250,12 @@ class Reader:
                 return known
         return self._argument(value)
 
-    def place(self, ref: Ref) -> Place:
-        """Where its axis of samples is. Raises StepError: it has two."""
-        place = self._places[ref.number]
-        if place is None:
-            raise StepError("a tensor has two axes of samples")
-        return place
+    def _has_samples(self, ref: Ref) -> bool:
+        """Whether a value has one axis of samples."""
+        try:
+            return self.tape.place(ref).batch is not None
+        except StepError:
+            return False
 
     # ---- values
 
@@ -342,28 +286,28 @@ class Reader:
         constant = self.tape.constants.get(ref.number)
         if constant is not None:
             return self._constant(ref, constant)
-        if ref in self.carries:
+        tape = self.tape
+        if ref in tape.carries:
             kind = "static" if ref in self.handed_on else "state"
-            return self._leaf(kind, ref, f"s{self.carries.index(ref)}")
-        if ref in self.inputs:
-            return self._leaf("input", ref, f"x{self.inputs.index(ref)}")
-        kind = "static" if ref.number in self.tape.per_sample else "weight"
+            return self._leaf(kind, ref, f"s{tape.carries.index(ref)}")
+        if ref in tape.inputs:
+            return self._leaf("input", ref, f"x{tape.inputs.index(ref)}")
+        kind = "static" if ref.number in tape.per_sample else "weight"
         return self._leaf(kind, ref, self._names.get(ref.number, f"w{ref.number}"))
 
     def _constant(self, ref: Ref, value: Tensor) -> Array:
         if value.numel() and not value.is_complex():
             first = value.flatten()[0]
             if bool((value == first).all()) or value.numel() == 1:
-                place = self.place(ref)
-                return arr.number(float(first), place.shape, place.batch)
+                return arr.number(float(first), *self.tape.place(ref))
         return self._leaf("weight", ref, f"c{ref.number}", value)
 
     def _leaf(self, kind: str, ref: Ref, name: str, constant: Tensor | None = None) -> Array:
         """An argument of the cell: a vector, a matrix, or slices of them."""
-        place = self.place(ref)
+        place = self.tape.place(ref)
         if prod(place.shape) == 0:
             raise StepError("a tensor without elements")
-        if self.tape.tensors[ref.number].dtype.is_complex:
+        if self.tape.kind(ref).is_complex:
             raise StepError("complex numbers")
         if kind == "weight" and place.batch is not None:
             kind = "input"
@@ -424,13 +368,6 @@ def _rounded(number: float) -> float:
     return float(torch.tensor(number, dtype=torch.float32))
 
 
-def _place_or_none(tensor: Tensor, batch: int) -> Place | None:
-    try:
-        return Place.of(tensor.shape, batch)
-    except StepError:
-        return None
-
-
 def refs_in_order(results: Any) -> list[Ref | None]:
     """The references that an operation returns; None in place of what is no tensor."""
     leaves = pytree.tree_leaves(results, is_leaf=lambda v: isinstance(v, Ref) or v is None)
@@ -472,20 +409,13 @@ def _hint_of(error: Exception) -> str:
 # ---- the cell
 
 
-def read(
-    tape: Tape,
-    inputs: Sequence[Ref],
-    carries: Sequence[Ref],
-    name: str,
-    names: Mapping[int, str],
-) -> Reading:
+def read(tape: Tape, name: str, names: Mapping[int, str]) -> Reading:
     """Read a tape.
 
     Args:
-        tape: of a step that returns its next states, as many leaves as ``carries``, then others.
-        inputs, carries: references of the leaves that the step was given.
+        tape: of a step that returns its next states, as many leaves as it is given, then others.
         name: of the cell.
-        names: of captured tensors.
+        names: of captured tensors, by number of reference.
 
     Raises:
         StepError: a next state depends on what cannot be read.
@@ -493,7 +423,7 @@ def read(
     matrices: frozenset[str] = frozenset()
     cuts: dict[int, tuple[int, ...]] = {}
     while True:
-        reader = Reader(tape, inputs, carries, name, names, matrices)
+        reader = Reader(tape, name, names, matrices)
         try:
             with tracing(Tracing(cuts, Share())), counting():
                 reader.evaluate(cuts)
@@ -600,9 +530,9 @@ class _Results:
         self.next_states: list[Tracer] = []
         self.states: list[list[Leaf]] = []
         self._reader, self._exported = reader, dict[Any, int]()
-        tape, count = reader.tape, len(reader.carries)
-        self.carries = [self._carry(*pair) for pair in zip(tape.results, reader.carries)]
-        self.ys = [self._y(ref) for ref in tape.results[count:]]
+        tape = reader.tape
+        self.carries = [self._carry(*pair) for pair in zip(tape.results, tape.carries)]
+        self.ys = [self._y(ref) for ref in tape.results[len(tape.carries) :]]
         self.exported: dict[Ref, Result] = {}
         for at in reader.live:
             if at in reader.opaque and _rate(reader, at) == Rate.STATE:
@@ -629,8 +559,8 @@ class _Results:
     def _result(self, kind: str, ref: Any, parts: Any = None, base: tuple[int, ...] = ()) -> Result:
         if not isinstance(ref, Ref):
             return Result("plain", ref, None, Place((), None), (), torch.float32)
-        dtype = self._reader.tape.tensors[ref.number].dtype
-        return Result(kind, ref, parts, self._reader.place(ref), base, dtype)
+        tape = self._reader.tape
+        return Result(kind, ref, parts, tape.place(ref), base, tape.kind(ref))
 
     def _y(self, ref: Any) -> Result:
         if not isinstance(ref, Ref):

@@ -49,6 +49,34 @@ class Ref(NamedTuple):
     number: int
 
 
+class Place(NamedTuple):
+    """Where a tensor's axis of samples is, and its shape of one sample.
+
+    Attributes:
+        shape: with the axis of samples as its rows per sample.
+        batch: that axis; None: there is none.
+    """
+
+    shape: tuple[int, ...]
+    batch: int | None
+
+    def apart(self, value: Tensor, lead: int = 0) -> Tensor:
+        """A tensor [*lead, ..] as [*lead, B, *shape]; without samples it is of one."""
+        if self.batch is None:
+            return value.unsqueeze(lead)
+        axis = lead + self.batch
+        value = value.unflatten(axis, (-1, self.shape[self.batch]))
+        return value.movedim(axis, lead) if self.batch else value
+
+    def join(self, value: Tensor, lead: int = 0) -> Tensor:
+        """The reverse of :meth:`apart`; without samples, all are alike, and the first is taken."""
+        if self.batch is None:
+            return value.select(lead, 0)
+        axis = lead + self.batch
+        value = value.movedim(lead, axis) if self.batch else value
+        return value.flatten(axis, axis + 1)
+
+
 def is_ref(value: Any) -> bool:
     """Whether a leaf of arguments or results is a reference."""
     return isinstance(value, Ref)
@@ -123,7 +151,7 @@ class Tape:
         entries: in their order.
         batch: samples while it was recorded.
         tensors: by number of reference; kinds and sizes alone, once it is read.
-        inputs: references of what the step was given.
+        carries, inputs: references of the leaves of states and of inputs that the step was given.
         captured: tensors that the step closes over, by number of reference.
         per_sample: those of them that have a row for each sample.
         constants: tensors that the step makes of numbers alone.
@@ -136,6 +164,7 @@ class Tape:
     batch: int = BATCHES[0]
     entries: list[Entry] = field(default_factory=list[Entry])
     tensors: list[Tensor] = field(default_factory=list[Tensor])
+    carries: list[Ref] = field(default_factory=list[Ref])
     inputs: list[Ref] = field(default_factory=list[Ref])
     captured: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     per_sample: set[int] = field(default_factory=set[int])
@@ -144,6 +173,25 @@ class Tape:
     read: list[tuple[Tensor, Any]] = field(default_factory=list[tuple[Tensor, Any]])
     results: list[Any] = field(default_factory=list[Any])
     spec: Any = None
+
+    def kind(self, ref: Ref) -> torch.dtype:
+        """The type of a value."""
+        return self.tensors[ref.number].dtype
+
+    def place(self, ref: Ref) -> Place:
+        """Where a value's axis of samples is. Raises StepError: it has two."""
+        shape = self.tensors[ref.number].shape
+        axes = [axis for axis, n in enumerate(shape) if n and n % self.batch == 0]
+        if len(axes) > 1:
+            raise StepError("a tensor has two axes of samples")
+        sizes = [n // self.batch if axis in axes else n for axis, n in enumerate(shape)]
+        return Place(tuple(sizes), axes[0] if axes else None)
+
+    def sized(self, value: Any, batch: Callable[[int], Any]) -> Any:
+        """A number of an operation's arguments; of samples, what ``batch`` makes of how many times
+        the batch it is."""
+        is_batch = type(value) is int and value and value % self.batch == 0
+        return batch(value // self.batch) if is_batch else value
 
     def same_as(self, other: Tape) -> bool:
         """Whether two tapes are of one formula: the same operations of the same values."""
@@ -166,8 +214,7 @@ class Tape:
         """All but tensors, with the batch as a name."""
 
         def number(value: Any) -> Any:
-            is_batch = type(value) is int and value and value % self.batch == 0
-            return f"{value // self.batch}B" if is_batch else value
+            return self.sized(value, "{}B".format)
 
         entries = [
             (entry.op, *pytree.tree_map(number, entry[1:4], is_leaf=lambda v: type(v) is Ref))
@@ -187,7 +234,7 @@ class OverlapError(Exception):
 
 def record(
     step: Callable[..., Any],
-    arguments: Callable[[int], tuple[Any, ...]],
+    arguments: Callable[[int], tuple[list[Tensor], list[Tensor]]],
     per_sample: Sequence[Tensor] = (),
     batch: int = BATCHES[0],
 ) -> Tape:
@@ -195,7 +242,7 @@ def record(
 
     Args:
         step: called with the arguments.
-        arguments: made for so many samples.
+        arguments: leaves of states and of inputs, made for so many samples.
         per_sample: closed-over tensors with a row for each sample.
         batch: samples.
 
@@ -210,11 +257,14 @@ def record(
 
 
 def _record(
-    step: Callable[..., Any], arguments: tuple[Any, ...], per_sample: Sequence[Tensor], batch: int
+    step: Callable[..., Any],
+    arguments: tuple[list[Tensor], list[Tensor]],
+    per_sample: Sequence[Tensor],
+    batch: int,
 ) -> Tape:
     recorder = Recorder(per_sample, batch)
     tape = recorder.tape
-    tape.inputs = [recorder.enter(leaf) for leaf in pytree.tree_leaves(arguments) if _is(leaf)]
+    tape.carries, tape.inputs = ([*map(recorder.enter, leaves)] for leaves in arguments)
     token = _current.set(recorder)
     try:
         with own_backwards(_apply), _Images(recorder), recorder:

@@ -126,7 +126,7 @@ def _traced(call: Call, walk: Walk, batch: int, samples: Sequence[Tensor], secon
         after, ys = call.step(carry, x)
         return [*after], [*ys]
 
-    def arguments(size: int) -> tuple[Any, ...]:
+    def arguments(size: int) -> tuple[list[Tensor], list[Tensor]]:
         def like(value: Tensor, shape: Sequence[int]) -> Tensor:
             shape = sized(shape, batch, size, second) if batch else shape
             make = torch.rand if value.is_floating_point() else torch.zeros
@@ -204,21 +204,19 @@ def _read(
             formula.program = like
             if other.graded >= graded:
                 return formula
-    count = len(call.carry)
-    carries, inputs = tape.inputs[:count], tape.inputs[count:]
     names = {n: _word(walk.names[at]) for n, at in zip(tape.captured, captured)}
     name = getattr(call.root, "__name__", "") or type(call.root).__name__
     name = name if name.isidentifier() else "step"
 
     def read_again() -> Reading:
-        return read(tape, inputs, carries, name, names)
+        return read(tape, name, names)
 
     if formula.program is None:
         floats = [c for c in call.carry if c.is_floating_point()]
         dtype = floats[0].dtype if floats else torch.get_default_dtype()
         fused = not floats or serves(floats[0].device.type, dtype)  # else of more digits
         how = (dtype,) if fused else (torch.float32, dtype)
-        formula.program = Program(read_again(), inputs, carries, call.engine, *how)
+        formula.program = Program(read_again(), call.engine, *how)
     numbers = dict(zip(tape.captured, captured))  # of indices, which reading finds
     reads += [(numbers[n], tape.captured[n].clone()) for n in tape.places]
     tensors = [walk.tensors[at] for at in captured]
