@@ -23,6 +23,7 @@ import torch
 from elman.frontend import draws as random
 from elman.frontend import functions as f
 from elman.frontend import reductions
+from elman.frontend.activations import hardtanh, leaky_relu
 from elman.frontend.draws import repeat_number
 from elman.frontend.heads import cut_dim
 from elman.frontend.lines import where_called
@@ -121,17 +122,12 @@ def _clip(v: Any, low: Any = None, high: Any = None) -> Any:
     return f.clip(v, low, high)
 
 
-def _step_between(v: Any, low: float, high: float) -> Any:
-    """relu6-like: v within two bounds; the gradient is 0 at them and outside."""
-    inside = pointwise("mul", v > low, v < high)
-    return f.where(inside, v, f.stop_gradient(f.minimum(f.maximum(v, low), high)))
+def _not_zero(v: Any) -> Any:
+    return pointwise("ne", v, 0.0)
 
 
 def _logical(function: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(*values: Any) -> Any:
-        return function(*[pointwise("ne", value, 0.0) for value in values])
-
-    return apply
+    return lambda *values: function(*map(_not_zero, values))
 
 
 def _fmod(a: Any, b: Any) -> Any:
@@ -167,7 +163,6 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "rsub": lambda a, b, alpha=1: _scaled("sub")(b, a, alpha),
     "div": _div,
     "pow": power_of,
-    "sgn": _op("sign"),
     "exp2": lambda v: f.exp(math.log(2.0) * v),
     "log1p": _log1p,
     "log2": lambda v: f.log(v) / math.log(2.0),
@@ -186,9 +181,9 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "frac": lambda v: v - f.stop_gradient(_trunc(v)),
     "gelu": _gelu,
     "elu": _elu,
-    "leaky_relu": lambda v, slope=0.01: f.where(v > 0, v, slope * v),
-    "hardtanh": lambda v, low=-1.0, high=1.0: _step_between(v, low, high),
-    "hardsigmoid": lambda v: _step_between(v + 3.0, 0.0, 6.0) / 6.0,
+    "leaky_relu": leaky_relu,
+    "hardtanh": hardtanh,
+    "hardsigmoid": lambda v: hardtanh(v + 3.0, 0.0, 6.0) / 6.0,
     "hardswish": lambda v: f.where(v <= -3.0, 0.0 * v, f.where(v < 3.0, v * (v + 3.0) / 6.0, v)),
     "softplus": _softplus,
     "fmin": lambda a, b: f.where(pointwise("eq", a, a), f.minimum(a, b), b),
@@ -268,7 +263,7 @@ def _log_sigmoid(a: Array) -> tuple[Array, Array]:
 def _as_type(a: Array, before: torch.dtype, after: torch.dtype) -> Array:
     """Numbers of another type: bools are 1 and 0, whole numbers are rounded towards 0."""
     if after == torch.bool and before != torch.bool:
-        return combine(lambda v: pointwise("ne", v, 0.0), a)
+        return combine(_not_zero, a)
     if before.is_floating_point and not (after.is_floating_point or after.is_complex):
         return combine(_trunc, a)
     is_half = after in (torch.float16, torch.bfloat16) and before.is_floating_point
@@ -297,7 +292,7 @@ def _filled(number: float | None) -> Row:
     """The row of a tensor of one number; None: the one that is given."""
 
     def apply(facts: Facts, *args: Any, **_: Any) -> Array:
-        value = _array(args[1] if number is None else number)
+        value = _array(args[-1] if number is None else number)
         return arr.expand(value, facts.shape, facts.batch)
 
     return apply
@@ -647,7 +642,7 @@ def _prod(a: Array, dim: int = 0, keepdim: bool = False, **_: Any) -> Array:
 
 @_row("any")
 def _any(a: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return _over("amax", combine(lambda v: pointwise("ne", v, 0.0), a), dim, keepdim)
+    return _over("amax", combine(_not_zero, a), dim, keepdim)
 
 
 @_row("all")
@@ -770,10 +765,6 @@ def _mv(a: Array, b: Array) -> Array:
     return arr.squeeze(arr.matmul(a, arr.add_axis(b, 1)), [1])
 
 
-def _outer(a: Array, b: Array) -> Array:
-    return combine(_op("mul"), arr.add_axis(a, 1), arr.add_axis(b, 0))
-
-
 def _added(product: Callable[[Array, Array], Array]) -> Row:
     """The row of β c + α product(a, b)."""
 
@@ -789,10 +780,8 @@ def _added(product: Callable[[Array, Array], Array]) -> Row:
 
 
 _row("mm", "bmm", "matmul")(lambda a, b, **_: arr.matmul(a, b))
-_row("dot")(lambda a, b: _over("sum", combine(_op("mul"), a, b)))
 _row("addmm", "baddbmm")(_added(arr.matmul))
 _row("addmv")(_added(_mv))
-_row("addr")(_added(_outer))
 
 
 # ---- backwards that a step states itself

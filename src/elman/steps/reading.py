@@ -144,17 +144,11 @@ class Reader:
             given: the tracers of leaves, by name; None: leaves are found, and what cannot be read.
         """
         self._cuts, self._given = cuts, given
-        self._values, self._entering, self._rates = {}, {}, {}
-        tape = self.tape
-        for number in tape.constants:
-            self._rates[Ref(number)] = Rate.WEIGHT
-        for number in tape.captured:
-            sampled = number in tape.per_sample
-            self._rates[Ref(number)] = Rate.INPUT if sampled else Rate.WEIGHT
-        for ref in tape.inputs:
-            self._rates[ref] = Rate.INPUT
-        for ref in tape.carries:
-            self._rates[ref] = Rate.INPUT if ref in self.handed_on else Rate.STATE
+        self._values, self._entering, tape = {}, {}, self.tape
+        self._rates = dict.fromkeys(tape.carries, Rate.STATE)
+        self._rates.update(dict.fromkeys(map(Ref, (*tape.constants, *tape.captured)), Rate.WEIGHT))
+        per_sample = map(Ref, tape.per_sample)
+        self._rates.update(dict.fromkeys((*per_sample, *tape.inputs, *self.handed_on), Rate.INPUT))
         for at in self.live:
             self._evaluate_entry(at, tape.entries[at])
 
@@ -167,7 +161,8 @@ class Reader:
             rate = max(rate, Rate.INPUT)
         opaque = [v for ref in refs if isinstance(v := self._values.get(ref), _Opaque)]
         if any(v.rate == rate for v in opaque):
-            self._set_opaque(at, rate, self._reason_of(refs))
+            reason = next((self.reasons[ref] for ref in refs if ref in self.reasons), None)
+            self._set_opaque(at, rate, reason)
             return
         kept = rate == Rate.WEIGHT and any(
             (kind := self.tape.kind(ref)).is_floating_point and kind != self._dtype
@@ -188,8 +183,8 @@ class Reader:
             self._set_opaque(at, rate, said)
             return
         given = values if isinstance(values, (tuple, list)) else [values]
-        for ref, value in zip(refs_in_order(entry.results), given):
-            if ref is not None:
+        for ref, value in zip(pytree.tree_leaves(entry.results, is_leaf=is_ref), given):
+            if isinstance(ref, Ref):
                 self._values[ref] = arr.combine(operations.stop, value) if entry.stops else value
                 self._rates[ref] = rate
 
@@ -213,9 +208,6 @@ class Reader:
             self._rates[ref] = rate
             if reason is not None:
                 self.reasons[ref] = reason
-
-    def _reason_of(self, refs: Sequence[Ref]) -> StepError | None:
-        return next((self.reasons[ref] for ref in refs if ref in self.reasons), None)
 
     def _read(self, entry: Entry) -> Any:
         """The arrays of an operation."""
@@ -368,12 +360,6 @@ def _rounded(number: float) -> float:
     return float(torch.tensor(number, dtype=torch.float32))
 
 
-def refs_in_order(results: Any) -> list[Ref | None]:
-    """The references that an operation returns; None in place of what is no tensor."""
-    leaves = pytree.tree_leaves(results, is_leaf=lambda v: isinstance(v, Ref) or v is None)
-    return [leaf if isinstance(leaf, Ref) else None for leaf in leaves]
-
-
 def _needed(tape: Tape, entries: Sequence[int], wanted: Iterable[Ref]) -> list[int]:
     """Those entries, by number, that some values depend on, and those that write to what the step
     closes over."""
@@ -395,8 +381,7 @@ def _writes_outside(tape: Tape, entry: Entry) -> bool:
 
 def _shown(entry: Entry) -> str:
     """An operation as a user knows it."""
-    name = entry.name.partition(".")[0]
-    return f"torch's {name.strip('_')}"
+    return f"torch's {entry.name.partition('.')[0].strip('_')}"
 
 
 def _hint_of(error: Exception) -> str:
@@ -451,20 +436,10 @@ def _reading(reader: Reader, results: _Results) -> Reading:
     wanted += [y.value for y in results.ys if y.kind == "outside"]
     wanted += [ref for at in after for ref in tape.entries[at].given]
     before = _needed(tape, [at for at in reader.live if rate[at] < Rate.STATE], wanted)
-    return Reading(
-        tape,
-        _cell(reader, results, leaves),
-        ordered,
-        (
-            [at for at in before if rate[at] == Rate.WEIGHT],
-            [at for at in before if rate[at] > Rate.WEIGHT],
-        ),
-        after,
-        results.carries,
-        results.ys,
-        results.exported,
-        results.states,
-    )
+    once = [at for at in before if rate[at] == Rate.WEIGHT]
+    each = [at for at in before if rate[at] > Rate.WEIGHT]
+    given = results.carries, results.ys, results.exported, results.states
+    return Reading(tape, _cell(reader, results, leaves), ordered, (once, each), after, *given)
 
 
 def _rate(reader: Reader, at: int) -> Rate:
@@ -499,15 +474,11 @@ def _cell(reader: Reader, results: _Results, leaves: Mapping[str, list[Leaf]]) -
         return (*first, *again.next_states)
 
     step.__name__ = step.__qualname__ = reader.name
-    declared = {kind: tuple([leaf.declared for leaf in group]) for kind, group in leaves.items()}
     constants = [leaf.declared.name for leaf in leaves["weight"] if leaf.constant is not None]
     with quiet_warnings():
         cell = Cell(
             reader.name,
-            declared["input"],
-            declared["static"],
-            declared["state"],
-            declared["weight"],
+            *[tuple([leaf.declared for leaf in leaves[kind]]) for kind in KINDS],
             tuple([Declared(f"y{k}", dims) for k, (_, dims) in enumerate(outputs)]),
             step,
             constants=frozenset(constants),

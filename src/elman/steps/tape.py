@@ -249,27 +249,18 @@ def record(
     Raises:
         StepError: the step raises an error, which is its cause, or does what no tape can hold.
     """
-    try:
-        return _record(step, arguments(batch), per_sample, batch)
-    except OverlapError:
-        functional = cast("Callable[..., Any]", torch.func.functionalize)
-        return _record(functional(step, remove="mutations"), arguments(batch), per_sample, batch)
-
-
-def _record(
-    step: Callable[..., Any],
-    arguments: tuple[list[Tensor], list[Tensor]],
-    per_sample: Sequence[Tensor],
-    batch: int,
-) -> Tape:
-    recorder = Recorder(per_sample, batch)
+    recorder, given = Recorder(per_sample, batch), arguments(batch)
     tape = recorder.tape
-    tape.carries, tape.inputs = ([*map(recorder.enter, leaves)] for leaves in arguments)
+    tape.carries, tape.inputs = ([*map(recorder.enter, leaves)] for leaves in given)
     token = _current.set(recorder)
     try:
         with own_backwards(_apply), _Images(recorder), recorder:
-            leaves, tape.spec = pytree.tree_flatten(step(*arguments))
-    except (StepError, OverlapError):
+            leaves, tape.spec = pytree.tree_flatten(step(*given))
+        tape.results = [recorder.refer(leaf) if _is(leaf) else leaf for leaf in leaves]
+    except OverlapError:  # of which a step without writes has none
+        functional = cast("Callable[..., Any]", torch.func.functionalize)
+        return record(functional(step, remove="mutations"), arguments, per_sample, batch)
+    except StepError:
         raise
     except Exception as error:
         reason = str(error).partition("\n")[0]
@@ -277,7 +268,6 @@ def _record(
         raise StepError(f"{type(error).__name__}: {reason}", at=where) from error
     finally:
         _current.reset(token)
-    tape.results = [recorder.refer(leaf) if _is(leaf) else leaf for leaf in leaves]
     return tape
 
 
@@ -420,14 +410,9 @@ class Recorder(TorchDispatchMode):
         for tensor in written:
             others = self._written.setdefault(memory_of(tensor), [])
             others[:] = [other for other in others if other is not tensor] + [tensor]
-        noted: dict[int, Ref] = {}
-
-        def enter(tensor: Tensor) -> Ref:
-            if id(tensor) not in noted:
-                noted[id(tensor)] = self.enter(tensor)
-            return noted[id(tensor)]
-
-        returned = pytree.tree_map_only(Tensor, enter, results)
+        noted = {id(leaf): leaf for leaf in pytree.tree_leaves(results) if _is(leaf)}
+        refs_of_results = {key: self.enter(tensor) for key, tensor in noted.items()}
+        returned = pytree.tree_map_only(Tensor, lambda t: refs_of_results[id(t)], results)
         for tensor in written:
             if id(tensor) not in noted:
                 raise StepError(f"{func} writes to a tensor that it does not return", at=self.where)
@@ -444,11 +429,11 @@ class Recorder(TorchDispatchMode):
                 function.setup_context(context, args, value)
             else:
                 value = function.forward(context, *args)
-        if not isinstance(value, tuple):
-            return self._with_slopes(function, context, args, (value,), 0)
-        return tuple(
-            [self._with_slopes(function, context, args, value, at) for at in range(len(value))]
-        )
+        values = value if isinstance(value, tuple) else (value,)
+        results = [
+            self._with_slopes(function, context, args, values, at) for at in range(len(values))
+        ]
+        return tuple(results) if isinstance(value, tuple) else results[0]
 
     def _with_slopes(
         self, function: Any, context: _Context, args: Any, values: tuple[Any, ...], at: int
@@ -547,11 +532,13 @@ def _apply(function: Any, args: tuple[Any, ...], original: Callable[..., Any]) -
 
 def plain_value(tensor: Tensor) -> Tensor:
     """A copy of a tensor; of one that a transform of torch.func hides, another one like it."""
-    if not is_wrapped(tensor):
-        return tensor.detach().clone()
-    if tensor.is_floating_point():
-        return torch.rand(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return some_value(tensor, tensor.shape) if is_wrapped(tensor) else tensor.detach().clone()
+
+
+def some_value(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor of a shape and of the kind of another one: random numbers, or whole ones of 0."""
+    make = torch.rand if like.is_floating_point() else torch.zeros
+    return make(shape, dtype=like.dtype, device=like.device)
 
 
 def recording() -> bool:

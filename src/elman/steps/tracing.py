@@ -18,7 +18,7 @@ from elman.steps.call import Call, is_twice, sized
 from elman.steps.closure import Walk, restored
 from elman.steps.reading import Reading, read
 from elman.steps.running import Program
-from elman.steps.tape import BATCHES, Tape, plain_value, record
+from elman.steps.tape import BATCHES, Tape, plain_value, record, some_value
 
 
 @dataclass
@@ -128,9 +128,7 @@ def _traced(call: Call, walk: Walk, batch: int, samples: Sequence[Tensor], secon
 
     def arguments(size: int) -> tuple[list[Tensor], list[Tensor]]:
         def like(value: Tensor, shape: Sequence[int]) -> Tensor:
-            shape = sized(shape, batch, size, second) if batch else shape
-            make = torch.rand if value.is_floating_point() else torch.zeros
-            return make(shape, device=value.device, dtype=value.dtype)
+            return some_value(value, sized(shape, batch, size, second) if batch else shape)
 
         return [like(c, c.shape) for c in call.carry], [like(x, x.shape[1:]) for x in call.xs]
 
