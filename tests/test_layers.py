@@ -127,6 +127,26 @@ INSIDE = {  # room -> its own rooms (a folder, or a file), and what each may imp
         "engine": "device loops all_steps run cross_entropy occupancy",
         "__init__": "engine",
     },
+    "steps": {
+        "closure": "",  # what a step closes over
+        "call": "",
+        "order": "",
+        "plain": "",
+        "layer": "",
+        "arrays": "",  # torch's tensors in a formula
+        "operations": "arrays",
+        "recording": "operations",
+        "reading": "arrays operations recording",
+        "running": "arrays layer reading recording",
+        "judge": "call operations plain reading recording running",
+        "tracing": "call closure judge reading recording running",
+        "binding": "call closure plain recording running tracing",
+        "compiling": "binding call",
+        "api": "binding call order",
+        "loop": "binding call layer order",
+        "showing": "loop",
+        "__init__": "",
+    },
 }
 DEFERRED = {  # room -> what it may import inside a function only; the one place that does so
     "engines.registry": "engines.reference engines.aten engines.c engines.triton engines.deer"

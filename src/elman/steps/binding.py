@@ -13,8 +13,8 @@ from elman.errors import StepError, StepWarning, warn
 from elman.steps import plain
 from elman.steps.call import Call, whole
 from elman.steps.closure import Walk, same_function
+from elman.steps.recording.recorder import recording
 from elman.steps.running import Given
-from elman.steps.tape import recording
 from elman.steps.tracing import StepFormula, in_own_thread, trace_step, types_under_autocast
 
 _MOST = 64  # formulas of one step

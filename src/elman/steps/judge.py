@@ -20,10 +20,12 @@ from torch.overrides import TorchFunctionMode
 from elman.errors import ElmanError, StepError
 from elman.steps import plain
 from elman.steps.call import Call
-from elman.steps.operations import DRAWS, find, fixed_draws
-from elman.steps.reading import Reading
+from elman.steps.operations.creation import DRAWS, fixed_draws
+from elman.steps.operations.table import find
+from elman.steps.reading.reading import Reading
+from elman.steps.recording.memory import plain_value
+from elman.steps.recording.tape import Place, is_random
 from elman.steps.running import Given, Program
-from elman.steps.tape import Place, is_random, plain_value
 from elman.torch_internals import TorchDispatchMode, name_of, own_backwards, pytree
 
 _STEPS, _BATCH = 3, 3

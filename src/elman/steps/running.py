@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from elman.nn.layout.layout import unwrap_single
-from elman.steps import arrays as arr
+from elman.steps.arrays.shapes import long_axes
 from elman.steps.layer import StepLayer
-from elman.steps.reading import Leaf, Reading, Result
-from elman.steps.tape import OWN_GRADIENT, Place, Ref, is_ref
+from elman.steps.reading.reading import Leaf, Reading, Result
+from elman.steps.recording.tape import OWN_GRADIENT, Place, Ref, is_ref
 from elman.torch_internals import pytree
 
 
@@ -246,7 +246,7 @@ class Program:
         assert leaf.ref is not None, "a value of the step"
         place = self._places[leaf.ref]
         apart = place.apart(value, lead)
-        axes = arr.long_axes(place.shape)
+        axes = long_axes(place.shape)
         for axis, at in reversed([*zip(axes, leaf.at)]):
             apart = apart.select(lead + 1 + axis, at)
         apart = apart.to(self.dtype)

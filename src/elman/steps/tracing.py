@@ -16,9 +16,12 @@ from elman.nn.engine_choice import serves
 from elman.steps import judge
 from elman.steps.call import Call, is_twice, sized
 from elman.steps.closure import Walk, restored
-from elman.steps.reading import Reading, read
+from elman.steps.reading.read import read
+from elman.steps.reading.reading import Reading
+from elman.steps.recording.memory import plain_value, some_value
+from elman.steps.recording.recorder import record
+from elman.steps.recording.tape import BATCHES, Tape
 from elman.steps.running import Program
-from elman.steps.tape import BATCHES, Tape, plain_value, record, some_value
 
 
 @dataclass
