@@ -89,6 +89,16 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "__main__": "elman_command",
 }
 INSIDE = {  # room -> its own rooms (a folder, or a file), and what each may import of the others
+    "torch_internals": {
+        "lookup": "",
+        "modes": "lookup",
+        "transforms": "lookup",
+        "autograd": "lookup modes",
+        "memory": "lookup",
+        "compiler": "lookup",
+        "operations": "lookup",
+        "__init__": "lookup modes transforms autograd memory compiler operations",
+    },
     "nn": {
         "engine_choice": "",
         "autograd": "engine_choice",
