@@ -540,8 +540,9 @@ def test_expanded_and_strided():
         lambda v: torch.triu(v.unsqueeze(1) * v.unsqueeze(2), 1).sum(1),
         lambda v: F.softshrink(v) + F.mish(v) + F.celu(v),
         lambda v: torch.threshold(v, 0.1234, -0.2),
+        lambda v: v * v.new_full(v.shape, 0.3) + torch.sgn(v),
     ],
-    ids=["logaddexp", "prelu", "glu", "triu", "shrink", "threshold"],
+    ids=["logaddexp", "prelu", "glu", "triu", "shrink", "threshold", "full"],
 )
 def test_operations_without_a_row_are_taken_apart_by_torch(op):
     def step(h: Tensor, x: Tensor) -> Any:

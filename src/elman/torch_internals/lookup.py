@@ -36,4 +36,5 @@ def import_optional(module: str) -> None:
 
 
 def unavailable(feature: str, name: str) -> EngineError:
+    """The error of a feature that needs a name which this torch lacks."""
     return EngineError(f"{feature} needs {name}, which torch {torch.__version__} does not have")

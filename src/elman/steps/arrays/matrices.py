@@ -32,6 +32,7 @@ def matrix_of_row(value: Tracer) -> Any:
 
 
 def transposed(matrix: Any) -> Any:
+    """The transpose; of a transpose the matrix itself."""
     return Tracer(matrix.node.args[0]) if matrix.node.op == "transpose" else matrix.T
 
 

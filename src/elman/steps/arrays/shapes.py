@@ -26,6 +26,7 @@ def refuse(reason: str, hint: str = "") -> StepError:
 
 
 def limited(count: int) -> int:
+    """A number of slices. Raises StepError: a formula has fewer."""
     if count > MOST_SLICES:
         raise refuse(
             f"an axis of {count} is cut into its slices, of which a formula has {MOST_SLICES}"

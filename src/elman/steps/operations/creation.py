@@ -13,11 +13,11 @@ from elman.frontend import draws as random
 from elman.frontend import functions as f
 from elman.frontend.draws import repeat_number
 from elman.frontend.heads import cut_dim
-from elman.frontend.trace import Tracer, lift, pointwise
+from elman.frontend.trace import Tracer, is_number, lift, pointwise
 from elman.steps.arrays.arithmetic import combine
 from elman.steps.arrays.array import Array, expand, number
 from elman.steps.arrays.shapes import refuse
-from elman.steps.operations.table import ROWS, Facts, Row, array_of, is_plain, row, row_of_facts
+from elman.steps.operations.table import ROWS, Facts, Row, array_of, row, row_of_facts
 
 
 def _filled(number: float | None) -> Row:
@@ -77,7 +77,7 @@ def _affine_draw(n: Any, mean: Any = 0.0, std: Any = 1.0, *_: Any) -> Any:
 
 
 def _exponential(u: Any, rate: Any = 1.0) -> Any:
-    return -(math.log(1.0 - u) if is_plain(u) else f.log(1.0 - u)) / rate
+    return -(math.log(1.0 - u) if is_number(u) else f.log(1.0 - u)) / rate
 
 
 DRAWS = {

@@ -11,7 +11,7 @@ import torch
 from elman.frontend import functions as f
 from elman.frontend.activations import hardtanh, leaky_relu
 from elman.frontend.spikes import straight_through
-from elman.frontend.trace import Tracer, lift, pointwise, power_of
+from elman.frontend.trace import Tracer, is_number, lift, pointwise, power_of
 from elman.steps.arrays.arithmetic import combine
 from elman.steps.arrays.array import Array, expand, number
 from elman.steps.arrays.shapes import refuse
@@ -20,7 +20,6 @@ from elman.steps.operations.table import (
     Facts,
     Row,
     array_of,
-    is_plain,
     op_named,
     row,
     row_of_facts,
@@ -68,6 +67,7 @@ def _clip(v: Any, low: Any = None, high: Any = None) -> Any:
 
 
 def not_zero(v: Any) -> Any:
+    """1 where a value is not 0, else 0."""
     return pointwise("ne", v, 0.0)
 
 
@@ -162,7 +162,7 @@ def _elementwise(function: Callable[..., Any]) -> Row:
         def of_values(*values: Any) -> Any:
             given = [*flat]
             for at, value in zip(places, values):
-                given[at] = Tracer(lift(value)) if is_plain(value) else value
+                given[at] = Tracer(lift(value)) if is_number(value) else value
             return function(*given[: len(args)], **dict(zip(kwargs, given[len(args) :])))
 
         return combine(of_values, *[flat[at] for at in places])
@@ -229,11 +229,11 @@ def own_gradient(value: Array, inputs: Sequence[Array], slopes: Sequence[Array])
         count = len(rest) // 2
         soft: Any = 0.0
         for v, slope in zip(rest[:count], rest[count:], strict=True):
-            if is_plain(v):
+            if is_number(v):
                 continue
             term = pointwise("mul", f.stop_gradient(slope), v)
-            soft = term if is_plain(soft) else soft + term
-        if is_plain(soft):
+            soft = term if is_number(soft) else soft + term
+        if is_number(soft):
             return f.stop_gradient(hard)
         return straight_through(hard, soft)
 
@@ -242,4 +242,4 @@ def own_gradient(value: Array, inputs: Sequence[Array], slopes: Sequence[Array])
 
 def stop(v: Any) -> Any:
     """Without a gradient."""
-    return v if is_plain(v) else f.stop_gradient(v)
+    return v if is_number(v) else f.stop_gradient(v)

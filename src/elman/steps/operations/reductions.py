@@ -33,6 +33,7 @@ def _axes(a: Array, dim: Any) -> list[int]:
 
 
 def reduce_over(op: str, a: Array, dim: Any = None, keepdim: bool = False, **_: Any) -> Array:
+    """A reduction over some axes; over all, if none is named."""
     return arithmetic.reduced(op, a, _axes(a, dim), keepdim)
 
 

@@ -161,6 +161,7 @@ def _index(a: Array, indices: Sequence[Any]) -> Array:
 
 @row("gather")
 def gather(a: Array, dim: int, index: Any, **_: Any) -> Array:
+    """The one place of an axis that each sample chooses."""
     axis = axis_of(a, dim)
     if not isinstance(index, Array):
         raise refuse("its index is no value of a sample")

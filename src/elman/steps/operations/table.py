@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from elman.frontend.trace import Tracer, pointwise
+from elman.frontend.trace import pointwise
 from elman.steps.arrays.array import Array, number
 from elman.steps.arrays.shapes import refuse
 
@@ -39,6 +39,8 @@ def find(name: str, rows: Mapping[str, Any] = ROWS) -> Any:
 
 
 def row_of_facts(*names: str) -> Callable[[Row], Row]:
+    """Make a function the row of operations; it is called with what the tape knows first."""
+
     def add(function: Row) -> Row:
         ROWS.update(dict.fromkeys(names, function))
         return function
@@ -47,6 +49,8 @@ def row_of_facts(*names: str) -> Callable[[Row], Row]:
 
 
 def row(*names: str) -> Callable[[Row], Row]:
+    """Make a function of an operation's arguments alone the row of operations."""
+
     def add(function: Row) -> Row:
         row_of_facts(*names)(lambda facts, *args, **kwargs: function(*args, **kwargs))
         return function
@@ -55,18 +59,17 @@ def row(*names: str) -> Callable[[Row], Row]:
 
 
 def array_of(value: Any) -> Array:
+    """A value as an array."""
     return value if isinstance(value, Array) else number(float(value))
 
 
 def op_named(name: str) -> Callable[..., Any]:
+    """The function of an elementwise op."""
     return lambda *values: pointwise(name, *values)
 
 
-def is_plain(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, Tracer)
-
-
 def axis_of(a: Array, axis: int) -> int:
+    """An axis, counted from the first. Raises StepError: it is that of samples."""
     axis = axis % len(a.shape)
     if axis == a.batch:
         raise refuse("it joins different samples")
