@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from elman.nn.layout.layout import unwrap_single
-from elman.steps.arrays.shapes import long_axes
+from elman.steps.arrays.array import long_axes
 from elman.steps.layer import StepLayer
 from elman.steps.reading.reading import Leaf, Reading, Result
 from elman.steps.recording.tape import OWN_GRADIENT, Place, Ref, is_ref
@@ -98,8 +98,7 @@ class Program:
         layer_call, once, each = self.enter(given)
         layer, x, state, call = layer_call
         out, last = layer.run(x, state, call)
-        lasts = last if isinstance(last, tuple) else (last,)
-        outs = out if isinstance(out, tuple) else (out,)
+        outs, lasts = (v if isinstance(v, tuple) else (v,) for v in (out, last))
         ends = [
             self._leave(result, lasts, 0) if result.kind == "cell" else given.carry[at]
             for at, result in enumerate(self.reading.carries)

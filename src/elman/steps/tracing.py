@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from threading import Thread
 from typing import Any
 
 import torch
@@ -72,22 +72,13 @@ def in_own_thread(work: Callable[[], Any]) -> Any:
     """Call a function in a thread of its own, where none of torch's modes, transforms and hooks
     of this one are."""
     graded, context = torch.is_grad_enabled(), copy_context()
-    results: list[Any] = []
 
-    def run() -> None:
+    def run() -> Any:
         with torch.set_grad_enabled(graded):
-            try:
-                results.append(context.run(work))
-            except BaseException as error:
-                results.append(error)
+            return context.run(work)
 
-    thread = Thread(target=run, name="elman-steps")
-    thread.start()
-    thread.join()
-    (result,) = results
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    with ThreadPoolExecutor(1, "elman-steps") as thread:
+        return thread.submit(run).result()
 
 
 def types_under_autocast(call: Call, walk: Walk, half: torch.dtype) -> list[torch.dtype | None]:

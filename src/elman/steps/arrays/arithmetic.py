@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce as fold
@@ -10,9 +11,17 @@ from typing import Any
 
 from elman.frontend import functions, reductions
 from elman.frontend.trace import Tracer, lift
-from elman.steps.arrays.array import Array, add_axis, padded, whole_of
+from elman.steps.arrays.array import (
+    Array,
+    Shape,
+    add_axis,
+    broadcast,
+    long_axes,
+    padded,
+    refuse,
+    whole_of,
+)
 from elman.steps.arrays.matrices import transposed
-from elman.steps.arrays.shapes import Shape, broadcast, long_axes, refuse
 from elman.steps.arrays.slicing import by_slices, held, operand_of, to_matrix, unbind
 from elman.steps.arrays.units import joined
 from elman.steps.arrays.views import squeeze
@@ -39,10 +48,7 @@ def combine(f: Callable[..., Any], *arrays: Array) -> Array:
     return whole.like(f(*[a.value if a.uniform else held(a, base).value for a in arrays]))
 
 
-_FOLDS: dict[str, Callable[..., Any]] = {
-    "sum": lambda a, b: a + b,
-    "amax": functions.maximum,
-}
+_FOLDS: dict[str, Callable[..., Any]] = {"sum": operator.add, "amax": functions.maximum}
 
 
 def reduced(op: str, array: Array, axes: Sequence[int], keep: bool) -> Array:

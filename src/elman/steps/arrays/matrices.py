@@ -12,8 +12,7 @@ from elman.frontend.lines import where_called
 from elman.frontend.trace import AlongAxis, Tracer, lift, matrix_shape, reblocked
 from elman.ir.graph import node
 from elman.ir.types import is_matrix, matrix_axes
-from elman.steps.arrays.array import Array
-from elman.steps.arrays.shapes import refuse
+from elman.steps.arrays.array import Array, refuse
 from elman.steps.arrays.units import runs_of
 
 

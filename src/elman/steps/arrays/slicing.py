@@ -15,18 +15,21 @@ from elman.frontend.draws import repeat_number
 from elman.frontend.heads import cut_dim
 from elman.frontend.trace import AlongAxis, Tracer, lift, matrix_shape, per_sample
 from elman.ir.graph import Rate
-from elman.steps.arrays.array import Array, add_axis, drop_axis, whole_of
-from elman.steps.arrays.matrices import matrix_of_row, rows_taken
-from elman.steps.arrays.shapes import (
+from elman.steps.arrays.array import (
     MOST_SLICES,
+    Array,
     MatrixError,
     Shape,
+    add_axis,
     broadcast,
+    drop_axis,
     limited,
     long_axes,
     put,
     refuse,
+    whole_of,
 )
+from elman.steps.arrays.matrices import matrix_of_row, rows_taken
 from elman.steps.arrays.units import as_vector, in_order, regrouped, units_of
 
 

@@ -20,8 +20,7 @@ from elman.frontend.lines import where_called
 from elman.frontend.trace import Tracer, is_number, lift
 from elman.ir.graph import node
 from elman.ir.types import Dim
-from elman.steps.arrays.array import Array
-from elman.steps.arrays.shapes import refuse
+from elman.steps.arrays.array import Array, refuse
 
 _MOST_PIECES = 4096  # of a vector
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from elman.steps.arrays.array import Array, drop_axis
+from elman.steps.arrays.array import Array, Shape, drop_axis, refuse
 from elman.steps.arrays.matrices import transposed
-from elman.steps.arrays.shapes import Shape, refuse
 from elman.steps.arrays.slicing import materialised, stack, to_flat, to_matrix, unbind
 from elman.steps.arrays.units import in_order, units_of
 

@@ -15,8 +15,7 @@ from elman.frontend.draws import repeat_number
 from elman.frontend.heads import cut_dim
 from elman.frontend.trace import Tracer, is_number, lift, pointwise
 from elman.steps.arrays.arithmetic import combine
-from elman.steps.arrays.array import Array, expand, number
-from elman.steps.arrays.shapes import refuse
+from elman.steps.arrays.array import Array, expand, number, refuse
 from elman.steps.operations.table import ROWS, Facts, Row, array_of, row, row_of_facts
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from elman.frontend import functions as f
 from elman.steps.arrays import arithmetic, views
 from elman.steps.arrays.arithmetic import combine
-from elman.steps.arrays.array import Array
-from elman.steps.arrays.shapes import refuse
+from elman.steps.arrays.array import Array, refuse
 from elman.steps.operations.table import op_named, row
 
 
@@ -37,16 +36,8 @@ def _layer_norm(
 
 
 @row("native_group_norm")
-def _group_norm(
-    a: Array,
-    weight: Any,
-    bias: Any,
-    _: int,
-    channels: int,
-    pixels: int,
-    groups: int,
-    eps: float,
-) -> tuple[Array, Array, Array]:
+def _group_norm(a: Array, weight: Any, bias: Any, *sizes: Any) -> tuple[Array, Array, Array]:
+    _, channels, pixels, groups, eps = sizes
     if a.batch != 0 or a.shape[0] != 1:
         raise refuse("samples are not the first axis")
     apart = views.reshape(a, (1, groups, channels // groups * pixels), 0)

@@ -13,8 +13,7 @@ from elman.frontend.activations import hardtanh, leaky_relu
 from elman.frontend.spikes import straight_through
 from elman.frontend.trace import Tracer, is_number, lift, pointwise, power_of
 from elman.steps.arrays.arithmetic import combine
-from elman.steps.arrays.array import Array, expand, number
-from elman.steps.arrays.shapes import refuse
+from elman.steps.arrays.array import Array, expand, number, refuse
 from elman.steps.operations.table import (
     ROWS,
     Facts,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from elman.steps.arrays import arithmetic, views
 from elman.steps.arrays.arithmetic import combine
 from elman.steps.arrays.array import Array, add_axis
-from elman.steps.operations.table import Row, row
+from elman.steps.operations.table import Row, op_named, row
 
 
 @row("mv")
@@ -30,5 +30,6 @@ def _added(product: Callable[[Array, Array], Array]) -> Row:
 
 
 row("mm", "bmm", "matmul")(lambda a, b, **_: arithmetic.matmul(a, b))
+row("dot")(lambda a, b: arithmetic.reduced("sum", combine(op_named("mul"), a, b), [0], False))
 row("addmm", "baddbmm")(_added(arithmetic.matmul))
 row("addmv")(_added(_mv))

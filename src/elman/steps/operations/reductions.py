@@ -16,10 +16,9 @@ from elman.frontend import reductions
 from elman.frontend.lines import where_called
 from elman.frontend.trace import Tracer, pointwise
 from elman.ir.graph import node
-from elman.steps.arrays import arithmetic, shapes, slicing, views
+from elman.steps.arrays import arithmetic, slicing, views
 from elman.steps.arrays.arithmetic import combine
-from elman.steps.arrays.array import Array, add_axis
-from elman.steps.arrays.shapes import refuse
+from elman.steps.arrays.array import Array, add_axis, long_axes, put, refuse
 from elman.steps.operations.pointwise import not_zero
 from elman.steps.operations.shapes import gather
 from elman.steps.operations.table import axis_of, op_named, row
@@ -64,7 +63,7 @@ def _min(a: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
 @row("argmax")
 def _argmax(a: Array, dim: Any = None, keepdim: bool = False) -> Array:
     if dim is None:
-        if len(shapes.long_axes(a.shape)) > 1 or a.batch is not None:
+        if len(long_axes(a.shape)) > 1 or a.batch is not None:
             raise refuse("it joins different samples")
         dim = -1
     axis = axis_of(a, dim)
@@ -73,7 +72,7 @@ def _argmax(a: Array, dim: Any = None, keepdim: bool = False) -> Array:
         places = combine(lambda v: 0.0 * v, a)
     elif a.flat and a.axes == [axis]:
         largest = Tracer(node("argmax", (a.value.node,), (), (), where_called()))
-        shape = shapes.put(a.shape, axis, 1)
+        shape = put(a.shape, axis, 1)
         places = replace(a, value=largest, base=shape, shape=shape)
     else:
         first = next(k for k in a.axes if k != axis)

@@ -10,10 +10,9 @@ import torch
 
 from elman.frontend import functions as f
 from elman.frontend.trace import pointwise
-from elman.steps.arrays import arithmetic, matrices, shapes, slicing, views
+from elman.steps.arrays import arithmetic, matrices, slicing, views
 from elman.steps.arrays.arithmetic import combine
-from elman.steps.arrays.array import Array, add_axis, expand, padded
-from elman.steps.arrays.shapes import refuse
+from elman.steps.arrays.array import Array, add_axis, expand, long_axes, padded, put, refuse
 from elman.steps.operations.table import Facts, axis_of, row, row_of_facts
 
 row("alias", "clone", "lift_fresh", "lift_fresh_copy")(lambda a, **_: a)
@@ -84,7 +83,7 @@ def _repeat(facts: Facts, a: Array, times: Sequence[int]) -> Array:
         if count == 1 or axis == facts.batch:
             continue
         if result.shape[axis] == 1:
-            result = replace(result, shape=shapes.put(result.shape, axis, count))
+            result = replace(result, shape=put(result.shape, axis, count))
         else:
             result = slicing.concat([result] * count, axis)
     return replace(result, batch=facts.batch)
@@ -93,7 +92,7 @@ def _repeat(facts: Facts, a: Array, times: Sequence[int]) -> Array:
 @row("roll")
 def _roll(a: Array, shifts: Any, dims: Any = ()) -> Array:
     if not dims:  # all axes as one, that of samples too
-        dims = shapes.long_axes(a.shape)
+        dims = long_axes(a.shape)
         if len(dims) > 1 or a.batch is not None:
             raise refuse("it rolls all axes at once")
     for shift, dim in zip(shifts, dims):
@@ -136,7 +135,7 @@ def _scattered(a: Array, source: Array, axis: int, places: Sequence[int]) -> Arr
     """An array in which some places of an axis are another one's."""
     count = a.shape[axis]
     if len(places) == 1 and a.matrix and not a.of_weights and a.base[axis] != 1:
-        base = shapes.put((1,) * len(a.shape), axis, count)
+        base = put((1,) * len(a.shape), axis, count)
         here = Array(matrices.one_hot(places[0], count), base, base, a.batch)
         return combine(f.where, here, source, a)
     order = [*range(count)]

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from elman.frontend.trace import pointwise
-from elman.steps.arrays.array import Array, number
-from elman.steps.arrays.shapes import refuse
+from elman.steps.arrays.array import Array, number, refuse
 
 Row = Callable[..., Any]
 ROWS: dict[str, Row] = {}

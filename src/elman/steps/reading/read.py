@@ -18,7 +18,7 @@ from elman.frontend.heads import Share, Tracing, tracing
 from elman.frontend.signature import Declared
 from elman.frontend.trace import Tracer
 from elman.ir.graph import Rate
-from elman.steps.arrays.shapes import MatrixError
+from elman.steps.arrays.array import MatrixError
 from elman.steps.reading.reader import Reader, shown
 from elman.steps.reading.reading import KINDS, Leaf, Reading
 from elman.steps.reading.results import Results

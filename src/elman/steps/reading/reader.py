@@ -17,10 +17,9 @@ from elman.frontend.signature import Declared
 from elman.frontend.trace import Tracer
 from elman.ir.graph import Rate, node
 from elman.ir.types import Shape as Dims
-from elman.steps.arrays import shapes, slicing
+from elman.steps.arrays import slicing
 from elman.steps.arrays.arithmetic import combine
-from elman.steps.arrays.array import Array, drop_axis, number
-from elman.steps.arrays.shapes import MatrixError
+from elman.steps.arrays.array import MOST_SLICES, Array, MatrixError, drop_axis, number
 from elman.steps.operations.pointwise import own_gradient, stop
 from elman.steps.operations.table import Facts, find
 from elman.steps.reading.reading import Leaf
@@ -269,7 +268,7 @@ def _sliced(
     if len(whole.axes) > 2:
         first = whole.axes[0]
         count, inner = whole.base[first], drop_axis(whole, first)
-        if count > shapes.MOST_SLICES:
+        if count > MOST_SLICES:
             raise StepError(f"an axis of {count} slices")
         rows = [_sliced(inner, argument, of_weights, (*at, k)) for k in range(count)]
         return slicing.of_slices(whole, rows)

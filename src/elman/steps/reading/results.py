@@ -11,9 +11,8 @@ from elman.errors import StepError
 from elman.frontend.trace import Tracer, lift
 from elman.ir.graph import Rate, node
 from elman.ir.types import Shape as Dims
-from elman.steps.arrays import shapes, slicing
-from elman.steps.arrays.array import Array
-from elman.steps.arrays.shapes import MatrixError
+from elman.steps.arrays import slicing
+from elman.steps.arrays.array import Array, MatrixError, broadcast
 from elman.steps.reading.reader import Opaque, Reader
 from elman.steps.reading.reading import Leaf, Result
 from elman.steps.recording.tape import Place, Ref
@@ -60,14 +59,12 @@ class Results:
         return self._result("cell", ref, parts, start.base)
 
     def _result(self, kind: str, ref: Any, parts: Any = None, base: tuple[int, ...] = ()) -> Result:
-        if not isinstance(ref, Ref):
-            return Result("plain", ref, None, Place((), None), (), torch.float32)
         tape = self._reader.tape
         return Result(kind, ref, parts, tape.place(ref), base, tape.kind(ref))
 
     def _y(self, ref: Any) -> Result:
         if not isinstance(ref, Ref):
-            return self._result("plain", ref)
+            return Result("plain", ref, None, Place((), None), (), torch.float32)
         value = self._reader.value(ref)
         not_read = value is None and self._reader.rate_of([ref]) < Rate.STATE
         if not_read or isinstance(value, Opaque):
@@ -79,7 +76,7 @@ class Results:
         """Where the values of an array stand among the outputs of the cell, nested by slices."""
         if array.slices:
             rows = [part if part.matrix else slicing.to_flat(part) for part in array.value]
-            inner = shapes.broadcast(*[row.base for row in rows])
+            inner = broadcast(*[row.base for row in rows])
             return [self._output(row if row.matrix else slicing.held(row, inner)) for row in rows]
         key = lift(array.value) if array.number is None else array.number
         if key not in self._exported:

@@ -93,16 +93,6 @@ class Entry(NamedTuple):
         """The tensors that it is given."""
         return refs_of((self.args, self.kwargs))
 
-    @property
-    def written(self) -> list[Ref]:
-        """What it writes to."""
-        return written_by(self.op, self.args, self.kwargs)
-
-
-def _like(tensor: Tensor) -> Tensor:
-    """A tensor of the same kind that takes no memory."""
-    return torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
-
 
 def written_by(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Those leaves of an operation's arguments that it writes to."""
@@ -178,7 +168,8 @@ class Tape:
 
     def writes_outside(self, entry: Entry) -> bool:
         """Whether an operation writes to a tensor that the step closes over."""
-        written = {memory_of(self.tensors[ref.number]) for ref in entry.written}
+        leaves = written_by(entry.op, entry.args, entry.kwargs)
+        written = {memory_of(self.tensors[ref.number]) for ref in leaves}
         captured = self.captured if written else ()
         return any(memory_of(self.tensors[number]) in written for number in captured)
 
@@ -194,13 +185,15 @@ class Tape:
             self._plain() == other._plain()
             and self.constants.keys() == other.constants.keys()
             and all(
-                _equal(value, other.constants[number]) for number, value in self.constants.items()
+                value.dtype == other.constants[number].dtype
+                and torch.equal(value, other.constants[number])
+                for number, value in self.constants.items()
             )
         )
 
     def forget(self) -> None:
-        """Let go of all tensors but constants and indices."""
-        self.tensors = [_like(tensor) for tensor in self.tensors]
+        """Let go of all tensors but constants and indices: others take no memory from now on."""
+        self.tensors = [torch.empty((), dtype=t.dtype).expand(t.shape) for t in self.tensors]
         kept = self.captured.items()
         self.captured = {n: t if n in self.places else self.tensors[n] for n, t in kept}
         self.read = []
@@ -217,7 +210,3 @@ class Tape:
         ]
         kinds = [(tensor.dtype, [*map(number, tensor.shape)]) for tensor in self.tensors]
         return entries, self.results, self.spec, [*self.captured], self.per_sample, kinds
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
