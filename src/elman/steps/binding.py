@@ -77,11 +77,13 @@ class Entry:
 
     def _reads_alike(self, walk: Walk) -> bool:
         """Whether the numbers that the step reads from tensors are what they were."""
-        pairs = [(walk.tensors[at], value) for at, value in self.formula.read]
-        return all(
-            torch.equal(now, value) if isinstance(value, Tensor) else now.tolist() == value
-            for now, value in pairs
-        )
+        for at, value in self.formula.read:
+            now = walk.tensors[at]
+            if not (
+                torch.equal(now, value) if isinstance(value, Tensor) else now.tolist() == value
+            ):
+                return False
+        return True
 
 
 class Binder:
