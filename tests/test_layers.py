@@ -92,6 +92,16 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "__main__": "elman_command",
 }
 INSIDE = {  # room -> its own rooms (a folder, or a file), and what each may import of the others
+    "torch_internals": {
+        "lookup": "",
+        "modes": "lookup",
+        "transforms": "lookup",
+        "autograd": "lookup modes",
+        "memory": "lookup",
+        "compiler": "lookup",
+        "operations": "lookup",
+        "__init__": "lookup modes transforms autograd memory compiler operations",
+    },
     "nn": {
         "engine_choice": "",
         "autograd": "engine_choice",
@@ -129,6 +139,26 @@ INSIDE = {  # room -> its own rooms (a folder, or a file), and what each may imp
         "occupancy": "device text",
         "engine": "device loops all_steps run cross_entropy occupancy",
         "__init__": "engine",
+    },
+    "steps": {
+        "closure": "",  # what a step closes over
+        "call": "",
+        "order": "",
+        "plain": "",
+        "layer": "",
+        "arrays": "",  # torch's tensors in a formula
+        "operations": "arrays",
+        "recording": "operations",
+        "reading": "arrays operations recording",
+        "running": "arrays layer reading recording",
+        "judge": "call operations plain reading recording running",
+        "tracing": "call closure judge reading recording running",
+        "binding": "call closure plain recording running tracing",
+        "compiling": "binding call",
+        "api": "binding call order",
+        "loop": "binding call layer order",
+        "showing": "loop",
+        "__init__": "",
     },
 }
 DEFERRED = {  # room -> what it may import inside a function only; the one place that does so

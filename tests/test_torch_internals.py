@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
 def lacking(*names: str) -> Any:
-    """The module as it is where torch, and Triton, do not have some names."""
+    """The package as it is where torch, and Triton, do not have some names."""
 
     def getattr_without(value: Any, name: str, *instead: Any) -> Any:
         if name in names and instead:
@@ -44,16 +44,32 @@ def lacking(*names: str) -> Any:
     def hasattr_without(value: Any, name: str) -> bool:
         return name not in names and hasattr(value, name)
 
-    path = Path(torch_internals.__file__)
-    module = ModuleType("elman.torch_internals_lacking")
-    functions = {"getattr": getattr_without, "hasattr": hasattr_without}
-    module.__dict__["__builtins__"] = {**vars(builtins), **functions}
-    sys.modules[module.__name__] = module  # NamedTuple looks there
-    try:
-        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
-    finally:
-        del sys.modules[module.__name__]
-    return module
+    package, files = torch_internals.__name__, Path(torch_internals.__file__).parent
+    modules: dict[str, ModuleType] = {}
+
+    def import_without(name: str, *how: Any) -> ModuleType:
+        if not f"{name}.".startswith(f"{package}."):
+            return __import__(name, *how)
+        if name not in modules:
+            module = modules[name] = ModuleType(name.replace(package, f"{package}_lacking"))
+            module.__dict__["__builtins__"] = {**vars(builtins), **functions}
+            file = name.removeprefix(package).removeprefix(".")
+            for other in [] if file else files.glob("[!_]*.py"):
+                setattr(module, other.stem, import_without(f"{package}.{other.stem}"))
+            path = files / f"{file or '__init__'}.py"
+            sys.modules[module.__name__] = module  # NamedTuple looks there
+            try:
+                exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+            finally:
+                del sys.modules[module.__name__]
+        return modules[name]
+
+    functions = {
+        "getattr": getattr_without,
+        "hasattr": hasattr_without,
+        "__import__": import_without,
+    }
+    return import_without(package)
 
 
 def both(*names: str) -> Any:
@@ -89,7 +105,7 @@ def test_nowhere_else():
         r"|\._is_view|_get_default_store|_flat_weights|_triton_jit|_dynamo_marked|\._schema"
         r"|ctypes\.py_object|os\.environ\._"
     )
-    files = [p for p in SRC.rglob("*.py") if p.name != "torch_internals.py"]
+    files = [p for p in SRC.rglob("*.py") if p.parent.name != "torch_internals"]
     lines = [
         f"{path.relative_to(SRC)}:{number}: {line.strip()}"
         for path in files
@@ -415,7 +431,7 @@ def test_allow_compiling(monkeypatch):
     config, builder = Config(), ModuleType("builder")
     builder.VariableBuilder = VariableBuilder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch._dynamo.config", config)
-    monkeypatch.setitem(sys.modules, torch_internals._BUILDER, builder)
+    monkeypatch.setitem(sys.modules, torch_internals.compiler._BUILDER, builder)
     without = lacking("wrap_module")
     without.allow_compiling(elman.GRU)
     assert without.LACKING == ["torch._dynamo.variables.builder.VariableBuilder.wrap_module"]
@@ -433,11 +449,11 @@ def test_compile_within():
     rules.SKIP_DIRS, rules.add = [], lambda name: rules.SKIP_DIRS.append(f"/{name}/")
     without = lacking("BUILTIN_INLINE_WHEN_CALLED")
     without.LACKING.clear()
-    without._compile_within(rules)
+    without.compiler._compile_within(rules)
     assert without.LACKING == ["torch._dynamo.trace_rules.BUILTIN_INLINE_WHEN_CALLED"]
     assert not rules.SKIP_DIRS
     rules.BUILTIN_INLINE_WHEN_CALLED = set()
-    torch_internals._compile_within(rules)
+    torch_internals.compiler._compile_within(rules)
     assert rules.BUILTIN_INLINE_WHEN_CALLED == {*rules.SKIP_DIRS} == {"/elman/"}
 
 

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 import elman
 from elman.errors import ElmanError, InputError, StepError, StepWarning
-from elman.steps import tape
+from elman.steps.recording import recorder
 from step_runs import STEPS_CLOSE, differences, found_by, plain_scan
 
 F64 = torch.float64
@@ -150,14 +150,14 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     from elman.steps import tracing
 
     count: list[int] = []
-    record = tape.record
+    record = recorder.record
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         count.append(1)
         return record(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tape, "record", counted)
+        patch.setattr(recorder, "record", counted)
         patch.setattr(tracing, "record", counted)
         yield count
 

@@ -540,12 +540,21 @@ def test_expanded_and_strided():
         lambda v: torch.triu(v.unsqueeze(1) * v.unsqueeze(2), 1).sum(1),
         lambda v: F.softshrink(v) + F.mish(v) + F.celu(v),
         lambda v: torch.threshold(v, 0.1234, -0.2),
+        lambda v: v * torch.sgn(v + 0.1234),
     ],
-    ids=["logaddexp", "prelu", "glu", "triu", "shrink", "threshold"],
+    ids=["logaddexp", "prelu", "glu", "triu", "shrink", "threshold", "sgn"],
 )
 def test_operations_without_a_row_are_taken_apart_by_torch(op):
     def step(h: Tensor, x: Tensor) -> Any:
         h = torch.tanh(op(h + x))
+        return h, h
+
+    agrees(step, normal(B, H), normal(T, B, H, seed=2))
+
+
+def test_a_new_tensor_of_one_number():
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(h + x) * x.new_full(x.shape, 0.3)
         return h, h
 
     agrees(step, normal(B, H), normal(T, B, H, seed=2))

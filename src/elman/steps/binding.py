@@ -13,7 +13,8 @@ from elman.errors import StepError, StepWarning, warn
 from elman.steps import plain
 from elman.steps.call import Call, whole
 from elman.steps.closure import Walk, same_function
-from elman.steps.tape import recording
+from elman.steps.recording.recorder import recording
+from elman.steps.running import Given
 from elman.steps.tracing import StepFormula, in_own_thread, trace_step, types_under_autocast
 
 _MOST = 64  # formulas of one step
@@ -110,8 +111,7 @@ class Binder:
         formula = entry.formula
         if formula.program is None:
             return _run_plain(call, formula.reason)
-        sizes = call.steps, call.batch if formula.shapes is None else 1
-        ends, ys = formula.program.run(call.xs, call.carry, seen.captured, sizes, call.options)
+        ends, ys = formula.program.run(_given(call, formula, seen))
         if formula.program.counts and _too_large([*call.carry, *ends]):
             return _run_plain(call, _LARGE)
         if entry.types:
@@ -130,9 +130,7 @@ class Binder:
         if formula.program is None:
             assert formula.reason is not None, "there is a reason"
             raise formula.reason
-        sizes = call.steps, call.batch if formula.shapes is None else 1
-        given = call.xs, call.carry, seen.captured, sizes, call.options
-        return formula.program.enter(*given)[0]
+        return formula.program.enter(_given(call, formula, seen))[0]
 
     def _find(self, call: Call) -> tuple[Entry, LastStep]:
         key = call.key()
@@ -165,6 +163,11 @@ class Binder:
         entries.insert(0, entry)
         del entries[_MOST:]
         return entry, entry.see(call.root, walk)
+
+
+def _given(call: Call, formula: StepFormula, seen: LastStep) -> Given:
+    batch = call.batch if formula.shapes is None else 1
+    return Given(call.xs, call.carry, seen.captured, call.steps, batch, call.options)
 
 
 def _run_plain(call: Call, reason: StepError | None) -> tuple[Any, Any]:

@@ -145,25 +145,24 @@ class Walk:
         elif isinstance(value, (dict, types.MappingProxyType)):
             self._mapping(value, name, names)
         elif isinstance(value, (set, frozenset)):
-            self._by_value(value.copy, value.copy())
+            self._by_value(value.copy)
         elif isinstance(value, contextvars.ContextVar):
             self._watched.append(functools.partial(value.get, None))
             self._walk(value.get(None), name, names)
         elif type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
-            self._by_value(value.tobytes, value.tobytes())
+            self._by_value(value.tobytes)
         elif isinstance(value, (deque, bytearray, array)):
-            self._add(tuple(value))
-            self._copies.append((functools.partial(tuple, value), tuple(value)))
+            self._by_value(functools.partial(tuple, value))
         elif hasattr(type(value), "__next__"):
             raise StepError(f"it reads {type(value).__name__}, an iterator", "give it as an input")
         elif value is os.environ:
-            self._by_value(os.environ.copy, os.environ.copy())
+            self._by_value(os.environ.copy)
         else:
             self._plain(value, name)
 
-    def _by_value(self, look: Callable[[], Any], value: Any) -> None:
-        self._copies.append((look, value))
-        self._add(value)
+    def _by_value(self, look: Callable[[], Any]) -> None:
+        self._copies.append((look, look()))
+        self._add(look())
 
     def _mapping(self, values: Mapping[Any, Any], name: str, names: frozenset[str]) -> None:
         if isinstance(values, dict):

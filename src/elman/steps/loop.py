@@ -188,13 +188,9 @@ class Loop(nn.Module):
 
     def extra_repr(self) -> str:
         """Options that are not the defaults."""
-        fields = ("carry_first", "batch_first", "reverse", "engine")
         usual = {"carry_first": False, "batch_first": False, "reverse": False, "engine": "auto"}
-        return ", ".join(
-            f"{name}={getattr(self, name)!r}"
-            for name in fields
-            if getattr(self, name) != usual[name]
-        )
+        now = {name: getattr(self, name) for name in usual}
+        return ", ".join(f"{name}={v!r}" for name, v in now.items() if v != usual[name])
 
 
 def _adapter(cell: Any, state: Any) -> Callable[[Any, Any], tuple[Any, Any]]:

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from elman.nn.layout.layout import unwrap_single
-from elman.steps import arrays as arr
+from elman.steps.arrays.array import long_axes
 from elman.steps.layer import StepLayer
-from elman.steps.reading import Leaf, Place, Reading, Result
-from elman.steps.tape import OWN_GRADIENT, Ref, is_ref
+from elman.steps.reading.reading import Leaf, Reading, Result
+from elman.steps.recording.tape import OWN_GRADIENT, Place, Ref, is_ref
 from elman.torch_internals import pytree
+
+
+class Given(NamedTuple):
+    """What a loop is given.
+
+    Attributes:
+        xs: leaves [T, ..]. carry: leaves.
+        captured: tensors that the step closes over, as they are now.
+        steps, batch: T and B.
+        options: of the layer's call.
+    """
+
+    xs: Sequence[Tensor]
+    carry: Sequence[Tensor]
+    captured: Sequence[Tensor]
+    steps: int
+    batch: int
+    options: Mapping[str, Any]
 
 
 class Program:
@@ -23,7 +41,6 @@ class Program:
 
     Args:
         reading: of the step.
-        inputs, carries: references of what the step was given.
         engine: a name, or ``auto``.
         dtype: of the formula. results: of its results, where that is another one.
     """
@@ -31,34 +48,24 @@ class Program:
     def __init__(
         self,
         reading: Reading,
-        inputs: Sequence[Ref],
-        carries: Sequence[Ref],
         engine: str,
         dtype: torch.dtype,
         results: torch.dtype | None = None,
     ) -> None:
-        self.reading, self.inputs, self.carries, self.dtype = reading, inputs, carries, dtype
-        self._results = results or dtype
+        self.reading, self.dtype, self._results = reading, dtype, results or dtype
         whole = all(result.kind == "cell" for result in (*reading.carries, *reading.ys))
         whole = whole and not (reading.before[1] or reading.after)
         self.layer = StepLayer(reading.cell, engine, whole)
         tape = reading.tape
-        self._places = {
-            ref: Place.of(tape.tensors[ref.number].shape, tape.batch)
-            for ref in {
-                *inputs,
-                *carries,
-                *[leaf.ref for leaf in reading.leaves if leaf.ref is not None],
-            }
-        }
-        floats = [tape.tensors[r.number].dtype for r in (*carries, *inputs)]
-        self._main = next((kind for kind in floats if kind.is_floating_point), dtype)
-        self.counts = any(
-            not (kind.is_floating_point or kind is torch.bool) for kind in floats[: len(carries)]
-        )
+        refs = {leaf.ref for leaf in reading.leaves if leaf.ref is not None}
+        self._places = {ref: tape.place(ref) for ref in refs.union(tape.inputs, tape.carries)}
+        kinds = [*map(tape.kind, tape.carries)]
+        floats = [kind for kind in (*kinds, *map(tape.kind, tape.inputs)) if kind.is_floating_point]
+        self._main = floats[0] if floats else dtype
+        self.counts = any(not (kind.is_floating_point or kind is torch.bool) for kind in kinds)
         self._captured = [*map(Ref, tape.captured)]
         self._handed_on = [
-            (ref, at) for at, ref in enumerate(carries) if reading.carries[at].kind == "static"
+            (ref, at) for at, ref in enumerate(tape.carries) if reading.carries[at].kind == "static"
         ]
         self._constants = {Ref(n): c for n, c in tape.constants.items()}
         groups = {
@@ -75,83 +82,62 @@ class Program:
         self._last: tuple[Any, StepLayer] = (None, self.layer)  # with weights that are as captured
         self._states = [(at, leaf) for at, group in enumerate(reading.states) for leaf in group]
         self._direct = [
-            inputs.index(leaf.ref) if leaf.ref in inputs else None for leaf in self._inputs
+            tape.inputs.index(leaf.ref) if leaf.ref and leaf.ref in tape.inputs else None
+            for leaf in self._inputs
         ]
         self._simple = [at for at in self._direct if at is not None] if self._is_simple() else []
 
-    def run(
-        self,
-        xs: Sequence[Tensor],
-        carry: Sequence[Tensor],
-        captured: Sequence[Tensor],
-        sizes: tuple[int, int],
-        options: Mapping[str, Any],
-    ) -> tuple[list[Any], list[Any]]:
+    def run(self, given: Given) -> tuple[list[Any], list[Any]]:
         """Run the loop.
-
-        Args:
-            xs: leaves [T, ..].
-            carry: leaves.
-            captured: tensors that the step closes over, as they are now.
-            sizes: T and B.
-            options: of the layer's call.
 
         Returns:
             Leaves of the last carry, and of the outputs [T, ..].
         """
-        if self._simple and not options:
-            return self._run_simple(xs, carry, captured)
-        layer_call, once, each = self.enter(xs, carry, captured, sizes, options)
+        if self._simple and not given.options:
+            return self._run_simple(given)
+        layer_call, once, each = self.enter(given)
         layer, x, state, call = layer_call
         out, last = layer.run(x, state, call)
-        lasts = last if isinstance(last, tuple) else (last,)
-        outs = out if isinstance(out, tuple) else (out,)
+        outs, lasts = (v if isinstance(v, tuple) else (v,) for v in (out, last))
         ends = [
-            self._leave(result, lasts, 0) if result.kind == "cell" else carry[at]
+            self._leave(result, lasts, 0) if result.kind == "cell" else given.carry[at]
             for at, result in enumerate(self.reading.carries)
         ]
         if self.reading.after:
-            self._after(outs, carry, each, sizes)
-        valid = self._valid(options, sizes[0])
+            self._after(outs, each, given)
+        valid = _valid(given)
         ys = [
             self._leave(result, outs, 1)
             if result.kind == "cell"
-            else _counted(self._y(result, xs, once, each, sizes), result, valid)
+            else _counted(self._y(result, once, each, given), result, valid)
             for result in self.reading.ys
         ]
         return ends, ys
 
-    def enter(
-        self,
-        xs: Sequence[Tensor],
-        carry: Sequence[Tensor],
-        captured: Sequence[Tensor],
-        sizes: tuple[int, int],
-        options: Mapping[str, Any],
-    ) -> tuple[Any, dict[Ref, Tensor], dict[Ref, Tensor]]:
-        """What comes before the loop; arguments as of :meth:`run`.
+    def enter(self, given: Given) -> tuple[Any, dict[Ref, Tensor], dict[Ref, Tensor]]:
+        """What comes before the loop.
 
         Returns:
             The layer with its weights; x, the state and the options of its call; what torch
             computed once, and for each step.
         """
-        reading, batch = self.reading, sizes[1]
-        once: dict[Ref, Tensor] = dict(zip(self._captured, captured))
-        once.update({ref: carry[at] for ref, at in self._handed_on})
+        reading, steps, batch = self.reading, given.steps, given.batch
+        once: dict[Ref, Tensor] = dict(zip(self._captured, given.captured))
+        once.update({ref: given.carry[at] for ref, at in self._handed_on})
         each: dict[Ref, Tensor] = {}
         if reading.before[0]:
             once.update(self._constants)
             self._replay(reading.before[0], once, 0)
         if reading.before[1] or reading.after:
-            each = {**once, **self._constants, **self._rows(xs, once, sizes)}
-            self._replay(reading.before[1], each, sizes[0] * batch)
-        x = [self._input(at, xs, each, sizes) for at in range(len(self._inputs))]
-        layer = self._with_weights(captured, once)
-        call: dict[str, Any] = dict(options)
+            each = {**once, **self._constants, **self._rows(once, given)}
+            self._replay(reading.before[1], each, steps * batch)
+        x = [self._input(at, each, given) for at in range(len(self._inputs))]
+        layer = self._with_weights(given.captured, once)
+        call: dict[str, Any] = dict(given.options)
         if self._static:
             values = [self._of_sample(leaf, once[leaf.ref], 0) for leaf in self._static if leaf.ref]
             call["static"] = tuple([value.expand(batch, *value.shape[1:]) for value in values])
-        starts = [self._start(leaf, carry[at], batch) for at, leaf in self._states]
+        starts = [self._start(leaf, given.carry[at], batch) for at, leaf in self._states]
         state = unwrap_single(starts) if starts else None
         return (layer, unwrap_single(x), state, call), once, each
 
@@ -170,7 +156,7 @@ class Program:
     def _is_simple(self) -> bool:
         """Whether the layer takes and returns all values as torch has them, but for the first axis
         of its states."""
-        reading, tensors = self.reading, self.reading.tape.tensors
+        reading = self.reading
         leaves = [*self._inputs, *[leaf for group in reading.states for leaf in group]]
         results = [*reading.carries, *reading.ys]
         return (
@@ -179,18 +165,16 @@ class Program:
             and not (any(reading.before) or reading.after or self._static)
             and None not in self._direct
             and all(self._is_usual(leaf) for leaf in leaves)
-            and all(tensors[leaf.ref.number].dtype is self.dtype for leaf in leaves if leaf.ref)
+            and all(reading.tape.kind(leaf.ref) is self.dtype for leaf in leaves if leaf.ref)
             and all(self._leaves_as_is(result) for result in results)
         )
 
-    def _run_simple(
-        self, xs: Sequence[Tensor], carry: Sequence[Tensor], captured: Sequence[Tensor]
-    ) -> tuple[list[Any], list[Any]]:
+    def _run_simple(self, given: Given) -> tuple[list[Any], list[Any]]:
         before, layer = self._last
-        if captured is not before:
-            layer = self._with_weights(captured, dict(zip(self._captured, captured)))
-        x = [xs[at] for at in self._simple]
-        starts = [carry[at].unsqueeze(0) for at, _ in self._states]
+        if given.captured is not before:
+            layer = self._with_weights(given.captured, dict(zip(self._captured, given.captured)))
+        x = [given.xs[at] for at in self._simple]
+        starts = [given.carry[at].unsqueeze(0) for at, _ in self._states]
         out, last = layer.run(unwrap_single(x), unwrap_single(starts), {})
         lasts = last if isinstance(last, tuple) else (last,)
         outs = out if isinstance(out, tuple) else (out,)
@@ -199,26 +183,19 @@ class Program:
 
     # ---- what torch computes
 
-    def _rows(
-        self, xs: Sequence[Tensor], once: Mapping[Ref, Tensor], sizes: tuple[int, int]
-    ) -> dict[Ref, Tensor]:
+    def _rows(self, once: Mapping[Ref, Tensor], given: Given) -> dict[Ref, Tensor]:
         """Inputs, and static ones, with all steps' samples along the axis of samples."""
-        steps, _ = sizes
-        rows: dict[Ref, Tensor] = {}
-        for ref, value in zip(self.inputs, xs, strict=True):
-            rows[ref] = self._merged(value, self._places[ref], sizes)
+        pairs = zip(self.reading.tape.inputs, given.xs, strict=True)
+        rows = {ref: _merged(value, self._places[ref], given.batch) for ref, value in pairs}
         for leaf in self._static:
             if leaf.ref is not None:
-                wide = once[leaf.ref].expand(steps, *once[leaf.ref].shape)
-                rows[leaf.ref] = self._merged(wide, self._places[leaf.ref], sizes)
+                rows[leaf.ref] = self._of_all_steps(leaf.ref, once[leaf.ref], given)
         return rows
 
-    def _merged(self, value: Tensor, place: Place, sizes: tuple[int, int]) -> Tensor:
-        apart = place.apart(value, 1)
-        if place.batch is None:
-            apart = apart.expand(-1, sizes[1], *apart.shape[2:])
-            return apart.flatten(0, 1)
-        return place.join(apart.flatten(0, 1), 0)
+    def _of_all_steps(self, ref: Ref, value: Tensor, given: Given) -> Tensor:
+        """A value that is the same in each step, for all of them."""
+        wide = value.expand(given.steps, *value.shape)
+        return _merged(wide, self._places[ref], given.batch)
 
     def _replay(self, entries: Sequence[int], values: dict[Ref, Tensor], rows: int) -> None:
         """Run operations of the tape on other tensors.
@@ -228,12 +205,8 @@ class Program:
         """
         tape = self.reading.tape
 
-        def number(n: Any) -> Any:
-            is_batch = type(n) is int and n and n % tape.batch == 0
-            return n // tape.batch * rows if is_batch else n
-
         def argument(value: Any) -> Any:
-            return values[value] if isinstance(value, Ref) else number(value)
+            return values[value] if isinstance(value, Ref) else tape.sized(value, rows.__mul__)
 
         for at in entries:
             entry = tape.entries[at]
@@ -249,21 +222,13 @@ class Program:
             given = pytree.tree_leaves(results)
             values.update({r: v for r, v in zip(refs, given, strict=True) if isinstance(r, Ref)})
 
-    def _after(
-        self,
-        outs: Sequence[Tensor],
-        carry: Sequence[Tensor],
-        each: dict[Ref, Tensor],
-        sizes: tuple[int, int],
-    ) -> None:
+    def _after(self, outs: Sequence[Tensor], each: dict[Ref, Tensor], given: Given) -> None:
         for ref, result in self.reading.exported.items():
-            value = self._leave(result, outs, 1)
-            each[ref] = self._merged(value, result.place, sizes)
-        for ref, value in zip(self.carries, carry, strict=True):
+            each[ref] = _merged(self._leave(result, outs, 1), result.place, given.batch)
+        for ref, value in zip(self.reading.tape.carries, given.carry, strict=True):
             if ref not in each:
-                wide = value.expand(sizes[0], *value.shape)
-                each[ref] = self._merged(wide, self._places[ref], sizes)
-        self._replay(self.reading.after, each, sizes[0] * sizes[1])
+                each[ref] = self._of_all_steps(ref, value, given)
+        self._replay(self.reading.after, each, given.steps * given.batch)
 
     # ---- arguments of the layer
 
@@ -280,7 +245,7 @@ class Program:
         assert leaf.ref is not None, "a value of the step"
         place = self._places[leaf.ref]
         apart = place.apart(value, lead)
-        axes = arr.long_axes(place.shape)
+        axes = long_axes(place.shape)
         for axis, at in reversed([*zip(axes, leaf.at)]):
             apart = apart.select(lead + 1 + axis, at)
         apart = apart.to(self.dtype)
@@ -288,25 +253,15 @@ class Program:
             return apart.reshape(apart.shape[: lead + 1])
         return apart.flatten(lead + 1)
 
-    def _input(
-        self,
-        at: int,
-        xs: Sequence[Tensor],
-        each: Mapping[Ref, Tensor],
-        sizes: tuple[int, int],
-    ) -> Tensor:
-        (steps, batch), leaf, direct = sizes, self._inputs[at], self._direct[at]
+    def _input(self, at: int, each: Mapping[Ref, Tensor], given: Given) -> Tensor:
+        steps, batch, leaf, direct = given.steps, given.batch, self._inputs[at], self._direct[at]
         if leaf.ref is None:
-            device = xs[0].device if xs else None
+            device = given.xs[0].device if given.xs else None
             return torch.zeros(steps, batch, dtype=self.dtype, device=device)
         if direct is not None:
-            value = xs[direct]
+            value = given.xs[direct]
         else:
-            place, value = self._places[leaf.ref], each[leaf.ref]
-            if place.batch is None:
-                value = value.expand(steps, *value.shape)
-            else:
-                value = place.join(place.apart(value, 0).unflatten(0, (steps, batch)), 1)
+            value = _by_steps(each[leaf.ref], self._places[leaf.ref], given)
         value = self._of_sample(leaf, value, 1)
         return value if value.shape[1] == batch else value.expand(steps, batch, *value.shape[2:])
 
@@ -353,36 +308,45 @@ class Program:
             value = value.squeeze(0)
         return result.place.join(value, lead).to(self._type_of(result))
 
-    def _valid(self, options: Mapping[str, Any], steps: int) -> Tensor | None:
-        """The steps that count, [T, B]; None: all."""
-        lengths, mask = options.get("lengths"), options.get("mask")
-        valid = None if mask is None else mask.bool()
-        if lengths is not None:
-            ends = torch.as_tensor(lengths)
-            inside = torch.arange(steps, device=ends.device).unsqueeze(1) < ends
-            valid = inside if valid is None else valid & inside.to(valid.device)
-        return valid
-
     def _y(
-        self,
-        result: Result,
-        xs: Sequence[Tensor],
-        once: Mapping[Ref, Tensor],
-        each: Mapping[Ref, Tensor],
-        sizes: tuple[int, int],
+        self, result: Result, once: Mapping[Ref, Tensor], each: Mapping[Ref, Tensor], given: Given
     ) -> Any:
+        ref, inputs = result.value, self.reading.tape.inputs
         if result.kind == "plain":
-            return result.value
-        steps, batch = sizes
-        if result.value in self.inputs:
-            return xs[self.inputs.index(result.value)]
-        value = each.get(result.value, once.get(result.value))
-        value = self._constants.get(result.value) if value is None else value
-        assert value is not None, "torch computed it"
-        if result.place.batch is None or result.value in once:
-            return value.expand(steps, *value.shape)
-        apart = result.place.apart(value, 0).unflatten(0, (steps, batch))
-        return result.place.join(apart, 1)
+            return ref
+        if ref in inputs:
+            return given.xs[inputs.index(ref)]
+        value = next(values[ref] for values in (each, once, self._constants) if ref in values)
+        return _by_steps(value, result.place if ref not in once else _NO_SAMPLES, given)
+
+
+_NO_SAMPLES = Place((), None)
+
+
+def _merged(value: Tensor, place: Place, batch: int) -> Tensor:
+    """A value [T, ..] with all steps' samples along the axis of samples."""
+    apart = place.apart(value, 1)
+    if place.batch is None:
+        return apart.expand(-1, batch, *apart.shape[2:]).flatten(0, 1)
+    return place.join(apart.flatten(0, 1), 0)
+
+
+def _by_steps(value: Tensor, place: Place, given: Given) -> Tensor:
+    """The reverse of :func:`_merged`; without samples, a value for each step."""
+    if place.batch is None:
+        return value.expand(given.steps, *value.shape)
+    return place.join(place.apart(value, 0).unflatten(0, (given.steps, given.batch)), 1)
+
+
+def _valid(given: Given) -> Tensor | None:
+    """The steps that count, [T, B]; None: all."""
+    lengths, mask = given.options.get("lengths"), given.options.get("mask")
+    valid = None if mask is None else mask.bool()
+    if lengths is not None:
+        ends = torch.as_tensor(lengths)
+        inside = torch.arange(given.steps, device=ends.device).unsqueeze(1) < ends
+        valid = inside if valid is None else valid & inside.to(valid.device)
+    return valid
 
 
 def _gathered(parts: Any, values: Sequence[Tensor], lead: int) -> Tensor:

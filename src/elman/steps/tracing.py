@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from threading import Thread
 from typing import Any
 
 import torch
@@ -16,9 +16,12 @@ from elman.nn.engine_choice import serves
 from elman.steps import judge
 from elman.steps.call import Call, is_twice, sized
 from elman.steps.closure import Walk, restored
-from elman.steps.reading import Reading, read
+from elman.steps.reading.read import read
+from elman.steps.reading.reading import Reading
+from elman.steps.recording.memory import plain_value, some_value
+from elman.steps.recording.recorder import record
+from elman.steps.recording.tape import BATCHES, Tape
 from elman.steps.running import Program
-from elman.steps.tape import BATCHES, Tape, plain_value, record
 
 
 @dataclass
@@ -69,22 +72,13 @@ def in_own_thread(work: Callable[[], Any]) -> Any:
     """Call a function in a thread of its own, where none of torch's modes, transforms and hooks
     of this one are."""
     graded, context = torch.is_grad_enabled(), copy_context()
-    results: list[Any] = []
 
-    def run() -> None:
+    def run() -> Any:
         with torch.set_grad_enabled(graded):
-            try:
-                results.append(context.run(work))
-            except BaseException as error:
-                results.append(error)
+            return context.run(work)
 
-    thread = Thread(target=run, name="elman-steps")
-    thread.start()
-    thread.join()
-    (result,) = results
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    with ThreadPoolExecutor(1, "elman-steps") as thread:
+        return thread.submit(run).result()
 
 
 def types_under_autocast(call: Call, walk: Walk, half: torch.dtype) -> list[torch.dtype | None]:
@@ -126,11 +120,9 @@ def _traced(call: Call, walk: Walk, batch: int, samples: Sequence[Tensor], secon
         after, ys = call.step(carry, x)
         return [*after], [*ys]
 
-    def arguments(size: int) -> tuple[Any, ...]:
+    def arguments(size: int) -> tuple[list[Tensor], list[Tensor]]:
         def like(value: Tensor, shape: Sequence[int]) -> Tensor:
-            shape = sized(shape, batch, size, second) if batch else shape
-            make = torch.rand if value.is_floating_point() else torch.zeros
-            return make(shape, device=value.device, dtype=value.dtype)
+            return some_value(value, sized(shape, batch, size, second) if batch else shape)
 
         return [like(c, c.shape) for c in call.carry], [like(x, x.shape[1:]) for x in call.xs]
 
@@ -204,21 +196,19 @@ def _read(
             formula.program = like
             if other.graded >= graded:
                 return formula
-    count = len(call.carry)
-    carries, inputs = tape.inputs[:count], tape.inputs[count:]
     names = {n: _word(walk.names[at]) for n, at in zip(tape.captured, captured)}
     name = getattr(call.root, "__name__", "") or type(call.root).__name__
     name = name if name.isidentifier() else "step"
 
     def read_again() -> Reading:
-        return read(tape, inputs, carries, name, names)
+        return read(tape, name, names)
 
     if formula.program is None:
         floats = [c for c in call.carry if c.is_floating_point()]
         dtype = floats[0].dtype if floats else torch.get_default_dtype()
         fused = not floats or serves(floats[0].device.type, dtype)  # else of more digits
         how = (dtype,) if fused else (torch.float32, dtype)
-        formula.program = Program(read_again(), inputs, carries, call.engine, *how)
+        formula.program = Program(read_again(), call.engine, *how)
     numbers = dict(zip(tape.captured, captured))  # of indices, which reading finds
     reads += [(numbers[n], tape.captured[n].clone()) for n in tape.places]
     tensors = [walk.tensors[at] for at in captured]

@@ -1,16 +1,10 @@
-"""Tape of a step: torch's operations, recorded in order while the step runs once.
-
-The batch has a prime number of samples while a step is recorded, one that no size of the program
-has, so the axis of samples is the one whose size is a multiple of it, through every view. (Tensors
-without memory would do as well, but torch imports its compiler for their shapes, some seconds.)
-"""
+"""Records a step by a dispatch mode, and by a function mode for the tensors it closes over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,166 +13,34 @@ from torch.overrides import TorchFunctionMode
 
 from elman.errors import StepError
 from elman.frontend.lines import where_asked
-from elman.steps.operations import find
+from elman.steps.operations.table import find
+from elman.steps.recording.memory import overlap, plain_value
+from elman.steps.recording.tape import (
+    BATCHES,
+    OWN_GRADIENT,
+    Entry,
+    Ref,
+    Tape,
+    is_random,
+    written_by,
+)
 from elman.torch_internals import (
     TorchDispatchMode,
     decomposition,
     is_functional,
-    is_wrapped,
     memory_of,
     name_of,
     no_function_modes,
     no_modes,
     own_backwards,
     pytree,
-    schema_of,
 )
 
-BATCHES = (101, 37)  # the second where the first is a size of the program
-OWN_GRADIENT = "torch.autograd.Function"
 _NO_NUMBER = "it reads a number from a tensor"
 _CHOOSE = (
     "torch.where(condition, a, b) chooses for each sample; a number of the module is an attribute"
 )
 _READS = ("item", "__bool__", "__int__", "__float__", "__index__", "tolist", "numpy", "__array__")
-
-
-class Ref(NamedTuple):
-    """A tensor of the tape: its number, one per value that it has had."""
-
-    number: int
-
-
-def is_ref(value: Any) -> bool:
-    """Whether a leaf of arguments or results is a reference."""
-    return isinstance(value, Ref)
-
-
-def refs_of(tree: Any) -> list[Ref]:
-    """All references in arguments or results."""
-    return [leaf for leaf in pytree.tree_leaves(tree, is_leaf=is_ref) if isinstance(leaf, Ref)]
-
-
-class Entry(NamedTuple):
-    """One operation.
-
-    Attributes:
-        op: of torch; ``OWN_GRADIENT`` of a value, inputs and slopes.
-        args, kwargs: with a :class:`Ref` in place of each tensor.
-        results: what it returns, with references; of what it writes to, the new value.
-        where: the user's line.
-        stops: whether torch.no_grad() surrounds it.
-    """
-
-    op: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    results: Any
-    where: str
-    stops: bool
-
-    @property
-    def name(self) -> str:
-        """See :func:`name_of`."""
-        return name_of(self.op)
-
-    @property
-    def given(self) -> list[Ref]:
-        """The tensors that it is given."""
-        return refs_of((self.args, self.kwargs))
-
-    @property
-    def written(self) -> list[Ref]:
-        """What it writes to."""
-        return written_by(self.op, self.args, self.kwargs)
-
-
-def _like(tensor: Tensor) -> Tensor:
-    """A tensor of the same kind that takes no memory."""
-    return torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
-
-
-def written_by(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Those leaves of an operation's arguments that it writes to."""
-    if isinstance(op, str) or not schema_of(op).is_mutable:
-        return []
-    values: list[Any] = []
-    for at, argument in enumerate(schema_of(op).arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            values.append(args[at] if at < len(args) else kwargs.get(argument.name))
-    leaves = pytree.tree_leaves(values, is_leaf=is_ref)
-    return [leaf for leaf in leaves if isinstance(leaf, (Tensor, Ref))]
-
-
-def is_random(op: Any) -> bool:
-    """Whether an operation draws numbers."""
-    return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
-
-
-@dataclass
-class Tape:
-    """A recorded step.
-
-    Attributes:
-        entries: in their order.
-        batch: samples while it was recorded.
-        tensors: by number of reference; kinds and sizes alone, once it is read.
-        inputs: references of what the step was given.
-        captured: tensors that the step closes over, by number of reference.
-        per_sample: those of them that have a row for each sample.
-        constants: tensors that the step makes of numbers alone.
-        places: captured tensors that are indices, whose numbers are part of the formula.
-        read: captured tensors a number of which the step reads, and the number.
-        results: leaves of what it returns: references, or what is no tensor.
-        spec: of the tree of results.
-    """
-
-    batch: int = BATCHES[0]
-    entries: list[Entry] = field(default_factory=list[Entry])
-    tensors: list[Tensor] = field(default_factory=list[Tensor])
-    inputs: list[Ref] = field(default_factory=list[Ref])
-    captured: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
-    per_sample: set[int] = field(default_factory=set[int])
-    places: set[int] = field(default_factory=set[int])
-    constants: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
-    read: list[tuple[Tensor, Any]] = field(default_factory=list[tuple[Tensor, Any]])
-    results: list[Any] = field(default_factory=list[Any])
-    spec: Any = None
-
-    def same_as(self, other: Tape) -> bool:
-        """Whether two tapes are of one formula: the same operations of the same values."""
-        return (
-            self._plain() == other._plain()
-            and self.constants.keys() == other.constants.keys()
-            and all(
-                _equal(value, other.constants[number]) for number, value in self.constants.items()
-            )
-        )
-
-    def forget(self) -> None:
-        """Let go of all tensors but constants and indices."""
-        self.tensors = [_like(tensor) for tensor in self.tensors]
-        kept = self.captured.items()
-        self.captured = {n: t if n in self.places else self.tensors[n] for n, t in kept}
-        self.read = []
-
-    def _plain(self) -> Any:
-        """All but tensors, with the batch as a name."""
-
-        def number(value: Any) -> Any:
-            is_batch = type(value) is int and value and value % self.batch == 0
-            return f"{value // self.batch}B" if is_batch else value
-
-        entries = [
-            (entry.op, *pytree.tree_map(number, entry[1:4], is_leaf=lambda v: type(v) is Ref))
-            for entry in self.entries
-        ]
-        kinds = [(tensor.dtype, [*map(number, tensor.shape)]) for tensor in self.tensors]
-        return entries, self.results, self.spec, [*self.captured], self.per_sample, kinds
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
 
 
 class OverlapError(Exception):
@@ -187,7 +49,7 @@ class OverlapError(Exception):
 
 def record(
     step: Callable[..., Any],
-    arguments: Callable[[int], tuple[Any, ...]],
+    arguments: Callable[[int], tuple[list[Tensor], list[Tensor]]],
     per_sample: Sequence[Tensor] = (),
     batch: int = BATCHES[0],
 ) -> Tape:
@@ -195,31 +57,25 @@ def record(
 
     Args:
         step: called with the arguments.
-        arguments: made for so many samples.
+        arguments: leaves of states and of inputs, made for so many samples.
         per_sample: closed-over tensors with a row for each sample.
         batch: samples.
 
     Raises:
         StepError: the step raises an error, which is its cause, or does what no tape can hold.
     """
-    try:
-        return _record(step, arguments(batch), per_sample, batch)
-    except OverlapError:
-        functional = cast("Callable[..., Any]", torch.func.functionalize)
-        return _record(functional(step, remove="mutations"), arguments(batch), per_sample, batch)
-
-
-def _record(
-    step: Callable[..., Any], arguments: tuple[Any, ...], per_sample: Sequence[Tensor], batch: int
-) -> Tape:
-    recorder = Recorder(per_sample, batch)
+    recorder, given = Recorder(per_sample, batch), arguments(batch)
     tape = recorder.tape
-    tape.inputs = [recorder.enter(leaf) for leaf in pytree.tree_leaves(arguments) if _is(leaf)]
+    tape.carries, tape.inputs = ([*map(recorder.enter, leaves)] for leaves in given)
     token = _current.set(recorder)
     try:
         with own_backwards(_apply), _Images(recorder), recorder:
-            leaves, tape.spec = pytree.tree_flatten(step(*arguments))
-    except (StepError, OverlapError):
+            leaves, tape.spec = pytree.tree_flatten(step(*given))
+        tape.results = [recorder.refer(leaf) if _is(leaf) else leaf for leaf in leaves]
+    except OverlapError:  # of which a step without writes has none
+        functional = cast("Callable[..., Any]", torch.func.functionalize)
+        return record(functional(step, remove="mutations"), arguments, per_sample, batch)
+    except StepError:
         raise
     except Exception as error:
         reason = str(error).partition("\n")[0]
@@ -227,7 +83,6 @@ def _record(
         raise StepError(f"{type(error).__name__}: {reason}", at=where) from error
     finally:
         _current.reset(token)
-    tape.results = [recorder.refer(leaf) if _is(leaf) else leaf for leaf in leaves]
     return tape
 
 
@@ -312,7 +167,7 @@ class Recorder(TorchDispatchMode):
         number = self._numbers[id(tensor)]
         for other in self._written.get(memory_of(tensor), ()):
             later = self._numbers[id(other)] > number
-            if later and other is not tensor and _overlap(tensor, other):
+            if later and other is not tensor and overlap(tensor, other):
                 raise OverlapError
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -370,14 +225,9 @@ class Recorder(TorchDispatchMode):
         for tensor in written:
             others = self._written.setdefault(memory_of(tensor), [])
             others[:] = [other for other in others if other is not tensor] + [tensor]
-        noted: dict[int, Ref] = {}
-
-        def enter(tensor: Tensor) -> Ref:
-            if id(tensor) not in noted:
-                noted[id(tensor)] = self.enter(tensor)
-            return noted[id(tensor)]
-
-        returned = pytree.tree_map_only(Tensor, enter, results)
+        noted = {id(leaf): leaf for leaf in pytree.tree_leaves(results) if _is(leaf)}
+        refs_of_results = {key: self.enter(tensor) for key, tensor in noted.items()}
+        returned = pytree.tree_map_only(Tensor, lambda t: refs_of_results[id(t)], results)
         for tensor in written:
             if id(tensor) not in noted:
                 raise StepError(f"{func} writes to a tensor that it does not return", at=self.where)
@@ -394,11 +244,11 @@ class Recorder(TorchDispatchMode):
                 function.setup_context(context, args, value)
             else:
                 value = function.forward(context, *args)
-        if not isinstance(value, tuple):
-            return self._with_slopes(function, context, args, (value,), 0)
-        return tuple(
-            [self._with_slopes(function, context, args, value, at) for at in range(len(value))]
-        )
+        values = value if isinstance(value, tuple) else (value,)
+        results = [
+            self._with_slopes(function, context, args, values, at) for at in range(len(values))
+        ]
+        return tuple(results) if isinstance(value, tuple) else results[0]
 
     def _with_slopes(
         self, function: Any, context: _Context, args: Any, values: tuple[Any, ...], at: int
@@ -495,35 +345,6 @@ def _apply(function: Any, args: tuple[Any, ...], original: Callable[..., Any]) -
     return original(*args) if recorder is None else recorder.own_gradient(function, args)
 
 
-def plain_value(tensor: Tensor) -> Tensor:
-    """A copy of a tensor; of one that a transform of torch.func hides, another one like it."""
-    if not is_wrapped(tensor):
-        return tensor.detach().clone()
-    if tensor.is_floating_point():
-        return torch.rand(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-
-
 def recording() -> bool:
     """Whether a step is being recorded: a loop inside of it is part of it."""
     return _current.get() is not None
-
-
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one storage have an element in common."""
-    if a.stride() != b.stride() or a.shape != b.shape:
-        return True
-    dims = sorted(zip(a.stride(), a.shape, strict=True), reverse=True)
-    return _meet(int(a.storage_offset()) - int(b.storage_offset()), dims)
-
-
-def _meet(distance: int, dims: Sequence[tuple[int, int]]) -> bool:
-    """Whether strides, each taken less than its size times in either direction, cover a
-    distance."""
-    if not dims:
-        return distance == 0
-    (stride, size), rest = dims[0], dims[1:]
-    if stride == 0:
-        return _meet(distance, rest)
-    count = distance // stride
-    return any(abs(n) < size and _meet(distance - n * stride, rest) for n in (count, count + 1))

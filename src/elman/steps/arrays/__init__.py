@@ -1,0 +1,1 @@
+"""Arrays of one sample: what torch's tensors are in a formula."""

@@ -1,0 +1,1 @@
+"""A tape as the formula of a cell."""
