@@ -14,7 +14,15 @@ import torch
 
 from elman.torch_internals.lookup import unavailable
 
-__all__ = ["decomposition", "default_store", "name_of", "pytree", "schema_of", "writing_variant"]
+__all__ = [
+    "decomposition",
+    "default_store",
+    "name_of",
+    "pytree",
+    "schema_of",
+    "symbols_of",
+    "writing_variant",
+]
 
 
 def default_store() -> Any:
