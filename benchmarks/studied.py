@@ -414,9 +414,9 @@ def published_models() -> str:
     """A table of models of published sizes: relative errors of the logits in comparison with
     float64, how long a training step takes, and how many times as fast all is as with torch."""
     lines = [
-        "| sizes of | tokens | logits | torch's | training step | training | LoRA | prompt "
-        "| a token | in int8 |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| sizes of | tokens | threads | logits | torch's | training step | training | LoRA "
+        "| prompt | a token | in int8 |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     phases = ("training", "elman"), ("adapters", "elman"), ("prompt", "elman")
     phases += ("token", "elman"), ("token", "int8")
@@ -426,7 +426,8 @@ def published_models() -> str:
             f"{seconds[phase]['torch'] / seconds[phase][side]:.3g}x" if phase in seconds else "–"
             for phase, side in phases
         ]
-        errors = f"{row['steps']} | {row['logits']:.1e} | {row['torch']['logits']:.1e}"
+        sizes = f"{row['steps']} | {row['threads']}"
+        errors = f"{sizes} | {row['logits']:.1e} | {row['torch']['logits']:.1e}"
         step = duration(seconds["training"]["elman"])
         lines.append(f"| {case} | {errors} | {step} | {' | '.join(faster)} |")
     return "\n".join(lines)
