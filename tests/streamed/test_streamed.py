@@ -198,6 +198,111 @@ REFUSED = {
 }  # fmt: skip
 
 
+X = torch.randn(1, 24, 6)
+WRONG = {  # what came out otherwise, and was not seen
+    "samples": (Of(lambda s, x: s.rnn(x * x.shape[0])[0], rnn=recurrent()), X, "mixes samples"),
+    "mean of samples": (
+        Of(lambda s, x: s.rnn(x - x.mean(0, keepdim=True))[0], rnn=recurrent()),
+        X,
+        "mixes samples",
+    ),
+    "branch on samples": (
+        Of(lambda s, x: s.rnn(x if x.shape[0] > 1 else 2 * x)[0], rnn=recurrent()),
+        X,
+        "for one sample",
+    ),
+    "branch on steps": (
+        Of(lambda s, x: s.rnn(x if x.shape[1] <= 100 else x.flip(1))[0], rnn=recurrent()),
+        X,
+        "other numbers of steps",
+    ),
+    "flip of what is rare": (
+        Of(lambda s, x: s.rnn(torch.relu(x - 8).flip(1) + x)[0], rnn=recurrent()),
+        X,
+        "flip in forward runs over steps",
+    ),
+    "cat": (
+        Of(lambda s, x: s.rnn(torch.cat([x[:, :1], x], 1))[0], rnn=recurrent()),
+        X,
+        "a fixed length",
+    ),
+    "padded result": (
+        Of(lambda s, x: functional.pad(s.rnn(x)[0], (0, 0, 2, 0)), rnn=recurrent()),
+        X,
+        "padded in time",
+    ),
+    "results that are the same": (
+        Of(lambda s, x: (lambda out: (out, out[:, -1]))(s.rnn(x)[0]), rnn=recurrent()),
+        X,
+        "two results",
+    ),
+    "half of the steps": (
+        Of(lambda s, x: s.rnn(x)[0][:, : x.shape[1] // 2], rnn=recurrent()),
+        X,
+        "slice in forward computes something else",
+    ),
+    "no state": (nn.Conv1d(6, 4, 4, stride=4), X.mT.contiguous(), "keeps nothing"),
+    "old weight norm": (None, X.mT.contiguous(), "cannot be copied"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`")
+@pytest.mark.parametrize("name", WRONG)
+def test_what_would_be_wrong_is_refused(name, tmp_path):
+    """Found by a hunt for models whose C was wrong in silence."""
+    model, x, text = WRONG[name]
+    if model is None:
+        model = torch.nn.utils.weight_norm(nn.Conv1d(6, 4, 3))
+        model(x)
+    with pytest.raises(InputError, match=text):
+        to_c(model.eval(), tmp_path, example=x)
+
+
+RIGHT = {
+    "zeros": Of(lambda s, x: s.rnn(x, torch.zeros(1, x.size(0), 7))[0], rnn=recurrent()),
+    "booleans": Of(lambda s, x: s.rnn(x * (x > 0))[0], rnn=recurrent()),
+    "long kernel": Of(lambda s, x: s.a(x.mT).mean(2), a=nn.Conv1d(6, 4, 20)),
+    "casts": Of(lambda s, x: s.rnn((3 * x).double().cumsum(-1).float())[0], rnn=recurrent()),
+    "infinite mask": Of(
+        lambda s, x: s.rnn(x)[0].masked_fill(torch.arange(7) > 4, -torch.inf).softmax(-1),
+        rnn=recurrent(),
+    ),
+    "largest and where": Of(lambda s, x: s.rnn(x)[0].max(1)[0], rnn=recurrent()),
+    "largest of each step": Of(lambda s, x: s.rnn(x)[0].max(2)[0], rnn=recurrent()),
+    "axes": Of(lambda s, x: s.rnn(x.unflatten(2, (3, 2)).flatten(2))[0], rnn=recurrent()),
+    "weight norm": nn.Sequential(
+        Channels(torch.nn.utils.parametrizations.weight_norm(nn.Conv1d(6, 6, 3)), 2),
+        Outputs(recurrent()),
+    ),
+    "torch's own layer": recurrent(),
+    "half": Of(lambda s, x: s.rnn(x)[0], rnn=recurrent()).half(),
+}
+
+
+@needs_cc
+@pytest.mark.parametrize("name", RIGHT)
+def test_models_that_were_refused_or_crashed(name, tmp_path):
+    """C and the model agree over a longer sequence than the example."""
+    model = RIGHT[name].eval()
+    x = torch.randn(1, 60, 6, dtype=next(model.parameters()).dtype)
+    y, made = by_c(model, x, tmp_path, example=x[:, :30])
+    want = model.float()(x.float())
+    want = want[0] if isinstance(want, tuple) else want
+    got = y if want.shape[1] == x.shape[1] else y[-1]
+    torch.testing.assert_close(got, want[0].reshape(got.shape), rtol=1e-3, atol=2e-5)
+    assert (made.rows, made.late) == (1, 0)
+
+
+@needs_cc
+def test_rows_of_inputs_with_more_axes(tmp_path):
+    """They lie one behind another in one input."""
+    model = Of(lambda s, x: s.a(x.flatten(2).mT).mT, a=nn.Conv1d(12, 3, 3, stride=2)).eval()
+    x = torch.randn(1, 24, 4, 3)
+    y, made = by_c(model, x, tmp_path)
+    assert (made.inputs, made.rows, made.late) == ({"x0": 24}, 2, 1)
+    torch.testing.assert_close(y[1:], model(x)[0], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_does_not_run_step_by_step_is_named(text):
     """The module and the operation are in the error."""
@@ -208,9 +313,9 @@ def test_what_does_not_run_step_by_step_is_named(text):
     assert more in str(caught.value)
 
 
-def by_c(model, x, folder, name="model", flags="-O0"):
+def by_c(model, x, folder, name="model", flags="-O0", example=None):
     """What the exported C makes of an input [1, T, F]: the y of each call; and what was written."""
-    made = to_c(model, folder, name, example=x)
+    made = to_c(model, folder, name, example=x if example is None else example)
     own = library(folder, name, 0, flags)
     state = torch.zeros(getattr(own, f"{name}_bytes")(), dtype=torch.uint8)
     at = ctypes.c_void_p(state.data_ptr())

@@ -12,12 +12,15 @@ from torch.fx import Node
 
 from elman.errors import InputError
 from elman.streamed.rules import RULES
-from elman.streamed.running import NOW, Findings, RowsError, Step
+from elman.streamed.running import NOW, Findings, RowsError, Step, refuse_zeros
 from elman.streamed.sequence import Flow, SequenceGraph, call, describe
 from elman.torch_internals import pytree
 
-_STEPS = 16  # that are compared with the model, and as many as its result is late
-_TOLERANCE = 1e-8  # of float64, of the largest value
+# that are compared with the model: as many more as it reads at once, and as its result is late
+_STEPS = 16
+_LONG = 512  # that are compared with what torch.export has traced: a branch may be for more steps
+_MOST_CUT = 4  # rows at the end of a sequence that a model leaves out
+_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 1e-1, torch.bfloat16: 1e-1}
 
 
 class _Plan:
@@ -28,7 +31,8 @@ class _Plan:
 
     Attributes:
         rows: of the inputs in each step.
-        late: rows of the output: see :class:`StreamedStep`.
+        late, keeps: see :class:`StreamedStep`.
+        shapes: of a row of each input of one sample.
         starts: the states before the first step, by name, of as many samples as the traced call
             has.
         kinds: how the value of each node changes in time.
@@ -37,12 +41,16 @@ class _Plan:
     """
 
     def __init__(self, graph: SequenceGraph) -> None:
-        self.graph, self.rows, self.late = graph, 1, 0
+        self.graph, self.rows, self.late, self.keeps = graph, 1, 0, False
+        self.shapes = [
+            tuple([n for k, n in enumerate(x.shape) if k not in (axis, graph.batch_axis)])
+            for x, axis in zip(graph.inputs, graph.axes, strict=True)
+        ]
         self.starts: dict[str, Tensor] = {}
         self.kinds: dict[Node, Any] = {}
         self.paths: dict[str, str] = {}
         self.constants: dict[str, Tensor] = {}
-        self._findings = Findings({}, set())
+        self.findings = Findings({}, set(), set())
         for name, value in graph.constants.items():
             if isinstance(value, Tensor):
                 self.paths[name] = f"constant{len(self.constants)}"
@@ -58,6 +66,7 @@ class _Plan:
         inputs: Sequence[list[Tensor]],
         carry: Sequence[Tensor] | None,
         tensor: Callable[[str], Tensor],
+        exact: bool = False,
     ) -> Step:
         """Run a step; arguments as of :class:`Step`."""
         states = None if carry is None else dict(zip(self.starts, carry, strict=True))
@@ -67,9 +76,24 @@ class _Plan:
             self.rows,
             inputs,
             states,
-            self._findings,
-            lambda name: tensor(self.paths[name]),
+            self.findings,
+            lambda name: tensor(self.paths[name]) if name in self.paths else None,
+            exact,
         )
+
+    def fold(self, step: Step) -> None:
+        """Keep what is computed of parameters alone, as normed weights, as constants."""
+        fixed = {n for n in self.graph.nodes if n.op == "placeholder"} - {*self.graph.places}
+        for node in self.graph.nodes:
+            if node.op == "call_function" and isinstance(step.values[node], Tensor):
+                if node.all_input_nodes and fixed.issuperset(node.all_input_nodes):
+                    fixed.add(node)
+        for node in fixed:
+            if node.op == "call_function":
+                self.findings.folded.add(node.name)
+                if not fixed.issuperset(node.users):
+                    self.paths[node.name] = f"constant{len(self.constants)}"
+                    self.constants[self.paths[node.name]] = step.values[node]
 
     @torch.no_grad()
     def begin(self, tensor: Callable[[str], Tensor]) -> None:
@@ -82,14 +106,15 @@ class _Plan:
             try:
                 step = self(inputs, None, tensor)
                 flows = [f for n in _nodes(step.result) if isinstance(f := step.kinds[n], Flow)]
-                self.late = -min((f.shift for f in flows), default=0)
+                self.late = max((-(f.shift // f.rows) for f in flows), default=0)
                 self.results(step)
                 break
             except RowsError as error:
                 self.rows *= error.factor
-                self._findings.rows.clear()
-        self.starts, self.kinds = step.starts, step.kinds
-        if not self.starts:  # a loop has a state
+                self.findings.rows.clear()
+        self.fold(step)
+        self.starts, self.kinds, self.keeps = step.starts, step.kinds, bool(step.starts)
+        if not self.keeps:  # a loop has a state
             self.starts["steps"] = torch.zeros(self.graph.inputs[0].shape[self.graph.batch_axis])
 
     def results(self, step: Step) -> Any:
@@ -101,11 +126,18 @@ class _Plan:
                 return step.values[node]
             if not isinstance(flow, Flow):
                 raise InputError(f"{describe(node)} is the same in every step: it is no result")
-            rows = step.rows_of(node, flow.shift + self.late)[: flow.rows]
+            refuse_zeros(node, flow)
+            # as late as the others, in whole steps
+            rows = step.rows_of(node, flow.shift + self.late * flow.rows)[: flow.rows]
             return rows[0] if flow.rows == 1 else torch.stack(rows, 1)
 
         results = pytree.tree_map_only(Node, result, step.result)
         return results[0] if len(results) == 1 else results
+
+    @property
+    def reach(self) -> int:
+        """About how many steps before a result depends on, apart from the states of layers."""
+        return self.late + -(-sum(self.findings.rows.values()) // self.rows)
 
     def states_behind(self, step: Step, carry: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The states behind a step."""
@@ -126,8 +158,8 @@ class StreamedStep(nn.Module):
 
     Attributes:
         rows: steps of the inputs that one step takes: the product of all strides.
-        late: rows of the output; that of a step belongs to so many rows before: the model looks
-            ahead.
+        late: the result of a step is that of so many steps before: the model looks ahead.
+        keeps: whether anything goes from one step to the next.
 
     Raises:
         InputError: the model cannot be traced, or does not run step by step.
@@ -141,7 +173,9 @@ class StreamedStep(nn.Module):
         for name, value in self._plan.constants.items():
             self.register_buffer(name, value)
         self._plan.begin(self._tensor)
-        self.rows, self.late = self._plan.rows, self._plan.late
+        for name, value in self._plan.constants.items():
+            self.register_buffer(name, value)  # those that were folded, too
+        self.rows, self.late, self.keeps = self._plan.rows, self._plan.late, self._plan.keeps
         self._verify()
 
     def _tensor(self, place: str) -> Tensor:
@@ -183,16 +217,19 @@ class StreamedStep(nn.Module):
 
         Args:
             carry: states [B, ..].
-            x: an input [B, ..] without its axis of steps, or [B, rows, ..]; a tuple of several.
+            x: an input [B, n] without its axis of steps, or [B, rows, n]; of an input with further
+                axes, these as one. A tuple of several.
 
         Returns:
             The states behind the step, and what the model returns, of this step alone.
         """
         xs = x if isinstance(x, (tuple, list)) else (x,)
-        inputs = [
-            [row.unsqueeze(axis) for row in (value.unbind(1) if self.rows > 1 else (value,))]
-            for value, axis in zip(xs, self._plan.graph.axes, strict=True)
-        ]
+        inputs: list[list[Tensor]] = []
+        for value, axis, shape in zip(xs, self._plan.graph.axes, self._plan.shapes, strict=True):
+            rows = value.unbind(1) if self.rows > 1 else (value,)
+            if len(shape) > 1:
+                rows = value.reshape(-1, self.rows, *shape).unbind(1)
+            inputs.append([row.unsqueeze(axis) for row in rows])
         step = self._plan(inputs, carry, self._tensor)
         y = self._plan.results(step)
         return self._plan.states_behind(step, carry), y
@@ -208,16 +245,37 @@ class StreamedStep(nn.Module):
         """
         exact = copy.deepcopy(self).double()
         source = torch.Generator().manual_seed(0)
-        counts = _STEPS + self.late, _STEPS // 2 + self.late
-        for count in counts:  # what is the newest differs
-            inputs = [
-                _drawn(x, axis, count * self.rows, source)
-                for x, axis in zip(self._plan.graph.inputs, self._plan.graph.axes, strict=True)
-            ]
-            exact._compare(inputs, count)
+        graph = self._plan.graph
+        reach = min(self._plan.reach, 512)
+        long = [
+            _drawn(x, axis, max(_LONG, 2 * reach) * self.rows, source, like_example=False)
+            for x, axis in zip(graph.inputs, graph.axes, strict=True)
+        ]
+        self._compare_whole(long)
+        for count in (_STEPS + reach, _STEPS // 2 + reach):  # what is the newest differs
+            for like_example in (False, True):
+                inputs = [
+                    _drawn(x, axis, count * self.rows, source, like_example)
+                    for x, axis in zip(graph.inputs, graph.axes, strict=True)
+                ]
+                exact._compare(inputs, count)
+                self._compare_whole(inputs)
+
+    def _compare_whole(self, inputs: Sequence[Tensor]) -> None:
+        """Compare what was traced with the model, for one sample: branches on sizes are gone."""
+        one = [x.narrow(self._plan.graph.batch_axis, 0, 1) for x in inputs]
+        inputs = [x.float() if x.is_floating_point() else x for x in one]
+        values = self._values_of_all_steps(inputs, exact=False)
+        output = next(node for node in self._plan.graph.nodes if node.op == "output")
+        got = [values[node] for node in _nodes(output.args[0])]
+        want = [v for v in pytree.tree_leaves(self.model(*inputs)) if isinstance(v, Tensor)]
+        if len(got) != len(want) or not all(map(_equal, got, want)):
+            raise InputError(
+                "the model computes something else for other numbers of steps, or for one sample"
+            )
 
     def _compare(self, inputs: Sequence[Tensor], count: int) -> None:
-        whole = self._values_of_all_steps(inputs)
+        whole = self._values_of_all_steps(inputs, exact=True)
         carry: Sequence[Tensor] = [
             value.double() for value in self.first(inputs[0].shape[self._plan.graph.batch_axis])
         ]
@@ -227,7 +285,7 @@ class StreamedStep(nn.Module):
                 [*x.narrow(axis, t * self.rows, self.rows).split(1, axis)]
                 for x, axis in zip(inputs, self._plan.graph.axes, strict=True)
             ]
-            step = self._plan(rows, carry, self._tensor)
+            step = self._plan(rows, carry, self._tensor, exact=True)
             self._plan.results(step)
             carry = self._plan.states_behind(step, carry)
             for node, kind in step.kinds.items():
@@ -237,7 +295,7 @@ class StreamedStep(nn.Module):
         if first is not None:
             raise _differs(first, self._plan.kinds)
 
-    def _values_of_all_steps(self, inputs: Sequence[Tensor]) -> dict[Node, Any]:
+    def _values_of_all_steps(self, inputs: Sequence[Tensor], *, exact: bool) -> dict[Node, Any]:
         graph = self._plan.graph
         values: dict[Node, Any] = dict(zip(graph.places, inputs, strict=True))
         for node in graph.nodes:
@@ -246,7 +304,7 @@ class StreamedStep(nn.Module):
             elif node.op == "call_function":
                 given = pytree.tree_map_only(Node, values.__getitem__, (node.args, node.kwargs))
                 target: Any = node.target
-                values[node] = call(target, *given)
+                values[node] = call(target, given[0], given[1], exact)
         return values
 
 
@@ -263,20 +321,28 @@ def _differs(node: Node, kinds: Mapping[Node, Any]) -> InputError:
 
 
 def _leave(value: Tensor, axis: int, rows: int) -> Tensor:
-    """The rows of a step [B, ..], or [B, rows, ..]."""
-    return value.squeeze(axis) if rows == 1 else value.movedim(axis, 1)
+    """The rows of a step as :meth:`StreamedStep.forward` takes them."""
+    value = value.squeeze(axis) if rows == 1 else value.movedim(axis, 1)
+    return value.flatten(1) if value.dim() > 2 + (rows > 1) else value
 
 
 def _nodes(tree: Any) -> list[Node]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Node)]
 
 
-def _drawn(like: Tensor, axis: int, steps: int, source: torch.Generator) -> Tensor:
+def _drawn(
+    like: Tensor, axis: int, steps: int, source: torch.Generator, like_example: bool
+) -> Tensor:
+    """Random numbers of so many steps: normal ones, or spread as those of an example."""
     shape = [steps if k == axis else size for k, size in enumerate(like.shape)]
-    if like.is_floating_point():
-        return torch.randn(shape, generator=source, dtype=torch.float64)
-    most = max(1, int(like.max()))
-    return torch.randint(0, most + 1, shape, generator=source, dtype=like.dtype)
+    if not like.is_floating_point():
+        most = 2 if like.dtype is torch.bool else int(like.max()) + 1
+        return torch.randint(0, most, shape, generator=source).to(like.dtype)
+    drawn = torch.randn(shape, generator=source, dtype=torch.float64)
+    numbers = like.double()
+    if like_example and bool(numbers.isfinite().all()):
+        drawn = numbers.mean() + 2.0 * numbers.std().nan_to_num(1.0) * drawn
+    return drawn
 
 
 def _agrees(value: Any, kind: Any, whole: Any, t: int, is_last: bool) -> bool:
@@ -290,8 +356,10 @@ def _agrees(value: Any, kind: Any, whole: Any, t: int, is_last: bool) -> bool:
     for at, row in enumerate(value):
         number = kind.rows * t + at + kind.shift
         place = number + kind.zeros
-        inside = number >= 0 and place < whole.shape[kind.axis]
-        if inside and not _equal(row, whole.narrow(kind.axis, place, 1)):
+        left = whole.shape[kind.axis] - place
+        if left < -_MOST_CUT:  # rows that the whole sequence lacks: their number depends on T
+            return False
+        if number >= 0 and left > 0 and not _equal(row, whole.narrow(kind.axis, place, 1)):
             return False
     return True
 
@@ -301,5 +369,7 @@ def _equal(a: Any, b: Any) -> bool:
         return bool(a == b)
     if a.shape != b.shape:
         return False
-    off, size = (a - b).abs(), b.abs()
-    return bool((off <= _TOLERANCE * max(1.0, float(size.max()) if size.numel() else 1.0)).all())
+    if not b.is_floating_point():
+        return bool((a == b).all())
+    limit = _TOLERANCE[b.dtype]
+    return bool(torch.isclose(a, b, limit, limit, equal_nan=True).all())

@@ -204,6 +204,21 @@ def _over_time(
     return run
 
 
+def _with_places(step: Step, node: Node) -> tuple[Any, Any]:
+    """The largest over steps, of an operation that also says where it was."""
+    named = step.arguments(node)
+    flow, dim = step.flow(named["self"]), named.get("dim", -1)
+    if flow is not None and dim % step.rank(named["self"]) == flow.axis:
+        return [_over_time(_largest)(step, node)[0], None], (NOW, None)
+    if "dim" not in named or any(user.args[1] for user in node.users):
+        return step.run_locally(node)
+
+    def apply(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, None]:
+        return torch.amax(x, dim, keepdim), None  # nobody asks where it is
+
+    return step.run_locally(node, apply)
+
+
 def _mean(total: Tensor, row: Tensor, number: Tensor) -> Tensor:
     return total + (row - total) / torch.clamp(number, min=1.0)
 
@@ -318,6 +333,17 @@ def _embedding(step: Step, node: Node) -> tuple[Any, Any]:
     return step.run_locally(node, apply)
 
 
+def _one_hot(step: Step, node: Node) -> tuple[Any, Any]:
+    """1 at a number, 0 elsewhere; torch's own looks for the largest number first."""
+
+    def apply(indices: Tensor, count: int = -1) -> Tensor:
+        if count < 0:
+            raise InputError(f"{describe(node)} depends on the largest number", "num_classes=")
+        return (indices.unsqueeze(-1) == torch.arange(count, device=indices.device)).long()
+
+    return step.run_locally(node, apply)
+
+
 def _new(step: Step, node: Node) -> tuple[Any, Any]:
     """A constant of the type of a value."""
     if step.graph.time_axes[node.name] is not None:
@@ -334,6 +360,7 @@ RULES: dict[Any, Callable[[Step, Node], tuple[Any, Any]]] = {
     _aten.conv1d.padding: _convolution,
     _aten.batch_norm.default: _normalised,
     _aten.embedding.default: _embedding,
+    _aten.one_hot.default: _one_hot,
     _aten.pad.default: _padding,
     _aten.constant_pad_nd.default: _padding,
     _aten.slice.Tensor: _cut,
@@ -345,4 +372,6 @@ RULES: dict[Any, Callable[[Step, Node], tuple[Any, Any]]] = {
     _aten.sum.dim_IntList: _over_time(_sum),
     _aten.amax.default: _over_time(_largest),
     _aten.adaptive_avg_pool1d.default: _over_time(_mean),
+    _aten.max.dim: _with_places,
+    _aten.adaptive_max_pool1d.default: _with_places,
 }

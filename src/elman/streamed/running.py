@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from elman.errors import InputError
+from elman.errors import ElmanError, InputError
 from elman.streamed.sequence import Flow, SequenceGraph, call, describe
 from elman.torch_internals import pytree, schema_of
 
 NOW = "now"  # of a value without an axis of time that changes with each step
+# operations whose ``dim`` says where an axis lies, not over what they run
+_OF_SHAPES = ("permute", "unsqueeze", "squeeze", "movedim", "stack", "sym_size", "unflatten")
 MOST_ROWS = 1024  # rows of one value that are kept for later steps
 Kind = Flow | str | None  # None: the same in every step
 
@@ -33,10 +35,13 @@ class Findings(NamedTuple):
     Attributes:
         rows: how many rows of a value are kept for later steps, by the name of its node.
         learned: names of the layers whose first states are not zeros.
+        folded: names of nodes that are computed of parameters alone: constants, or only read by
+            others.
     """
 
     rows: dict[str, int]
     learned: set[str]
+    folded: set[str]
 
 
 class Step:
@@ -49,7 +54,8 @@ class Step:
         inputs: the rows of each input.
         carry: the states, by a name; None: they are found out, and begin with zeros.
         findings: of the first step, which adds to them.
-        constant: the parameter, buffer or constant of a placeholder.
+        constant: the parameter, buffer or constant of a node; None where nothing reads it.
+        exact: whether constants are computed again, in float64.
 
     Attributes:
         values, kinds: of each node, what it computes, and how it changes in time. The value of a
@@ -67,9 +73,12 @@ class Step:
         inputs: Sequence[list[Tensor]],
         carry: Mapping[str, Tensor] | None,
         findings: Findings,
-        constant: Callable[[str], Tensor],
+        constant: Callable[[str], Tensor | None],
+        exact: bool,
     ) -> None:
         self.graph, self.rules, self.rows = graph, rules, rows
+        # so is a step that is judged: its states are in float64
+        self._double = any(v.dtype is torch.float64 for v in (carry or {}).values())
         self.carry = carry
         self.starts: dict[str, Tensor] = {}
         self.after: dict[str, Tensor] = {}
@@ -84,11 +93,21 @@ class Step:
             elif node in given:
                 value, axis = given[node]
                 self._set(node, value, Flow(axis, rows))
-            elif node.op == "placeholder":
+            elif node.op == "placeholder" or (
+                node.name in findings.folded and carry is not None and not exact
+            ):
                 self._set(node, constant(node.name), None)
             else:
                 rule = rules.get(node.target, Step.run_locally)
-                self._set(node, *rule(self, node))
+                try:
+                    value, kind = rule(self, node)
+                except ElmanError:
+                    raise
+                except (RuntimeError, IndexError, TypeError, ValueError) as error:
+                    text = str(error).partition("\n")[0]
+                    message = f"{describe(node)} does not run step by step: {text}"
+                    raise InputError(message) from error
+                self._set(node, value, kind)
 
     def _set(self, node: Node, value: Any, kind: Any) -> None:
         self.values[node], self.kinds[node] = value, kind
@@ -160,7 +179,7 @@ class Step:
             raise InputError(f"{describe(node)}: {before} rows would be kept, {MOST_ROWS} at most")
         if before and self._needed.get(node.name, 0) < before:
             self._needed[node.name] = before
-        kept = [self.state(f"{node.name}_{k}", chunk[0]) for k in range(before, 0, -1)]
+        kept = [self.state(f"{node.name}:{k}", chunk[0]) for k in range(before, 0, -1)]
         if before:
             self._keep_rows(node, chunk)
         rows = [*kept, *chunk]
@@ -171,10 +190,10 @@ class Step:
 
     def _keep_rows(self, node: Node, chunk: Sequence[Tensor]) -> None:
         most = self._needed[node.name]
-        kept = [self.state(f"{node.name}_{k}", chunk[0]) for k in range(most, 0, -1)]
+        kept = [self.state(f"{node.name}:{k}", chunk[0]) for k in range(most, 0, -1)]
         rows = [*kept, *chunk]
         for k in range(1, most + 1):
-            self.keep(f"{node.name}_{k}", rows[-k])
+            self.keep(f"{node.name}:{k}", rows[-k])
 
     def if_valid(self, value: Tensor, otherwise: Tensor, flow: Flow, at: int) -> Tensor:
         """A value [B, ..], or another one where row ``at`` of this step is none of the sequence."""
@@ -208,6 +227,7 @@ class Step:
         if not flows:
             kind = NOW if any(self.kinds[n] == NOW for n in nodes) else None
             return self._call(node, target, {n: self.values[n] for n in nodes}), kind
+        self._refuse_over_time(node, flows)
         shift, counts = min(f.shift for f in flows.values()), {f.rows for f in flows.values()}
         if len(counts) > 1:
             raise InputError(f"{describe(node)} joins sequences of {sorted(counts)} rows a step")
@@ -230,13 +250,22 @@ class Step:
         kind = _kind_of_result(node, results[0], axis, count, shift)
         return results if kind is not None else results[0], kind
 
-    def _call(self, node: Node, function: Callable[..., Any], values: Mapping[Node, Any]) -> Any:
+    def _refuse_over_time(self, node: Node, flows: Mapping[Node, Flow]) -> None:
+        """Refuse an operation along the axis of time that has no rule."""
+        if schema_of(node.target).name.partition("::")[2] in _OF_SHAPES:
+            return
+        named = self.arguments(node)
+        for name in ("dim", "dims", "axis"):
+            dims = named.get(name)
+            dims = [dims] if isinstance(dims, int) else dims if isinstance(dims, list) else []
+            for n, flow in flows.items():
+                rank = self.rank(n)
+                if any(isinstance(dim, int) and dim % rank == flow.axis for dim in dims):
+                    raise InputError(f"{describe(node)} runs over steps, which has no rule here")
+
+    def _call(self, node: Node, function: Any, values: Mapping[Node, Any]) -> Any:
         args, kwargs = pytree.tree_map_only(Node, values.__getitem__, (node.args, node.kwargs))
-        try:
-            return call(function, args, kwargs)
-        except (RuntimeError, IndexError) as error:
-            text = str(error).partition("\n")[0]
-            raise InputError(f"{describe(node)} does not run step by step: {text}") from error
+        return call(function, args, kwargs, self._double)
 
 
 def _kind_of_result(node: Node, value: Any, axis: int | None, rows: int, shift: int) -> Any:

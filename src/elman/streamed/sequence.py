@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -59,7 +59,7 @@ class SequenceGraph:
     """
 
     def __init__(self, model: nn.Module, example: Sequence[Tensor]) -> None:
-        self.model = copy.deepcopy(model).eval()
+        self.model = _copied(model)
         if any(map(is_torchs, self.model.modules())):
             accelerate(self.model)
         for module in self.model.modules():
@@ -67,7 +67,7 @@ class SequenceGraph:
                 module.engine = "reference"
         program: Any = None
         for self.batch_axis in (0, 1):  # the axis that has time in models of [T, B, ..] is 0
-            self.inputs = [_enlarged(x, self.batch_axis) for x in example]
+            self.inputs = [_enlarged(x, self.batch_axis) for x in map(_in_float32, example)]
             program = self._traced(type(model).__name__)
             self._read(program)
             if self.axes[0] != self.batch_axis:
@@ -113,7 +113,8 @@ class SequenceGraph:
         self.axes = [self.time_axes[node.name] for node in places]
         if None in self.axes:
             raise InputError(
-                "an input has no axis of steps", "one that never changes belongs to the model"
+                f"no axis of input {self.axes.index(None)} is that of the steps of the others",
+                "one input, torch.cat((x, z), -1); what never changes belongs to the model",
             )
         self.places = places
 
@@ -131,7 +132,8 @@ class SequenceGraph:
             if len(found) == 1:
                 return next(iter(found))
         raise InputError(
-            "the model has neither a recurrent layer nor a Conv1d over steps: which axis is time?"
+            "the model has neither a recurrent layer nor a Conv1d over steps: which axis is time?",
+            "an example of several steps: torch.randn(1, 50, 8)",
         )
 
 
@@ -155,13 +157,29 @@ def _axis(traced: Any, symbol: str) -> Any:
     return next((k for k, size in enumerate(shape) if symbol in symbols_of(size)), None)
 
 
-def call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call an operation of a traced model; in float64, if its tensors are."""
-    leaves = pytree.tree_leaves((args, kwargs))
-    if any(isinstance(v, Tensor) and v.dtype is torch.float64 for v in leaves):
+def call(function: Any, args: Any, kwargs: Any, exact: bool) -> Any:
+    """Call an operation of a traced model; if it is to be ``exact``, in float64."""
+    if exact:
         double = {torch.float32: torch.float64}
         args, kwargs = pytree.tree_map_only(torch.dtype, lambda v: double.get(v, v), (args, kwargs))
+        if getattr(function, "__name__", "").partition(".")[0] in ("zeros", "ones", "full"):
+            kwargs = {"dtype": torch.float64, **kwargs}
     return function(*args, **kwargs)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy in float32 and eval mode, its weights as they are now."""
+    try:
+        return copy.deepcopy(model).eval().float()
+    except RuntimeError as error:
+        raise InputError(
+            f"{type(model).__name__} cannot be copied: {_first_line(error)}",
+            "torch.nn.utils.parametrizations.weight_norm, not torch.nn.utils.weight_norm",
+        ) from error
+
+
+def _in_float32(x: Tensor) -> Tensor:
+    return x.detach().float() if x.is_floating_point() else x
 
 
 def describe(node: Node) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,14 +25,18 @@ from elman.interchange.c.project import Project, read_text_file
 from elman.interchange.c.step import LayerText
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Node
+from elman.ir.types import shape_size
 from elman.nn.execute.layer import Runner
 from elman.nn.modules.sequence import SequenceModule
+from elman.nn.modules.subclasses import is_torchs
+from elman.nn.modules.swap import accelerate
 from elman.passes.draws import expected
 from elman.passes.static import split_static
 from elman.plan.spec import PlanOptions, Spec
 from elman.steps.layer import StepLayer
 from elman.steps.loop import Loop
 from elman.streamed.model import StreamedStep
+from elman.torch_internals import pytree
 
 _PLAIN = PlanOptions(without=frozenset({"hoisting"}))  # one step knows no batch of all steps
 
@@ -48,7 +54,7 @@ class Exported:
         state: how many numbers the caller's struct holds.
         rows: steps of the inputs that one call takes, one behind another: the product of a model's
             strides.
-        late: how many outputs before this one an output belongs to, where a model looks ahead.
+        late: the output of a call is that of so many calls before: a model looks ahead.
 
     Example:
         >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
@@ -105,6 +111,8 @@ def to_c(module: Any, folder: str | Path, name: str = "model", *, example: Any =
     folder = check_path("folder", folder, 'elman.export.to_c(net, "gru_c")')
     _check_name(name)
     streamed = None
+    if isinstance(module, nn.Module) and is_torchs(module):
+        module = accelerate(copy.deepcopy(module))
     if not isinstance(module, SequenceModule):
         streamed = _streamed(module, example)
         module = streamed.layer
@@ -182,9 +190,24 @@ def _streamed(model: Any, example: Any) -> _Streamed:
             'to_c(model, "model_c", example=torch.randn(1, 50, 8))',
         )
     step = StreamedStep(model, inputs)
-    x = tuple([torch.stack(rows) for rows in zip(*step.cut(step.inputs)[:1])])
+    if not step.keeps:
+        raise InputError(f"{type(model).__name__} keeps nothing from one step to the next")
+    given = step.cut(step.inputs)[0]
     loop = Loop(step, carry_first=True)
-    layer = loop.layer(x[0] if len(x) == 1 else x, step.first(len(x[0][0])))
+    x = tuple([value.unsqueeze(0) for value in given])
+    carry = step.first(len(given[0]))
+    layer = loop.layer(x[0] if len(x) == 1 else x, carry)
+    sizes = [math.prod(size) for size in layer.runtime.input_sizes]
+    if sizes != [value[0].numel() for value in given]:
+        raise InputError(f"{type(model).__name__} mixes samples, or depends on their number")
+    results = pytree.tree_leaves(step(carry, given[0] if len(given) == 1 else given)[1])
+    runner = next(iter(layer.runners.values()))
+    widths = [shape_size(v.shape, dict(runner.dims)) for v in runner.cell.graph.outputs]
+    if sum(map(math.prod, widths)) != sum(value[0].numel() for value in results):
+        raise InputError(
+            f"two results of {type(model).__name__} are the same in every step",
+            "return one of them: the last row of what is returned for each step is that of y",
+        )
     return _Streamed(layer, _names_of_inputs(model, len(inputs)), step.rows, step.late)
 
 

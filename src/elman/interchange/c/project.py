@@ -25,7 +25,16 @@ volatile while asm bool catch class compl const_cast constexpr delete explicit e
 mutable namespace new not operator or private protected public template this throw true try typeid
 typename using virtual wchar_t and xor typeof
 """  # of C and of C++, which reads the header too
-_RESERVED = {"state", "all", "y", "steps", "row", "T", *_KEYWORDS.split()}  # of the functions
+_RESERVED = {
+    "state",
+    "all",
+    "y",
+    "steps",
+    "row",
+    "T",
+    "LANES",
+    *_KEYWORDS.split(),
+}  # of the functions
 _CAPITALS = ("H", "Y")  # suffixes that the header defines: NAME_H, NAME_Y
 
 
@@ -81,7 +90,8 @@ class Project:
         entries = (*signature.inputs, *signature.static)
         macros = set(re.findall(r"#\s*define\s+(\w+)", "".join(shared_texts())))
         names = names or [entry for entry, _ in entries]
-        self.names = c_names(names, _RESERVED | macros, _CAPITALS)
+        functions = {layer.name for layer in layers}
+        self.names = c_names(names, _RESERVED | macros | functions, _CAPITALS)
         self.heads = math.prod(module.runtime.head_axis)  # samples of each other, one state each
         self.of = "all" if self.heads > 1 else "state"  # name of an argument
         self.unit = f"{name}_head" if self.heads > 1 else f"{name}_state"
