@@ -48,6 +48,7 @@ from elman.lowered.types import (
 )
 from elman.plan.build import output_is_state, program
 from helpers import Case, job_of
+from lowered_verify import phases_of
 
 F64 = torch.float64
 XP = Arrays(F64, torch.device("cpu"))
@@ -176,7 +177,7 @@ class Machine:
             each = [Rows(torch.full((B,), t), samples, t0) for t in steps]
             for stage in direction.stages:
                 turns = [every] if stage is not Stage.STEPS else each[::-1] if backward else each
-                for phase in direction.phases_of(stage):
+                for phase in phases_of(direction, stage):
                     self._phase(phase, turns)
                 if stage is Stage.SUMS:
                     self._sums(direction, every, first=steps[-1] == T - 1)

@@ -70,6 +70,15 @@ def verify(lowered: Lowered) -> None:
         _Verifier(lowered.layout, direction, taped).check()
 
 
+def phases_of(direction: Direction, stage: Stage) -> tuple[Phase, ...]:
+    """The phases that run in a stage, in order."""
+    before, _, after = direction.phases
+    if stage is Stage.STEPS:
+        return direction.all_phases if direction.sample_by_sample else direction.loops
+    batched = {Stage.BEFORE: before, Stage.AFTER: after}
+    return (batched[stage],) if stage in batched and not direction.sample_by_sample else ()
+
+
 @dataclass
 class _Verifier:
     """Walks one direction; ``taped``: columns of the tape that are stored."""
@@ -90,7 +99,7 @@ class _Verifier:
         for computed in self.direction.setup:
             self._once(computed)
         for stage in self.direction.stages:
-            for phase in self.direction.phases_of(stage):
+            for phase in phases_of(self.direction, stage):
                 for turn in range(_TURNS if stage is Stage.STEPS else 1):
                     self._phase(phase, turn)
                 self._wait()

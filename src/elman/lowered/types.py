@@ -518,15 +518,6 @@ class Direction:
             return (Stage.BEFORE, Stage.STEPS, *gather, Stage.AFTER)
         return (*gather, Stage.BEFORE, Stage.STEPS, Stage.AFTER, Stage.SUMS)
 
-    def phases_of(self, stage: Stage) -> tuple[Phase, ...]:
-        """The phases that run in a stage, in order: each over all of the stage's rows before the
-        next, or sample by sample."""
-        before, _, after = self.phases
-        if stage is Stage.STEPS:
-            return self.all_phases if self.sample_by_sample else self.loops
-        batched = {Stage.BEFORE: before, Stage.AFTER: after}
-        return (batched[stage],) if stage in batched and not self.sample_by_sample else ()
-
     @property
     def parts(self) -> Iterator[Part]:
         """The parts of all phases."""

@@ -24,7 +24,7 @@ _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 1e-1, tor
 
 
 class _Plan:
-    """How a model runs step by step. Callable, so that who traces a step takes it for a function.
+    """Runs the steps of a traced model. Callable, so that a tracer of steps looks not inside.
 
     Args:
         graph: of the model.
@@ -170,13 +170,15 @@ class StreamedStep(nn.Module):
         self._plan = _Plan(SequenceGraph(model, example))
         graph = self._plan.graph
         self.model = graph.model
-        for name, value in self._plan.constants.items():
-            self.register_buffer(name, value)
+        self._register()
         self._plan.begin(self._tensor)
-        for name, value in self._plan.constants.items():
-            self.register_buffer(name, value)  # those that were folded, too
+        self._register()  # what was folded, too
         self.rows, self.late, self.keeps = self._plan.rows, self._plan.late, self._plan.keeps
         self._verify()
+
+    def _register(self) -> None:
+        for name, value in self._plan.constants.items():
+            self.register_buffer(name, value)
 
     def _tensor(self, place: str) -> Tensor:
         """A parameter or buffer by its path."""

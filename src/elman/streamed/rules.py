@@ -20,7 +20,6 @@ from elman.nn.compile.names import group_of
 from elman.passes.draws import expected
 from elman.streamed.running import NOW, RowsError, Step, refuse_zeros
 from elman.streamed.sequence import Flow, describe
-from elman.torch_internals import pytree
 
 _END = 2**63 - 1  # of a slice that reaches to the end
 _aten = torch.ops.aten
@@ -205,7 +204,7 @@ def _over_time(
 
 
 def _with_places(step: Step, node: Node) -> tuple[Any, Any]:
-    """The largest over steps, of an operation that also says where it was."""
+    """The largest over steps, by an operation that also returns its place."""
     named = step.arguments(node)
     flow, dim = step.flow(named["self"]), named.get("dim", -1)
     if flow is not None and dim % step.rank(named["self"]) == flow.axis:
@@ -214,7 +213,7 @@ def _with_places(step: Step, node: Node) -> tuple[Any, Any]:
         return step.run_locally(node)
 
     def apply(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, None]:
-        return torch.amax(x, dim, keepdim), None  # nobody asks where it is
+        return torch.amax(x, dim, keepdim), None  # no operation reads the place
 
     return step.run_locally(node, apply)
 
@@ -348,9 +347,9 @@ def _new(step: Step, node: Node) -> tuple[Any, Any]:
     """A constant of the type of a value."""
     if step.graph.time_axes[node.name] is not None:
         return step.run_locally(node)
-    first = {n: v[0] if step.flow(n) else v for n, v in step.values.items()}
-    args, kwargs = pytree.tree_map_only(Node, first.__getitem__, (node.args, node.kwargs))
-    return node.target(*args, **kwargs), None  # type: ignore[operator]
+    nodes = node.all_input_nodes
+    first = {n: step.values[n][0] if step.flow(n) else step.values[n] for n in nodes}
+    return step.call(node, node.target, first), None
 
 
 RULES: dict[Any, Callable[[Step, Node], tuple[Any, Any]]] = {

@@ -18,7 +18,6 @@ NOW = "now"  # of a value without an axis of time that changes with each step
 # operations whose ``dim`` says where an axis lies, not over what they run
 _OF_SHAPES = ("permute", "unsqueeze", "squeeze", "movedim", "stack", "sym_size", "unflatten")
 MOST_ROWS = 1024  # rows of one value that are kept for later steps
-Kind = Flow | str | None  # None: the same in every step
 
 
 class RowsError(Exception):
@@ -30,7 +29,7 @@ class RowsError(Exception):
 
 
 class Findings(NamedTuple):
-    """What the first step finds out of all steps.
+    """Facts about all steps that the first step finds out.
 
     Attributes:
         rows: how many rows of a value are kept for later steps, by the name of its node.
@@ -58,8 +57,10 @@ class Step:
         exact: whether constants are computed again, in float64.
 
     Attributes:
-        values, kinds: of each node, what it computes, and how it changes in time. The value of a
-            :class:`Flow` is a list of its rows, each with an axis of time of size 1.
+        values: of each node; of a :class:`Flow` a list of its rows, each with an axis of time of
+            size 1.
+        kinds: of each node how its value changes in time: a :class:`Flow`, :data:`NOW`, or None if
+            it is the same in every step.
         starts, after: the states before the first step, once they have been found out, and those
             behind this one.
         result: what the model returns, a tree of nodes.
@@ -226,7 +227,7 @@ class Step:
         flows = {n: f for n in nodes if (f := self.flow(n)) is not None}
         if not flows:
             kind = NOW if any(self.kinds[n] == NOW for n in nodes) else None
-            return self._call(node, target, {n: self.values[n] for n in nodes}), kind
+            return self.call(node, target, {n: self.values[n] for n in nodes}), kind
         self._refuse_over_time(node, flows)
         shift, counts = min(f.shift for f in flows.values()), {f.rows for f in flows.values()}
         if len(counts) > 1:
@@ -238,9 +239,7 @@ class Step:
             given[n] = self.values[n]
             if late := f.shift - shift:  # it waits for the others
                 given[n] = [row.unsqueeze(f.axis) for row in self.rows_of(n, late)[:count]]
-        results = [
-            self._call(node, target, {n: given[n][at] for n in nodes}) for at in range(count)
-        ]
+        results = [self.call(node, target, {n: given[n][at] for n in nodes}) for at in range(count)]
         axis = self.graph.time_axes[node.name]
         if isinstance(results[0], (tuple, list)):
             kinds = tuple(
@@ -263,7 +262,8 @@ class Step:
                 if any(isinstance(dim, int) and dim % rank == flow.axis for dim in dims):
                     raise InputError(f"{describe(node)} runs over steps, which has no rule here")
 
-    def _call(self, node: Node, function: Any, values: Mapping[Node, Any]) -> Any:
+    def call(self, node: Node, function: Any, values: Mapping[Node, Any]) -> Any:
+        """Call a function with the arguments of a node, given the values of its inputs."""
         args, kwargs = pytree.tree_map_only(Node, values.__getitem__, (node.args, node.kwargs))
         return call(function, args, kwargs, self._double)
 

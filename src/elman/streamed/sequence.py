@@ -19,7 +19,7 @@ _BATCH = 3  # samples of the traced call: torch takes the size 1 for a constant
 
 
 class Flow(NamedTuple):
-    """How a value of a sequence arrives, step by step.
+    """The rows of a sequence that arrive in each step.
 
     Attributes:
         axis: of time.
@@ -122,10 +122,11 @@ class SequenceGraph:
         """The name of the number of steps: of what a recurrent layer or a convolution reads."""
         sizes = {s for n in places for size in n.meta["val"].shape for s in symbols_of(size)}
         for node in self.nodes:
+            args: Any = node.args
             if node.target is torch.ops.elman.recurrent.default:
-                size = node.args[0][0].meta["val"].shape[0]  # type: ignore[index,union-attr]
+                size = args[0][0].meta["val"].shape[0]
             elif node.target in (torch.ops.aten.conv1d.default, torch.ops.aten.conv1d.padding):
-                size = node.args[0].meta["val"].shape[-1]  # type: ignore[union-attr]
+                size = args[0].meta["val"].shape[-1]
             else:
                 continue
             found = symbols_of(size) & sizes

@@ -8,14 +8,15 @@ these names. ``tests/test_torch_internals.py`` tests each of both ways.
 All names are in torch 2.13 and Triton 3.7.
 """
 
+# ruff: noqa: F403  # the list of a file's names is its __all__, and no second one
 from elman.torch_internals import autograd, compiler, memory, modes, operations, transforms
-from elman.torch_internals.autograd import *  # noqa: F403  # one list per file, kept in its __all__
-from elman.torch_internals.compiler import *  # noqa: F403
+from elman.torch_internals.autograd import *
+from elman.torch_internals.compiler import *
 from elman.torch_internals.lookup import LACKING
-from elman.torch_internals.memory import *  # noqa: F403
-from elman.torch_internals.modes import *  # noqa: F403
-from elman.torch_internals.operations import *  # noqa: F403
-from elman.torch_internals.transforms import *  # noqa: F403
+from elman.torch_internals.memory import *
+from elman.torch_internals.modes import *
+from elman.torch_internals.operations import *
+from elman.torch_internals.transforms import *
 
 __all__ = ["LACKING"]
 __all__ += autograd.__all__

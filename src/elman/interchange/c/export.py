@@ -95,7 +95,7 @@ def to_c(module: Any, folder: str | Path, name: str = "model", *, example: Any =
         folder: created if missing; files of the same names are replaced.
         name: prefix of files, types and functions; a C identifier.
         example: of a model of another kind its input, or a tuple of its inputs, with axes of
-            samples and of several steps.
+            samples and of several steps. A recurrent module needs none, and none is read.
 
     Raises:
         InputError: the module is bidirectional or does not run step by step, a weight is not
@@ -170,7 +170,7 @@ class _Streamed(NamedTuple):
 
     @property
     def about(self) -> str:
-        """What a caller has to know of steps."""
+        """Sentences for the header: how many steps of the inputs a call takes, how late y is."""
         parts: list[str] = []
         if self.rows > 1:
             parts.append(f"A step takes {self.rows} steps of the inputs, one behind another.")
@@ -180,7 +180,8 @@ class _Streamed(NamedTuple):
 
 
 def _streamed(model: Any, example: Any) -> _Streamed:
-    """Raises InputError: the model does not run step by step."""
+    """Trace a model and read its step as a formula. Raises InputError for a model that does not run
+    step by step."""
     if not isinstance(model, nn.Module):
         raise InputError(f"to_c takes a module, not {type(model).__name__}", "elman.GRU(8, 16)")
     inputs = example if isinstance(example, (tuple, list)) else (example,)
