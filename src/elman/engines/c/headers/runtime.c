@@ -215,6 +215,7 @@ static void tasks_enter(void *p) {
     long threads = thread_count(), id = thread_number(), team = tasks->items->call->workers;
     if (team > threads) team = threads;
     long teams = threads / team;
+    const unsigned mode = flush_small();
     for (long k = id / team; k < tasks->count && id < team * teams; k += teams) {
         Head *call = tasks->items[k].call;
         Worker w = {call->flags, id % team, team, 0};
@@ -222,6 +223,7 @@ static void tasks_enter(void *p) {
         tasks->items[k].run(call, &w);
         call->flags[w.id].stolen = without_core() - start;
     }
+    restore(mode);
 }
 /* run calls whose workspace is at hand, as many at once as there are threads for; returns for how long a
  * worker had no core to run on, less an eighth of the time taken (us) */
@@ -231,10 +233,12 @@ SHARED long run_tasks(Task *items, long count, long threads) {
         memset(items[k].call->flags, 0, items[k].call->workers * sizeof(Flag));
     }
     if (threads == 1 || !run_parallel) {
+        const unsigned mode = flush_small();
         for (long k = 0; k < count; k++) {
             Worker w = {items[k].call->flags, 0, 1, 0};
             items[k].run(items[k].call, &w);
         }
+        restore(mode);
         return 0;
     }
     Tasks tasks = {items, count};

@@ -109,6 +109,20 @@ UNUSED INLINE void tell(Head *call, const Worker *w, long steps) { /* after a ba
 /* calls side by side on the threads of one pool */
 typedef struct { void (*prepare)(void *), (*run)(void *, Worker *); Head *call; } Task;
 SHARED long run_tasks(Task *items, long count, long threads);
+/* Results below the least normal number are zero while a kernel runs: on x86 an instruction that meets such a
+ * number takes a hundred times as long, and decays and gradients fade through them. The thread's mode, which the
+ * caller gets back, is read first. Numbers of that size in arguments are read as they are. */
+#if defined(__x86_64__)
+INLINE unsigned flush_small(void) {
+    unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8000);
+    return mode;
+}
+INLINE void restore(unsigned mode) { __builtin_ia32_ldmxcsr(mode); }
+#else
+INLINE unsigned flush_small(void) { return 0; }
+INLINE void restore(unsigned mode) { (void)mode; }
+#endif
 INLINE long share(long n, long id, long workers) { return n * id / workers; }
 INLINE long max2(long a, long b) { return a > b ? a : b; }
 /* bytes of n elements, rounded up to whole cache lines */

@@ -178,9 +178,17 @@ static void channels_backward(void *p) {
     if (c1 > s->N) c1 = s->N;
     BY_SIZE(channels_back, s, c0, c1)
 }
+typedef struct { void (*run)(void *); Scan *scan; } Part;
+static void enter(void *p) {
+    const Part *part = p;
+    const unsigned mode = flush_small(); /* products of many factors fade */
+    part->run(part->scan);
+    restore(mode);
+}
 static void on_all(void (*run)(void *), Scan *s) {
-    if (s->workers > 1 && run_parallel) run_parallel(run, s, s->workers, 0);
-    else run(s);
+    Part part = {run, s};
+    if (s->workers > 1 && run_parallel) run_parallel(enter, &part, s->workers, 0);
+    else enter(&part);
 }
 #define SHOWN __attribute__((visibility("default")))
 SHOWN void elman_scan_channels(Scan *s) { on_all(channels, s); }
