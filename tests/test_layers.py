@@ -24,7 +24,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "elman"
 
-LANGUAGE = "errors checks ir frontend autodiff passes plan lowered ops cells cell_files"
+LANGUAGE = "errors checks ir integers frontend autodiff passes plan lowered ops cells cell_files"
 MIDDLE = f"{LANGUAGE} escaping extras files folders version engines engines.registry tuning"
 MIDDLE = f"{MIDDLE} torch_internals torch numpy"
 # no other engine
@@ -41,7 +41,8 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "version": "",
     "torch_internals": "errors elman_command torch triton",  # what they do not promise to keep
     "ir": "errors",
-    "frontend": "errors checks ir",
+    "integers": "errors ir",  # formulas on grids
+    "frontend": "errors checks ir integers",
     "autodiff": "errors ir",
     "passes": "errors ir",
     "plan": "errors checks ir autodiff",

@@ -9,6 +9,7 @@ from typing import Any as _Any
 from elman import cells, errors, nn, ops, weights
 from elman.engines.deer.api import deer, linear_scan
 from elman.frontend.cell import bound_cell, cell
+from elman.integers.rewrite import Bits
 from elman.nn import (
     GRU,
     LSTM,
@@ -77,6 +78,7 @@ __all__ = [
     "LSTM",
     "Loop",
     "LinearCrossEntropyLoss",
+    "Bits",
     "PlanOptions",
     "RNN",
     "Recurrent",

@@ -31,6 +31,7 @@ SCRIPTS = (  # modules; tests beside this one run their cases in tiny, in this p
         "bf16",
         "examples",
         "fla_layers",
+        "integers",
         "language_cells",
     ),
     "merged_steps",

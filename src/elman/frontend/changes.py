@@ -6,6 +6,7 @@ result is an ordinary cell: drawn, explained, saved by name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +16,8 @@ from elman.errors import InputError
 from elman.frontend.draws import Per, dropout, zoneout
 from elman.frontend.spikes import clip_gradient
 from elman.frontend.trace import Tracer
-from elman.ir.graph import Node, Rate, walk, with_args
+from elman.integers.rewrite import Bits, Range, rewrite, values_of
+from elman.ir.graph import Graph, Node, Rate, walk, with_args
 
 
 def read_by_products(roots: Sequence[Node], instead: Mapping[Node, Node]) -> list[Node]:
@@ -78,6 +80,10 @@ class Change:
             state [n]: as the formula reads it.
         """
         return state
+
+    def rewritten(self, graph: Graph) -> Graph:
+        """The whole formula, traced with all changes."""
+        return graph
 
     def check(self, cell: str, states: Collection[str]) -> None:
         """Raise InputError if a cell with these states cannot have the change."""
@@ -176,7 +182,43 @@ class RecurrentDropout(Change):
         return dropout(state, self.share, self.per)
 
 
-_ALL = (ClippedGradient, Zoneout, RecurrentDropout)
+@dataclass(frozen=True)
+class Integers(Change):
+    """Every value is a whole number times a power of two (:mod:`elman.integers.rewrite`).
+
+    Attributes:
+        weights, operands, states: see :class:`elman.integers.rewrite.Bits`.
+        ranges: of :func:`elman.integers.rewrite.values_of` the formula without this change.
+        sizes: of the dims, by name.
+
+    Raises:
+        InputError: the ranges are not those of the formula, or not pairs of finite numbers.
+    """
+
+    weights: int
+    operands: int
+    states: int
+    ranges: tuple[Range, ...]
+    sizes: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple([(name, size) for name, size in self.sizes]))
+        pairs = tuple([(float(low), float(high)) for low, high in self.ranges])
+        if not all(-math.inf < low <= high < math.inf for low, high in pairs):
+            raise InputError("a range is two finite numbers, the smaller one first")
+        object.__setattr__(self, "ranges", pairs)
+
+    def rewritten(self, graph: Graph) -> Graph:
+        count = len(values_of(graph))
+        if count != len(self.ranges):
+            raise InputError(
+                f"there are ranges of {len(self.ranges)} values, and the formula has {count}"
+            )
+        bits = Bits(self.weights, self.operands, self.states)
+        return rewrite(graph, self.ranges, bits, dict(self.sizes))
+
+
+_ALL = (ClippedGradient, Zoneout, RecurrentDropout, Integers)
 CHANGES: dict[str, type[Change]] = {change.__name__: change for change in _ALL}
 
 

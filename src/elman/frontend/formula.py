@@ -112,8 +112,11 @@ def traced(cell: Declaration, cuts: Cuts) -> Graph:
             ]
     next_states = tuple(next_states)
     graph = Graph(inputs, states, weights, next_states, outputs or next_states[:1])
+    for change in cell.changes:
+        graph = change.rewritten(graph)
     check_names(graph)
-    _warn_of_unread(cell, graph)
+    if not cell.changes:  # it was traced before, without any
+        _warn_of_unread(cell, graph)
     return graph
 
 

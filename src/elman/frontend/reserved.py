@@ -15,6 +15,7 @@ OF_MODULES = (
     "cell", "input_size", "hidden_size", "num_layers", "bidirectional", "batch_first", "dropout",
     "device", "dtype", "engine", "heads", "plan", "precision", "residual", "clip_gradient",
     "learn_initial", "zoneout", "recurrent_dropout", "recurrent_dropout_per", "weight_dropout",
+    "quantize",
 )  # fmt: skip
 _SELF = "self"  # of Python's: the module
 OF_CALLS = (

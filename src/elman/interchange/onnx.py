@@ -92,6 +92,8 @@ def to_onnx(module: Any, path: str | Path, *, lengths: bool = False) -> OnnxMode
             f"to_onnx takes a recurrent module, not {type(module).__name__}",
             "torch.onnx.export(model, args, dynamo=True) exports a model around such layers",
         )
+    if module.quantize is not None:
+        raise InputError("quantize= has no ONNX", "elman.export.to_c, or a module without it")
     path = check_path("path", path, 'elman.export.to_onnx(net, "net.onnx")')
     for package in ("onnx", "onnxscript"):
         require(package, "to_onnx")

@@ -7,7 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +21,18 @@ from elman.engines.base import Job
 from elman.engines.c.spelling.ops import SPELL
 from elman.engines.c.text.units import file
 from elman.errors import InputError
+from elman.integers.formats import Format
+from elman.integers.rewrite import Bits, leaf_formats
+from elman.interchange.c.integer_project import IntegerProject
+from elman.interchange.c.integers import IntegerLayer, on_grid
 from elman.interchange.c.project import Project, read_text_file
 from elman.interchange.c.step import LayerText
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Node
 from elman.ir.types import shape_size
+from elman.nn.call.weights import round_weights
 from elman.nn.execute.layer import Runner
+from elman.nn.modules.layer_options import check_bits
 from elman.nn.modules.sequence import SequenceModule
 from elman.nn.modules.subclasses import is_torchs
 from elman.nn.modules.swap import accelerate
@@ -51,10 +57,11 @@ class Exported:
         inputs: sizes of the inputs of a step, by name.
         output: size of the output of a step.
         weights: how many numbers the arrays hold.
-        state: how many numbers the caller's struct holds.
+        state: how many numbers the caller's struct holds; of integers, how many bytes.
         rows: steps of the inputs that one call takes, one behind another: the product of a model's
             strides.
         late: the output of a call is that of so many calls before: a model looks ahead.
+        exponents: of integer code, by input and for y: a number n is n · 2^exponent.
 
     Example:
         >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
@@ -70,9 +77,17 @@ class Exported:
     state: int
     rows: int = 1
     late: int = 0
+    exponents: dict[str, int] = field(default_factory=dict)
 
 
-def to_c(module: Any, folder: str | Path, name: str = "model", *, example: Any = None) -> Exported:
+def to_c(
+    module: Any,
+    folder: str | Path,
+    name: str = "model",
+    *,
+    example: Any = None,
+    quantize: Bits | int | None = None,
+) -> Exported:
     """Write a module as C99 that needs no library, allocates no memory and has no global state.
 
     A recurrent module can have any cell, layers, heads and residual connections. Of another model,
@@ -89,17 +104,25 @@ def to_c(module: Any, folder: str | Path, name: str = "model", *, example: Any =
     initial state. gcc and clang compile the code to vectors, by default as wide as the target's
     (``-DLANES=4``, 8, 16).
 
+    A module with ``quantize=``, and any with ``quantize=`` here, is written in integers of 8, 16
+    and 32 bits: no instruction computes with floating-point numbers, and every number is the one
+    that the quantised module computes. Inputs and y are whole numbers times powers of two, which
+    the header names.
+
     Args:
         module: a unidirectional :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``, or a model
             of sequences.
         folder: created if missing; files of the same names are replaced.
         name: prefix of files, types and functions; a C identifier.
         example: of a model of another kind its input, or a tuple of its inputs, with axes of
-            samples and of several steps. A recurrent module needs none, and none is read.
+            samples and of several steps. A recurrent module needs one with ``quantize`` alone.
+        quantize: write a module that was trained in float32 in integers: see
+            :class:`elman.nn.modules.layer_options.Options`. The example, which should be typical
+            then, tells how far values reach.
 
     Raises:
         InputError: the module is bidirectional or does not run step by step, a weight is not
-            finite, or an operation has no C text.
+            finite, or an operation has no C text, or none in integers.
 
     Example:
         >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
@@ -116,6 +139,9 @@ def to_c(module: Any, folder: str | Path, name: str = "model", *, example: Any =
     if not isinstance(module, SequenceModule):
         streamed = _streamed(module, example)
         module = streamed.layer
+    if quantize is not None or module.quantize is not None:
+        module = _calibrated(module, check_bits(quantize), streamed, example)
+        return _to_integers(module, folder, name, streamed)
     runners, weights = _layers(module)
     layers: list[LayerText] = []
     for index, (runner, layer_weights) in enumerate(zip(runners, weights, strict=True)):
@@ -134,17 +160,24 @@ def to_c(module: Any, folder: str | Path, name: str = "model", *, example: Any =
     outputs = runners[-1].cell.output_names
     names, about = ([], "") if streamed is None else (streamed.names, streamed.about)
     project = Project(name, layers, bool(module.residual), module, outputs, names, about)
+    return _write(project, folder, streamed)
+
+
+def _write(project: Project | IntegerProject, folder: Path, streamed: _Streamed | None) -> Exported:
+    """Write the files of a project."""
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in project.files().items():
         (folder / path).write_text(text, encoding="utf-8")
     return Exported(
         folder,
-        name,
+        project.name,
         project.inputs,
         project.output,
-        sum(len(values) for values in project.arrays().values()),
-        project.heads * sum(size for fields in project.members() for _, size in fields),
-        *(() if streamed is None else (streamed.rows, streamed.late)),
+        project.weights,
+        project.state,
+        1 if streamed is None else streamed.rows,
+        0 if streamed is None else streamed.late,
+        project.exponents,
     )
 
 
@@ -159,11 +192,13 @@ class _Streamed(NamedTuple):
 
     Attributes:
         layer: the formula of a step.
+        x: the example, as the layer takes it.
         names: of its inputs.
         rows, late: see :class:`Exported`.
     """
 
     layer: StepLayer
+    x: Any
     names: Sequence[str]
     rows: int
     late: int
@@ -209,7 +244,15 @@ def _streamed(model: Any, example: Any) -> _Streamed:
             f"two results of {type(model).__name__} are the same in every step",
             "return one of them: the last row of what is returned for each step is that of y",
         )
-    return _Streamed(layer, _names_of_inputs(model, len(inputs)), step.rows, step.late)
+    cuts = [torch.stack(values) for values in zip(*step.cut(inputs), strict=True)]
+    rows = tuple(  # as the layer takes them: several axes as one, a single unit as a scalar
+        [
+            value.reshape(*value.shape[:2], *([size] if size > 1 else []))
+            for value, size in zip(cuts, sizes, strict=True)
+        ]
+    )
+    x = rows[0] if len(rows) == 1 else rows
+    return _Streamed(layer, x, _names_of_inputs(model, len(inputs)), step.rows, step.late)
 
 
 def _names_of_inputs(model: nn.Module, count: int) -> list[str]:
@@ -217,6 +260,66 @@ def _names_of_inputs(model: nn.Module, count: int) -> list[str]:
     parameters = inspect.signature(model.forward).parameters.values()
     names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][:count]
     return names if len(names) == count else []
+
+
+def _calibrated(
+    module: SequenceModule, bits: Bits | None, streamed: _Streamed | None, example: Any
+) -> SequenceModule:
+    """A module whose values are integers. Raises InputError: nothing says how far they reach."""
+    if bits is None:
+        module.check_calibrated()
+        return module
+    if example is None:
+        raise InputError("to_c(…, quantize=) needs a typical input", "example=x")
+    if module.quantize is not None:
+        raise InputError("the module has quantize= of its own", "to_c(module, folder)")
+    if streamed is None:
+        module = copy.deepcopy(module)
+    module.quantize = bits
+    module.register_ranges()
+    return module.calibrate(example if streamed is None else streamed.x)
+
+
+def _to_integers(
+    module: SequenceModule, folder: Path, name: str, streamed: _Streamed | None
+) -> Exported:
+    """:func:`to_c` of a module whose values are integers."""
+    runners, weights = _layers(module)
+    signature, bits, grids = module.runtime.signature, module.quantize, module.runtime.grids
+    assert bits is not None, "checked"
+    assert grids is not None, "checked"
+    if signature.static or module.residual:
+        raise InputError("integer C has no static inputs and no residual connections yet")
+    exact = round_weights([[w.detach().float() for w in layer] for layer in weights], grids)
+    formats: dict[int, Format] = {}
+    layers: list[IntegerLayer] = []
+    initial: list[dict[str, Tensor]] = []
+    starts = signature.form.rows(module._initial()) if module._initial() else []
+    for index, (runner, layer_weights) in enumerate(zip(runners, exact, strict=True)):
+        raw, ranges = module._formulas()[index][0].graph, module.ranges(index)
+        leaves = leaf_formats(raw, ranges, bits)
+        below = layers[-1].output if layers else None
+        for at, leaf in zip(signature.takes[index], raw.inputs, strict=True):
+            formats.setdefault(at, leaves[leaf.name])
+        taken = [formats[at] for at in signature.takes[index]]
+        given = [below or taken[0], *taken[1:]]
+        of_inputs = {leaf.name: of for leaf, of in zip(raw.inputs, given, strict=True)}
+        graph = expected(runner.cell.graph)
+        spec = Spec(runner.dims, "float32", "cpu", frozenset(), False, _PLAIN)
+        job = Job(runner.cell.name, graph, compiler.build_pair(graph), spec)
+        states = {leaf.name: leaves[leaf.name] for leaf in raw.states}
+        layers.append(IntegerLayer(f"{name}_l{index}", job, layer_weights, of_inputs, states))
+        if starts:
+            initial.append(
+                {
+                    leaf.name: on_grid(value.detach().double(), states[leaf.name])
+                    for leaf, value in zip(raw.states, starts[index], strict=True)
+                }
+            )
+    names, about = ([], "") if streamed is None else (streamed.names, streamed.about)
+    inputs = [formats[at] for at in range(len(formats))]
+    project = IntegerProject(name, layers, module, inputs, initial, names, about)
+    return _write(project, folder, streamed)
 
 
 def _layers(module: Any) -> tuple[list[Runner], list[list[Tensor]]]:

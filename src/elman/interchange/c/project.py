@@ -25,7 +25,7 @@ volatile while asm bool catch class compl const_cast constexpr delete explicit e
 mutable namespace new not operator or private protected public template this throw true try typeid
 typename using virtual wchar_t and xor typeof
 """  # of C and of C++, which reads the header too
-_RESERVED = {
+RESERVED = {
     "state",
     "all",
     "y",
@@ -35,7 +35,7 @@ _RESERVED = {
     "LANES",
     *_KEYWORDS.split(),
 }  # of the functions
-_CAPITALS = ("H", "Y")  # suffixes that the header defines: NAME_H, NAME_Y
+CAPITALS = ("H", "Y")  # suffixes that the header defines: NAME_H, NAME_Y
 
 
 def shared_texts() -> list[str]:
@@ -91,7 +91,8 @@ class Project:
         macros = set(re.findall(r"#\s*define\s+(\w+)", "".join(shared_texts())))
         names = names or [entry for entry, _ in entries]
         functions = {layer.name for layer in layers}
-        self.names = c_names(names, _RESERVED | macros | functions, _CAPITALS)
+        functions |= {f"{name}_{verb}" for verb in ("bytes", "init", "step", "run", "state")}
+        self.names = c_names(names, RESERVED | macros | functions, CAPITALS)
         self.heads = math.prod(module.runtime.head_axis)  # samples of each other, one state each
         self.of = "all" if self.heads > 1 else "state"  # name of an argument
         self.unit = f"{name}_head" if self.heads > 1 else f"{name}_state"
@@ -147,6 +148,21 @@ class Project:
             members.append(fields)
         return members
 
+    @property
+    def weights(self) -> int:
+        """How many numbers the arrays hold."""
+        return sum(len(values) for values in self.arrays().values())
+
+    @property
+    def state(self) -> int:
+        """How many numbers the caller's struct holds."""
+        return self.heads * sum(size for fields in self.members() for _, size in fields)
+
+    @property
+    def exponents(self) -> dict[str, int]:
+        """Of integers: none."""
+        return {}
+
     def files(self) -> dict[str, str]:
         """Text by file name."""
         weights = "".join(_array(name, values) for name, values in self.arrays().items())
@@ -155,7 +171,7 @@ class Project:
             f"{self.name}.c": self._code(),
             f"{self.name}_weights.h": f"/* Weights of {self.name}. */\n{weights}",
             f"{self.name}_check.c": check_program(self.name, self.names, self.static, self.module),
-            "Makefile": _MAKEFILE.replace("NAME", self.name),
+            "Makefile": MAKEFILE.replace("NAME", self.name),
         }
 
     def _parameters(self) -> str:
@@ -387,7 +403,7 @@ _LANES = f"""
 #endif
 """
 
-_MAKEFILE = """# make          the library        make check    compare with the module
+MAKEFILE = """# make          the library        make check    compare with the module
 # make ARCH=    for any processor  make CFLAGS=… CC=arm-none-eabi-gcc
 CC ?= cc
 ARCH ?= -march=native

@@ -24,6 +24,7 @@ from elman.errors import EngineError, InputError, warn_once
 from elman.nn.autograd.function import BoundKernel
 from elman.nn.autograd.transforms import transform_reason
 from elman.nn.call.runtime import CalledModule
+from elman.nn.call.weights import Weights, drop_weights, round_weights
 from elman.nn.compile.operator import draw_traced_keys, trace_layers
 from elman.nn.engine_choice import HALVES, autocast_type, serves, traces_onnx
 from elman.nn.execute.onnx import WITHIN, warn_of_fixed_batch, without_lengths
@@ -38,8 +39,6 @@ from elman.nn.options.outputs import Outputs, RunSettings
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.torch_internals import autocast_enabled, constant, saved_tensors_are_hooked
-
-Weights = Sequence[Sequence[Tensor]]
 
 
 class Arguments(NamedTuple):
@@ -125,7 +124,7 @@ class CallPlan:
             and not (
                 options or self.layout.packed or runtime.has_initial or self.draws or self.wide
             )
-            and not (self.weight_dropout or self.settings.between)
+            and not (self.weight_dropout or runtime.grids or self.settings.between)
         )
         self._usual_kernel: BoundKernel | None = None
         self._zero_states: tuple[Tensor, ...] = ()  # of usual calls that are given no state
@@ -169,7 +168,9 @@ class CallPlan:
         else:
             states = self._zeros(batch, inputs[0])
         if self.weight_dropout:
-            weights = self._drop_weights(weights)
+            weights = drop_weights(weights, runtime.recurrent, self.weight_dropout)
+        if runtime.grids is not None:
+            weights = round_weights(weights, runtime.grids)
         call = BoundCall(
             runtime,
             self.training,
@@ -340,15 +341,6 @@ class CallPlan:
         lead = signature.lead
         return tuple([like.new_zeros(lead, batch, *sizes) for _, sizes in signature.states])
 
-    def _drop_weights(self, weights: Weights) -> Weights:
-        """The weights of a call, of those that multiply what depends on a state some dropped
-        (Wan et al. 2013; Merity, Keskar & Socher 2018, arXiv:1708.02182v1, sec. 2)."""
-        share = self.weight_dropout
-        return [
-            [torch.dropout(value, share, True) if drops else value for value, drops in zip(*layer)]
-            for layer in zip(weights, self.runtime.recurrent, strict=True)
-        ]
-
 
 @constant  # called while the compiler traces, which takes the error behind it for a graph break
 def _warn_of_shards() -> bool:
@@ -370,6 +362,9 @@ def plan_call(
         ShapeError, InputError: an argument is not what the module takes.
     """
     module.follow_plan()
+    module.check_calibrated()
+    if traces_onnx() and module.runtime.grids is not None:
+        raise InputError("quantize= has no ONNX", "elman.export.to_c(net, folder)")
     if traces_onnx() and "lengths" in options:
         options = without_lengths(x, options, module.batch_first)
     weights = module._weights()
@@ -379,6 +374,7 @@ def plan_call(
         half = half if weights[0] else torch.float32
         draws_numbers = module.training and module.runtime.draws
         keeps = len(weights[0]) > 0 and (draws_numbers or not serves(device, half))
+        keeps = keeps or module.runtime.grids is not None  # whose numbers need 24 bits
         computed = weights[0][0].dtype if keeps else half
         x, state, weights = [cast_to(value, computed) for value in (x, state, weights)]
         if "static" in options:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from elman.nn.call.cache import CallCache
 from elman.nn.call.heads import Heads
+from elman.nn.call.weights import Grid
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack
 from elman.nn.layout.signature import Signature
@@ -35,6 +36,7 @@ class Runtime(NamedTuple):
         options: of all layers, when this was made.
         heads: which axes of the caller's tensors are samples or matrices inside; None of cells
             without a matrix per sample.
+        grids: how each weight of each runner is rounded; None: none is.
     """
 
     runners: dict[str, Runner]
@@ -49,6 +51,7 @@ class Runtime(NamedTuple):
     has_initial: bool = False
     options: PlanOptions = USUAL
     heads: Heads | None = None
+    grids: list[list[Grid | None]] | None = None
 
     @property
     def head_axis(self) -> tuple[int, ...]:
@@ -93,6 +96,9 @@ class CalledModule(Protocol):
 
     def follow_plan(self) -> None:
         """Follow a ``plan`` that was changed."""
+
+    def check_calibrated(self) -> None:
+        """Check that ranges of values are known, if the formula needs them."""
 
     def _weights(self) -> list[list[Tensor]]:
         """The present weights of each layer and direction."""

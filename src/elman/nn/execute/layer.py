@@ -55,6 +55,7 @@ class Runner:
     Attributes:
         cell, dims, options: as given; the dims in order of their names.
         holds: whether values are computed once per sequence, without an option of a call.
+        weight_shapes: in the cell's order.
     """
 
     def __init__(self, cell: Cell, dims: Mapping[str, int], options: PlanOptions = USUAL) -> None:
@@ -62,8 +63,8 @@ class Runner:
         self.dims = tuple(sorted(dims.items()))
         self.options = options
         self.holds = compiler.holds(cell)
-        self._shapes = [torch.Size(shape_size(entry.shape, dims)) for entry in cell.weights]
-        self._matrix_bytes = matrix_bytes(self._shapes)
+        self.weight_shapes = [torch.Size(shape_size(entry.shape, dims)) for entry in cell.weights]
+        self._matrix_bytes = matrix_bytes(self.weight_shapes)
         self._chosen: dict[Request, Choice] = {}
         self._pinned: dict[str, Choice] = {}
         self._packs: dict[Request, Request] = {}
@@ -142,7 +143,7 @@ class Runner:
         """
         like = call.inputs[0]
         dtype, device = like.dtype, like.device
-        for weight, shape in zip(call.weights, self._shapes):
+        for weight, shape in zip(call.weights, self.weight_shapes):
             if weight.shape != shape or weight.dtype is not dtype or weight.device != device:
                 self._refuse_weights(call.weights, like)
         wants, training = 0, False
@@ -260,7 +261,9 @@ class Runner:
 
     def _refuse_weights(self, weights: Sequence[Tensor], like: Tensor) -> NoReturn:
         """Raise the error for weights that do not fit: a kernel reads memory unchecked."""
-        for entry, weight, shape in zip(self.cell.weights, weights, self._shapes, strict=True):
+        for entry, weight, shape in zip(
+            self.cell.weights, weights, self.weight_shapes, strict=True
+        ):
             if weight.shape != shape:
                 raise ShapeError(f"weight {entry} is {list(weight.shape)}, not {list(shape)}")
             if weight.dtype != like.dtype or weight.device != like.device:

@@ -10,9 +10,11 @@ from typing import Any, TypedDict, TypeVar
 import torch
 from torch import nn
 
-from elman.checks import check_choice, check_flag, check_share, check_size
+from elman.checks import check_choice, check_flag, check_share, check_size, shown
+from elman.errors import InputError
 from elman.frontend.changes import Change, ClippedGradient, RecurrentDropout, Zoneout
 from elman.frontend.draws import Per
+from elman.integers.rewrite import Bits
 from elman.nn.engine_choice import check_engine
 from elman.plan.spec import USUAL, PlanOptions, Precision, check_plan, check_precision
 
@@ -53,6 +55,9 @@ class Options(TypedDict, total=False):
             new ones in each.
         weight_dropout: share of the elements of each recurrent matrix dropped per call, in
             training.
+        quantize: train with values that integers of few bits hold, as the code of
+            ``elman.export.to_c`` computes them: ``elman.Bits(weights=8, operands=8, states=16)``,
+            or 8 for these. ``calibrate`` tells how far values reach. None: float32.
     """
 
     engine: str
@@ -66,6 +71,7 @@ class Options(TypedDict, total=False):
     recurrent_dropout: float
     recurrent_dropout_per: Per
     weight_dropout: float
+    quantize: Bits | int | None
 
 
 class ModuleOptions(nn.Module):
@@ -85,6 +91,7 @@ class ModuleOptions(nn.Module):
     recurrent_dropout: float = 0.0
     recurrent_dropout_per: Per = "sequence"
     weight_dropout: float = 0.0
+    quantize: Bits | None = None
 
     def _set_options(self, options: Options) -> None:
         """Check and set the options of all modules.
@@ -94,8 +101,8 @@ class ModuleOptions(nn.Module):
         """
         for name, check in _CHECKS.items():
             value = check(options.get(name, getattr(ModuleOptions, name)))
-            if name != "plan" or value != USUAL:
-                setattr(self, name, value)  # a default plan would put PlanOptions into saved files
+            if name not in ("plan", "quantize") or value != getattr(ModuleOptions, name):
+                setattr(self, name, value)  # defaults would put their classes into saved files
 
     @property
     def _layer_options(self) -> PlanOptions:
@@ -143,11 +150,26 @@ class ModuleOptions(nn.Module):
         options = [*self._new_formula, *["residual"] * self.residual]
         options += [f"without {name}" for name in sorted(check_plan(self.plan).without)]
         options += ["learn_initial"] if self.learn_initial else []
+        options += ["quantize"] if self.quantize is not None else []
         if self.training and self.weight_dropout:
             options.append(f"weight_dropout={self.weight_dropout}")
         if self.plan.checkpoint is not None and torch.is_grad_enabled():
             options.append("checkpoint")
         return options
+
+
+def check_bits(bits: Any) -> Bits | None:
+    """The value of ``quantize``. Raises InputError: it is none."""
+    if bits is None:
+        return None
+    if isinstance(bits, int) and not isinstance(bits, bool):
+        bits = Bits(bits, bits, max(bits, Bits.states))
+    if not isinstance(bits, Bits):
+        hint = "quantize=8, or elman.Bits(weights=8, operands=8, states=16)"
+        raise InputError(f"quantize= is a number of bits, not {shown(bits)}", hint)
+    for name, most in (("weights", 8), ("operands", 8), ("states", 16)):
+        check_size(f"quantize: {name}", getattr(bits, name), 2, most)
+    return bits
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
@@ -164,6 +186,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
         check_choice, "recurrent_dropout_per", choices=("step", "sequence")
     ),
     "weight_dropout": partial(check_share, "weight_dropout"),
+    "quantize": check_bits,
 }
 OPTIONS = tuple(_CHECKS)
 

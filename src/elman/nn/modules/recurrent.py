@@ -53,12 +53,12 @@ class Recurrent(SequenceModule):
         device, dtype: of the parameters.
         cell_arguments: the options of :class:`elman.nn.modules.layer_options.Options` (``engine``,
             ``heads``, ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
-            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``); sizes of the
-            cell's other dims (``P=16``), the cell's own options, and its constants (``mask=…``). A
-            constant is a number; a tensor or array of the declared shape, which is copied; or a
-            function that fills the tensor passed to it, or returns its value, for each layer and
-            direction. Dims and constants apply to the layers whose cells declare them. A list has
-            one entry per layer, None for a layer whose cell has no such dim or constant.
+            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``, ``quantize``);
+            sizes of the cell's other dims (``P=16``), the cell's own options, and its constants
+            (``mask=…``). A constant is a number; a tensor or array of the declared shape, which is
+            copied; or a function that fills the tensor passed to it, or returns its value, for each
+            layer and direction. Dims and constants apply to the layers whose cells declare them. A
+            list has one entry per layer, None for a layer whose cell has no such dim or constant.
 
     Layers can have different cells and sizes: ``Recurrent([cell_a, cell_b], I, [64, 32])``. Further
     and static inputs go to every layer whose cell declares them. If the states of all layers have
@@ -145,6 +145,7 @@ class Recurrent(SequenceModule):
                 if weight.name in values:
                     _initialise(tensor, values[weight.name], f"constant {weight}")
         self._make_initial(device, dtype)
+        self.register_ranges()
         self.reset_parameters()
 
     def _check_effects(self) -> None:

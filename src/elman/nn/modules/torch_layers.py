@@ -80,6 +80,7 @@ class TorchLayers(SequenceModule):
         self._runtime = self._make_runtime()  # now, not while a compiler traces
         first = next(self.parameters())
         self._make_initial(first.device, first.dtype)
+        self.register_ranges()
 
     def reset_parameters(self) -> None:
         """Draw new weights, as torch's layers do, and set learned initial states to zero."""
@@ -100,9 +101,9 @@ class TorchLayers(SequenceModule):
             setattr(self, name, nn.Parameter(values.new_empty(values.shape[0], size // heads)))
         super().reset_parameters()  # type: ignore[misc]
 
-    def _make_runtime(self) -> Runtime:
+    def _make_runtime(self, formulas: list[Formula] | None = None) -> Runtime:
         allow_compiling(TorchLayers)
-        return super()._make_runtime()
+        return super()._make_runtime(formulas)
 
     def _formulas(self) -> list[Formula]:
         size, dims = self.hidden_size, dict[str, int]()
@@ -293,7 +294,7 @@ class RNN(TorchLayers, nn.RNN):
         device, dtype: of the parameters.
         options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
             ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
-            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
+            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``, ``quantize``.
 
     With heads, ``weight_hh`` is [H, H / heads]; head n has units n·H/heads to (n+1)·H/heads - 1.
 
@@ -339,7 +340,7 @@ class GRU(TorchLayers, nn.GRU):
         device, dtype: of the parameters.
         options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
             ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
-            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
+            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``, ``quantize``.
 
     With heads, ``weight_hh`` is [3 · H, H / heads].
 
@@ -368,7 +369,7 @@ class LSTM(TorchLayers, nn.LSTM):
         device, dtype: of the parameters.
         options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
             ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
-            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
+            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``, ``quantize``.
 
     With heads, ``weight_hh`` is [4 · H, H / heads].
 

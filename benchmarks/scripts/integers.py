@@ -1,0 +1,211 @@
+"""Layers of integers: how well they learn, how long a training step takes, and their C.
+
+    python -m benchmarks.scripts.integers --data DIR --out FILE.jsonl [--parts accuracy,steps,c]
+
+Accuracy: DIR has the folder ``fsdd`` (spoken digits, raw audio). A cell learns in float32; then the
+same weights are rounded after calibration alone, and trained further with integers, for as many
+steps as the float32 model is trained further. The held-out half is read once by each. Steps: a
+training step of ``quantize=8`` and of float32, in turns. C: the exported step in both, in turns,
+and their sizes. A case that has a row is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import ctypes
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import elman
+from benchmarks.machine import code, facts
+from benchmarks.rows import Row, append_row, read_rows
+from elman.frontend.cell import Cell
+from elman.train.tasks.sequences.config import SeriesConfig
+from elman.train.tasks.sequences.data import SequenceData, Tensors, prepare_series
+
+CELLS = ("gru", "lstm", "mingru", "mgu", "rnn", "indrnn")
+SEEDS = (1, 2, 3)
+PATCH, UNITS, BATCH, RATE = 16, 64, 50, 5e-3
+SIZES = ((128, 32, 100), (256, 32, 50))  # units, samples, steps of a training step
+STREAMS = (64, 128, 256)  # units of the exported layers
+PARTS = ("accuracy", "steps", "c")
+
+
+class Recogniser(nn.Module):
+    """Recurrent layers, and a linear layer on the mean of their outputs."""
+
+    def __init__(self, cell: Cell, inputs: int, classes: int, quantize: int | None) -> None:
+        super().__init__()
+        self.front, self.head = nn.Linear(inputs, UNITS), nn.Linear(UNITS, classes)
+        self.layer = elman.Recurrent(cell, UNITS, UNITS, quantize=quantize)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        out = self.layer(self.front(x))[0]
+        known = (torch.arange(len(x)).unsqueeze(1) < lengths).unsqueeze(-1)
+        return self.head((out * known).sum(0) / lengths.unsqueeze(-1))
+
+
+def learn(model: nn.Module, data: SequenceData, steps: int, rate: float, seed: int) -> None:
+    """Train for some steps, with a step size that falls to 0."""
+    source = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters(), rate)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
+    for _ in range(steps):
+        rows = torch.randint(len(data.fit), (BATCH,), generator=source)
+        batch = data.cut(data.fit, rows)
+        (x, lengths), y = batch.inputs, batch.targets
+        loss = nn.functional.cross_entropy(model(x, lengths), y)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data: SequenceData, half: Tensors) -> float:
+    """Share of a half that is recognised."""
+    right = 0
+    for rows in torch.arange(len(half)).split(100):
+        batch = data.cut(half, rows)
+        (x, lengths), y = batch.inputs, batch.targets
+        right += int((model(x, lengths).argmax(-1) == y).sum())
+    return right / len(half)
+
+
+def learned(name: str, data: SequenceData, steps: int) -> Row:
+    """Accuracies of a cell by seed: in float32, trained further, after calibration, trained with
+    integers."""
+    cell, classes = getattr(elman.cells, name), len(data.spec.classes)
+    scores: dict[str, list[float]] = {k: [] for k in ("float32", "further", "after", "trained")}
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        plain = Recogniser(cell, data.spec.inputs, classes, None)
+        learn(plain, data, steps, RATE, seed)
+        whole = Recogniser(cell, data.spec.inputs, classes, 8)
+        whole.load_state_dict(plain.state_dict(), strict=False)
+        typical = torch.arange(0, len(data.fit), max(1, len(data.fit) // 50))
+        with torch.no_grad():
+            whole.layer.calibrate(whole.front(data.cut(data.fit, typical).inputs[0]))
+        further = copy.deepcopy(plain)
+        scores["float32"].append(accuracy(plain, data, data.validation_half))
+        scores["after"].append(accuracy(whole, data, data.validation_half))
+        for model, kind in ((further, "further"), (whole, "trained")):
+            learn(model, data, max(1, steps // 3), RATE / 4, seed + 100)
+            scores[kind].append(accuracy(model, data, data.validation_half))
+    return {"steps": steps, "scores": scores}
+
+
+def in_turns(first: Callable[[], Any], second: Callable[[], Any], seconds: float) -> list[float]:
+    """Median seconds of both, called in turns after two calls each."""
+    times: list[list[float]] = [[], []]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[1]) < 5:
+        for call, spent in zip((first, second), times, strict=True):
+            before = time.perf_counter()
+            call()
+            spent.append(time.perf_counter() - before)
+    return [statistics.median(spent[2:]) for spent in times]
+
+
+def stepped(name: str, units: int, batch: int, steps: int, seconds: float) -> Row:
+    """Seconds of a training step in float32 and with integers."""
+    cell, x = getattr(elman.cells, name), torch.randn(steps, batch, units)
+    plain = elman.Recurrent(cell, units, units, engine="c")
+    whole = elman.Recurrent(cell, units, units, engine="c", quantize=8).calibrate(x)
+
+    def train(net: nn.Module) -> Callable[[], None]:
+        return lambda: net(x)[0].sum().backward()
+
+    torch.set_num_threads(1)
+    return {
+        "seconds": dict(zip(("float32", "int8"), in_turns(train(plain), train(whole), seconds)))
+    }
+
+
+def exported(name: str, units: int, seconds: float) -> Row:
+    """Nanoseconds of a step in C, bytes of its code and constants, and of its memory, in float32
+    and with integers."""
+    cell, x = getattr(elman.cells, name), torch.randn(50, 4, units)
+    nets = {
+        "float32": elman.Recurrent(cell, units, units),
+        "int8": elman.Recurrent(cell, units, units, quantize=8).calibrate(x),
+    }
+    runs: list[Callable[[], Any]] = []
+    kept: list[Any] = []
+    sizes: dict[str, dict[str, int]] = {}
+    steps = 200
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, net in nets.items():
+            elman.export.to_c(net, Path(folder) / kind, "m")
+            made = ["make", "-s", "-C", f"{folder}/{kind}", "libm.so", "m.o"]
+            subprocess.run(made, check=True, capture_output=True)
+            text = subprocess.run(
+                ["size", f"{folder}/{kind}/m.o"], check=True, capture_output=True, text=True
+            ).stdout
+            code_bytes = int(re.findall(r"\d+", text.splitlines()[1])[0])
+            library = ctypes.CDLL(f"{folder}/{kind}/libm.so")
+            state = (ctypes.c_uint8 * library.m_bytes())()
+            library.m_init(state)
+            dtype = torch.float32 if kind == "float32" else torch.int16
+            given = torch.zeros(steps, units, dtype=dtype)
+            out = torch.zeros(steps, units, dtype=torch.int32)  # as wide as any
+            kept += [library, state, given, out]
+            at = [ctypes.c_void_p(v.data_ptr()) for v in (given, out)]
+            runs.append(partial(library.m_run, state, *at, steps))
+            sizes[kind] = {"code": code_bytes, "memory": library.m_bytes()}
+        spent = in_turns(*runs, seconds)
+    step = {kind: 1e9 * t / steps for kind, t in zip(nets, spent, strict=True)}
+    return {"ns": step, "sizes": sizes}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the cases that have no row."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", required=True, type=Path, help="rows, a line each")
+    parser.add_argument("--data", type=Path, help="folder of the data sets")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--cells", default=",".join(CELLS))
+    parser.add_argument("--steps", type=int, default=600, help="of training")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each timing")
+    options = parser.parse_args(arguments)
+    parts, cells = options.parts.split(","), options.cells.split(",")
+    if unknown := {*parts} - {*PARTS}:
+        parser.error(f"there is no part {', '.join(sorted(unknown))}: {', '.join(PARTS)}")
+    measured: dict[str, Callable[[], Row]] = {}
+    if "accuracy" in parts:
+        if options.data is None:
+            parser.error("accuracy needs --data")
+        folder = str(options.data / "fsdd")
+        data = prepare_series(SeriesConfig.of({"data": folder, "patch": PATCH}))
+        for name in cells:
+            measured[f"digits {name}"] = lambda name=name: learned(name, data, options.steps)
+    for name in cells if "steps" in parts else ():
+        for size in SIZES:
+            case = f"step {name} {size[0]}"
+            measured[case] = lambda name=name, size=size: stepped(name, *size, options.seconds)
+    for name in cells if "c" in parts else ():
+        for units in STREAMS:
+            case = f"c {name} {units}"
+            measured[case] = lambda name=name, u=units: exported(name, u, options.seconds)
+    for case, measure in measured.items():
+        if case not in read_rows(options.out):
+            row = {"case": case, **measure(), **code(), "machine": facts()}
+            append_row(options.out, row)
+        row = read_rows(options.out)[case]
+        print(case, {k: v for k, v in row.items() if k in ("scores", "seconds", "ns", "sizes")})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Integers measured: accuracy, training steps and exported C, in tiny."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.rows import read_rows
+from benchmarks.scripts import integers
+from exported_c import CC
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CC is None, reason="no C compiler")
+def test_to_its_end(tmp_path, capsys, monkeypatch):
+    """One cell on two classes of waves: a row for each case; what has a row is not run again."""
+    monkeypatch.setattr(integers, "STREAMS", (24,))
+    monkeypatch.setattr(integers, "SIZES", ((24, 2, 5),))
+    (tmp_path / "fsdd").mkdir()
+    draw = np.random.default_rng(0)
+    halves = {}
+    for half, count in (("train", 20), ("test", 10)):
+        y = np.arange(count) % 2
+        x = np.sin(np.arange(64) * (0.2 + 0.5 * y[:, None]) + draw.uniform(0, 6, (count, 1)))
+        halves |= {
+            f"audio_{half}": (9000 * x).astype(np.int16).ravel(),
+            f"length_{half}": np.full(count, 64),
+            f"label_{half}": y,
+        }
+    np.savez(tmp_path / "fsdd" / "waves.npz", **halves)
+    out = tmp_path / "rows.jsonl"
+    words = ["--data", str(tmp_path), "--out", str(out), "--cells", "gru", "--steps", "3"]
+    words += ["--seconds", "0.01"]
+    integers.main(words)
+    rows = read_rows(out)
+    assert list(rows) == ["digits gru", "step gru 24", "c gru 24"]
+    scores = rows["digits gru"]["scores"]
+    assert {len(of_seeds) for of_seeds in scores.values()} == {3}
+    assert all(0 <= score <= 1 for of_seeds in scores.values() for score in of_seeds)
+    assert min(rows["step gru 24"]["seconds"].values()) > 0
+    sizes = rows["c gru 24"]["sizes"]
+    assert 0 < sizes["int8"]["code"] < sizes["float32"]["code"]
+    assert 0 < sizes["int8"]["memory"] < sizes["float32"]["memory"]
+    capsys.readouterr()
+    integers.main(words)
+    assert len(out.read_text().splitlines()) == 3
+    for wrong in (["--parts", "tea"], ["--parts", "accuracy", "--out", str(out)]):
+        with pytest.raises(SystemExit):
+            integers.main(["--out", str(out), *wrong])
