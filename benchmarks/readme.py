@@ -29,7 +29,7 @@ PAGES = (
     *("docs/language_models.md", "docs/long_sequences.md", "docs/classification.md"),
     *("docs/matrix_states.md", "docs/transformers.md", "docs/troubleshooting.md"),
     *("docs/index.md", "docs/precision.md", "docs/programs.md"),
-    *("docs/gpus.md", "docs/how_it_works.md", "docs/workers.md"),
+    *("docs/gpus.md", "docs/how_it_works.md", "docs/workers.md", "docs/integers.md"),
 )
 LAYERS = ("loop", "torch", OURS, "elman-c")  # of suite ecornn
 SMALL_RUN = 30_200 * 20 * 20  # words of 13 epochs of the Penn Treebank: steps, rows, segments
@@ -261,6 +261,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "models of transformers": studied.transformers_models,
     "ten steps": studied.ten_steps,
     "averages": studied.averages,
+    "integers learned": studied.integers_learned,
+    "integers run": studied.integers_run,
     "programs": studied.programs,
     "published models of transformers": studied.published_models,
     "gpu": studied.gpu,

@@ -433,6 +433,50 @@ def published_models() -> str:
     return "\n".join(lines)
 
 
+def integers_learned() -> str:
+    """A table of cells on spoken digits: accuracies on the held-out half, mean, least and largest
+    of the seeds."""
+    kinds = ("float32", "further", "after", "trained")
+    lines = [
+        "| cell | float32 | trained further in float32 | integers after calibration "
+        "| trained further with integers |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for case, row in script_rows("integers").items():
+        part, _, cell = case.partition(" ")
+        if part != "digits":
+            continue
+        cells = [
+            f"{percent(mean(scores))} ({100 * min(scores):.1f} to {100 * max(scores):.1f})"
+            for scores in (row["scores"][kind] for kind in kinds)
+        ]
+        lines.append(f"| `{cell}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def integers_run() -> str:
+    """A table of what integers cost and save: a training step in comparison with float32, and the
+    exported C in both."""
+    lines = [
+        "| cell | units | training step | C: a step | in float32 | code and weights | in float32 "
+        "| memory | in float32 |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    rows = script_rows("integers")
+    for case, row in rows.items():
+        part, *place = case.split()
+        if part != "c":
+            continue
+        step = rows.get(" ".join(["step", *place]))
+        spent = None if step is None else step["seconds"]
+        slower = "–" if spent is None else f"{spent['int8'] / spent['float32']:.2f}x"
+        values = [f"{row['ns'][kind] / 1000:.3g} µs" for kind in ("int8", "float32")]
+        for of in ("code", "memory"):
+            values += [f"{row['sizes'][kind][of] / 1000:.3g} kB" for kind in ("int8", "float32")]
+        lines.append(f"| `{place[0]}` | {place[1]} | {slower} | {' | '.join(values)} |")
+    return "\n".join(lines)
+
+
 def bf16(kind: Literal["cases", "others", "users", "portable"]) -> str:
     """A table of products of bfloat16: how many times as fast a training step is as in float32, and
     as torch's layers.
