@@ -454,6 +454,10 @@ def integers_learned() -> str:
     return "\n".join(lines)
 
 
+def _bytes(count: int) -> str:
+    return f"{count / 1e3:.3g} kB" if count < 999_500 else f"{count / 1e6:.3g} MB"
+
+
 def integers_run() -> str:
     """A table of what integers cost and save: a training step in comparison with float32, and the
     exported C in both."""
@@ -472,7 +476,7 @@ def integers_run() -> str:
         slower = "–" if spent is None else f"{spent['int8'] / spent['float32']:.2f}x"
         values = [f"{row['ns'][kind] / 1000:.3g} µs" for kind in ("int8", "float32")]
         for of in ("code", "memory"):
-            values += [f"{row['sizes'][kind][of] / 1000:.3g} kB" for kind in ("int8", "float32")]
+            values += [_bytes(row["sizes"][kind][of]) for kind in ("int8", "float32")]
         lines.append(f"| `{place[0]}` | {place[1]} | {slower} | {' | '.join(values)} |")
     return "\n".join(lines)
 
