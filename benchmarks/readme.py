@@ -263,6 +263,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "averages": studied.averages,
     "integers learned": studied.integers_learned,
     "integers run": studied.integers_run,
+    "integers on a core": studied.integers_on_core,
     "programs": studied.programs,
     "published models of transformers": studied.published_models,
     "gpu": studied.gpu,

@@ -454,6 +454,26 @@ def integers_learned() -> str:
     return "\n".join(lines)
 
 
+def integers_on_core() -> str:
+    """A table of the exported C on an emulated Cortex-M4, in integers and in float32."""
+    lines = [
+        "| cell | units | instructions a step | in float32 | code and weights | in float32 "
+        "| memory | in float32 | stack |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for case, row in script_rows("integers").items():
+        part, *place = case.split()
+        if part != "cortex":
+            continue
+        whole, plain = (row["cortex-m4"][kind] for kind in ("int8", "float32"))
+        values = [f"{of['instructions'] / 1000:.3g} thousand" for of in (whole, plain)]
+        for key in ("code", "memory"):
+            values += [_bytes(of[key]) for of in (whole, plain)]
+        values.append(_bytes(whole["stack"]))
+        lines.append(f"| `{place[0]}` | {place[1]} | {' | '.join(values)} |")
+    return "\n".join(lines)
+
+
 def _bytes(count: int) -> str:
     return f"{count / 1e3:.3g} kB" if count < 999_500 else f"{count / 1e6:.3g} MB"
 

@@ -1,12 +1,15 @@
 """Layers of integers: how well they learn, how long a training step takes, and their C.
 
-    python -m benchmarks.scripts.integers --data DIR --out FILE.jsonl [--parts accuracy,steps,c]
+    python -m benchmarks.scripts.integers --data DIR --out FILE.jsonl
+        [--parts accuracy,steps,c,cortex]
 
 Accuracy: DIR has the folder ``fsdd`` (spoken digits, raw audio). A cell learns in float32; then the
 same weights are rounded after calibration alone, and trained further with integers, for as many
 steps as the float32 model is trained further. The held-out half is read once by each. Steps: a
 training step of ``quantize=8`` and of float32, in turns. C: the exported step in both, in turns,
-and their sizes. A case that has a row is not run again.
+and their sizes. Cortex: bytes, and instructions of a step, of the C in both on an emulated
+Cortex-M4 (``arm-none-eabi-gcc`` and ``qemu-system-arm``), with its floating-point unit for float32.
+A case that has a row is not run again.
 """
 
 from __future__ import annotations
@@ -39,7 +42,12 @@ SEEDS = (1, 2, 3)
 PATCH, UNITS, BATCH, RATE = 16, 64, 50, 5e-3
 SIZES = ((128, 32, 100), (256, 32, 50))  # units, samples, steps of a training step
 STREAMS = (64, 128, 256)  # units of the exported layers
-PARTS = ("accuracy", "steps", "c")
+PARTS = ("accuracy", "steps", "c", "cortex")
+SHOWN = ("scores", "seconds", "ns", "sizes", "cortex-m4")
+CORE = ("-mcpu=cortex-m4", "-mthumb")
+UNIT = ("-mfloat-abi=hard", "-mfpu=fpv4-sp-d16", "-DFLOATS")
+LINKED = ("--specs=nano.specs", "--specs=rdimon.specs", "-nostartfiles")
+BOARD = Path(__file__).parents[1] / "cortex_m"
 
 
 class Recogniser(nn.Module):
@@ -170,12 +178,67 @@ def exported(name: str, units: int, seconds: float) -> Row:
     return {"ns": step, "sizes": sizes}
 
 
+def run(*words: object) -> str:
+    """The output of a program."""
+    done = subprocess.run([str(w) for w in words], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def emulated(name: str, units: int) -> Row:
+    """Bytes of code and constants, memory and stack, and instructions of a step, on a Cortex-M4."""
+    torch.manual_seed(0)
+    cell, x = getattr(elman.cells, name), torch.randn(50, 4, units)
+    nets = {
+        "float32": elman.Recurrent(cell, units, units),
+        "int8": elman.Recurrent(cell, units, units, quantize=8).calibrate(x),
+    }
+    row: Row = {}
+    for kind, net in nets.items():
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            elman.export.to_c(net, folder, "m")
+            target = (*CORE, *(UNIT if kind == "float32" else ("-mfloat-abi=soft",)))
+            text, program = folder / "m.o", folder / "m.elf"
+            gcc = "arm-none-eabi-gcc", "-O2", *target
+            run(
+                *gcc,
+                "-std=c99",
+                "-ffreestanding",
+                "-fstack-usage",
+                "-c",
+                folder / "m.c",
+                "-o",
+                text,
+            )
+            usage = (folder / "m.su").read_text(encoding="utf-8").splitlines()
+            stacks = [int(line.split("\t")[1]) for line in usage]
+            code_bytes = int(run("arm-none-eabi-size", text).splitlines()[1].split()[0])
+            given = "float" if kind == "float32" else "int16_t"
+            sources = BOARD / "start.c", BOARD / "count.c", text
+            run(*gcc, *LINKED, f"-DINPUT={given}", f"-I{folder}", "-T", BOARD / "board.ld",
+                *sources, "-o", program)  # fmt: skip
+            words = "-M", "mps2-an386", "-nographic", "-icount", "shift=0", "-kernel", program
+            semihosting = "-semihosting-config", "enable=on,target=native"
+            count = run("qemu-system-arm", *words, *semihosting)
+            header = (folder / "m.h").read_text(encoding="utf-8")
+            widths = {"int8_t": 1, "int16_t": 2, "int32_t": 4, "float": 4}
+            members = re.findall(r"^    (\w+) \w+\[(\d+)\];", header, re.M)
+            memory = sum(widths[of] * int(size) for of, size in members)
+            row[kind] = {
+                "code": code_bytes,
+                "memory": memory,
+                "stack": sum(stacks),
+                "instructions": int(count),
+            }
+    return {"cortex-m4": row}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the cases that have no row."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", required=True, type=Path, help="rows, a line each")
     parser.add_argument("--data", type=Path, help="folder of the data sets")
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--parts", default=",".join(PARTS[:3]))
     parser.add_argument("--cells", default=",".join(CELLS))
     parser.add_argument("--steps", type=int, default=600, help="of training")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each timing")
@@ -199,12 +262,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for units in STREAMS:
             case = f"c {name} {units}"
             measured[case] = lambda name=name, u=units: exported(name, u, options.seconds)
+    for name in cells if "cortex" in parts else ():
+        for units in STREAMS[:2]:
+            measured[f"cortex {name} {units}"] = partial(emulated, name, units)
     for case, measure in measured.items():
         if case not in read_rows(options.out):
             row = {"case": case, **measure(), **code(), "machine": facts()}
             append_row(options.out, row)
         row = read_rows(options.out)[case]
-        print(case, {k: v for k, v in row.items() if k in ("scores", "seconds", "ns", "sizes")})
+        print(case, {k: v for k, v in row.items() if k in SHOWN})
 
 
 if __name__ == "__main__":

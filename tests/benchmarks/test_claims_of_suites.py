@@ -19,7 +19,7 @@ COMMITTED = {  # each claim holds (+), does not (-), is not decided (=), or not 
     "deer": "----++--++++-++-",
     "memory": "+++-+-++",
     "cmu": "++-+++-++--+--",
-    "svail": "-------+-=",
+    "svail": "-------+--",
     "long": "+--+=+?",
     "decoder": "++",
     "ecornn": "+=++-++-+",

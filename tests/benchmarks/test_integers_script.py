@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
 from benchmarks.rows import read_rows
 from benchmarks.scripts import integers
 from exported_c import CC
+
+TOOLS = ("arm-none-eabi-gcc", "arm-none-eabi-size", "qemu-system-arm")
 
 
 @pytest.mark.slow
@@ -47,3 +51,17 @@ def test_to_its_end(tmp_path, capsys, monkeypatch):
     for wrong in (["--parts", "tea"], ["--parts", "accuracy", "--out", str(out)]):
         with pytest.raises(SystemExit):
             integers.main(["--out", str(out), *wrong])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(None in map(shutil.which, TOOLS), reason="no compiler or emulator for ARM")
+def test_emulated_core(tmp_path, monkeypatch):
+    """Bytes and instructions of both; the same again."""
+    monkeypatch.setattr(integers, "STREAMS", (8,))
+    for name in ("a", "b"):
+        out = tmp_path / f"{name}.jsonl"
+        integers.main(["--out", str(out), "--cells", "mingru", "--parts", "cortex"])
+    row = read_rows(out)["cortex mingru 8"]["cortex-m4"]
+    assert row == read_rows(tmp_path / "a.jsonl")["cortex mingru 8"]["cortex-m4"]
+    for values in row.values():
+        assert min(values.values()) > 0

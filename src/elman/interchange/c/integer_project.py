@@ -17,7 +17,18 @@ from elman.interchange.c.integers import IntegerLayer, c_type
 from elman.interchange.c.project import CAPITALS, MAKEFILE, RESERVED
 
 _STEPS = 64  # of the check
-_OWN = {"i", "rounded", "halved", "least", "largest", "int8_t", "int16_t", "int32_t", "uint8_t"}
+_OWN = {
+    "i",
+    "four",
+    "rounded",
+    "halved",
+    "least",
+    "largest",
+    "int8_t",
+    "int16_t",
+    "int32_t",
+    "uint8_t",
+}
 
 _FUNCTIONS = """
 /* n / 2^shift, rounded half to even; >> of a negative number is arithmetic, as in any compiler */
@@ -27,6 +38,28 @@ static inline int32_t rounded(int32_t n, int shift) {
 static inline int32_t halved(int32_t n, int shift) { return n >> shift; }
 static inline int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 static inline int32_t largest(int32_t a, int32_t b) { return a > b ? a : b; }
+"""
+_DOT_OF_PAIRS = """
+/* four products; on cores with DSP instructions two at once */
+#ifdef __ARM_FEATURE_DSP
+#include <arm_acle.h>
+static inline int32_t four(const int8_t *w, const int8_t *v, int32_t sum) {
+    uint32_t a, b;
+    __builtin_memcpy(&a, w, 4);
+    __builtin_memcpy(&b, v, 4);
+    sum = __smlad(__sxtb16(a), __sxtb16(b), sum);
+    return __smlad(__sxtb16(a >> 8 | a << 24), __sxtb16(b >> 8 | b << 24), sum);
+}
+#endif
+static inline int32_t dot_int8(const int8_t *w, const int8_t *v, long n) {
+    int32_t sum = 0;
+    long k = 0;
+#ifdef __ARM_FEATURE_DSP
+    for (; k + 4 <= n; k += 4) sum = four(w + k, v + k, sum);
+#endif
+    for (; k < n; k++) sum += (int32_t)w[k] * v[k];
+    return sum;
+}
 """
 _OVER_UNITS = {
     "dot": """static inline int32_t dot_KIND(const int8_t *w, const KIND_t *v, long n) {
@@ -247,11 +280,12 @@ void {name}_run({name}_state *state, {self._parameters()}, {of_y} *y, long steps
                 f'#include "{name}.h"',
                 f'#include "{name}_weights.h"',
                 _FUNCTIONS,
+                *([_DOT_OF_PAIRS] if "dot_int8(" in layers else []),
                 *(
                     text.replace("KIND", kind)
                     for name, text in _OVER_UNITS.items()
                     for kind in kinds
-                    if f"{name}_{kind}(" in layers
+                    if f"{name}_{kind}(" in layers and (name, kind) != ("dot", "int8")
                 ),
                 *(_array(n, kind, v) for n, (kind, v) in self._starts().items()),
                 layers,
