@@ -40,6 +40,11 @@ class Bits:
         weights: of matrices, with a power of two for each row.
         operands: of vectors that matrices multiply.
         states: of what one step hands to the next.
+
+    Example:
+        >>> net = elman.GRU(8, 16, quantize=elman.Bits(weights=4, operands=8, states=12))
+        >>> net.quantize.states
+        12
     """
 
     weights: int = 8
