@@ -1531,3 +1531,10 @@ def cell_in_float64(cell):
         return h, 2 * h
 
     return step
+
+
+@pytest.mark.parametrize("init", [0.0, lambda: None, None, (torch.zeros(B, H), 1), {"h": [0]}])
+def test_carries_of_other_kinds(init):
+    """Numbers, functions and None in the place of a tensor are refused by name."""
+    with pytest.raises(InputError, match="carry is no tensor"):
+        elman.scan(lambda h, x: (h, x), init, normal(T, B, I))
