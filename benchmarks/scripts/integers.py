@@ -173,7 +173,7 @@ def exported(name: str, units: int, seconds: float) -> Row:
             at = [ctypes.c_void_p(v.data_ptr()) for v in (given, out)]
             runs.append(partial(library.m_run, state, *at, steps))
             sizes[kind] = {"code": code_bytes, "memory": library.m_bytes()}
-        spent = in_turns(*runs, seconds)
+        spent = in_turns(runs[0], runs[1], seconds)
     step = {kind: 1e9 * t / steps for kind, t in zip(nets, spent, strict=True)}
     return {"ns": step, "sizes": sizes}
 
