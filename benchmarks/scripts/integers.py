@@ -21,7 +21,6 @@ import re
 import statistics
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,6 +32,7 @@ from torch import Tensor, nn
 import elman
 from benchmarks.machine import code, facts
 from benchmarks.rows import Row, append_row, read_rows
+from benchmarks.timing import time_side_by_side
 from elman.frontend.cell import Cell
 from elman.train.tasks.sequences.config import SeriesConfig
 from elman.train.tasks.sequences.data import SequenceData, Tensors, prepare_series
@@ -115,16 +115,10 @@ def learned(name: str, data: SequenceData, steps: int) -> Row:
     return {"steps": steps, "scores": scores}
 
 
-def in_turns(first: Callable[[], Any], second: Callable[[], Any], seconds: float) -> list[float]:
-    """Median seconds of both, called in turns after two calls each."""
-    times: list[list[float]] = [[], []]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[1]) < 5:
-        for call, spent in zip((first, second), times, strict=True):
-            before = time.perf_counter()
-            call()
-            spent.append(time.perf_counter() - before)
-    return [statistics.median(spent[2:]) for spent in times]
+def in_turns(runs: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """Median seconds of each, called in turns."""
+    samples = time_side_by_side(runs, seconds, 5)
+    return {name: statistics.median(of.steady) for name, of in samples.items()}
 
 
 def stepped(name: str, units: int, batch: int, steps: int, seconds: float) -> Row:
@@ -137,9 +131,7 @@ def stepped(name: str, units: int, batch: int, steps: int, seconds: float) -> Ro
         return lambda: net(x)[0].sum().backward()
 
     torch.set_num_threads(1)
-    return {
-        "seconds": dict(zip(("float32", "int8"), in_turns(train(plain), train(whole), seconds)))
-    }
+    return {"seconds": in_turns({"float32": train(plain), "int8": train(whole)}, seconds)}
 
 
 def exported(name: str, units: int, seconds: float) -> Row:
@@ -150,19 +142,15 @@ def exported(name: str, units: int, seconds: float) -> Row:
         "float32": elman.Recurrent(cell, units, units),
         "int8": elman.Recurrent(cell, units, units, quantize=8).calibrate(x),
     }
-    runs: list[Callable[[], Any]] = []
+    runs: dict[str, Callable[[], Any]] = {}
     kept: list[Any] = []
     sizes: dict[str, dict[str, int]] = {}
     steps = 200
     with tempfile.TemporaryDirectory() as folder:
         for kind, net in nets.items():
             elman.export.to_c(net, Path(folder) / kind, "m")
-            made = ["make", "-s", "-C", f"{folder}/{kind}", "libm.so", "m.o"]
-            subprocess.run(made, check=True, capture_output=True)
-            text = subprocess.run(
-                ["size", f"{folder}/{kind}/m.o"], check=True, capture_output=True, text=True
-            ).stdout
-            code_bytes = int(re.findall(r"\d+", text.splitlines()[1])[0])
+            run("make", "-s", "-C", f"{folder}/{kind}", "libm.so", "m.o")
+            code_bytes = int(run("size", f"{folder}/{kind}/m.o").splitlines()[1].split()[0])
             library = ctypes.CDLL(f"{folder}/{kind}/libm.so")
             state = (ctypes.c_uint8 * library.m_bytes())()
             library.m_init(state)
@@ -171,11 +159,10 @@ def exported(name: str, units: int, seconds: float) -> Row:
             out = torch.zeros(steps, units, dtype=torch.int32)  # as wide as any
             kept += [library, state, given, out]
             at = [ctypes.c_void_p(v.data_ptr()) for v in (given, out)]
-            runs.append(partial(library.m_run, state, *at, steps))
+            runs[kind] = partial(library.m_run, state, *at, steps)
             sizes[kind] = {"code": code_bytes, "memory": library.m_bytes()}
-        spent = in_turns(runs[0], runs[1], seconds)
-    step = {kind: 1e9 * t / steps for kind, t in zip(nets, spent, strict=True)}
-    return {"ns": step, "sizes": sizes}
+        spent = in_turns(runs, seconds)
+    return {"ns": {kind: 1e9 * t / steps for kind, t in spent.items()}, "sizes": sizes}
 
 
 def run(*words: object) -> str:

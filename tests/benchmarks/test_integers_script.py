@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 
-import numpy as np
 import pytest
 
 from benchmarks.rows import read_rows
 from benchmarks.scripts import integers
 from exported_c import CC
+from waves import write_waves
 
 TOOLS = ("arm-none-eabi-gcc", "arm-none-eabi-size", "qemu-system-arm")
 
@@ -20,18 +20,7 @@ def test_to_its_end(tmp_path, capsys, monkeypatch):
     """One cell on two classes of waves: a row for each case; what has a row is not run again."""
     monkeypatch.setattr(integers, "STREAMS", (24,))
     monkeypatch.setattr(integers, "SIZES", ((24, 2, 5),))
-    (tmp_path / "fsdd").mkdir()
-    draw = np.random.default_rng(0)
-    halves = {}
-    for half, count in (("train", 20), ("test", 10)):
-        y = np.arange(count) % 2
-        x = np.sin(np.arange(64) * (0.2 + 0.5 * y[:, None]) + draw.uniform(0, 6, (count, 1)))
-        halves |= {
-            f"audio_{half}": (9000 * x).astype(np.int16).ravel(),
-            f"length_{half}": np.full(count, 64),
-            f"label_{half}": y,
-        }
-    np.savez(tmp_path / "fsdd" / "waves.npz", **halves)
+    write_waves(tmp_path / "fsdd")
     out = tmp_path / "rows.jsonl"
     words = ["--data", str(tmp_path), "--out", str(out), "--cells", "gru", "--steps", "3"]
     words += ["--seconds", "0.01"]

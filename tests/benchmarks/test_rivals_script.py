@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from benchmarks.rows import read_rows
 from benchmarks.scripts import rivals
 from benchmarks.scripts.rivals import SPACE, settings
+from waves import write_waves
 
 
 def test_all_cells_try_the_same_settings():
@@ -23,18 +23,7 @@ def test_all_cells_try_the_same_settings():
 def test_to_its_end(tmp_path, capsys):
     """Two cells on two classes of waves: rows with every trial and both scores of each seed; what
     has a row is not trained again."""
-    (tmp_path / "fsdd").mkdir()
-    draw = np.random.default_rng(0)
-    halves = {}
-    for half, count in (("train", 20), ("test", 10)):
-        y = np.arange(count) % 2
-        x = np.sin(np.arange(64) * (0.2 + 0.5 * y[:, None]) + draw.uniform(0, 6, (count, 1)))
-        halves |= {
-            f"audio_{half}": (9000 * x).astype(np.int16).ravel(),
-            f"length_{half}": np.full(count, 64),
-            f"label_{half}": y,
-        }
-    np.savez(tmp_path / "fsdd" / "waves.npz", **halves)
+    write_waves(tmp_path / "fsdd")
     out = tmp_path / "rows.jsonl"
     words = ["--data", str(tmp_path), "--out", str(out), "--tasks", "digits", "--cells", "gru,lru"]
     words += ["--trials", "2", "--steps", "4"]

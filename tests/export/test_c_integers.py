@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import re
 import subprocess
 
 import pytest
@@ -133,7 +134,9 @@ def test_random_models(seed, tmp_path):
     example = torch.randn(2, 48, x.shape[-1], generator=source)
     try:
         to_c(model, tmp_path, example=example, quantize=8)
-    except InputError as error:  # as three of a hundred are
+    except InputError as error:  # as some three of a hundred are
+        if not re.search("of its formula differs|needs more than 32 bits", str(error)):
+            raise
         pytest.skip(str(error))
     check(tmp_path)
 

@@ -103,19 +103,19 @@ def test_hinges_are_near_their_function(name):
         of = Format(-8, max(of.low, 0 if name == "sqrt" else 1), of.high)
     fitted = hinges(name, of, 9)
     unit = 2.0**fitted.format.exponent
-    worst, largest = (
-        0.0,
-        abs(fitted.bias)
-        + sum(abs(slope) * max(abs(knot), abs(high)) for slope, knot in fitted.terms),
-    )
+    worst = 0.0
     for n in range(of.low, of.high + 1):
         v = math.ldexp(n, of.exponent)
         worst = max(worst, abs(fitted(v) - FUNCTIONS[name](v)))
         assert fitted.format.low <= round(fitted(v) / unit) <= fitted.format.high
     assert worst <= 0.51 * unit
     assert len(fitted.terms) <= 40
-    step = min(abs(slope) for slope, _ in fitted.terms)
-    assert largest / (step * 2.0**of.exponent) < EXACT * 2**12  # a slope is many steps at most
+    # whole numbers of the sum, in the finest unit that a term needs
+    parts = [Fraction(fitted.bias)]
+    parts += [Fraction(slope) * Fraction(2) ** of.exponent for slope, _ in fitted.terms]
+    finest = max(part.denominator for part in parts)
+    reach = [Fraction(slope) * Fraction(max(abs(knot), abs(high))) for slope, knot in fitted.terms]
+    assert (abs(parts[0]) + sum(map(abs, reach))) * finest <= EXACT
 
 
 def test_hinges_of_one_argument():

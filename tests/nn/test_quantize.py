@@ -139,6 +139,14 @@ def test_gradients_train():
     assert losses[-1] < 0.5 * losses[0]
 
 
+def test_iterations_are_refused():
+    """By ``deer``, which comes near to the numbers, and by nothing else."""
+    net = ready(lambda **k: elman.Recurrent(cells.mingru, 6, 2, **k))
+    net.engine = "deer"
+    with pytest.raises(EngineError, match="has integers"):
+        net(x_of())
+
+
 def test_options_of_calls():
     """Masks, resets, lengths, given states and single steps are those of the reference."""
     net, x = ready(), x_of()

@@ -42,7 +42,7 @@ class Format:
 
     @property
     def is_exact(self) -> bool:
-        """Whether float32 holds each of the numbers."""
+        """Whether float32 holds all of the numbers exactly."""
         return self.most <= EXACT
 
     def rounded(self, exponent: int) -> Format:
@@ -81,14 +81,14 @@ def aligned(formats: Sequence[Format]) -> list[Format]:
 
 
 def total(formats: Sequence[Format]) -> Format:
-    """Of a sum and of all its partial sums, in any order."""
+    """The format of a sum, and of every partial sum in any order."""
     parts = aligned(formats)
     low, high = sum(min(0, p.low) for p in parts), sum(max(0, p.high) for p in parts)
     return Format(parts[0].exponent, low, high)
 
 
 def union(formats: Sequence[Format]) -> Format:
-    """Of a choice among some values."""
+    """The format of a value that is one of several."""
     parts = aligned(formats)
     return Format(parts[0].exponent, min(p.low for p in parts), max(p.high for p in parts))
 
@@ -124,7 +124,7 @@ def rounded(n: int, shift: int) -> int:
 
 
 def _whole(round_to: Callable[[int, int], int]) -> Callable[[Sequence[Format]], Format]:
-    """Of floor or round."""
+    """The row of floor or round."""
 
     def row(formats: Sequence[Format]) -> Format:
         (of,) = formats
@@ -154,7 +154,6 @@ ROWS: dict[str, Callable[[Sequence[Format]], Format]] = {
         lambda of: of[0],
     ),
     "concat": union,
-    "training": union,
     "place": lambda of: union((of[0], Format(0, 0, 0))),
     "one_hot": lambda of: Format(0, 0, 1),
 }

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import NamedTuple
 
 from elman.errors import InputError
@@ -301,8 +300,8 @@ class _Rewrite:
 
     def _count(self, old: Node) -> int:
         """Over how many units a reduction runs."""
-        units = sum(prod(shape_size(arg.shape, self.sizes)) for arg in old.args)
-        return units // prod(shape_size(old.shape, self.sizes))
+        units = sum(math.prod(shape_size(arg.shape, self.sizes)) for arg in old.args)
+        return units // math.prod(shape_size(old.shape, self.sizes))
 
     def _mean(self, old: Node, args: Sequence[Value]) -> Value:
         total = self._sum(node("sum", old.args, old.data, old.shape, old.where), args)

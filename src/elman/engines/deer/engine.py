@@ -31,6 +31,9 @@ class Deer(Engine):
             return f"{job.name} has a matrix per sample, whose Jacobian has [K·V, K·V] elements"
         if job.graph.clips:
             return f"{job.name} clips gradients: its backward is not a linear recurrence"
+        surrogates = [value for value in job.graph.walk() if value.op == "surrogate"]
+        if any(arg.op == "round" for value in surrogates for arg in value.args[0].args):
+            return f"{job.name} has integers: what an iteration comes near to may round elsewhere"
         return self.lacks(job.spec.device, job.spec.dtype)
 
     def lacks(self, device: str, dtype: str) -> str | None:

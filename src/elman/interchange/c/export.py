@@ -276,7 +276,6 @@ def _calibrated(
     if streamed is None:
         module = copy.deepcopy(module)
     module.quantize = bits
-    module.register_ranges()
     return module.calibrate(example if streamed is None else streamed.x)
 
 

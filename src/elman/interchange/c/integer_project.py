@@ -14,14 +14,14 @@ from elman.errors import InputError
 from elman.escaping import c_comment, c_names
 from elman.integers.formats import Format
 from elman.interchange.c.integers import IntegerLayer, c_type
-from elman.interchange.c.project import CAPITALS, MAKEFILE, RESERVED
+from elman.interchange.c.project import CAPITALS, MAKEFILE, RESERVED, functions_of
 
 _STEPS = 64  # of the check
 _OWN = {
     "i",
     "four",
     "rounded",
-    "halved",
+    "floored",
     "least",
     "largest",
     "int8_t",
@@ -35,12 +35,12 @@ _FUNCTIONS = """
 static inline int32_t rounded(int32_t n, int shift) {
     return (n + (((int32_t)1 << (shift - 1)) - 1) + ((n >> shift) & 1)) >> shift;
 }
-static inline int32_t halved(int32_t n, int shift) { return n >> shift; }
+static inline int32_t floored(int32_t n, int shift) { return n >> shift; }
 static inline int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 static inline int32_t largest(int32_t a, int32_t b) { return a > b ? a : b; }
 """
-_DOT_OF_PAIRS = """
-/* four products; on cores with DSP instructions two at once */
+_FOUR = """
+/* four products, two in an instruction */
 #ifdef __ARM_FEATURE_DSP
 #include <arm_acle.h>
 static inline int32_t four(const int8_t *w, const int8_t *v, int32_t sum) {
@@ -51,20 +51,16 @@ static inline int32_t four(const int8_t *w, const int8_t *v, int32_t sum) {
     return __smlad(__sxtb16(a >> 8 | a << 24), __sxtb16(b >> 8 | b << 24), sum);
 }
 #endif
-static inline int32_t dot_int8(const int8_t *w, const int8_t *v, long n) {
-    int32_t sum = 0;
-    long k = 0;
-#ifdef __ARM_FEATURE_DSP
+"""
+_IN_FOURS = """#ifdef __ARM_FEATURE_DSP
     for (; k + 4 <= n; k += 4) sum = four(w + k, v + k, sum);
 #endif
-    for (; k < n; k++) sum += (int32_t)w[k] * v[k];
-    return sum;
-}
 """
 _OVER_UNITS = {
     "dot": """static inline int32_t dot_KIND(const int8_t *w, const KIND_t *v, long n) {
     int32_t sum = 0;
-    for (long k = 0; k < n; k++) sum += (int32_t)w[k] * v[k];
+    long k = 0;
+IN_FOURS    for (; k < n; k++) sum += (int32_t)w[k] * v[k];
     return sum;
 }
 """,
@@ -116,8 +112,7 @@ class IntegerProject:
         signature = module.runtime.signature
         entries = (*signature.inputs, *signature.static)
         names = names or [entry for entry, _ in entries]
-        functions = {layer.name for layer in layers}
-        functions |= {f"{name}_{verb}" for verb in ("bytes", "init", "step", "run", "state")}
+        functions = functions_of(name, layers)
         powers = {f"{entry}_exponent" for entry in (*names, "y")}  # the header defines them
         self.names = c_names(names, RESERVED | _OWN | functions | powers, CAPITALS)
         self.sizes = [math.prod(sizes) for _, sizes in entries]
@@ -280,12 +275,12 @@ void {name}_run({name}_state *state, {self._parameters()}, {of_y} *y, long steps
                 f'#include "{name}.h"',
                 f'#include "{name}_weights.h"',
                 _FUNCTIONS,
-                *([_DOT_OF_PAIRS] if "dot_int8(" in layers else []),
+                *([_FOUR] if "dot_int8(" in layers else []),
                 *(
-                    text.replace("KIND", kind)
-                    for name, text in _OVER_UNITS.items()
+                    text.replace("KIND", kind).replace("IN_FOURS", _IN_FOURS * (kind == "int8"))
+                    for verb, text in _OVER_UNITS.items()
                     for kind in kinds
-                    if f"{name}_{kind}(" in layers and (name, kind) != ("dot", "int8")
+                    if f"{verb}_{kind}(" in layers
                 ),
                 *(_array(n, kind, v) for n, (kind, v) in self._starts().items()),
                 layers,

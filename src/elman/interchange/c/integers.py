@@ -87,7 +87,6 @@ class IntegerLayer:
         self.step = self.job.pair.step
         self._rate = WeightRate(self.job)
         self._formats: dict[Node, Format] = {}
-        self._names: dict[Node, str] = {}
         self._order = [v for v in self.step.walk() if not loop_invariant(v)]
         for leaf in self.step.inputs:
             self._formats[leaf] = self.inputs[leaf.name]
@@ -341,7 +340,7 @@ class IntegerLayer:
                 return self._aligned(arg, 0, size)
             if shift > 31:
                 return "0" if value.op == "round" else f"-({self._read(arg, size)} < 0)"
-            name = "rounded" if value.op == "round" else "halved"
+            name = "rounded" if value.op == "round" else "floored"
             return f"{name}({self._read(arg, size)}, {shift})"
         if value.op in ("mul", "abs", "relu", "sign"):
             return _PLAIN[value.op].format(*[self._read(arg, size) for arg in value.args])

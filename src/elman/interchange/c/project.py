@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -61,6 +61,18 @@ def _array(name: str, values: Tensor) -> str:
     return f"static const float {name}[{len(numbers)}] = {{\n" + ",\n".join(lines) + "\n};\n"
 
 
+class Layer(Protocol):
+    """A layer that a project prints."""
+
+    name: str
+
+
+def functions_of(name: str, layers: Sequence[Layer]) -> set[str]:
+    """Names of functions and types that a project defines, which no input may have."""
+    verbs = "bytes", "init", "step", "run", "state"
+    return {layer.name for layer in layers} | {f"{name}_{verb}" for verb in verbs}
+
+
 class Project:
     """All files of one module, as C text.
 
@@ -90,8 +102,7 @@ class Project:
         entries = (*signature.inputs, *signature.static)
         macros = set(re.findall(r"#\s*define\s+(\w+)", "".join(shared_texts())))
         names = names or [entry for entry, _ in entries]
-        functions = {layer.name for layer in layers}
-        functions |= {f"{name}_{verb}" for verb in ("bytes", "init", "step", "run", "state")}
+        functions = functions_of(name, layers)
         self.names = c_names(names, RESERVED | macros | functions, CAPITALS)
         self.heads = math.prod(module.runtime.head_axis)  # samples of each other, one state each
         self.of = "all" if self.heads > 1 else "state"  # name of an argument

@@ -163,7 +163,7 @@ def check_bits(bits: Any) -> Bits | None:
     if bits is None:
         return None
     if isinstance(bits, int) and not isinstance(bits, bool):
-        bits = Bits(bits, bits, max(bits, Bits.states))
+        bits = Bits(bits, bits)
     if not isinstance(bits, Bits):
         hint = "quantize=8, or elman.Bits(weights=8, operands=8, states=16)"
         raise InputError(f"quantize= is a number of bits, not {shown(bits)}", hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from math import prod
-from typing import Any, Protocol, Self, Unpack, runtime_checkable
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from elman.checks import check_size
 from elman.engines.time_shards import CUT, shards_time
 from elman.errors import EngineError, InputError
 from elman.frontend.cell import Cell
-from elman.integers.rewrite import Range
 from elman.ir.types import dim_size
 from elman.nn.call.cache import CallCache, Kind
 from elman.nn.call.heads import Heads
@@ -28,14 +27,7 @@ from elman.nn.execute.stack import Stack, heads_in_batch, runners_of
 from elman.nn.layout.dense import row_of
 from elman.nn.layout.layout import MatrixShapes, unwrap_single
 from elman.nn.layout.signature import Signature, parts_of
-from elman.nn.modules.calibration import (
-    check_formula,
-    count_values,
-    grids,
-    observe,
-    rounded,
-)
-from elman.nn.modules.layer_options import ModuleOptions
+from elman.nn.modules.calibration import CalibratedModule, grids
 from elman.nn.options.base import check_sample_values
 from elman.nn.options.draws import check_draws, draws_to_keep
 from elman.nn.options.registry import STEP_OPTIONS, CallOptions, select_options
@@ -51,16 +43,12 @@ class StepModule(Protocol):
         ...
 
 
-class SequenceModule(ModuleOptions):
+class SequenceModule(CalibratedModule):
     """Base class of RNN, GRU, LSTM and Recurrent."""
 
     input_size: int
     hidden_size: Any
     num_layers: int
-    bidirectional: bool
-    batch_first: bool
-    dropout: float
-    _runtime: Runtime | None = None
 
     def _formulas(self) -> list[Formula]:
         """The cell, the size of its first state and the sizes of its other dims, of each layer,
@@ -114,108 +102,6 @@ class SequenceModule(ModuleOptions):
             if is_rounded and self.quantize is not None
             else None,
         )
-
-    # ---- integers
-
-    def register_ranges(self) -> None:
-        """Register the ranges of values that ``quantize`` needs, unknown as yet.
-
-        Raises:
-            InputError: a formula has no form in integers.
-        """
-        if self.quantize is None:
-            return
-        runners = [*self.runners.values()]
-        for layer, runner in enumerate(runners[:: 2 if self.bidirectional else 1]):
-            check_formula(runner, self.quantize, bool(self.residual))
-            count = count_values(runner.cell)
-            self.register_buffer(f"ranges_l{layer}", torch.full((count, 2), torch.nan))
-
-    @property
-    def _is_calibrated(self) -> bool:
-        """Whether values are rounded: the ranges of all layers are known."""
-        ranges = None if self.quantize is None else self._buffers.get("ranges_l0")
-        return ranges is not None and bool(ranges.isfinite().all())
-
-    def _rounded(self, formulas: list[Formula], runners: Mapping[str, Runner]) -> list[Formula]:
-        """The formulas with integers, whose ranges are known."""
-        of_layers = [*runners.values()][:: 2 if self.bidirectional else 1]
-        assert self.quantize is not None, "checked"
-        return [
-            (rounded(runner, self.quantize, self.ranges(layer)), size, dims)
-            for layer, (runner, (_, size, dims)) in enumerate(zip(of_layers, formulas, strict=True))
-        ]
-
-    def ranges(self, layer: int) -> list[Range]:
-        """How far each value of a layer reaches."""
-        return [(low, high) for low, high in self.get_buffer(f"ranges_l{layer}").double().tolist()]
-
-    def check_calibrated(self) -> None:
-        """Raise InputError if ``quantize`` needs ranges that are not known, or more bits than the
-        parameters have."""
-        if self.quantize is None:
-            return
-        if any(weight.dtype.itemsize < torch.float32.itemsize for weight in self._weights()[0]):
-            raise InputError("quantize= computes in float32 or float64", "net.float()")
-        if self.runtime.grids is None:
-            raise InputError(
-                "quantize=: how far values reach is not known yet",
-                "net.calibrate(x), with typical inputs, then train",
-            )
-
-    def calibrate(self, *inputs: Any) -> Self:
-        """Run some inputs in float32, and see how far each value reaches that ``quantize`` rounds.
-
-        Values may then reach twice as far; beyond that they are clipped. Operands of matrices are
-        clipped where they reached. The ranges are buffers, ``ranges_l0`` … [values, 2].
-
-        Args:
-            inputs: typical ones, each as x of :meth:`forward`, with static inputs behind it in a
-                tuple.
-
-        Returns:
-            The module.
-
-        Raises:
-            InputError: the module has no ``quantize=``, or a value is not finite.
-
-        Example:
-            >>> net = elman.GRU(8, 16, quantize=8)
-            >>> x = torch.randn(50, 4, 8)
-            >>> out, h = net.calibrate(x)(x)
-            >>> bool((out * 2**15).frac().eq(0).all())  # whole numbers, times a power of two
-            True
-        """
-        if self.quantize is None or not inputs:
-            raise InputError(
-                "calibrate takes inputs of a module with quantize=",
-                "elman.GRU(8, 16, quantize=8).calibrate(x)",
-            )
-        before, formulas = self._runtime, self._formulas()
-        self._runtime = self._make_runtime(formulas)
-        try:
-            seen = [observe(self, x, formulas) for x in inputs]
-        finally:
-            self._runtime = before
-        for layer, of_inputs in enumerate(zip(*seen, strict=True)):
-            ranges = torch.tensor(of_inputs, dtype=torch.float64)  # [inputs, values, 2]
-            widest = torch.stack([ranges[..., 0].amin(0), ranges[..., 1].amax(0)], -1)
-            self.get_buffer(f"ranges_l{layer}").copy_(widest)
-        self._runtime = self._make_runtime()
-        return self
-
-    def _apply(self, *arguments: Any, **options: Any) -> Self:
-        kept = {name: v for name, v in self._buffers.items() if name.startswith("ranges_l")}
-        super()._apply(*arguments, **options)
-        for name, ranges in kept.items():  # a cast would change the formula
-            assert ranges is not None, "made with the module"
-            self._buffers[name] = ranges.to(self.get_buffer(name).device)
-        return self
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        super()._load_from_state_dict(*arguments)
-        if self.quantize is not None and self._runtime is not None:
-            self._runtime = self._make_runtime()
 
     def _make_heads(self, runners: Mapping[str, Runner], signature: Signature) -> Heads | None:
         """Axes that are samples or matrices inside. Raises InputError: an option excludes heads
