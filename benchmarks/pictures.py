@@ -22,7 +22,9 @@ from benchmarks.suites.ecornn import MODELS, model_name
 from benchmarks.workloads.language import WORDS
 from elman.report.charts import NO_METADATA, STYLE
 
-WIDTH = 6.4  # inches; its text can be read where a telephone shrinks it
+WIDTH = 6.4  # inches
+NARROW = 4.8  # of bars with their labels: a telephone, 3.5 inches wide, leaves them legible
+PIXELS = 100  # of a page, for an inch
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -71,7 +73,7 @@ GROUNDS = {
 }
 
 LAYERS = Group(
-    "Layers of torch.nn, with elman.accelerate(model)",
+    "Layers of torch.nn",
     (
         Bar("GRU, 64 units, batch 1", "foundation", "gru 1000,1,64"),
         Bar("GRU, 128 units, batch 4", "foundation", "gru 100,4,128"),
@@ -83,7 +85,7 @@ LAYERS = Group(
     ),
 )
 PROJECTS = Group(
-    "Loops of published models, as one layer",
+    "Loops of published models",
     (
         Bar("CleanRL, LSTM with resets", "users", "cleanrl lstm 128,2,128", "loop"),
         Bar("snnTorch, leaky neurons", "users", "snntorch leaky 100,128,1000", "loop"),
@@ -116,7 +118,7 @@ def draw_gains(groups: Iterable[Group], ground: Ground) -> str:
     groups = list(groups)
     heights = [len(group.bars) + 1.2 for group in groups]
     with _style(ground):
-        figure = Figure(figsize=(WIDTH, 0.25 * sum(heights) + 0.1), layout="constrained")
+        figure = Figure(figsize=(NARROW, 0.25 * sum(heights) + 0.1), layout="constrained")
         panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights, sharex=True)
         for axes, group in zip(panels[:, 0], groups, strict=True):
             _draw_group(axes, group, ground)
@@ -179,12 +181,13 @@ def _style(ground: Ground) -> AbstractContextManager[None]:
 
 
 def _svg(figure: Figure) -> str:
-    """A figure as wide as its page."""
+    """A figure that is at most as wide as its page (by the style of the page)."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=True)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
-    return re.sub(r'width="[^"]*pt" height="[^"]*pt"', 'width="100%"', text, count=1)
+    width = f'width="{PIXELS * figure.get_figwidth():.0f}"'
+    return re.sub(r'width="[^"]*pt" height="[^"]*pt"', width, text, count=1)
 
 
 def pictures() -> dict[str, str]:

@@ -30,6 +30,7 @@ PAGES = (
     *("docs/matrix_states.md", "docs/transformers.md", "docs/troubleshooting.md"),
     *("docs/index.md", "docs/precision.md", "docs/programs.md"),
     *("docs/gpus.md", "docs/how_it_works.md", "docs/workers.md", "docs/integers.md"),
+    "paper/paper.md",
 )
 LAYERS = ("loop", "torch", OURS, "elman-c")  # of suite ecornn
 SMALL_RUN = 30_200 * 20 * 20  # words of 13 epochs of the Penn Treebank: steps, rows, segments

@@ -76,7 +76,7 @@ WRONG = {  # kind of mistake -> a call that has it, and what the error says
     "no plan to draw": (lambda: elman.draw(elman.cells.gru, plan=X), "plan must be an elman.Plan"),
     "no plan to explain": (lambda: elman.explain(elman.cells.gru, plan=3), "plan must be an elman"),
     "a tensor for a size": (lambda: gru(proj_size=X), "proj_size should be of type int"),
-    "a step with lengths": (lambda: gru().step(X[0], lengths=3), "lengths= is of a whole sequence"),
+    "a step with lengths": (lambda: gru().step(X[0], lengths=3), "lengths=3 is of a whole sequence"),
     "deer on a scalar": (
         lambda: elman.deer(lambda y, x: y, X[0], X[0, 0, 0]),
         r"deer: x is \[T, 2, …\] beside y0",

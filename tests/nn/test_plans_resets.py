@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 import elman
+from elman.errors import InputError
+from elman.nn.call.plan import CallPlan
 from helpers import forced, need_engine
 from kinds import (
     AROUND,
@@ -163,3 +166,49 @@ def test_threads_have_results_and_flags_of_their_own():
     for k, values in [one for outcomes in made for one in outcomes]:
         torch.testing.assert_close(values, want[k])
     torch.testing.assert_close([*state], kept)
+
+
+@pytest.mark.parametrize("form", ["time first", "batch first", "unbatched"])
+@pytest.mark.parametrize("make", [elman.GRU, elman.LSTM, partial(elman.RNN, num_layers=2)])
+def test_single_steps_run_the_kernel_that_was_prepared(monkeypatch, make, form):
+    """A reset of a single step is one of the state: nothing else enters another layout."""
+    need_engine("c")
+    net = make(4, 6, batch_first=form == "batch first", engine="c")
+    x, flags = torch.randn(1, 2, 4), NEW[:1]
+    if form == "unbatched":
+        x, flags = x[:, 0], flags[:, 0]
+    elif net.batch_first:
+        x, flags = x.transpose(0, 1).contiguous(), flags.t().contiguous()
+    keep = ~flags.reshape(-1, 1)
+    with torch.no_grad():
+        state = tree_map(torch.randn_like, net(x)[1])
+        want = net(x, tree_map(lambda part: part * keep, state))
+        for given in (flags, flags.double()):
+            for _ in range(2):
+                net(x, state, reset=given)
+            with monkeypatch.context() as patch:
+                patch.setattr(CallPlan, "enter", None)
+                assert_equal(net(x, state, reset=given), want)
+
+
+def test_a_step_resets_to_zeros():
+    """``step`` takes ``reset_to="zeros"``, of modules whose initial state is learned."""
+    net = elman.GRU(4, 6, learn_initial=True)
+    torch.nn.init.normal_(net.initial_h)
+    x, state, flags = torch.randn(2, 4), torch.randn(1, 2, 6), torch.tensor([1, 0])
+    out = net.step(x, state, reset=flags, reset_to="zeros")[0]
+    torch.testing.assert_close(out[0], net.step(x, torch.zeros_like(state))[0][0])
+    torch.testing.assert_close(out[1], net.step(x, state)[0][1])
+    with pytest.raises(InputError, match="reset_to='initial' is of a whole sequence"):
+        net.step(x, state, reset=flags, reset_to="initial")
+    with pytest.raises(TypeError, match=r"step\(\) got .* 'done'; its options are lengths, reset"):
+        net.step(x, state, done=flags)
+
+
+def test_a_loop_around_a_layer_is_reported():
+    """Training by single steps leaves most of the speed unused."""
+    net, x = elman.GRU(4, 6), torch.randn(3, 2, 4)
+    net(x[:1])[0].sum().backward()
+    assert "each training call has a single step" in elman.nn.report(net)[""]
+    net(x)[0].sum().backward()
+    assert "single step" not in elman.nn.report(net)[""]

@@ -37,6 +37,7 @@ from elman.nn.options.draws import DRAWS, draw_keys
 from elman.nn.options.mask import masked_outputs
 from elman.nn.options.outputs import Outputs, RunSettings
 from elman.nn.options.registry import STEP_OPTIONS
+from elman.nn.options.reset import begin_step
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.torch_internals import autocast_enabled, constant, saved_tensors_are_hooked
 
@@ -118,12 +119,18 @@ class CallPlan:
         single = len(self.output_layout.shapes) == 1 and not any(
             runner.holds for runner in runtime.runners.values()
         )
+        # a reset of a single step is one of the state, before a call without options
+        alone = [*options] == ["reset"] and not (self.traced or self.layout.packed)
+        self._begins = (
+            alone
+            and self.directions == 1
+            and self.layout.time_major(options["reset"]).shape[0] == 1
+        )
         self._usual = (  # inputs [T, B, n] alone go in, and nothing happens to them on their way
             single
             and signature.form.alike
-            and not (
-                options or self.layout.packed or runtime.has_initial or self.draws or self.wide
-            )
+            and not (options and not self._begins)
+            and not (self.layout.packed or runtime.has_initial or self.draws or self.wide)
             and not (self.weight_dropout or runtime.grids or self.settings.between)
         )
         self._usual_kernel: BoundKernel | None = None
@@ -250,25 +257,35 @@ class CallPlan:
         """
         # a prepared kernel saves other tensors than the first call; checkpoints count them
         if self._usual_kernel is not None and not saved_tensors_are_hooked():
+            state = self._begun(state, options)
             return self._run_usual(self._usual_kernel, x, state, weights)
         layers = [weights[cut] for cut in self.runtime.cuts]
         call = self.enter(module, Arguments(x, state, options, layers))
         return self.leave(call, *self._run_stack(call, self.settings))
 
-    def prepare(self, x: Any, state: Any, weights: Sequence[Tensor]) -> None:
+    def _begun(self, state: Any, options: Mapping[str, Any]) -> Any:
+        """The caller's state, reset if the call has a single step."""
+        if not self._begins or state is None:
+            return state
+        states = state if isinstance(state, (tuple, list)) else (state,)
+        return begin_step(states, self.layout.time_major(options["reset"]))
+
+    def prepare(
+        self, x: Any, state: Any, options: Mapping[str, Any], weights: Sequence[Tensor]
+    ) -> None:
         """After the first call, find what runs usual ones of this kind without further layouts: a
         kernel that the engine prepares (:meth:`Engine.prepare`), or that of a single layer.
 
         Args:
-            x, state, weights: of the call, as of :meth:`run_again`.
+            x, state, options, weights: of the call, as of :meth:`run_again`.
         """
         groups = [*self._bound.values()]
         engines = {bound.kernel.engine for group in groups for bound in group.kernels}
-        self.is_torchs = self._usual and engines == {"aten"}
+        self.is_torchs = self._usual and not options and engines == {"aten"}
         single = len(groups) == 1 and len(groups[0].kernels) == 1
         if not (self._usual and single and self.directions == 1):
             return
-        bound, layout = groups[0].kernels[0], self.layout
+        bound, layout, state = groups[0].kernels[0], self.layout, self._begun(state, options)
         kernel, inputs = bound.kernel, tuple([layout.time_major(value) for value in parts_of(x)])
         states = (
             [layout.enter_state(value, None) for value in parts_of(state)]

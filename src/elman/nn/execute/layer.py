@@ -211,6 +211,11 @@ class Runner:
         by_request = {self.show(request): choice for request, choice in self._chosen.items()}
         return self._pinned | by_request
 
+    @property
+    def trains_by_steps(self) -> bool:
+        """Whether training calls came, and each had a single step."""
+        return {request.steps for request in self._chosen if request.training} == {1}
+
     def show(self, request: Request) -> str:
         """A request as text."""
         return request.show(self.names(request.rules))

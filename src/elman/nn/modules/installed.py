@@ -103,11 +103,19 @@ def all_that_ran() -> tuple[list[str], list[str]]:
     return [f"{count} {text}" for text, count in ran.items()], [*alone]
 
 
+_BY_STEPS = (
+    "; each training call has a single step: a call of the whole sequence is faster (reset=, mask=)"
+)
+
+
 def engines_of(runners: Iterable[Runner]) -> str:
-    """The engines that ``auto`` chose in earlier calls."""
+    """The engines that ``auto`` chose in earlier calls, and whether a loop around the layer keeps
+    it from running whole sequences."""
+    runners = list(runners)
     choices = (choice for runner in runners for choice in runner.choices.values())
     engines = sorted({choice.engine for choice in choices})
-    return f": {', '.join(engines)}" if engines else ""
+    text = f": {', '.join(engines)}" if engines else ""
+    return text + _BY_STEPS * any(runner.trains_by_steps for runner in runners)
 
 
 def _forward(torchs: Callable[..., Any]) -> Callable[..., Any]:

@@ -172,9 +172,11 @@ class SequenceModule(CalibratedModule):
         Args:
             x [B, I]: the input of the step, or a tuple of inputs; [I] unbatched; a scalar input is
                 [B].
-            state: the state that the previous step returned; default: see :meth:`forward`.
+            state: the state that the previous step returned, as of :meth:`forward`: a tensor
+                [layers, B, H] for each state of the cell; [layers, H] unbatched; default: see
+                :meth:`forward`.
             options: ``static`` as for :meth:`forward`; ``reset`` [B], ``mask`` [B] and ``draws``
-                [B, layers·directions, n] of this step; without B unbatched.
+                [B, layers·directions, n] of this step, without B unbatched; ``reset_to="zeros"``.
 
         Returns:
             out [B, H]: the last layer's output; [H] unbatched.
@@ -198,7 +200,7 @@ class SequenceModule(CalibratedModule):
         dims = values[0].dim()
         axis = 1 if self.batch_first and dims == rank else 0
         row = tuple([value.unsqueeze(axis) for value in values])
-        call_options = select_options(options)
+        call_options = select_options(options, "step")
         for name, value in call_options.items():
             option = STEP_OPTIONS.get(name)
             if option is not None:
@@ -206,8 +208,9 @@ class SequenceModule(CalibratedModule):
                 sizes = (*self.runtime.head_axis, *sizes) if sizes else ()
                 check_sample_values(name, value, values[0].shape[: dims - rank + 1], sizes)
                 call_options[name] = value.unsqueeze(axis)
-            elif name != "static":
-                raise InputError(f"step: {name}= is of a whole sequence")
+            elif (name, value) != ("reset_to", "zeros") and name != "static":
+                reason = f"step: {name}={value!r} is of a whole sequence"
+                raise InputError(reason, "net.step(x, state, reset=flags)")
         if "static" in call_options:
             self.runtime.signature.check_static()
         out, after = self(row if several else row[0], state, **call_options)
@@ -346,7 +349,7 @@ class SequenceModule(CalibratedModule):
         """
         results = plan.run(self, arguments)
         if kind is not None and self.runtime.plans.keep(kind, plan):
-            plan.prepare(arguments.x, arguments.state, kind.weights)
+            plan.prepare(arguments.x, arguments.state, arguments.options, kind.weights)
         return results
 
 

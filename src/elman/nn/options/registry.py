@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Literal, TypedDict
 
 from torch import Tensor
@@ -63,8 +64,11 @@ def rules_of(steps: Sequence[StepValues]) -> tuple[Rule, ...]:
     return tuple([STEP_OPTIONS[values.option].rule(values.facts) for values in steps])
 
 
-def select_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def select_options(options: Mapping[str, Any], caller: str = "forward") -> dict[str, Any]:
     """The options of a call that are not None.
+
+    Args:
+        caller: the method that takes them.
 
     Raises:
         TypeError: there is no option of this name.
@@ -72,7 +76,9 @@ def select_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     for name in options:
         if name not in NAMES:
-            raise TypeError(f"forward() got an unexpected keyword argument {name!r}")
+            near = get_close_matches(name, NAMES, 1)
+            message = f"{caller}() got an unexpected keyword argument {name!r}"
+            raise TypeError(f"{message}; its options are {', '.join(near or NAMES)}")
     in_use = {name: value for name, value in options.items() if value is not None}
     check_outputs(in_use.get("outputs"))
     for option in STEP_OPTIONS.values():

@@ -82,13 +82,11 @@ class Reset(StepOption):
     companion = (
         "reset_to",
         get_args(ResetTo),
-        "net(x, state, reset=flags, reset_to=…), not 0 where an episode begins",
+        "net(x, state, reset=flags, reset_to=…); a flag that is not 0 marks a first step",
     )
 
     def enter(self, value: Tensor, call: BoundCall) -> None:
-        # numbers must be compared; flags that a backward saves must not be the caller's tensor
-        copied = value.dtype is not torch.bool or torch.is_grad_enabled()
-        flags, initial = (value != 0) if copied else value, call.initial
+        flags, initial = _flags(value), call.initial
         to = call.options.get("reset_to")
         start = to or ("zeros" if initial is None else "learned")
         if to == "initial" and initial is not None and not call.has_state:
@@ -121,11 +119,28 @@ class Reset(StepOption):
         return call._replace(inputs=(*call.inputs, *further), states=states)
 
 
+def begin_step(states: Sequence[Tensor], value: Tensor) -> tuple[Tensor, ...]:
+    """States [lead, B, ...] before a single step: zeros where flags [1, B] are not 0. Unbatched
+    states [lead, ...] have flags [1, 1]."""
+    return _begin(states, _flags(value), None)
+
+
+def _flags(value: Tensor) -> Tensor:
+    """Flags as booleans."""
+    # numbers must be compared; flags that a backward saves must not be the caller's tensor
+    copied = value.dtype is not torch.bool or torch.is_grad_enabled()
+    return (value != 0) if copied else value
+
+
 def _begin(
     states: Sequence[Tensor], flags: Tensor, initial: Sequence[Tensor] | None
 ) -> tuple[Tensor, ...]:
     """States [..., B, ...] that are zeros, or the initial ones, where flags [..., B] are set."""
-    wheres = [flags[(..., *[None] * (s.dim() - flags.dim()))] for s in states]
+    wheres, where = list[Tensor](), flags
+    for state in states:  # states of as many dims share a view
+        if where.dim() != state.dim():
+            where = flags[(..., *[None] * (state.dim() - flags.dim()))]
+        wheres.append(where)
     if initial is None:
         return tuple([state.masked_fill(where, 0) for state, where in zip(states, wheres)])
     return tuple([torch.where(*operands) for operands in zip(wheres, initial, states)])
