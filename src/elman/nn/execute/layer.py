@@ -214,7 +214,7 @@ class Runner:
     @property
     def trains_by_steps(self) -> bool:
         """Whether training calls came, and each had a single step."""
-        return {request.steps for request in self._chosen if request.training} == {1}
+        return {request.steps for request in self._chosen if request.training} == {bucket(1)}
 
     def show(self, request: Request) -> str:
         """A request as text."""
