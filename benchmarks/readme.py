@@ -267,6 +267,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "integers on a core": studied.integers_on_core,
     "programs": studied.programs,
     "published models of transformers": studied.published_models,
+    "sizes of models of transformers": studied.sizes_of_models,
     "gpu": studied.gpu,
     "recognisers": studied.recognisers,
     "fields": studied.fields,

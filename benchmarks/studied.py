@@ -433,6 +433,29 @@ def published_models() -> str:
     return "\n".join(lines)
 
 
+def sizes_of_models() -> str:
+    """A table of models of transformers at other sizes: how many times as fast phases are, and in
+    parentheses training and prompts with products in bfloat16 on both sides."""
+    phases = ("training", "adapters", "prompt", "token")
+    lines = [
+        "| model | sequences | tokens | training | LoRA | prompt | a token | in int8 |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for case, row in script_rows("transformers_sizes").items():
+        cells = list[str]()
+        for phase in phases:
+            of = row["seconds"].get(phase)
+            text = f"{of['torch'] / of['elman']:.3g}x" if of else "–"
+            if of and "elman bf16" in of:
+                text += f" ({of['torch bf16'] / of['elman bf16']:.3g})"
+            cells.append(text)
+        token = row["seconds"].get("token")
+        cells.append(f"{token['torch'] / token['int8']:.3g}x" if token else "–")
+        sizes = f"{row['batch']} | {row['steps']}"
+        lines.append(f"| {case.partition(' ')[0]} | {sizes} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def integers_learned() -> str:
     """A table of cells on spoken digits: accuracies on the held-out half, mean, least and largest
     of the seeds."""

@@ -76,7 +76,7 @@ WRONG = {  # kind of mistake -> a call that has it, and what the error says
     "no plan to draw": (lambda: elman.draw(elman.cells.gru, plan=X), "plan must be an elman.Plan"),
     "no plan to explain": (lambda: elman.explain(elman.cells.gru, plan=3), "plan must be an elman"),
     "a tensor for a size": (lambda: gru(proj_size=X), "proj_size should be of type int"),
-    "a step with lengths": (lambda: gru().step(X[0], lengths=3), "lengths=3 is of a whole sequence"),
+    "a step with lengths": (lambda: gru().step(X[0], lengths=3), "lengths=3 is of a whole"),
     "deer on a scalar": (
         lambda: elman.deer(lambda y, x: y, X[0], X[0, 0, 0]),
         r"deer: x is \[T, 2, …\] beside y0",
@@ -99,7 +99,8 @@ WRONG = {  # kind of mistake -> a call that has it, and what the error says
     ),
     "a function of one": (lambda: elman.deer(abs, X[0], X), r"step must take \(y, x\)|must be"),
     "nothing to explain": (lambda: elman.explain([]), "explain takes a cell or a module"),
-    "static of a drop-in": (lambda: gru().step(X[0], static=X[0]), "has no static inputs"),
+    "static of a drop-in": (lambda: gru()(X, static=X[0]), "has no static inputs(.|\n)*ealstm"),
+    "static of a step": (lambda: gru().step(X[0], static=X[0]), "has no static inputs"),
     "a stream of static": (lambda: elman.Stream(mgu(), static=X[0]), "has no static inputs"),
 }  # fmt: skip
 

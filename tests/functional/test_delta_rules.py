@@ -131,7 +131,7 @@ def test_half_precision_is_computed_in_float32() -> None:
         ({"beta": torch.ones(2, 4, 2)}, ShapeError, "expected q, k"),
         ({"g": torch.ones(2, 5, 2, 3)}, ShapeError, "expected q, k"),
         ({"initial_state": torch.ones(2, 2, 4, 3)}, ShapeError, r"initial_state must be \[2, 2, 3"),
-        ({"cu_seqlens": torch.tensor([0, 5])}, ShapeError, r"rise from 0 to T, of inputs \[1, T"),
+        ({"cu_seqlens": torch.tensor([0, 5])}, ShapeError, r"lie in one row, \[1, T"),
         ({"use_gate_in_kernel": True}, InputError, "no option use_gate_in_kernel=True"),
         ({"intial_state": torch.ones(2)}, InputError, "no option intial_state"),
     ],

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from elman.engines.c.kernels import few_rows
 from elman.errors import EngineError, InputError
-from elman.functional import install, uninstall
+from elman.functional import install, report, uninstall
 from elman.functional.linear_layers import MOST_ROWS, TYPES, FewRowsLinear, copy_of
 from helpers import need_engine, need_isa
 
@@ -47,7 +47,7 @@ def assert_exact(layer: nn.Linear, x: Tensor, dtype: torch.dtype) -> None:
     assert bool(((got.double() - want).abs() <= off).all())
 
 
-def installed(model: nn.Module, weights: str) -> dict[str, str]:
+def installed(model: nn.Module, weights: str | None) -> dict[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nothing recurs in it
         return install(model, weights=weights)
@@ -220,3 +220,13 @@ def test_other_types_are_refused(weights) -> None:
     """By what there is."""
     with pytest.raises(InputError, match='weights must be "int8", "bf16" or "float32"'):
         install(nn.Linear(2, 2), weights=weights)
+
+
+def test_without_weights_layers_are_torchs_again() -> None:
+    """A later call says what it leaves."""
+    need_engine("c")
+    model = nn.Sequential(nn.Linear(8, 4))
+    assert installed(model, "int8") == {"0": "Linear, weights in int8 for up to 16 rows"}
+    assert report(model) == {"0": "Linear, weights in int8 for up to 16 rows"}
+    assert installed(model, None) == report(model) == {}
+    assert type(model[0]) is nn.Linear

@@ -326,7 +326,7 @@ REFUSED = {"scale": NUMBERS, "eps": NUMBERS, "cu_seqlens": ENDS, "dt_limit": PAI
 
 def test_every_function_and_option_is_drawn() -> None:
     """A new one has a place above."""
-    assert {*CALLS} | IN_PLACE | {"fla", "install", "uninstall"} == {*functional.__all__}
+    assert {*CALLS} | IN_PLACE | {"fla", "install", "report", "uninstall"} == {*functional.__all__}
     for name, (drawn, *_) in CALLS.items():
         parameters = inspect.signature(getattr(functional, name)).parameters
         assert {*drawn(Draw(0), name)} == {*parameters} - {"options"}, name

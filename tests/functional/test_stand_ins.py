@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from elman.errors import InputError
-from elman.functional import gla, install, uninstall
+from elman.errors import InputError, ShapeError
+from elman.functional import gla, install, report, uninstall
 from elman.functional.stand_ins import FUNCTIONS, METHODS, replaced, uninstall_modules
 
 CODE = """
@@ -62,6 +62,9 @@ class RecurrentGemmaRglru(nn.Module):
 class ZayaCCAProjection(nn.Module):
     pass
 
+class TinyAttention(nn.Module):
+    pass
+
 class BeforeFunctions(nn.Module):
     def cuda_kernels_forward(self, x):
         return causal_conv1d_fn(x)
@@ -74,7 +77,7 @@ def package(monkeypatch):
     module = ModuleType("transformers.models.tiny")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(CODE, vars(module))  # its classes belong to it
-    layers = ("Mixer", "Older", "RecurrentGemmaRglru", "ZayaCCAProjection")
+    layers = ("Mixer", "Older", "RecurrentGemmaRglru", "ZayaCCAProjection", "TinyAttention")
     return module, nn.Sequential(*(getattr(module, name)() for name in layers), nn.Linear(2, 2))
 
 
@@ -82,17 +85,20 @@ def test_functions_are_replaced_and_put_back(package):
     """In the module, in a layer and in a class; twice is once; each layer has a line."""
     module, model = package
     before, scan = dict(vars(module)), module.RecurrentGemmaRglru._rnn_scan
+    assert report(model)["1"] == "Older, not replaced: elman.functional.install(model)"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        report = install(model)
+        said = install(model)
     assert (
         install(model)
-        == report
+        == report(model)
+        == said
         == {
             "0": "Mixer, on elman: causal_conv1d_fn, mamba2_chunk_scan",
             "1": "Older, on elman: torch_chunk_gated_delta_rule",
             "2": "RecurrentGemmaRglru, on elman: _rnn_scan",
             "3": "ZayaCCAProjection, left alone: two convolutions of torch's, without a loop",
+            "4": "TinyAttention, left to torch: it has no recurrence",
         }
     )
     assert module.mamba2_chunk_scan is FUNCTIONS["mamba2_chunk_scan"]
@@ -162,7 +168,34 @@ def test_options_of_models_are_dropped():
     out, last = rule(q, k, v, **gates, use_cache=True, output_final_state=True)
     assert (out.shape, last.shape) == (v.shape, (1, 1, 3, 3))
     ends = torch.tensor([0, 1, 2], dtype=torch.int32)  # by transformers' name
-    _, last = rule(q, k, v, **gates, cu_seq_lens_q=ends, output_final_state=True)
+    with pytest.warns(UserWarning, match="with a cache: .* pass use_cache=False"):
+        _, last = rule(q, k, v, **gates, cu_seq_lens_q=ends, output_final_state=True)
     assert last.shape == (2, 1, 3, 3)
+    two = [torch.cat((value, value)) for value in (q, k, v, *gates.values())]
+    with pytest.raises(ShapeError, match=r"cu_seq_lens_q\) lie in one row"):
+        rule(*two, cu_seqlens=ends)
     with pytest.raises(InputError, match="there is no option use_cache=True"):
         gla(q, k, v, -k, use_cache=True)
+
+
+@pytest.mark.parametrize("told", ["seq_idx", "cu_seq_lens_q"])
+def test_documents_that_are_told_to_a_part_of_a_layer(told):
+    """A convolution and a rule that disagree mix documents, which nothing else would say."""
+    missing = {"seq_idx": "cu_seq_lens_q", "cu_seq_lens_q": "seq_idx"}[told]
+    q, k, v = (torch.ones(1, 4, 1, 3) for _ in range(3))
+    rule, convolution = FUNCTIONS["torch_chunk_gated_delta_rule"], FUNCTIONS["causal_conv1d_fn"]
+    where = {
+        "seq_idx": torch.tensor([[0, 0, 1, 1]], dtype=torch.int32),
+        "cu_seq_lens_q": torch.tensor([0, 2, 4]),
+    }
+
+    def layer(names: list[str]) -> None:
+        chosen = {name: where[name] for name in names}
+        convolution(torch.ones(1, 3, 4), torch.ones(3, 2), **chosen)
+        rule(q, k, v, torch.zeros(1, 4, 1), torch.ones(1, 4, 1), **chosen)
+
+    layer([])
+    layer([*where])
+    with pytest.warns(UserWarning, match=f"documents are mixed: pass {missing}=, too"):
+        layer([told])
+    layer([*where])

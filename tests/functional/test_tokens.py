@@ -245,7 +245,7 @@ def alone(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 def gives_up(monkeypatch: pytest.MonkeyPatch, why: str = "") -> Any:
     """A context in which a warning names a layer whose tokens are not recorded."""
     monkeypatch.setattr(errors, "_warned", set())
-    return pytest.warns(UserWarning, match=f"run as transformers wrote them.*{why}")
+    return pytest.warns(UserWarning, match=f"run by transformers' Python.*{why}")
 
 
 def uses(model: Any) -> list[int]:
@@ -454,7 +454,7 @@ def test_layers_with_states_elsewhere(mixed, monkeypatch, way):
 def test_a_cache_of_fixed_size(mixed, monkeypatch):
     """It is written to in place, so its layers run as they are."""
     a, b = (cache_that_grows(mixed, kind="StaticLayer") for _ in range(2))
-    with pytest.warns(UserWarning, match="run as transformers wrote them.*StaticLayer has a fixed"):
+    with pytest.warns(UserWarning, match="run by transformers' Python.*StaticLayer has a fixed"):
         assert_same(mixed, alone(mixed, monkeypatch), a, b, inputs())
     assert uses(mixed) == [COUNT - 3]
 

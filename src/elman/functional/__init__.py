@@ -24,6 +24,7 @@ from elman.functional.recurrences import mlstm as mlstm
 from elman.functional.recurrences import rglru_scan as rglru_scan
 from elman.functional.recurrences import rwkv4 as rwkv4
 from elman.functional.stand_ins import install as install
+from elman.functional.stand_ins import report as report
 from elman.functional.stand_ins import uninstall as uninstall
 from elman.functional.state_spaces import mamba2_scan as mamba2_scan
 from elman.functional.state_spaces import selective_scan as selective_scan
@@ -40,6 +41,7 @@ __all__ = [
     "kda",
     "mamba2_scan",
     "mlstm",
+    "report",
     "rglru_scan",
     "rwkv4",
     "selective_scan",

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from elman.functional.module_contents import FOR_A_RECORDING
 from elman.functional.recordings import Recorder, RefusedError
 
 _Apart = Callable[[Callable[..., Any], bool], Callable[..., Any]]
@@ -28,6 +29,12 @@ def can_grow(held: Any) -> bool:
     it back."""
     update = getattr(type(held), "update", None)
     return getattr(update, "__qualname__", "") in _UPDATES
+
+
+def _of_recording(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that is there while a layer is recorded: other threads may see it."""
+    setattr(function, FOR_A_RECORDING, True)
+    return function
 
 
 class _Table:
@@ -68,7 +75,7 @@ def called_apart(
     modules = {
         type(part).__module__: sys.modules[type(part).__module__] for part in layer.modules()
     }
-    puts = [(part, "forward", apart(part.forward, True)) for part in parts]
+    puts = [(part, "forward", _of_recording(apart(part.forward, True))) for part in parts]
     if cache is not None:
         puts += [(cache, name, partial(length, name)) for name in _LENGTHS if hasattr(cache, name)]
         puts += [(cache, "update", update)]

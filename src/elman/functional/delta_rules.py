@@ -349,7 +349,10 @@ def _lengths(cu_seqlens: Any, x: Tensor) -> list[int]:
         text = "cu_seqlens must be whole numbers [N + 1], a tensor or a list"
         raise InputError(f"{text}, got {_described(cu_seqlens)}") from None
     lengths = [end - start for start, end in pairwise(ends)]
-    if len(x) != 1 or ends[:1] != [0] or ends[-1] != x.shape[1] or min(lengths, default=0) < 0:
+    if len(x) != 1:
+        text = "documents of cu_seqlens (cu_seq_lens_q) lie in one row"
+        raise ShapeError(f"{text}, [1, T, ..]; got {list(x.shape)}")
+    if ends[:1] != [0] or ends[-1] != x.shape[1] or min(lengths, default=0) < 0:
         raise ShapeError(
             "cu_seqlens must rise from 0 to T, of inputs [1, T, ..]; "
             f"got {ends} and {list(x.shape)}"

@@ -91,11 +91,8 @@ def copy_of(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
         return (values / scale[:, None]).round().to(torch.int8).contiguous(), scale
 
 
-def convert(model: nn.Module, weights: Any) -> dict[str, str]:
+def convert(model: nn.Module, weights: Any) -> None:
     """Let the linear layers of a model read their weights in a type of ``TYPES``.
-
-    Returns:
-        A line for each linear layer, by its name.
 
     Raises:
         InputError: there is no such type.
@@ -104,22 +101,32 @@ def convert(model: nn.Module, weights: Any) -> dict[str, str]:
     if not isinstance(weights, str) or weights not in TYPES:
         raise InputError(f'weights must be "int8", "bf16" or "float32", got {shown(weights)}')
     check_available()
-    texts = dict[str, str]()
-    for name, layer in model.named_modules():
-        if not isinstance(layer, nn.Linear):
-            continue
-        kind = type(layer)
-        if kind not in (nn.Linear, FewRowsLinear):
-            texts[name] = f"{kind.__name__}, left alone: a class derived from Linear"
-        elif layer.weight.dtype not in _WEIGHTS:
-            texts[name] = f"Linear, left alone: weights of {layer.weight.dtype}"
-        else:
+    for layer in model.modules():
+        if type(layer) in (nn.Linear, FewRowsLinear) and layer.weight.dtype in _WEIGHTS:
             layer.__class__ = FewRowsLinear
             if vars(layer).get("copy_dtype") is not TYPES[weights]:
                 vars(layer).pop("_copy", None)
             vars(layer)["copy_dtype"] = TYPES[weights]
-            texts[name] = f"Linear, weights in {weights} for up to {MOST_ROWS} rows"
-    return texts
+
+
+def report(model: nn.Module) -> dict[str, str]:
+    """A line for each linear layer, by its name."""
+    layers = {n: layer for n, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    return {name: _line(layer) for name, layer in layers.items()}
+
+
+def has_converted(model: nn.Module) -> bool:
+    """Whether a linear layer of a model reads its weights in a type of ``TYPES``."""
+    return any(type(layer) is FewRowsLinear for layer in model.modules())
+
+
+def _line(layer: nn.Linear) -> str:
+    if type(layer) is FewRowsLinear:
+        weights = next(name for name, dtype in TYPES.items() if dtype is layer.copy_dtype)
+        return f"Linear, weights in {weights} for up to {MOST_ROWS} rows"
+    if type(layer) is nn.Linear:
+        return f"Linear, left alone: weights of {layer.weight.dtype}"
+    return f"{type(layer).__name__}, left alone: a class derived from Linear"
 
 
 def restore(model: nn.Module) -> None:

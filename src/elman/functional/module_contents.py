@@ -9,6 +9,12 @@ from typing import Any
 from torch import Tensor, nn
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+FOR_A_RECORDING = "_elman_records"  # an attribute of forwards that are there for a moment
+
+
+def _replaces(part: dict[str, Any]) -> bool:
+    """Whether a module has a forward of its own."""
+    return "forward" in part and not hasattr(part["forward"], FOR_A_RECORDING)
 
 
 class ModuleContents:
@@ -30,7 +36,7 @@ class ModuleContents:
             *layer.buffers(),
             *(value for value in values if isinstance(value, Tensor)),
         ]
-        self.watched = any("forward" in part or any(map(part.get, _HOOKS)) for part in held[1:])
+        self.watched = any(_replaces(part) or any(map(part.get, _HOOKS)) for part in held[1:])
 
     def _present(self) -> list[Any]:
         return [*chain.from_iterable(map(dict.values, self._dicts))]

@@ -18,8 +18,10 @@ from elman.errors import warn
 from elman.functional import linear_layers, tokens
 from elman.functional.convolutions import causal_conv1d, causal_conv1d_update
 from elman.functional.delta_rules import gated_delta_rule, kda, simple_gla
+from elman.functional.documents import note_documents
 from elman.functional.recurrences import mlstm, rglru_scan, rwkv4
 from elman.functional.state_spaces import mamba2_scan, selective_scan, selective_state_update
+from elman.nn.layout.dense import check_model
 
 
 def _stand_in(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,11 +29,14 @@ def _stand_in(function: Callable[..., Any]) -> Callable[..., Any]:
     begin may have transformers' name for it."""
     names = inspect.signature(function).parameters
     by_ends = "cu_seqlens" in names and "seq_idx" not in names
+    by_rows = by_ends or "seq_idx" in names
 
     @wraps(function)
     def call(*given: Any, **options: Any) -> Any:
         if by_ends and options.get("cu_seqlens") is None:
             options["cu_seqlens"] = options.get("cu_seq_lens_q")
+        if by_rows and not torch.compiler.is_compiling():
+            note_documents(by_ends, options)
         return function(*given, **{key: options[key] for key in options if key in names})
 
     return call
@@ -149,6 +154,7 @@ SINGLE_STEPS = {  # by name
     ),
 }
 _RUNS = ", on elman: "
+_ATTENTION = ", left to torch: it has no recurrence"
 _KEPT = "_elman_kept"  # what was in the place of ours: an attribute of modules, classes and layers
 _PACKAGES = ("transformers", "transformers_modules")  # the latter: models that came with code
 _ALONE = {  # recurrent layers that run no function of those above, and why
@@ -187,22 +193,25 @@ def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
             once for all rows (a single row on one thread is torch's, which is faster). Inputs stay
             in float32, or have 16 bits where they meet eight; sums are of float32. All other calls,
             those under autocast and inside torch.compile too, are torch's. None: linear layers are
-            torch's.
+            torch's, those of an earlier call, too.
 
     Returns:
-        A line for each recurrent layer, by its name: what of it runs on elman, or why nothing does;
-        with ``weights`` for each linear layer, too. If nothing is replaced in the whole model, a
-        warning says so.
+        :func:`report`: a line for each layer, by its name. If nothing is replaced in the whole
+        model, a warning says so.
 
     Raises:
-        InputError: there are no such ``weights``.
+        InputError: there are no such ``weights``, or the model is no module.
         EngineError: with ``weights``, and there is no C compiler.
 
     Example:
         >>> elman.functional.install(torch.nn.Linear(2, 2))
         {}
     """
-    linear: dict[str, str] = {} if weights is None else linear_layers.convert(model, weights)
+    check_model("elman.functional.install", model)
+    if weights is None:
+        linear_layers.restore(model)
+    else:
+        linear_layers.convert(model, weights)
     texts = replace(model)
     if not runs_on_elman(texts):
         first = {text: name for name, text in reversed(texts.items())}
@@ -212,7 +221,43 @@ def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
             f"elman.functional.install replaced nothing in {kind}: "
             + (why or "none of its layers has a recurrence that elman.functional knows")
         )
-    return texts | linear
+    return report(model) | (linear_layers.report(model) if weights else {})
+
+
+def report(model: nn.Module) -> dict[str, str]:
+    """Say what of a model of transformers runs on elman.
+
+    Returns:
+        A line for each recurrent layer, by its name: the functions of transformers in whose place
+        those of elman are, or why there are none; for attention in a model that has recurrent
+        layers; and for linear layers whose weights are read in few bits.
+
+    Raises:
+        InputError: the model is no module.
+
+    Example:
+        >>> elman.functional.report(torch.nn.Linear(2, 2))
+        {}
+    """
+    check_model("elman.functional.report", model)
+    texts = {name: _line(layer) for name, layer in model.named_modules()}
+    if not runs_on_elman(texts):
+        texts = {name: text for name, text in texts.items() if _ATTENTION not in text}
+    linear = linear_layers.report(model) if linear_layers.has_converted(model) else {}
+    return {name: text for name, text in texts.items() if text} | linear
+
+
+def _line(layer: nn.Module) -> str:
+    kind, places = type(layer).__name__, [*_places(layer)]
+    names = dict.fromkeys(p.what for p in places if p.name in vars(p.owner).get(_KEPT, {}))
+    if names:
+        return f"{kind}{_RUNS}{', '.join(names)}"
+    if places:
+        return f"{kind}, not replaced: elman.functional.install(model)"
+    if kind in _ALONE or hasattr(layer, _GPU_ALONE):
+        return f"{kind}, left alone: {_ALONE.get(kind, _INLINE)}"
+    is_theirs = type(layer).__module__.partition(".")[0] in _PACKAGES
+    return f"{kind}{_ATTENTION}" if is_theirs and kind.endswith("Attention") else ""
 
 
 def runs_on_elman(texts: dict[str, str]) -> bool:
@@ -222,20 +267,13 @@ def runs_on_elman(texts: dict[str, str]) -> bool:
 
 def replace(model: nn.Module) -> dict[str, str]:
     """:func:`install` without a warning."""
-    texts = dict[str, str]()
     for name, layer in model.named_modules():
         places = [*_places(layer)]
         for place in places:
             _put(place)
-        kind = type(layer).__name__
         if places:
             _record_tokens(model, name, layer)
-        if places:
-            names = dict.fromkeys(place.what for place in places)
-            texts[name] = f"{kind}{_RUNS}{', '.join(names)}"
-        elif kind in _ALONE or hasattr(layer, _GPU_ALONE):
-            texts[name] = f"{kind}, left alone: {_ALONE.get(kind, _INLINE)}"
-    return texts
+    return report(model)
 
 
 def _record_tokens(model: nn.Module, name: str, layer: nn.Module) -> None:
@@ -251,7 +289,8 @@ def _record_tokens(model: nn.Module, name: str, layer: nn.Module) -> None:
 
 
 def uninstall(model: nn.Module) -> None:
-    """Undo :func:`install`: put the functions of transformers, and torch's linear layers, back.
+    """Undo :func:`install`: put the functions of transformers back, for all models of these
+    classes in the process, and torch's linear layers of this one.
 
     Args:
         model: of the same classes.

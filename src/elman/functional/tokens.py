@@ -47,6 +47,7 @@ _STATES = ("conv_states", "recurrent_states")  # of a layer in transformers' cac
 _LATE = 8  # times that kernels may not be ready
 _PARTS = 4  # of a layer that are called apart, at most
 _PLAIN = (bool, int, float, str, type(None))
+_SLOWER = "are not recorded, and run by transformers' Python, which is slower"
 
 
 class _Situation(NamedTuple):
@@ -149,12 +150,13 @@ class _Tokens:
                 _say(layer, "a hook, or another forward, of one of its parts sees each call")
             return forward(layer, *given, **options)
         put_back, recording = held.kept(), Recording(situation, held.free)
+        apart = [*self._apart]  # other threads may find more meanwhile
         around = partial(self._around, layer, held)
         try:
             recording.record(forward, layer, given, options, held.states, around)
         except Exception as error:  # what is wrong with the layer it raises again
             put_back()
-            self._refuse(layer, error)
+            self._refuse(layer, error, apart)
             return forward(layer, *given, **options)
         self._recording = recording
         return recording.result
@@ -167,15 +169,19 @@ class _Tokens:
         cache = held.cache if held.grows else None
         return called_apart(layer, cache, self._apart, recorder)
 
-    def _refuse(self, layer: nn.Module, error: Exception) -> None:
-        """Record no token, or call the part of the layer apart that cannot be recorded."""
+    def _refuse(self, layer: nn.Module, error: Exception, apart: list[nn.Module]) -> None:
+        """Record no token, or call the part of the layer apart that cannot be recorded.
+
+        Args:
+            apart: the parts that were called apart.
+        """
         if isinstance(error, NotReadyError) and self._late < _LATE:
             self._alike, self._late = 0, self._late + 1
             return
         part = _part_of(error, layer) if isinstance(error, RefusedError) else None
-        if part is None or part in self._apart or len(self._apart) == _PARTS:
+        if part is None or part in apart or len(apart) == _PARTS:
             self._give_up(layer, str(error) or type(error).__name__)
-        else:
+        elif part not in self._apart:
             self._apart.append(part)
 
     def _begin(self, situation: _Situation) -> None:
@@ -232,7 +238,7 @@ class _Tokens:
 
 def _say(layer: nn.Module, why: str) -> None:
     kind = type(layer).__name__
-    warn_once(f"tokens of {kind} run as transformers wrote them, by its Python: {why}")
+    warn_once(f"elman: tokens of {kind} {_SLOWER}: {why}")
 
 
 _forwards = dict[Any, Callable[..., Any]]()  # of classes, as they were
@@ -357,8 +363,12 @@ def _held(
         own = [name for name, each in options.items() if each is cache]
         if grows and not (own and can_grow(of_layer)):
             kind = type(of_layer).__name__
-            why = f"{kind} has a fixed size" if own else "the cache is not given by name"
-            warn_once(f"tokens run as transformers wrote them, by its Python: {why}")
+            why = (
+                f"{kind} has a fixed size; a cache that grows, generate's default, is recorded"
+                if own
+                else "the cache is not given by name"
+            )
+            warn_once(f"elman: tokens {_SLOWER}: {why}")
             return None
         states = [v for name in _STATES for v in _each(layer.get(name)) if v is not None]
         changed = (*_STATES, *GROWS) if grows else _STATES

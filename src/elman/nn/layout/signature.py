@@ -126,7 +126,11 @@ class Signature:
     def check_static(self) -> None:
         """Refuse static inputs of a module that has none. Raises InputError."""
         if not self.static:
-            raise InputError(f"{self.cell} has no static inputs", "net(x)")
+            raise InputError(
+                f"{self.cell} has no static inputs",
+                "join it to the input of each step, or take a cell that declares static=, "
+                "as elman.cells.ealstm",
+            )
 
     def _check_inputs(
         self, x: Any, like: Tensor | None, batch_first: bool, lengths: bool

@@ -65,7 +65,8 @@ def accelerate(model: Model) -> Model:
     for name, text in texts.items():
         _log.info("%s: %s", name or type(model).__name__, text)
     if not any(isinstance(module, SequenceModule) for module in model.modules()):
-        _warn_of_nothing(type(model).__name__, texts)
+        theirs = type(model).__module__.startswith("transformers")
+        _warn_of_nothing(type(model).__name__, texts, of_transformers=theirs)
     return model
 
 
@@ -119,13 +120,15 @@ def _replace(module: Any, classes: dict[type, type]) -> None:
         refuse(kind, f"elman cannot run it: {error}")
 
 
-def _warn_of_nothing(model: str, texts: Mapping[str, str]) -> None:
+def _warn_of_nothing(model: str, texts: Mapping[str, str], *, of_transformers: bool) -> None:
     """Warn that a model has no layer of elman's, with the reasons."""
     reasons = [f"{name or model}: {text}" for name, text in texts.items()]
     if len(reasons) > _MOST_REASONS:
         further = len(reasons) - _MOST_REASONS
         reasons[_MOST_REASONS:] = [f"{further} more, which elman.nn.report(model) lists"]
     why = "; ".join(reasons) or "it has no torch.nn.RNN, GRU or LSTM"
+    if of_transformers:
+        why += "; models of transformers take elman.functional.install(model)"
     warn(f"elman.accelerate replaced nothing in {model}: {why}")
 
 

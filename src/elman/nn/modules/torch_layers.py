@@ -175,6 +175,8 @@ class TorchLayers(SequenceModule):
                 reasons = self._options_beyond_torch(engine, call_options)
                 self._set_results(call[0], input if hx is None else hx, reasons)
                 return self._run(*call, None)
+        if "static" in call_options:  # torch's own forward, which may run, would not see it
+            self.runtime.signature.check_static()
         engine = requested_engine(self.engine)
         reasons = self._options_beyond_torch(engine, call_options)
         mistake = self._mistake(input, hx, engine)

@@ -136,7 +136,8 @@ def _begin(
     states: Sequence[Tensor], flags: Tensor, initial: Sequence[Tensor] | None
 ) -> tuple[Tensor, ...]:
     """States [..., B, ...] that are zeros, or the initial ones, where flags [..., B] are set."""
-    wheres, where = list[Tensor](), flags
+    wheres: list[Tensor] = []
+    where = flags
     for state in states:  # states of as many dims share a view
         if where.dim() != state.dim():
             where = flags[(..., *[None] * (state.dim() - flags.dim()))]
