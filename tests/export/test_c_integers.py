@@ -203,3 +203,20 @@ def test_states_of_a_stream(tmp_path):
         first, state = net(x[:7])
         second, _ = net(x[7:], state)
         assert torch.equal(torch.cat([first, second]), net(x)[0])
+
+
+def test_a_layer_of_integers_among_others(tmp_path):
+    """A model in float32 would not compute what its layer was trained for."""
+    net = elman.GRU(3, 4, batch_first=True, quantize=8).calibrate(torch.randn(2, 9, 3))
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), net, First(), torch.nn.Linear(4, 2)).eval()
+    x = torch.randn(2, 9, 3)
+    with pytest.raises(InputError, match=r"1 has quantize=(.|\n)*example=x, quantize=8"):
+        to_c(model, tmp_path, "m", example=x)
+    assert to_c(model, tmp_path, "m", example=x, quantize=8).exponents
+
+
+class First(torch.nn.Module):
+    """The first of several results."""
+
+    def forward(self, results):
+        return results[0]

@@ -1164,3 +1164,12 @@ def test_states_are_not_written_to():
     out2, _ = loop(x, h)
     close((x, h), kept)
     close(out2, out)
+
+
+def test_values_inside_a_step_are_its_outputs():
+    """Names that a step has no option for say what to write."""
+    loop, x, h = elman.Loop(torch.nn.GRUCell(3, 4)), torch.randn(5, 2, 3), torch.zeros(2, 4)
+    with pytest.raises(InputError, match=r'a step has no outputs=(.|\n)*return {"y": y'):
+        loop(x, h, outputs="states")
+    with pytest.raises(InputError, match=r"a step has no static=(.|\n)*may be anything"):
+        loop(x, h, static=x)

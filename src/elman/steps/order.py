@@ -14,6 +14,8 @@ from elman.torch_internals import pytree
 
 _OF_STEPS = ("reset", "mask")
 _TAKEN = (*_OF_STEPS, "lengths", "reset_to", "masked_output")
+_ANYTHING = "what it closes over, or is given with x, may be anything"
+_HINTS = {"outputs": 'return what is wanted of each step: return {"y": y, "h": h}, state'}
 
 
 def options_of_steps(options: Mapping[str, Any], axis: int) -> dict[str, Any]:
@@ -25,9 +27,7 @@ def options_of_steps(options: Mapping[str, Any], axis: int) -> dict[str, Any]:
     chosen = select_options(options)
     for name in chosen:
         if name not in _TAKEN:
-            raise InputError(
-                f"a step has no {name}=", "what it closes over, or is given with x, may be anything"
-            )
+            raise InputError(f"a step has no {name}=", _HINTS.get(name, _ANYTHING))
     for name in _OF_STEPS:
         if axis and name in chosen:
             chosen[name] = chosen[name].movedim(axis, 0)

@@ -57,7 +57,8 @@ class Exported:
         inputs: sizes of the inputs of a step, by name.
         output: size of the output of a step.
         weights: how many numbers the arrays hold.
-        state: how many numbers the caller's struct holds; of integers, how many bytes.
+        state: how many numbers (of float32, 4 bytes) the caller's struct holds; of integer code,
+            how many bytes, without what the compiler adds to align them.
         rows: steps of the inputs that one call takes, one behind another: the product of a model's
             strides.
         late: the output of a call is that of so many calls before: a model looks ahead.
@@ -116,13 +117,14 @@ def to_c(
         name: prefix of files, types and functions; a C identifier.
         example: of a model of another kind its input, or a tuple of its inputs, with axes of
             samples and of several steps. A recurrent module needs one with ``quantize`` alone.
-        quantize: write a module that was trained in float32 in integers: see
-            :class:`elman.nn.modules.layer_options.Options`. The example, which should be typical
+        quantize: write a module that was trained in float32 in integers: 8, the bits of weights
+            and of what they multiply, or :class:`elman.Bits`. The example, which should be typical
             then, tells how far values reach.
 
     Raises:
         InputError: the module is bidirectional or does not run step by step, a weight is not
-            finite, or an operation has no C text, or none in integers.
+            finite, an operation has no C text, or none in integers, or a part of a model has
+            ``quantize=`` and the call has none.
 
     Example:
         >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
@@ -137,6 +139,8 @@ def to_c(
     if isinstance(module, nn.Module) and is_torchs(module):
         module = accelerate(copy.deepcopy(module))
     if not isinstance(module, SequenceModule):
+        if quantize is None:
+            _check_of_floats(module)
         streamed = _streamed(module, example)
         module = streamed.layer
     if quantize is not None or module.quantize is not None:
@@ -179,6 +183,15 @@ def _write(project: Project | IntegerProject, folder: Path, streamed: _Streamed 
         0 if streamed is None else streamed.late,
         project.exponents,
     )
+
+
+def _check_of_floats(model: Any) -> None:
+    """Refuse to write a model in float32 that has a layer of integers."""
+    parts = model.named_modules() if isinstance(model, nn.Module) else ()
+    for name, part in parts:
+        if isinstance(part, SequenceModule) and part.quantize is not None:
+            reason = f"{name} has quantize=, and what surrounds it would be in float32"
+            raise InputError(reason, "to_c(model, folder, example=x, quantize=8)")
 
 
 def _check_name(name: str) -> None:

@@ -415,7 +415,8 @@ _LANES = f"""
 """
 
 MAKEFILE = """# make          the library        make check    compare with the module
-# make ARCH=    for any processor  make CFLAGS=… CC=arm-none-eabi-gcc
+# make ARCH=    for any processor of this kind
+# make libNAME.a ARCH="-mcpu=cortex-m4 -mthumb" CC=arm-none-eabi-gcc AR=arm-none-eabi-ar
 CC ?= cc
 ARCH ?= -march=native
 CFLAGS ?= -O3 -std=c99 -Wall -Wextra -Werror -ffreestanding -ffp-contract=fast -fPIC

@@ -126,7 +126,8 @@ def _warn_of_nothing(model: str, texts: Mapping[str, str], *, of_transformers: b
     if len(reasons) > _MOST_REASONS:
         further = len(reasons) - _MOST_REASONS
         reasons[_MOST_REASONS:] = [f"{further} more, which elman.nn.report(model) lists"]
-    why = "; ".join(reasons) or "it has no torch.nn.RNN, GRU or LSTM"
+    why = "; ".join(reasons)
+    why = why or "it has no torch.nn.RNN, GRU or LSTM (a module of one step takes elman.Loop)"
     if of_transformers:
         why += "; models of transformers take elman.functional.install(model)"
     warn(f"elman.accelerate replaced nothing in {model}: {why}")

@@ -107,7 +107,8 @@ def numbers(path: Path, arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
     if strange.any():
         kinds = "infinite (or beyond float32)" if name[0] == "x" else "NaN or infinite"
         text = f"{name} has {int(strange.sum())} values that are {kinds}"
-        raise unreadable(path, text, HINT)
+        hint = HINT if name[0] == "x" else "leave out sequences without a target; inputs may be NaN"
+        raise unreadable(path, text, hint)
     return array.astype(np.float64)
 
 
