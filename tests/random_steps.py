@@ -66,6 +66,22 @@ class Halved(torch.autograd.Function):
         return 0.5 * d[0]
 
 
+class Boxcar(torch.autograd.Function):
+    """1 above 0, with a derivative that is set to 0 outside of a window by its places."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *d: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        inside = d[0].clone()
+        inside[x.abs() > 0.5] = 0
+        return inside
+
+
 class Window(torch.autograd.Function):
     """1 above a threshold, with a rectangle of some width as derivative; both are numbers."""
 
@@ -127,6 +143,7 @@ torch.maximum({a}, {b} + 0.0123) | {a}.clamp(min=-0.5) + {c} | {c} * {a} | {c} -
 torch.sigmoid({a}) * {b} + (1 - torch.sigmoid({a})) * {c}
 torch.sigmoid({a} + {w}) * torch.tanh({b}) | {a} * {m} | {a} + {m} | {m} * {k} + {a}
 {m}.float() * {a} | {a} * {m}.to({a}.dtype) | {a} - {m}.type_as({a}) | {a}.masked_fill({m}, 0.3)
+{a}.index_put(({a} > 0.3456,), torch.tensor(0.25).to({a})) | Boxcar.apply({a} - {b})
 {a} * ~{m} | torch.where({m} & ({b} < 0.4567), {a}, {c}) | torch.where({m}|({b} > 0.3456), {a}, {b})
 torch.where(torch.logical_and({m}, {b} > -0.1), {a}, -{a})
 torch.where(torch.logical_or({m}, {b} > 0.5432), {b}, {a}) | torch.logical_not({m}) * {a}
@@ -595,7 +612,7 @@ class DrawnStep:
 def _globals() -> dict[str, Any]:
     """What the text of a step can name."""
     names = {"torch": torch, "F": F, "nn": nn, "math": math}
-    names |= {"Spike": Spike, "Halved": Halved, "Window": Window}
+    names |= {"Spike": Spike, "Halved": Halved, "Window": Window, "Boxcar": Boxcar}
     exec(HELPERS, names)
     return names
 

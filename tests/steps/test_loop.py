@@ -1173,3 +1173,25 @@ def test_values_inside_a_step_are_its_outputs():
         loop(x, h, outputs="states")
     with pytest.raises(InputError, match=r"a step has no static=(.|\n)*may be anything"):
         loop(x, h, static=x)
+
+
+def test_values_that_are_written_where_a_condition_holds():
+    """old[condition] = number is torch.where; old[condition] alone has no shape of its own."""
+
+    def step(x: Tensor, m: Tensor, by: bool = False) -> tuple[Tensor, Tensor]:
+        m = 0.9 * m + x
+        fired = (m > 0.3).to(m.dtype)
+        m = m.clone()
+        if by:
+            m[fired > 0] -= 1.0
+        else:
+            m[fired > 0] = 0.25
+        return fired, m
+
+    x, m = torch.randn(6, 2, 3), torch.zeros(2, 3)
+    _, want = plain(lambda x, m: step(x, m)[1], x, m)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", StepWarning)
+        torch.testing.assert_close(elman.Loop(step)(x, m)[1], want)
+    with pytest.warns(StepWarning, match=r"takes values where a condition(.|\n)*torch.where"):
+        elman.Loop(functools.partial(step, by=True))(x, m)

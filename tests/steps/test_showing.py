@@ -73,3 +73,37 @@ def test_a_stream_of_a_loop():
     assert stream.state[0][0].count_nonzero() > 0
     stream.reset()
     torch.testing.assert_close(stream(x), whole)
+
+
+class Slope(torch.autograd.Function):
+    """A spike with a derivative of its own."""
+
+    @staticmethod
+    def forward(ctx, v):
+        ctx.save_for_backward(v)
+        return (v > 0).to(v.dtype)
+
+    @staticmethod
+    def backward(ctx, d):
+        return d / (1 + 25 * ctx.saved_tensors[0].abs()) ** 2
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_draw_of_a_function_with_its_own_backward(shared):
+    """One box, with the factor that the backward multiplies by."""
+
+    class Spikes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(5, 6)
+
+        def forward(self, x: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            m = 0.9 * m + self.linear(x)
+            spikes = Slope.apply(m - 1)
+            return spikes, m - spikes - (0.1 * (m > 1) if shared else 0)
+
+    x, m = call()
+    svg = elman.draw(Spikes(), inputs=(x[0], m)).svg
+    assert "<svg" in svg
+    if not shared:  # a condition that others read, too, is drawn as it is
+        assert (svg.count("× d1"), svg.count("stop"), svg.count("no gradient")) == (1, 0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -103,6 +104,30 @@ class Picture:
     lines: list[Line] = field(default_factory=list)
 
 
+def _slope(of: Node, slope: Node) -> tuple[Node, Node]:
+    """A value, and the derivative by it that a surrogate has.
+
+    A torch.autograd.Function of one value v is read as a surrogate of stop(derivative) * v.
+    """
+    if of.op == "mul" and slope.op == "const" and slope.data == (1.0,):
+        for factor, value in (of.args, of.args[::-1]):
+            if factor.op == "stop":
+                return value, factor.args[0]
+    return of, slope
+
+
+def _chain(value: Node, of: Node, reads: Mapping[Node, int]) -> list[Node]:
+    """A value and those behind it, each of which the one before it alone reads, and nothing else,
+    down to a function of ``of``; empty: there is no such chain."""
+    chain = [value]
+    while of not in chain[-1].args:
+        args = [arg for arg in chain[-1].args if not loop_invariant(arg)]
+        if len(args) != 1 or reads[args[0]] > 1:
+            return []
+        chain += args
+    return chain
+
+
 def picture(title: str, subtitle: str, program: Program, names: Names) -> Picture:
     """Collect shapes and lines of a step and its adjoint.
 
@@ -118,6 +143,10 @@ class _Collector:
     def __init__(self, canvas: Picture, program: Program, names: Names) -> None:
         self.canvas, self.names, self.program = canvas, names, program
         self.pair: Pair = program.pair
+        self.slopes = {value: _slope(*pair) for value, pair in self.pair.slopes.items()}
+        step = self.pair.step
+        reads = Counter([*step.roots, *(arg for value in step.walk() for arg in {*value.args})])
+        self.chains = {v: _chain(v, of, reads) for v, (of, _) in self.slopes.items()}
         self.taped = set(program.kept)
         self.values = {v for v in self.pair.step.walk() if not loop_invariant(v)}
         self.needed = self._activations(backward_roots(self.pair))
@@ -139,55 +168,58 @@ class _Collector:
         return zones
 
     def collect(self) -> Picture:
+        inside = {part for chain in self.chains.values() for part in chain[1:]}
         for value in self.pair.step.walk():
-            if not loop_invariant(value):
-                self._mark(value)
+            if not loop_invariant(value) and value not in inside:
+                chain = self.chains.get(value)
+                self._mark(value, chain[-1] if chain else value)
         self._ends()
         return self.canvas
 
-    def _mark(self, value: Node) -> None:
+    def _mark(self, value: Node, shown: Node) -> None:
+        """Draw a value as an op: its own, or the one that has a surrogate's derivative."""
         key = self.key[value] = f"n{len(self.key)}"
         if value.op in ("input", "state"):
             self._leaf(key, value)
             return
         d = self.build.make("cotangent", (), (key, 0), value.shape, "", Rate.CARRY)
-        rows = self._rows(value, d)
-        args = [(i, arg) for i, arg in enumerate(value.args) if not loop_invariant(arg)]
-        tags = [spoken(self.names.short(arg)) for arg in value.args if loop_invariant(arg)]
-        if value.op == "div" and loop_invariant(value.args[0]):
+        rows = self._rows(value, shown, d)
+        args = [(i, arg) for i, arg in enumerate(shown.args) if not loop_invariant(arg)]
+        tags = [spoken(self.names.short(arg)) for arg in shown.args if loop_invariant(arg)]
+        if shown.op == "div" and loop_invariant(shown.args[0]):
             tags = []
-        if value.op == "lin" and value.bias and self._kind(value) == "sum":
-            tags.append(f"{value.bias:g}")
-        mark = Mark(key, self._kind(value), self._label(value), "", tag=", ".join(tags))
+        if shown.op == "lin" and shown.bias and self._kind(shown) == "sum":
+            tags.append(f"{shown.bias:g}")
+        mark = Mark(key, self._kind(shown), self._label(shown), "", tag=", ".join(tags))
         mark.zone = self.zone.get(value, STEP)
         mark.needed, mark.taped = value in self.needed, value in self.taped
         if value in self.names and value not in self.pair.step.next_states:
             mark.name = self.names.short(value)
             back = f"d{mark.name}" if value.op in ("lin", "matmul") else f"δ{mark.name}"
             mark.back_name = back if self.names.is_used(back) else ""
-        reduced = OPS[value.op].kind == "reduce"
+        reduced = OPS[shown.op].kind == "reduce"
         inside = len(args) == 1 and mark.kind == "function"
         for index, arg in args:
             part = rows[index]
             factor, red = ("no gradient", False) if part is None else self._factor(part, d)
-            coef = _coefficient(value, index)
+            coef = _coefficient(shown, index)
             back = "" if inside or reduced or mark.kind == "product" else factor
             self.canvas.lines.append(Line(self.key[arg], key, coef, back, red and bool(back)))
             if inside:
                 mark.back, mark.reads = _bare(factor) or "1", red
         if reduced:
-            mark.back = _REDUCED.get(value.op, "")
+            mark.back = _REDUCED.get(shown.op, "")
             mark.reads = bool(self._activations(part for part in rows if part is not None))
-        self._backward(mark, value)
+        self._backward(mark, shown)
         self.canvas.marks[key] = mark
 
-    def _rows(self, value: Node, d: Node) -> tuple[Node | None, ...]:
-        """Cotangents of the arguments of a value; of a surrogate, of the argument that it
-        replaces."""
-        of, slope = self.pair.slopes.get(value, (None, None))
-        if of is None or slope is None or of not in value.args:
-            return VJP[value.op](self.build, value, d)
-        return tuple(self.build.mul(d, slope) if arg is of else None for arg in value.args)
+    def _rows(self, value: Node, shown: Node, d: Node) -> tuple[Node | None, ...]:
+        """Cotangents of the arguments of a value that is drawn as an op; of a surrogate, of the
+        argument that it replaces."""
+        of, slope = self.slopes.get(value, (None, None))
+        if of is None or slope is None or of not in shown.args:
+            return VJP[shown.op](self.build, shown, d)
+        return tuple(self.build.mul(d, slope) if arg is of else None for arg in shown.args)
 
     def _leaf(self, key: str, leaf: Node) -> None:
         name = self.names.short(leaf)

@@ -15,6 +15,7 @@ from elman.frontend.trace import Tracer, is_number, lift, pointwise, power_of
 from elman.steps.arrays.arithmetic import combine
 from elman.steps.arrays.array import Array, expand, number, refuse
 from elman.steps.operations.table import (
+    BY_CONDITION,
     ROWS,
     Facts,
     Row,
@@ -194,6 +195,17 @@ for _names, _function in (("and", op_named("mul")), ("or", f.maximum), ("xor", o
 @row("log_sigmoid_forward")
 def _log_sigmoid(a: Array) -> tuple[Array, Array]:
     return combine(lambda v: -f.softplus(-v), a), number(0.0)
+
+
+@row_of_facts("index_put")
+def _index_put(facts: Facts, a: Array, indices: Any, new: Any, accumulate: bool = False) -> Array:
+    """a[mask] = number."""
+    (mask, *further), (_, *kinds) = indices, facts.dtypes
+    is_mask = isinstance(mask, Array) and mask.shape == a.shape and kinds[0] == torch.bool
+    is_number = not isinstance(new, Array) or math.prod(new.shape) == 1
+    if further or accumulate or not (is_mask and is_number):
+        raise refuse("it writes to places", BY_CONDITION)
+    return combine(lambda v, m, n: f.where(m, n, v), a, mask, new)
 
 
 def _as_type(a: Array, before: torch.dtype, after: torch.dtype) -> Array:

@@ -13,6 +13,7 @@ from elman.steps.arrays.array import Array, number, refuse
 
 Row = Callable[..., Any]
 ROWS: dict[str, Row] = {}
+BY_CONDITION = "torch.where(condition, new, old), or old.masked_fill(condition, 0)"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from elman.steps.arrays import slicing
 from elman.steps.arrays.arithmetic import combine
 from elman.steps.arrays.array import MOST_SLICES, Array, MatrixError, drop_axis, number
 from elman.steps.operations.pointwise import own_gradient, stop
-from elman.steps.operations.table import Facts, find
+from elman.steps.operations.table import BY_CONDITION, Facts, find
 from elman.steps.reading.reading import Leaf
 from elman.steps.recording.tape import OWN_GRADIENT, Entry, Ref, Tape, is_random, is_ref, refs_of
 from elman.torch_internals import pytree
@@ -147,6 +147,8 @@ class Reader:
         results = refs_of(entry.results)
         if not results:
             raise StepError("it returns no tensor")
+        if entry.name.partition(".")[0] == "index":
+            self._check_places(entry.args[1])
         kinds = [*map(self.tape.kind, (results[0], *entry.given))]
         facts = Facts(*self.tape.place(results[0]), kinds[0], tuple(kinds[1:]))
         argument = self._index if entry.name.partition(".")[0] in _INDEXED else self._argument
@@ -158,6 +160,13 @@ class Reader:
 
     def _argument(self, value: Any) -> Any:
         return self.array(value) if isinstance(value, Ref) else value
+
+    def _check_places(self, indices: Sequence[Any]) -> None:
+        """Refuse a[mask], which has as many values as the mask has true ones."""
+        for index in indices:
+            if isinstance(index, Ref) and self.tape.kind(index) == torch.bool:
+                if not isinstance(self._index(index), torch.Tensor):
+                    raise StepError("it takes values where a condition holds", BY_CONDITION)
 
     def _index(self, value: Any) -> Any:
         """An argument of an operation that takes places: those that are constant as they are."""
