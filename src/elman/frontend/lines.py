@@ -17,7 +17,7 @@ from elman.ir.graph import Node, Rate
 from elman.ir.types import is_matrix, show_shape
 
 _HERE = __name__.rpartition(".")[0]
-_FOREIGN = ("torch", "numpy")
+_FOREIGN = ("torch", "numpy", "concurrent", "threading")  # the latter two around recordings
 _BETWEEN = ("elman", "functools", "contextlib")
 
 
@@ -35,7 +35,7 @@ def written_at(where: str) -> Generator[None]:
 
 
 def _is_inside(frame: FrameType) -> bool:
-    """Whether a frame belongs to the tracer, torch or numpy."""
+    """Whether a frame belongs to the tracer, torch, numpy, or the start of a thread."""
     file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
     is_frontend = module.startswith(_HERE) or module.partition(".")[0] in _FOREIGN
     return is_frontend or file.startswith("<frozen")

@@ -173,10 +173,10 @@ def _given(call: Call, formula: StepFormula, seen: LastStep) -> Given:
 def _run_plain(call: Call, reason: StepError | None) -> tuple[Any, Any]:
     if reason is not None and call.engine != "auto":
         raise reason
-    if reason is not None and str(reason) not in _warned:
+    ends, ys = plain.run(call.step, call.carry, call.xs, call.steps, call.options)
+    if reason is not None and str(reason) not in _warned:  # a mistake of the caller's was raised
         warn(f"the step runs as a plain loop: {reason}", StepWarning)
         _warned.add(str(reason))
-    ends, ys = plain.run(call.step, call.carry, call.xs, call.steps, call.options)
     return whole(ends, call.carry_spec), whole(ys, call.y_spec)
 
 
