@@ -268,6 +268,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "programs": studied.programs,
     "published models of transformers": studied.published_models,
     "sizes of models of transformers": studied.sizes_of_models,
+    "runtimes of models of transformers": studied.runtimes_of_models,
     "gpu": studied.gpu,
     "recognisers": studied.recognisers,
     "fields": studied.fields,

@@ -456,6 +456,23 @@ def sizes_of_models() -> str:
     return "\n".join(lines)
 
 
+def runtimes_of_models() -> str:
+    """A table of prompts of models of transformers by other runtimes."""
+    lines = [
+        "| model type | torch | elman | OpenVINO | its export and compilation | elman, faster "
+        "| error of elman | of OpenVINO |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for case, row in script_rows("transformers_runtimes").items():
+        seconds, before = row["seconds"], sum(row["before"].values())
+        theirs, ours = (duration(seconds[name]) for name in ("openvino", OURS))
+        faster = f"{seconds['openvino'] / seconds[OURS]:.2f}x"
+        errors = " | ".join(f"{row['errors'][name]:.1e}" for name in (OURS, "openvino"))
+        cells = f"{duration(seconds['torch'])} | {ours} | {theirs} | {duration(before)} | {faster}"
+        lines.append(f"| `{case}` | {cells} | {errors} |")
+    return "\n".join(lines)
+
+
 def integers_learned() -> str:
     """A table of cells on spoken digits: accuracies on the held-out half, mean, least and largest
     of the seeds."""

@@ -36,7 +36,7 @@ SCRIPTS = (  # modules; tests beside this one run their cases in tiny, in this p
     ),
     "merged_steps",
     *("never_slower", "perplexity", "scaling", "speakers", "time_shards", "transformers_models"),
-    *("few_rows", "rivals", "transformers_rules", "transformers_uses"),
+    *("few_rows", "rivals", "transformers_rules", "transformers_runtimes", "transformers_uses"),
 )
 MODULES = ("benchmarks", *(f"benchmarks.scripts.{name}" for name in SCRIPTS))
 ELSEWHERE = {  # where their whole work is done by tests, or why it is by none

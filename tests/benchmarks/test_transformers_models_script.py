@@ -12,7 +12,7 @@ from torch import nn
 
 from benchmarks import studied
 from benchmarks.rows import read_rows
-from benchmarks.scripts import small_models, transformers_uses
+from benchmarks.scripts import small_models, transformers_runtimes, transformers_uses
 from benchmarks.scripts import transformers_models as script
 
 
@@ -132,6 +132,33 @@ def test_uses_to_the_end(tiny, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(transformers_uses, "install", install)
     with pytest.raises(SystemExit, match="different: tiny: training"):
         transformers_uses.main(["--uses", "training,text"])
+
+
+def test_runtimes_to_the_end(tiny, capsys, tmp_path, monkeypatch):
+    """A package that runs what it is given stands in for OpenVINO."""
+
+    class Core:
+        def compile_model(self, graph, device, options):
+            assert (device, options["INFERENCE_PRECISION_HINT"]) == ("CPU", "f32")
+            return lambda given: [graph.module()(*map(torch.from_numpy, given)).detach().numpy()]
+
+    package = ModuleType("openvino")
+    package.convert_model, package.Core = lambda graph: graph, Core
+    monkeypatch.setitem(sys.modules, "openvino", package)
+    for name in ("openvino", "transformers"):
+        monkeypatch.setattr(sys.modules[name], "__version__", "0", raising=False)
+    monkeypatch.setattr(transformers_runtimes, "TYPES", ("tiny",))
+    out = tmp_path / "rows.jsonl"
+    transformers_runtimes.main(["--out", str(out), "--steps", "5", "--seconds", "0.001"])
+    rows = read_rows(out)
+    assert {*rows["tiny"]["seconds"]} == {"torch", "elman", "openvino"}
+    assert rows["tiny"]["errors"]["openvino"] < 1e-6
+    assert '"tiny"' in capsys.readouterr().out
+    monkeypatch.setattr(studied, "script_rows", lambda name: rows)
+    assert studied.runtimes_of_models().splitlines()[2].startswith("| `tiny` | ")
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    transformers_runtimes.main([])
+    assert "openvino is not installed: pip install" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("module", [script, transformers_uses])
