@@ -1176,22 +1176,36 @@ def test_values_inside_a_step_are_its_outputs():
 
 
 def test_values_that_are_written_where_a_condition_holds():
-    """old[condition] = number is torch.where; old[condition] alone has no shape of its own."""
+    """old[condition] = number, and sums, products, functions of old[condition], are torch.where;
+    how many values a condition selects no formula knows."""
 
-    def step(x: Tensor, m: Tensor, by: bool = False) -> tuple[Tensor, Tensor]:
+    def step(x: Tensor, m: Tensor, how: str = "") -> tuple[Tensor, Tensor]:
         m = 0.9 * m + x
-        fired = (m > 0.3).to(m.dtype)
-        m = m.clone()
-        if by:
-            m[fired > 0] -= 1.0
-        else:
+        fired, m = (m > 0.3).to(m.dtype), m.clone()
+        if not how:
             m[fired > 0] = 0.25
+        elif how == "less":
+            m[fired > 0] -= 1.0
+        elif how == "function":
+            over = m > 0.2
+            m[over] = torch.tanh(m[over] * fired[over]) + 0.1
+        elif how == "other":
+            m[fired > 0] = m[m > 0.3] * 0.5
+        else:
+            m[fired > 0] = m[fired > 0].mean()
         return fired, m
 
     x, m = torch.randn(6, 2, 3), torch.zeros(2, 3)
-    _, want = plain(lambda x, m: step(x, m)[1], x, m)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", StepWarning)
-        torch.testing.assert_close(elman.Loop(step)(x, m)[1], want)
-    with pytest.warns(StepWarning, match=r"takes values where a condition(.|\n)*torch.where"):
-        elman.Loop(functools.partial(step, by=True))(x, m)
+    for how in ("", "less", "function"):
+        one = functools.partial(step, how=how)
+        given, again = (x.clone().requires_grad_() for _ in range(2))
+        _, want = plain(lambda x, m, one=one: one(x, m)[1], given, m)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", StepWarning)
+            got = elman.Loop(one)(again, m)[1]
+        torch.testing.assert_close(got, want)
+        torch.autograd.backward((got.square().sum(), want.square().sum()))
+        torch.testing.assert_close(given.grad, again.grad)
+    for how in ("mean", "other"):
+        with pytest.warns(StepWarning, match=r"values that a condition sel(.|\n)*torch.where"):
+            elman.Loop(functools.partial(step, how=how))(x, m)

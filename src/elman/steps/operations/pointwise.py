@@ -185,6 +185,7 @@ def _of_bools(function: Callable[..., Any], otherwise: Callable[..., Any] | None
     return apply
 
 
+ELEMENTWISE = frozenset({*_ELEMENTWISE, "add"})  # names of operations
 ROWS.update({name: _elementwise(function) for name, function in _ELEMENTWISE.items()})
 ROWS["add"] = _of_bools(f.maximum, _scaled("add"))
 ROWS["bitwise_not"] = _of_bools(lambda v: pointwise("sub", 1.0, v))

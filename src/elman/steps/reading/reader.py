@@ -12,6 +12,7 @@ from torch import Tensor
 
 from elman.errors import ShapeError, StepError, TraceError
 from elman.frontend.dims import Cuts, UncutError, cut_shape
+from elman.frontend.functions import where
 from elman.frontend.lines import written_at
 from elman.frontend.signature import Declared
 from elman.frontend.trace import Tracer
@@ -20,11 +21,24 @@ from elman.ir.types import Shape as Dims
 from elman.steps.arrays import slicing
 from elman.steps.arrays.arithmetic import combine
 from elman.steps.arrays.array import MOST_SLICES, Array, MatrixError, drop_axis, number
-from elman.steps.operations.pointwise import own_gradient, stop
+from elman.steps.operations.pointwise import ELEMENTWISE, own_gradient, stop
 from elman.steps.operations.table import BY_CONDITION, Facts, find
 from elman.steps.reading.reading import Leaf
 from elman.steps.recording.tape import OWN_GRADIENT, Entry, Ref, Tape, is_random, is_ref, refs_of
 from elman.torch_internals import pytree
+
+
+class Selected(NamedTuple):
+    """What an operation takes of a value by a condition, old[condition]: a vector of as many
+    numbers as hold it, which only elementwise operations and the write to the same places may read.
+
+    Attributes:
+        array: at all places.
+        condition: of the selection.
+    """
+
+    array: Array
+    condition: Ref
 
 
 class Opaque(NamedTuple):
@@ -58,7 +72,7 @@ class Reader:
         self._rates: dict[Ref, Rate] = {}
         self._given: Mapping[str, Tracer] | None = None
         self._cuts: Cuts = {}
-        self._values: dict[Ref, Array | Opaque] = {}
+        self._values: dict[Ref, Array | Opaque | Selected] = {}
         self._entering: dict[Ref, Array] = {}  # what torch computes, as arguments of the cell
 
     # ---- one evaluation
@@ -109,10 +123,14 @@ class Reader:
             said = StepError(f"{shown(entry)}: {reason}", _hint_of(error), at=entry.where)
             self._set_opaque(at, rate, said)
             return
-        given = values if isinstance(values, (tuple, list)) else [values]
+        given = values if type(values) in (tuple, list) else [values]
         for ref, value in zip(pytree.tree_leaves(entry.results, is_leaf=is_ref), given):
             if isinstance(ref, Ref):
-                self._values[ref] = combine(stop, value) if entry.stops else value
+                if entry.stops and isinstance(value, Selected):
+                    value = value._replace(array=combine(stop, value.array))
+                elif entry.stops:
+                    value = combine(stop, value)
+                self._values[ref] = value
                 self._rates[ref] = rate
 
     def _set_opaque(self, at: int, rate: Rate, reason: StepError | None) -> None:
@@ -147,8 +165,9 @@ class Reader:
         results = refs_of(entry.results)
         if not results:
             raise StepError("it returns no tensor")
-        if entry.name.partition(".")[0] == "index":
-            self._check_places(entry.args[1])
+        selected = self._read_selected(entry, row)
+        if selected is not None:
+            return selected
         kinds = [*map(self.tape.kind, (results[0], *entry.given))]
         facts = Facts(*self.tape.place(results[0]), kinds[0], tuple(kinds[1:]))
         argument = self._index if entry.name.partition(".")[0] in _INDEXED else self._argument
@@ -161,12 +180,48 @@ class Reader:
     def _argument(self, value: Any) -> Any:
         return self.array(value) if isinstance(value, Ref) else value
 
-    def _check_places(self, indices: Sequence[Any]) -> None:
-        """Refuse a[mask], which has as many values as the mask has true ones."""
-        for index in indices:
-            if isinstance(index, Ref) and self.tape.kind(index) == torch.bool:
-                if not isinstance(self._index(index), torch.Tensor):
-                    raise StepError("it takes values where a condition holds", BY_CONDITION)
+    def _read_selected(self, entry: Entry, row: Any) -> Any:
+        """The result of old[condition], and of what reads it; None: the operation is another.
+
+        Raises:
+            StepError: the operation needs to know how many values there are.
+        """
+        name, shape_of = (
+            entry.name.partition(".")[0],
+            lambda ref: self.tape.tensors[ref.number].shape,
+        )
+        if name == "index":
+            old, conditions = entry.args[:2]
+            condition = conditions[0] if len(conditions) == 1 else None
+            if (
+                not isinstance(condition, Ref)
+                or self.tape.kind(condition) != torch.bool
+                or isinstance(self._index(condition), torch.Tensor)
+            ):
+                return None
+            if shape_of(condition) != shape_of(old):
+                raise StepError("it takes parts of samples by a condition", BY_CONDITION)
+            return Selected(self.array(old), condition)
+        given = {ref: v for ref in entry.given if isinstance(v := self._values.get(ref), Selected)}
+        if not given:
+            return None
+        conditions = {value.condition for value in given.values()}
+        (condition, *others) = conditions
+        if name == "index_put" and [*entry.args[1]] == [condition] and not others:
+            old, _, new, *further = entry.args
+            if new in given and not any(further):
+                values = self.array(condition), given[new].array, self.array(old)
+                return combine(where, *values)
+        alone = all(ref in given or not shape_of(ref) for ref in entry.given)
+        if others or name not in ELEMENTWISE or not alone:
+            raise StepError("it reads values that a condition selects", BY_CONDITION)
+
+        def argument(value: Any) -> Any:
+            return given[value].array if value in given else self._argument(value)
+
+        args, kwargs = pytree.tree_map(argument, (entry.args, entry.kwargs), is_leaf=is_ref)
+        kind = self.tape.kind(refs_of(entry.results)[0])
+        return Selected(row(Facts((), None, kind, ()), *args, **kwargs), condition)
 
     def _index(self, value: Any) -> Any:
         """An argument of an operation that takes places: those that are constant as they are."""
@@ -187,7 +242,7 @@ class Reader:
 
     # ---- values
 
-    def value(self, ref: Ref) -> Array | Opaque | None:
+    def value(self, ref: Ref) -> Array | Opaque | Selected | None:
         """What was found of a value; None of one that the step is given and nothing has read."""
         return self._values.get(ref)
 
@@ -204,6 +259,8 @@ class Reader:
         value = self._values.get(ref)
         if isinstance(value, Array):
             return value
+        if isinstance(value, Selected):
+            raise StepError("it reads values that a condition selects", BY_CONDITION)
         if isinstance(value, Opaque):
             if value.rate == Rate.STATE:
                 raise self.reasons.get(ref) or StepError("it depends on what cannot be read")
