@@ -230,3 +230,10 @@ def test_without_weights_layers_are_torchs_again() -> None:
     assert report(model) == {"0": "Linear, weights in int8 for up to 16 rows"}
     assert installed(model, None) == report(model) == {}
     assert type(model[0]) is nn.Linear
+
+
+def test_linear_layers_are_no_reason_for_nothing() -> None:
+    """The warning that nothing recurs names layers that recur alone."""
+    need_engine("c")
+    with pytest.warns(UserWarning, match="replaced nothing in Sequential: none of its layers has"):
+        install(nn.Sequential(nn.Linear(8, 4)), weights="int8")

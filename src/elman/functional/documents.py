@@ -45,4 +45,5 @@ def _is_cut(ends: Any) -> bool:
 
 
 def _differs(seq_idx: Any) -> bool:
-    return isinstance(seq_idx, Tensor) and bool((seq_idx[..., -1] != seq_idx[..., 0]).any())
+    has_steps = isinstance(seq_idx, Tensor) and seq_idx.numel() > 0
+    return has_steps and bool((seq_idx[..., -1] != seq_idx[..., 0]).any())

@@ -221,7 +221,7 @@ def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
             f"elman.functional.install replaced nothing in {kind}: "
             + (why or "none of its layers has a recurrence that elman.functional knows")
         )
-    return report(model) | (linear_layers.report(model) if weights else {})
+    return texts | (linear_layers.report(model) if weights else {})
 
 
 def report(model: nn.Module) -> dict[str, str]:
@@ -240,11 +240,16 @@ def report(model: nn.Module) -> dict[str, str]:
         {}
     """
     check_model("elman.functional.report", model)
+    linear = linear_layers.report(model) if linear_layers.has_converted(model) else {}
+    return _lines(model) | linear
+
+
+def _lines(model: nn.Module) -> dict[str, str]:
+    """:func:`report` without linear layers."""
     texts = {name: _line(layer) for name, layer in model.named_modules()}
     if not runs_on_elman(texts):
         texts = {name: text for name, text in texts.items() if _ATTENTION not in text}
-    linear = linear_layers.report(model) if linear_layers.has_converted(model) else {}
-    return {name: text for name, text in texts.items() if text} | linear
+    return {name: text for name, text in texts.items() if text}
 
 
 def _line(layer: nn.Module) -> str:
@@ -266,14 +271,14 @@ def runs_on_elman(texts: dict[str, str]) -> bool:
 
 
 def replace(model: nn.Module) -> dict[str, str]:
-    """:func:`install` without a warning."""
+    """:func:`install` without a warning and linear layers."""
     for name, layer in model.named_modules():
         places = [*_places(layer)]
         for place in places:
             _put(place)
         if places:
             _record_tokens(model, name, layer)
-    return report(model)
+    return _lines(model)
 
 
 def _record_tokens(model: nn.Module, name: str, layer: nn.Module) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from elman.checks import check_size
+from elman.checks import check_size, shown
 from elman.engines.time_shards import CUT, shards_time
 from elman.errors import EngineError, InputError
 from elman.frontend.cell import Cell
@@ -209,7 +209,7 @@ class SequenceModule(CalibratedModule):
                 check_sample_values(name, value, values[0].shape[: dims - rank + 1], sizes)
                 call_options[name] = value.unsqueeze(axis)
             elif (name, value) != ("reset_to", "zeros") and name != "static":
-                reason = f"step: {name}={value!r} is of a whole sequence"
+                reason = f"step: {name}={shown(value)} is of a whole sequence"
                 raise InputError(reason, "net.step(x, state, reset=flags)")
         if "static" in call_options:
             self.runtime.signature.check_static()
