@@ -1175,6 +1175,18 @@ def test_values_inside_a_step_are_its_outputs():
         loop(x, h, static=x)
 
 
+class Doubled(torch.autograd.Function):
+    """Twice a value, which states its own gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, d):
+        return 2 * d
+
+
 def test_values_that_are_written_where_a_condition_holds():
     """old[condition] = number, and sums, products, functions of old[condition], are torch.where;
     how many values a condition selects no formula knows."""
@@ -1188,9 +1200,11 @@ def test_values_that_are_written_where_a_condition_holds():
             m[fired > 0] -= 1.0
         elif how == "function":
             over = m > 0.2
-            m[over] = torch.tanh(m[over] * fired[over]) + 0.1
+            m[over] = torch.sqrt(m[over] - 0.1 * fired[over]) + torch.log(m[over])
         elif how == "other":
             m[fired > 0] = m[m > 0.3] * 0.5
+        elif how == "own gradient":
+            m[fired > 0] = Doubled.apply(m[fired > 0])
         else:
             m[fired > 0] = m[fired > 0].mean()
         return fired, m
@@ -1206,6 +1220,6 @@ def test_values_that_are_written_where_a_condition_holds():
         torch.testing.assert_close(got, want)
         torch.autograd.backward((got.square().sum(), want.square().sum()))
         torch.testing.assert_close(given.grad, again.grad)
-    for how in ("mean", "other"):
+    for how in ("mean", "other", "own gradient"):
         with pytest.warns(StepWarning, match=r"values that a condition sel(.|\n)*torch.where"):
             elman.Loop(functools.partial(step, how=how))(x, m)

@@ -1,4 +1,4 @@
-"""What calls of one layer say of documents that lie behind one another in a row."""
+"""Warnings of packed documents that a model of transformers would mix without an error."""
 
 from __future__ import annotations
 

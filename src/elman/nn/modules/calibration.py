@@ -154,11 +154,12 @@ class CalibratedModule(ModuleOptions):
     _runtime: Runtime | None = None
 
     def _formulas(self) -> list[Formula]:
-        """The formulas of the layers as written."""
+        """The cell, the size of its first state and the sizes of its other dims, of each layer,
+        lowest first."""
         raise NotImplementedError
 
     def _make_runtime(self, formulas: list[Formula] | None = None) -> Runtime:
-        """What these formulas run on; default: those of the module, rounded if it is calibrated."""
+        """Build the state of formulas; default: those of the module, rounded if calibrated."""
         raise NotImplementedError
 
     def _weights(self) -> list[list[Tensor]]:
@@ -208,7 +209,7 @@ class CalibratedModule(ModuleOptions):
         ]
 
     def ranges(self, layer: int) -> list[Range]:
-        """How far each value of a layer reaches."""
+        """Return the least and the largest number that each value of a layer reaches."""
         return [(low, high) for low, high in self.get_buffer(f"ranges_l{layer}").double().tolist()]
 
     def check_calibrated(self) -> None:

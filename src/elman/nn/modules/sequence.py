@@ -50,11 +50,6 @@ class SequenceModule(CalibratedModule):
     hidden_size: Any
     num_layers: int
 
-    def _formulas(self) -> list[Formula]:
-        """The cell, the size of its first state and the sizes of its other dims, of each layer,
-        lowest first."""
-        raise NotImplementedError
-
     def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
         """The names of the weights of each layer and direction, in its cell's order.
 

@@ -24,7 +24,16 @@ from elman.steps.arrays.array import MOST_SLICES, Array, MatrixError, drop_axis,
 from elman.steps.operations.pointwise import ELEMENTWISE, own_gradient, stop
 from elman.steps.operations.table import BY_CONDITION, Facts, find
 from elman.steps.reading.reading import Leaf
-from elman.steps.recording.tape import OWN_GRADIENT, Entry, Ref, Tape, is_random, is_ref, refs_of
+from elman.steps.recording.tape import (
+    OWN_GRADIENT,
+    Entry,
+    Place,
+    Ref,
+    Tape,
+    is_random,
+    is_ref,
+    refs_of,
+)
 from elman.torch_internals import pytree
 
 
@@ -33,7 +42,7 @@ class Selected(NamedTuple):
     numbers as hold it, which only elementwise operations and the write to the same places may read.
 
     Attributes:
-        array: at all places.
+        array: at all places; 1 before the first operation where the condition does not hold.
         condition: of the selection.
     """
 
@@ -157,6 +166,7 @@ class Reader:
     def _read(self, entry: Entry) -> Any:
         """The arrays of an operation."""
         if entry.op == OWN_GRADIENT:
+            self._condition(entry)  # refuses values that one selected
             value, inputs, slopes = pytree.tree_map(self._argument, entry.args, is_leaf=is_ref)
             return own_gradient(value, inputs, slopes)
         row = find(entry.name)
@@ -165,63 +175,84 @@ class Reader:
         results = refs_of(entry.results)
         if not results:
             raise StepError("it returns no tensor")
-        selected = self._read_selected(entry, row)
-        if selected is not None:
-            return selected
+        name = entry.name.partition(".")[0]
+        by_condition = {"index": self._select, "index_put": self._put}.get(name)
+        done = None if by_condition is None else by_condition(entry)
+        if done is not None:
+            return done
+        condition = self._condition(entry)
+        place = self.tape.place(results[0]) if condition is None else Place((), None)
         kinds = [*map(self.tape.kind, (results[0], *entry.given))]
-        facts = Facts(*self.tape.place(results[0]), kinds[0], tuple(kinds[1:]))
-        argument = self._index if entry.name.partition(".")[0] in _INDEXED else self._argument
+        facts = Facts(*place, kinds[0], tuple(kinds[1:]))
+        argument = self._index if name in _INDEXED else self._argument
         args, kwargs = pytree.tree_map(argument, (entry.args, entry.kwargs), is_leaf=is_ref)
         kwargs = {key: value for key, value in kwargs.items() if key not in _WITHOUT_MEANING}
         if facts.dtype == torch.float32 and self._dtype == torch.float64:
             args = pytree.tree_map_only(float, _rounded, args)
-        return row(facts, *args, **kwargs)
+        result = row(facts, *args, **kwargs)
+        return result if condition is None else Selected(result, condition)
 
     def _argument(self, value: Any) -> Any:
+        known = self._values.get(value) if isinstance(value, Ref) else None
+        if isinstance(known, Selected):  # its operation is elementwise: see _condition
+            return known.array
         return self.array(value) if isinstance(value, Ref) else value
 
-    def _read_selected(self, entry: Entry, row: Any) -> Any:
-        """The result of old[condition], and of what reads it; None: the operation is another.
+    def _select(self, entry: Entry) -> Selected | None:
+        """The values old[condition]; None: the operation takes constant places.
 
         Raises:
-            StepError: the operation needs to know how many values there are.
+            StepError: the condition is not one of each element.
         """
-        name, shape_of = (
-            entry.name.partition(".")[0],
-            lambda ref: self.tape.tensors[ref.number].shape,
-        )
-        if name == "index":
-            old, conditions = entry.args[:2]
-            condition = conditions[0] if len(conditions) == 1 else None
-            if (
-                not isinstance(condition, Ref)
-                or self.tape.kind(condition) != torch.bool
-                or isinstance(self._index(condition), torch.Tensor)
-            ):
-                return None
-            if shape_of(condition) != shape_of(old):
-                raise StepError("it takes parts of samples by a condition", BY_CONDITION)
-            return Selected(self.array(old), condition)
-        given = {ref: v for ref in entry.given if isinstance(v := self._values.get(ref), Selected)}
-        if not given:
+        old, conditions = entry.args[:2]
+        condition = conditions[0] if len(conditions) == 1 else None
+        if (
+            not isinstance(condition, Ref)
+            or self.tape.kind(condition) != torch.bool
+            or isinstance(self._index(condition), Tensor)
+        ):
             return None
-        conditions = {value.condition for value in given.values()}
-        (condition, *others) = conditions
-        if name == "index_put" and [*entry.args[1]] == [condition] and not others:
-            old, _, new, *further = entry.args
-            if new in given and not any(further):
-                values = self.array(condition), given[new].array, self.array(old)
-                return combine(where, *values)
-        alone = all(ref in given or not shape_of(ref) for ref in entry.given)
-        if others or name not in ELEMENTWISE or not alone:
-            raise StepError("it reads values that a condition selects", BY_CONDITION)
+        if self._shape(condition) != self._shape(old):
+            raise StepError("it takes parts of samples by a condition", BY_CONDITION)
+        # 1 elsewhere, whose root, logarithm and quotient are finite: no NaN reaches a gradient
+        array = combine(lambda c, v: where(c, v, 1.0), self.array(condition), self.array(old))
+        return Selected(array, condition)
 
-        def argument(value: Any) -> Any:
-            return given[value].array if value in given else self._argument(value)
+    def _put(self, entry: Entry) -> Array | None:
+        """The result of old[condition] = what the same condition selected; None: of other values.
 
-        args, kwargs = pytree.tree_map(argument, (entry.args, entry.kwargs), is_leaf=is_ref)
-        kind = self.tape.kind(refs_of(entry.results)[0])
-        return Selected(row(Facts((), None, kind, ()), *args, **kwargs), condition)
+        Raises:
+            StepError: another condition selected them.
+        """
+        old, places, new, *accumulates = entry.args
+        selected = self._values.get(new) if isinstance(new, Ref) else None
+        if not isinstance(selected, Selected):
+            return None
+        if [*places] != [selected.condition] or any(accumulates):
+            raise StepError(_SELECTED, BY_CONDITION)
+        return combine(where, self.array(selected.condition), selected.array, self.array(old))
+
+    def _condition(self, entry: Entry) -> Ref | None:
+        """The condition that selected the values which an operation reads; None: it reads none.
+
+        Raises:
+            StepError: it is not elementwise, or reads values of several conditions, or others.
+        """
+        given = {ref: self._values.get(ref) for ref in entry.given}
+        selected = {ref: v.condition for ref, v in given.items() if isinstance(v, Selected)}
+        if not selected:
+            return None
+        alone = all(ref in selected or not self._shape(ref) for ref in given)
+        if (
+            len({*selected.values()}) > 1
+            or entry.name.partition(".")[0] not in ELEMENTWISE
+            or not alone
+        ):
+            raise StepError(_SELECTED, BY_CONDITION)
+        return next(iter(selected.values()))
+
+    def _shape(self, ref: Ref) -> torch.Size:
+        return self.tape.tensors[ref.number].shape
 
     def _index(self, value: Any) -> Any:
         """An argument of an operation that takes places: those that are constant as they are."""
@@ -260,7 +291,7 @@ class Reader:
         if isinstance(value, Array):
             return value
         if isinstance(value, Selected):
-            raise StepError("it reads values that a condition selects", BY_CONDITION)
+            raise StepError(_SELECTED, BY_CONDITION)
         if isinstance(value, Opaque):
             if value.rate == Rate.STATE:
                 raise self.reasons.get(ref) or StepError("it depends on what cannot be read")
@@ -345,6 +376,7 @@ def _sliced(
 
 
 _INDEXED = ("index", "index_select", "gather")
+_SELECTED = "it reads values that a condition selects"
 _ELSEWHERE = "what no next state depends on may be anything: of x, or of outputs alone"
 _WITHOUT_MEANING = (
     *("dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"),
