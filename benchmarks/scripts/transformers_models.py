@@ -203,6 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Compare all models, and print a line of each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="models whose type begins so")
+    parser.add_argument("--by-size", action="store_true", help="rows are named by sizes, too")
     parser.add_argument("--published", action="store_true", help="sizes of published models")
     parser.add_argument("--phases", default=",".join(PHASES), help="that are timed: adapters, too")
     parser.add_argument("--out", type=Path, help="rows, a line each")
@@ -239,6 +240,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rounding = row["torch"]["logits"] if options.published else 0.0
         if row["logits"] > max(TOLERANCE, 2 * rounding) or not row["same text"]:
             wrong.append(name)
+        if options.by_size:
+            row["case"] = f"{name} {options.batch},{options.steps}"
         if options.out:
             append_row(options.out, row | sizes | {"machine": facts()})
         print(json.dumps({key: value for key, value in row.items() if key != "code"}), flush=True)

@@ -83,6 +83,20 @@ def test_to_the_end(tiny, capsys, tmp_path, monkeypatch):
     assert (line.count("x ("), line.count("x |")) == (5, 1)
 
 
+def test_rows_by_size(tiny, tmp_path, monkeypatch):
+    """One model at several sizes, and phases that were not timed."""
+    out = tmp_path / "rows.jsonl"
+    words = ["--by-size", "--steps", "5", "--seconds", "0.001", "--out", str(out)]
+    for batch, phases in (("1", "prompt"), ("2", "prompt,token")):
+        script.main([*words, "--batch", batch, "--phases", phases])
+    rows = read_rows(out)
+    assert [*rows] == ["tiny 1,5", "tiny 2,5"]
+    monkeypatch.setattr(studied, "script_rows", lambda name: rows)
+    first, second = studied.sizes_of_models().splitlines()[2:]
+    assert first.startswith("| tiny | 1 | 5 | – | – | ")
+    assert (first.count("–"), second.count("–")) == (4, 2)
+
+
 def test_published_models_with_adapters(tiny, tmp_path, monkeypatch):
     """A model of given sizes, and a training step of its adapters."""
     peft = ModuleType("peft")
