@@ -177,7 +177,8 @@ def test_a_weight_at_the_address_of_another() -> None:
         memory = layer.weight.detach().clone()
         layer.weight = nn.Parameter(memory)
         layer(x)
-        vars(layer)["_copy"] = vars(layer)["_copy"]._replace(
+        copies = vars(layer)["_copies"]
+        copies["weight"] = copies["weight"]._replace(
             state=(memory.data_ptr(), layer.weight._version)
         )
         layer.weight = nn.Parameter(memory)  # another parameter, the same address and version

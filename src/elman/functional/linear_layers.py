@@ -15,7 +15,7 @@ from elman.engines.c.kernels.few_rows import MOST_ROWS, check_available, linear
 from elman.errors import InputError
 
 TYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "float32": torch.float32}
-_WEIGHTS = (torch.float32, torch.bfloat16, torch.float16)  # of layers that read copies
+WEIGHTS = (torch.float32, torch.bfloat16, torch.float16)  # of layers that read copies
 _LARGEST = 127
 
 
@@ -28,37 +28,44 @@ class _Copy(NamedTuple):
     state: tuple[int, int]  # address and version
 
 
-class FewRowsLinear(nn.Linear):
-    """A linear layer whose class was torch's. Calls of few rows without gradients read the weights,
-    or a copy in few bits, once for all rows; all others are torch's own, with the weights as they
-    are. The copy is made again when the weights have changed."""
+class Copies(nn.Module):
+    """A layer with copies of its weights in few bits, each made again when the weights have
+    changed."""
 
     copy_dtype: torch.dtype
+
+    def copy_of(self, name: str, transposed: bool = False) -> _Copy:
+        """The copy of a weight by its name, with inputs as its last axis."""
+        copies: dict[str, _Copy] = vars(self).setdefault("_copies", {})
+        weight: Tensor = getattr(self, name)
+        copy, state = copies.get(name), (weight.data_ptr(), weight._version)
+        if copy is None or copy.state != state or copy.parameter() is not weight:
+            values = weight.mT if transposed else weight
+            copies[name] = copy = _Copy(*copy_of(values, self.copy_dtype), ref(weight), state)
+        return copy
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without copies, which a copied or loaded layer makes of its own weights."""
+        return {name: value for name, value in vars(self).items() if name != "_copies"}
+
+
+class FewRowsLinear(Copies, nn.Linear):
+    """A linear layer whose class was torch's. Calls of few rows without gradients read the weights,
+    or a copy in few bits, once for all rows; all others are torch's own, with the weights as they
+    are."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not _is_of_few_rows(self, input):
             return F.linear(input, self.weight, self.bias)
-        copy, bias = self._current_copy(), None if self.bias is None else self.bias.float()
+        copy, bias = self.copy_of("weight"), None if self.bias is None else self.bias.float()
         rows = input.reshape(-1, input.shape[-1]).float().contiguous()
         out = linear(rows, copy.weight, copy.scale, bias)
         return out.view(*input.shape[:-1], -1).to(input.dtype)
 
-    def _current_copy(self) -> _Copy:
-        copy: _Copy | None = vars(self).get("_copy")
-        state = self.weight.data_ptr(), self.weight._version
-        if copy is None or copy.state != state or copy.parameter() is not self.weight:
-            copy = _Copy(*copy_of(self.weight, self.copy_dtype), ref(self.weight), state)
-            vars(self)["_copy"] = copy
-        return copy
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the copy, which a copied or loaded layer makes of its own weights."""
-        return {name: value for name, value in vars(self).items() if name != "_copy"}
-
 
 def rounds_inputs(model: nn.Module) -> bool:
-    """Return whether a linear layer of a model may round its inputs to 16 bits."""
-    layers = [layer for layer in model.modules() if type(layer) is FewRowsLinear]
+    """Return whether a layer of a model may round its inputs to 16 bits."""
+    layers = [layer for layer in model.modules() if isinstance(layer, Copies)]
     return any(layer.copy_dtype is torch.int8 for layer in layers)
 
 
@@ -72,7 +79,7 @@ def _is_of_few_rows(layer: FewRowsLinear, x: Tensor) -> bool:
         and 0 < x.numel() <= MOST_ROWS * layer.in_features
         and x.shape[-1:] == (layer.in_features,)
         and x.dtype is layer.weight.dtype
-        and x.dtype in _WEIGHTS
+        and x.dtype in WEIGHTS
         and x.device.type == layer.weight.device.type == "cpu"
         and type(x) is Tensor
         and not torch.compiler.is_compiling()
@@ -81,14 +88,14 @@ def _is_of_few_rows(layer: FewRowsLinear, x: Tensor) -> bool:
 
 
 def copy_of(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Weights [outputs, inputs] in few bits, and for integers the factor of each output: its
+    """Weights [.., outputs, inputs] in few bits, and for integers the factor of each output: its
     largest weight is 127 of them."""
     with torch.no_grad():
         values = weight.detach().float()
         if dtype is not torch.int8:
             return values.to(dtype).contiguous(), None
-        scale = (values.abs().amax(1) / _LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
-        return (values / scale[:, None]).round().to(torch.int8).contiguous(), scale
+        scale = (values.abs().amax(-1) / _LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
+        return (values / scale[..., None]).round().to(torch.int8).contiguous(), scale
 
 
 def convert(model: nn.Module, weights: Any) -> None:
@@ -102,10 +109,10 @@ def convert(model: nn.Module, weights: Any) -> None:
         raise InputError(f'weights must be "int8", "bf16" or "float32", got {shown(weights)}')
     check_available()
     for layer in model.modules():
-        if type(layer) in (nn.Linear, FewRowsLinear) and layer.weight.dtype in _WEIGHTS:
+        if type(layer) in (nn.Linear, FewRowsLinear) and layer.weight.dtype in WEIGHTS:
             layer.__class__ = FewRowsLinear
             if vars(layer).get("copy_dtype") is not TYPES[weights]:
-                vars(layer).pop("_copy", None)
+                vars(layer).pop("_copies", None)
             vars(layer)["copy_dtype"] = TYPES[weights]
 
 
@@ -134,5 +141,5 @@ def restore(model: nn.Module) -> None:
     layers: list[Any] = [layer for layer in model.modules() if type(layer) is FewRowsLinear]
     for layer in layers:
         layer.__class__ = nn.Linear
-        for name in ("_copy", "copy_dtype"):
+        for name in ("_copies", "copy_dtype"):
             vars(layer).pop(name, None)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.errors import warn
-from elman.functional import linear_layers, tokens
+from elman.functional import experts, linear_layers, tokens
 from elman.functional.convolutions import causal_conv1d, causal_conv1d_update
 from elman.functional.delta_rules import gated_delta_rule, kda, simple_gla
 from elman.functional.documents import note_documents
@@ -212,6 +212,7 @@ def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
         linear_layers.restore(model)
     else:
         linear_layers.convert(model, weights)
+    experts.convert(model, weights)
     texts = replace(model)
     if not runs_on_elman(texts):
         first = {text: name for name, text in reversed(texts.items())}
@@ -221,7 +222,7 @@ def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
             f"elman.functional.install replaced nothing in {kind}: "
             + (why or "none of its layers has a recurrence that elman.functional knows")
         )
-    return texts | (linear_layers.report(model) if weights else {})
+    return texts | (linear_layers.report(model) if weights else {}) | experts.report(model)
 
 
 def report(model: nn.Module) -> dict[str, str]:
@@ -241,7 +242,7 @@ def report(model: nn.Module) -> dict[str, str]:
     """
     check_model("elman.functional.report", model)
     linear = linear_layers.report(model) if linear_layers.has_converted(model) else {}
-    return _lines(model) | linear
+    return _lines(model) | linear | experts.report(model)
 
 
 def _lines(model: nn.Module) -> dict[str, str]:
@@ -304,6 +305,7 @@ def uninstall(model: nn.Module) -> None:
         >>> elman.functional.uninstall(torch.nn.Linear(2, 2))
     """
     linear_layers.restore(model)
+    experts.restore(model)
     for layer in model.modules():
         tokens.restore(type(layer))
         for owner in (layer, type(layer), sys.modules.get(type(layer).__module__)):

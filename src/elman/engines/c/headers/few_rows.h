@@ -1,5 +1,5 @@
 /* Linear layers for few rows: y = x W' · scale + bias. After runtime.h, and lines that define WEIGHT_BITS
- * (8 for integers, 16 for bfloat16, 32 for float32) and BLOCK.
+ * (8 for integers, 16 for bfloat16, 32 for float32) and BLOCK. Or experts: W of each row of y is one of several.
  *
  * For so few rows a product takes as long as the weights take to be read. So they are read once for all rows, and
  * converted to float32 in registers, a vector at a time; x stays in float32. Where instructions multiply integers of
@@ -38,16 +38,22 @@ INLINE V load_weights(const Weight *p) {
 #endif
 typedef struct {
     Head head;
-    long rows, inputs, outputs;
-    const T *x;
-    const Weight *weight; /* [outputs][inputs] */
-    const T *scale, *bias; /* [outputs], or null */
+    long rows, inputs, outputs; /* rows of y */
+    long experts, choices;      /* a row of x has so many rows of y in a row, one for each of its experts */
+    const T *x;                 /* [rows / choices][inputs] */
+    const Weight *weight;       /* [experts][outputs][inputs] */
+    const T *scale, *bias;      /* [experts][outputs], or null */
     T *y;
-    int16_t *rounded; /* [rows][blocks][BLOCK], of weights in eight bits */
-    T *factors;       /* [rows][blocks] */
+    int16_t *rounded;      /* [rows / choices][blocks][BLOCK], of weights in eight bits */
+    T *factors;            /* [rows / choices][blocks] */
+    const int64_t *expert; /* [rows], or null: all rows have the same weights */
+    int64_t *order;        /* [rows], by experts */
 } Linear;
 enum { GRAIN = 16, MANY = 8, AHEAD = 2048 }; /* AHEAD: of weights (bytes), which pages' ends stop the processor from fetching */
 
+/* rows of y and of x that are at a place in the order of rows */
+INLINE long row_of(const Linear *l, long at) { return l->expert ? l->order[at] : at; }
+INLINE long input_of(const Linear *l, long at) { return row_of(l, at) / l->choices; }
 INLINE T total(V v) {
     T sum = 0;
     for (int i = 0; i < VL; i++) sum += LANE(v, i);
@@ -85,7 +91,7 @@ INLINE void store_rounded(int16_t *p, V x) {
 INLINE long blocks_of(const Linear *l) { return (l->inputs + BLOCK - 1) / BLOCK; }
 static void round_inputs(const Linear *l) {
     const long blocks = blocks_of(l);
-    for (long at = 0; at < l->rows * blocks; at++) {
+    for (long at = 0; at < l->rows / l->choices * blocks; at++) {
         const long begin = at % blocks * BLOCK, n = l->inputs - begin < BLOCK ? l->inputs - begin : BLOCK;
         const T *x = l->x + at / blocks * l->inputs + begin;
         V most = {0};
@@ -100,7 +106,9 @@ static void round_inputs(const Linear *l) {
 INLINE void integers(const Linear *l, long n, int outputs, int streams, long r, int rows) {
     const long inputs = l->inputs, blocks = blocks_of(l), width = blocks * BLOCK;
     const Weight *w = l->weight + n * inputs;
-    const int16_t *x = l->rounded + r * width;
+    const int16_t *x[4];
+    const T *factors[4];
+    EACH(j, rows) x[j] = l->rounded + input_of(l, r + j) * width, factors[j] = l->factors + input_of(l, r + j) * blocks;
     V sums[4][4] = {0};
     for (long b = 0; b < blocks; b++) {
         Wide parts[2][4][4] = {0};
@@ -110,7 +118,7 @@ INLINE void integers(const Linear *l, long n, int outputs, int streams, long r, 
             EACH(q, streams) {
                 const long at = k + q * STEP;
                 Wide values[4];
-                EACH(j, rows) values[j] = inputs_at(x + j * width + at);
+                EACH(j, rows) values[j] = inputs_at(x[j] + at);
                 EACH(i, outputs) {
                     __builtin_prefetch((const void *)((uintptr_t)(w + i * inputs + at) + (uintptr_t)(outputs * inputs)));
                     Wide weight = wide(w + i * inputs + at);
@@ -122,17 +130,17 @@ INLINE void integers(const Linear *l, long n, int outputs, int streams, long r, 
                 Weight some[STEP] = {0};
                 __builtin_memcpy(some, w + i * inputs + k, (unsigned long)(end - k < STEP ? end - k : STEP));
                 Wide weight = wide(some);
-                EACH(j, rows) parts[0][i][j] = add_products(parts[0][i][j], weight, inputs_at(x + j * width + k));
+                EACH(j, rows) parts[0][i][j] = add_products(parts[0][i][j], weight, inputs_at(x[j] + k));
             }
         EACH(i, outputs) EACH(j, rows) {
             Wide all = streams > 1 ? sum_of_two(parts[0][i][j], parts[1][i][j]) : parts[0][i][j];
-            sums[i][j] += numbers(all) * bc(l->factors[(r + j) * blocks + b]);
+            sums[i][j] += numbers(all) * bc(factors[j][b]);
         }
     }
     EACH(i, outputs) EACH(j, rows) {
         T sum = total(sums[i][j]);
         if (l->scale) sum *= l->scale[n + i];
-        l->y[(r + j) * l->outputs + n + i] = l->bias ? sum + l->bias[n + i] : sum;
+        l->y[row_of(l, r + j) * l->outputs + n + i] = l->bias ? sum + l->bias[n + i] : sum;
     }
 }
 #define TOGETHER (VL == 16 ? 4 : 2) /* outputs of four rows whose sums stay in registers */
@@ -154,7 +162,8 @@ static void outputs_from(const Linear *l, long n, long end) {
 #else
 /* some outputs of some rows, some vectors of inputs at a time: weights are read as they lie, for all rows at once */
 INLINE void block(const Linear *l, long n, int outputs, int vectors, long r, int rows) {
-    const T *x = l->x + r * l->inputs;
+    const T *x[4];
+    EACH(j, rows) x[j] = l->x + input_of(l, r + j) * l->inputs;
     const Weight *w = l->weight + n * l->inputs;
     long inputs = l->inputs, k = 0;
     V sums[4][4][4] = {0};
@@ -162,7 +171,7 @@ INLINE void block(const Linear *l, long n, int outputs, int vectors, long r, int
         EACH(q, vectors) {
             __builtin_prefetch((const void *)((uintptr_t)(w + k + q * VL) + AHEAD));
             V values[4];
-            EACH(j, rows) values[j] = ld(x + j * inputs + k + q * VL);
+            EACH(j, rows) values[j] = ld(x[j] + k + q * VL);
             EACH(i, outputs) {
                 V weight = load_weights(w + i * inputs + k + q * VL);
                 EACH(j, rows) sums[q][i][j] += weight * values[j];
@@ -172,9 +181,9 @@ INLINE void block(const Linear *l, long n, int outputs, int vectors, long r, int
         V all = sums[0][i][j];
         for (int q = 1; q < vectors; q++) all += sums[q][i][j];
         T sum = total(all);
-        for (long q = k; q < inputs; q++) sum += number(w[i * inputs + q]) * x[j * inputs + q];
+        for (long q = k; q < inputs; q++) sum += number(w[i * inputs + q]) * x[j][q];
         if (l->scale) sum *= l->scale[n + i];
-        l->y[(r + j) * l->outputs + n + i] = l->bias ? sum + l->bias[n + i] : sum;
+        l->y[row_of(l, r + j) * l->outputs + n + i] = l->bias ? sum + l->bias[n + i] : sum;
     }
 }
 static void round_inputs(const Linear *l) { (void)l; }
@@ -201,7 +210,27 @@ static void run(void *p, Worker *w) {
     const Linear *l = p;
     long grains = (l->outputs + GRAIN - 1) / GRAIN;
     long n = share(grains, w->id, w->workers) * GRAIN, end = share(grains, w->id + 1, w->workers) * GRAIN;
-    outputs_from(l, n, end > l->outputs ? l->outputs : end);
+    if (end > l->outputs) end = l->outputs;
+    if (!l->expert) {
+        outputs_from(l, n, end);
+        return;
+    }
+    Linear one = *l; /* the rows of one expert */
+    for (long first = 0; first < l->rows; first += one.rows) {
+        const int64_t expert = l->expert[l->order[first]];
+        for (one.rows = 1; first + one.rows < l->rows && l->expert[l->order[first + one.rows]] == expert;) one.rows++;
+        one.order = l->order + first;
+        one.weight = l->weight + expert * l->outputs * l->inputs;
+        one.scale = l->scale ? l->scale + expert * l->outputs : NULL;
+        one.bias = l->bias ? l->bias + expert * l->outputs : NULL;
+        if (expert >= 0 && expert < l->experts) outputs_from(&one, n, end);
+        else /* no such expert: of models whose experts are in several processes */
+            for (long at = 0; at < one.rows; at++) memset(l->y + row_of(&one, at) * l->outputs + n, 0, (unsigned long)(end - n) * sizeof(T));
+    }
+}
+static void sort_rows(const Linear *l) {
+    for (long row = 0, at; l->expert && row < l->rows; l->order[at] = row, row++)
+        for (at = row; at > 0 && l->expert[l->order[at - 1]] > l->expert[row]; at--) l->order[at] = l->order[at - 1];
 }
 /* how long a worker had no core, as of run_tasks (us) */
 __attribute__((visibility("default"))) long elman_linear(Linear *l) {
@@ -209,6 +238,7 @@ __attribute__((visibility("default"))) long elman_linear(Linear *l) {
     memset(flags, 0, sizeof flags);
     l->head.flags = flags;
     round_inputs(l);
+    sort_rows(l);
     Task task = {prepare, run, &l->head};
     return run_tasks(&task, 1, l->head.workers);
 }

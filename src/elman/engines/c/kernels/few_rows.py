@@ -21,8 +21,8 @@ MOST_ROWS = 16  # of more rows a matrix product is faster
 _BITS = {torch.int8: 8, torch.bfloat16: 16, torch.float32: 32}
 _WORTH = 1 << 18  # multiplications; with fewer one thread is faster
 _HEAD = ("T", "B", "chunk", "workers", "split", "shares", "flags", "done", "awaits")  # runtime.h
-_SIZES = ("rows", "inputs", "outputs")
-_ARRAYS = ("x", "weight", "scale", "bias", "y", "rounded", "factors")
+_SIZES = ("rows", "inputs", "outputs", "experts", "choices")
+_ARRAYS = ("x", "weight", "scale", "bias", "y", "rounded", "factors", "expert", "order")
 _BLOCK = 256  # inputs that are rounded with one factor
 
 
@@ -54,33 +54,50 @@ def check_available() -> None:
         raise EngineError(f"linear layers for few rows need a C compiler: {compiler}")
 
 
-def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor | None,
+    bias: Tensor | None,
+    expert: Tensor | None = None,
+) -> Tensor:
     """x Wᵀ · scale + bias of few rows. With integer weights x may be rounded to 16 bits, in blocks
     of 256 inputs with one factor each.
 
     Args:
         x [rows, inputs]: at most MOST_ROWS, of float32, contiguous.
-        weight [outputs, inputs]: of int8, bfloat16 or float32, contiguous.
-        scale, bias [outputs]: float32; 1 and 0 if None.
+        weight [outputs, inputs]: of int8, bfloat16 or float32, contiguous; with an axis of experts
+            before, if ``expert`` is given.
+        scale, bias [outputs]: float32; 1 and 0 if None; with experts as ``weight``.
+        expert [rows, choices] or [rows · choices]: int64, contiguous; the weights that a row is
+            multiplied by. Rows of y whose expert there is not are zero.
+
+    Returns:
+        [rows, outputs], with experts [rows · choices, outputs].
 
     Raises:
         EngineError: there is no compiler, or it refuses the kernel.
     """
     library = _library(weight.dtype, detect())
-    shares = threads() if x.numel() * len(weight) >= _WORTH else 1
-    y = torch.empty(len(x), len(weight), dtype=torch.float32, device="cpu")
-    operands = [x, weight, scale, bias, y]
+    inputs, outputs = weight.shape[-1], weight.shape[-2]
+    rows = len(x) if expert is None else expert.numel()
+    shares = threads() if rows * inputs * outputs >= _WORTH else 1
+    y = torch.empty(rows, outputs, dtype=torch.float32, device="cpu")
+    operands: list[Tensor | None] = [x, weight, scale, bias, y, None, None, None, None]
     if weight.dtype is torch.int8:
-        blocks = len(x) * -(-x.shape[1] // _BLOCK)
-        operands.append(torch.empty(blocks * _BLOCK, dtype=torch.int16, device="cpu"))
-        operands.append(torch.empty(blocks, dtype=torch.float32, device="cpu"))
+        blocks = len(x) * -(-inputs // _BLOCK)
+        operands[5] = torch.empty(blocks * _BLOCK, dtype=torch.int16, device="cpu")
+        operands[6] = torch.empty(blocks, dtype=torch.float32, device="cpu")
+    if expert is not None:
+        operands[7:] = expert, torch.empty(rows, dtype=torch.int64, device="cpu")
     addresses = [None if value is None else value.data_ptr() for value in operands]
-    sizes = dict(zip(_SIZES, (len(x), x.shape[1], len(weight)), strict=True))
+    choices = max(1, rows // max(1, len(x)))
+    sizes = (rows, inputs, outputs, 1 if expert is None else len(weight), choices)
     call = _Linear(
         head_workers=min(workers(), shares),
         head_shares=shares,
-        **sizes,
-        **dict(zip(_ARRAYS, addresses)),
+        **dict(zip(_SIZES, sizes, strict=True)),
+        **dict(zip(_ARRAYS, addresses, strict=True)),
     )
     stolen = library.elman_linear(ctypes.byref(call))
     if call.head_workers > 1:
