@@ -16,7 +16,7 @@ from elman.functional.module_contents import FOR_A_RECORDING
 from elman.functional.recordings import Recorder, RefusedError
 
 _Apart = Callable[[Callable[..., Any], bool], Callable[..., Any]]
-_TABLE = "ALL_ATTENTION_FUNCTIONS"  # of the modules that models lie in
+TABLE = "ALL_ATTENTION_FUNCTIONS"  # of the modules that models lie in
 _UPDATES = ("DynamicLayer.update", "DynamicSlidingWindowLayer.update")  # put new tensors in the
 # place of the old ones, which can be put back
 _LENGTHS = ("get_seq_length", "get_mask_sizes", "get_max_length")  # of caches
@@ -37,7 +37,7 @@ def _of_recording(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-class _Table:
+class Table:
     """A table of attention functions whose calls are made apart."""
 
     def __init__(self, table: Any, apart: _Apart) -> None:
@@ -81,16 +81,16 @@ def called_apart(
         puts += [(cache, "update", update)]
     with _lock:
         tables = [
-            (module, vars(module)[_TABLE]) for module in modules.values() if _TABLE in vars(module)
+            (module, vars(module)[TABLE]) for module in modules.values() if TABLE in vars(module)
         ]
         try:
             for owner, name, function in puts:
                 vars(owner)[name] = function
             for module, table in tables:
-                setattr(module, _TABLE, _Table(table, apart))
+                setattr(module, TABLE, Table(table, apart))
             yield
         finally:
             for owner, name, _ in puts:
                 del vars(owner)[name]
             for module, table in tables:
-                setattr(module, _TABLE, table)
+                setattr(module, TABLE, table)

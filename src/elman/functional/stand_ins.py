@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.errors import warn
-from elman.functional import experts, linear_layers, tokens
+from elman.functional import experts, latents, linear_layers, tokens
+from elman.functional.attention import TABLE, Table
 from elman.functional.convolutions import causal_conv1d, causal_conv1d_update
 from elman.functional.delta_rules import gated_delta_rule, kda, simple_gla
 from elman.functional.documents import note_documents
@@ -173,7 +174,7 @@ class _Place(NamedTuple):
 
     owner: Any  # a Python module, a class, or a layer
     name: str
-    function: Callable[..., Any]  # of ours
+    function: Any  # of ours
     what: str  # it stands in for
 
 
@@ -368,7 +369,7 @@ def _changed() -> Iterator[Any]:
     """Python modules of transformers, and classes in them, that have functions of ours."""
     modules = [m for n, m in sys.modules.items() if n.partition(".")[0] in _PACKAGES and m]
     for module in modules:
-        classes = [v for n, v in vars(module).items() if n in METHODS and isinstance(v, type)]
+        classes = [value for value in vars(module).values() if isinstance(value, type)]
         yield from (owner for owner in (module, *classes) if _KEPT in vars(owner))
 
 
@@ -385,6 +386,11 @@ def _places(layer: nn.Module) -> Iterator[_Place]:
     for name in _names_of(kind):
         if name in FUNCTIONS and name in vars(source):
             yield _Place(source, name, FUNCTIONS[name], name)
+    if latents.keeps_latents(kind) and TABLE in vars(source):
+        table = Table(vars(source)[TABLE], lambda attend, _: latents.of_latents(attend))
+        expand = latents.later(vars(kind)[latents.EXPAND])
+        yield _Place(kind, latents.EXPAND, expand, "latent attention")
+        yield _Place(source, TABLE, table, "latent attention")
     for name, value in [*vars(layer).items()]:  # of older versions
         what = getattr(value, "__name__", "")
         if what in FUNCTIONS:
