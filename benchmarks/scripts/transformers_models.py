@@ -45,7 +45,7 @@ COMPARED = 300  # tokens of a sequence whose results are compared
 COMPARED_IN_DOUBLE = 128  # with float64, whose weights, gradients and steps fill memory
 TOKENS = 64  # of a decoded text that is timed
 WARM_UP = 3  # samples that are not counted: kernels are compiled, and engines chosen
-SIZES = ("hidden", "batch", "steps", "threads")  # of a row
+SIZES = ("hidden", "batch", "steps", "threads", "context")  # of a row
 PHASES = ("training", "prompt", "token")
 WEIGHTS = ("float32", "int8")  # of models whose linear layers are ours, too
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::mv", "aten::addmv")  # of projections
@@ -86,11 +86,11 @@ def after(output: Any, position: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def decode(model: nn.Module, tokens: Tensor) -> float:
-    """Seconds of a token behind a prompt."""
-    output, start = prompt(model, tokens[:, :32]), 0.0
+def decode(model: nn.Module, tokens: Tensor, context: int = 32) -> float:
+    """Seconds of a token behind a prompt of so many."""
+    output, start = prompt(model, tokens[:, :context]), 0.0
     for n in range(TOKENS + 1):
-        output = model(input_ids=tokens[:, n : n + 1], use_cache=True, **after(output, 32 + n))
+        output = model(input_ids=tokens[:, n : n + 1], use_cache=True, **after(output, context + n))
         start = start or time.perf_counter()  # the first one also copies weights
     return (time.perf_counter() - start) / TOKENS
 
@@ -150,7 +150,11 @@ def share_of_products(run: Callable[[], object]) -> float:
 
 
 def race(
-    model: nn.Module, tokens: Tensor, seconds: float, phases: Sequence[str] = PHASES
+    model: nn.Module,
+    tokens: Tensor,
+    seconds: float,
+    phases: Sequence[str] = PHASES,
+    context: int = 32,
 ) -> dict[str, dict[str, float]]:
     """Medians (s) of phases, by side."""
     backends: Any = torch.backends
@@ -166,7 +170,7 @@ def race(
         "training": lambda model: timed(train, model),
         "adapters": lambda model: timed(train, model),
         "prompt": lambda model: timed(prompt, model),
-        "token": lambda model: decode(model, tokens),
+        "token": lambda model: decode(model, tokens, context),
     }
     rows = dict[str, dict[str, float]]()
     for phase in phases:
@@ -175,7 +179,6 @@ def race(
         if phase == "token":
             for weights in WEIGHTS:
                 models[weights] = copy.deepcopy(model)
-                install(models[weights], weights=weights)
         else:
             models |= {"torch bf16": one, "elman bf16": one}
         samples: dict[str, list[float]] = {side: [] for side in models}
@@ -184,7 +187,10 @@ def race(
         while len(samples["elman"]) < warm_up + 3 or time.perf_counter() < start + seconds:
             sides = [*models.items()]  # forth and back, so that none always follows the same one
             for side, each in sides[:: -1 if len(samples["elman"]) % 2 else 1]:
-                (uninstall if side.startswith("torch") else install)(each)
+                if side.startswith("torch"):
+                    uninstall(each)
+                else:
+                    install(each, weights=side if side in WEIGHTS else None)
                 multiply.fp32_precision = "bf16" if side.endswith("bf16") else before
                 samples[side].append(runs[phase](each))
             if len(samples["elman"]) == 1:  # one of a step that takes long is enough
@@ -210,6 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=300, help="tokens of a sequence")
     parser.add_argument("--batch", type=int, default=2, help="sequences")
     parser.add_argument("--hidden", type=int, default=128, help="units")
+    parser.add_argument("--context", type=int, default=32, help="tokens before one that is timed")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=0.0, help="of each timing; 0: none")
     options = parser.parse_args(arguments)
@@ -234,8 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             compared = COMPARED_IN_DOUBLE if options.published else COMPARED
             row |= compare(model, tokens[:, :compared], options.published)
             if options.seconds:
-                row["seconds"] = race(model, tokens, options.seconds, phases)
-        keys = ("batch", "steps", "threads") if options.published else SIZES
+                row["seconds"] = race(model, tokens, options.seconds, phases, options.context)
+        keys = SIZES[1:] if options.published else SIZES
         sizes = {key: getattr(options, key) for key in keys}
         rounding = row["torch"]["logits"] if options.published else 0.0
         if row["logits"] > max(TOLERANCE, 2 * rounding) or not row["same text"]:

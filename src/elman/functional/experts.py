@@ -107,11 +107,12 @@ def _dtype(layer: Any, weights: str | None) -> torch.dtype | None:
 
 def convert(model: nn.Module, weights: str | None) -> None:
     """Let the experts of a model read their weights in a type of ``TYPES``; None: as they are."""
-    restore(model)
-    if isinstance(find_compiler(), str):
-        return
+    has_compiler = not isinstance(find_compiler(), str)
     for layer in [*model.modules()]:
-        if (dtype := _dtype(layer, weights)) is not None:
+        dtype = _dtype(layer, weights) if has_compiler else None
+        if dtype is not vars(layer).get("copy_dtype") and isinstance(layer, FewTokensExperts):
+            _restore(layer)
+        if dtype is not None and not isinstance(layer, FewTokensExperts):
             layer.__class__ = _class_of(type(layer))
             vars(layer)["copy_dtype"] = dtype
 
@@ -128,8 +129,12 @@ def report(model: nn.Module) -> dict[str, str]:
 
 def restore(model: nn.Module) -> None:
     """Undo :func:`convert`."""
-    layers: list[Any] = [layer for layer in model.modules() if isinstance(layer, FewTokensExperts)]
-    for layer in layers:
-        layer.__class__ = layer.their_class
-        for name in ("_copies", "copy_dtype"):
-            vars(layer).pop(name, None)
+    for layer in [*model.modules()]:
+        if isinstance(layer, FewTokensExperts):
+            _restore(layer)
+
+
+def _restore(layer: Any) -> None:
+    layer.__class__ = layer.their_class
+    for name in ("_copies", "copy_dtype"):
+        vars(layer).pop(name, None)
