@@ -188,13 +188,14 @@ def install(model: nn.Module, weights: str | None = None) -> dict[str, str]:
 
     Args:
         model: of transformers; others are not changed.
-        weights: how linear layers read their weights in calls of up to 16 rows without gradients,
-            which take as long as that takes, as when text is generated: "int8", a copy in eight
-            bits with a factor for each output; "bf16", a copy in bfloat16; "float32", as they are,
-            once for all rows (a single row on one thread is torch's, which is faster). Inputs stay
-            in float32, or have 16 bits where they meet eight; sums are of float32. All other calls,
-            those under autocast and inside torch.compile too, are torch's. None: linear layers are
-            torch's, those of an earlier call, too.
+        weights: how linear layers and experts read their weights in calls of up to 16 rows without
+            gradients, which take as long as that takes, as when text is generated: "int8", a copy
+            in eight bits with a factor for each output; "bf16", a copy in bfloat16; "float32", as
+            they are, once for all rows (a linear layer's single row on one thread is torch's, which
+            is faster). Inputs stay in float32, or have 16 bits where they meet eight; sums are of
+            float32. All other calls, those under autocast and inside torch.compile too, are
+            torch's. None: linear layers are torch's, those of an earlier call, too, and experts
+            read their weights as they are.
 
     Returns:
         :func:`report`: a line for each layer, by its name. If nothing is replaced in the whole
@@ -232,7 +233,7 @@ def report(model: nn.Module) -> dict[str, str]:
     Returns:
         A line for each recurrent layer, by its name: the functions of transformers in whose place
         those of elman are, or why there are none; for attention in a model that has recurrent
-        layers; and for linear layers whose weights are read in few bits.
+        layers; for linear layers whose weights are read in few bits; and for experts.
 
     Raises:
         InputError: the model is no module.
