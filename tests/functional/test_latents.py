@@ -109,7 +109,10 @@ def test_the_same_outputs(package, batch, steps, before, heads, sizes, mask, opt
     """With few queries, and without keys and values then; and with many."""
     torch.manual_seed(0)
     layer = layer_of(package, heads, *sizes)
-    given = (*draw(layer, batch, steps, before + steps), mask_of(mask, batch, steps, before + steps))
+    given = (
+        *draw(layer, batch, steps, before + steps),
+        mask_of(mask, batch, steps, before + steps),
+    )
     with torch.no_grad():
         want = layer(*given, **options)[0]
         layer.seen.clear()
@@ -164,6 +167,4 @@ def test_layers_that_read_keys_elsewhere(package) -> None:
     assert replaced() == ["ALL_ATTENTION_FUNCTIONS", "expand_kv"]
     uninstall_modules()
     assert replaced() == []
-    assert report(other) == {
-        "": "LatentAttention, not replaced: elman.functional.install(model)"
-    }
+    assert report(other) == {"": "LatentAttention, not replaced: elman.functional.install(model)"}

@@ -1,10 +1,10 @@
-"""Experts of models of transformers whose calls of few tokens, as those of generated text, read each
-chosen expert's weights once, and no others."""
+"""Experts of models of transformers whose calls of few tokens, as those of generated text, read
+only the weights of the chosen experts, once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -60,7 +60,7 @@ def _restored(kind: type[nn.Module]) -> nn.Module:
     return made.__new__(made)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _class_of(kind: type[nn.Module]) -> type[FewTokensExperts]:
     """A class derived from a class of transformers, with its name, which reports have."""
     names = {"their_class": kind, "__module__": kind.__module__, "__qualname__": kind.__qualname__}

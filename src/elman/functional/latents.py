@@ -1,8 +1,8 @@
 """Attention whose cache has latents, without keys and values of the tokens before.
 
-Multi-head latent attention keeps c [n, rank] and, for rotary parts, r [n, rotary] of the text so far,
-and forms keys [c Wk', r] and values c Wv' of all of it for each new token. A query meets them as well
-by (q Wk) c' + q_r r', and the outputs are (p c) Wv', which forms none (DeepSeek-AI 2024,
+Multi-head latent attention keeps c [n, rank] and, for rotary parts, r [n, rotary] of the text so
+far, and forms keys [c Wk', r] and values c Wv' of all of it for each new token. A query meets them
+as well by (q Wk) c' + q_r r', and the outputs are (p c) Wv', which forms none (DeepSeek-AI 2024,
 arXiv:2405.04434, section 2.1.2).
 """
 
@@ -44,7 +44,7 @@ def later(expand: Callable[..., Any]) -> Callable[..., Any]:
 
 def _may_stay(layer: Any, latents: Tensor, rotary: Tensor) -> bool:
     """Whether an attention function may be given latents, which it knows by their sizes."""
-    product = getattr(layer, "kv_b_proj", None)
+    product: Any = getattr(layer, "kv_b_proj", None)
     return (
         not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
@@ -72,7 +72,13 @@ def of_latents(attend: Callable[..., Any]) -> Callable[..., tuple[Tensor, Any]]:
 
     @wraps(attend)
     def call(
-        layer: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, *given: Any, **options: Any
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Any,
+        *given: Any,
+        **options: Any,
     ) -> tuple[Tensor, Any]:
         if not hasattr(layer, "kv_lora_rank") or not _are_latents(layer, key, value):
             return attend(layer, query, key, value, mask, *given, **options)
@@ -105,7 +111,9 @@ def _attention(
     scores = wide @ latents.mT
     scores = scores.baddbmm_(query[..., nope:].reshape(B, heads * steps, -1), rotary.mT)
     scale = options.get("scaling")
-    scores = scores.view(B, heads, steps, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    scores = scores.view(B, heads, steps, -1) * (
+        query.shape[-1] ** -0.5 if scale is None else scale
+    )
     if isinstance(mask, Tensor) and mask.dtype is torch.bool:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     elif isinstance(mask, Tensor):
