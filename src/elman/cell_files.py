@@ -27,14 +27,18 @@ _DECORATE = "decorate the formula: @elman.cell(input=…, state=…, weights=…
 _registered: dict[str, ModuleType] = {}  # of users' files, by name
 
 
-def find_sequence_cell(cell: str | Cell) -> Cell:
-    """Find a cell that reads one input of any size and whose first output is a vector, as the
-    layers of a run do. Raises InputError: the library has no such cell, or it reads or returns
-    something else; RunError: as :func:`find_cell`."""
+def find_sequence_cell(cell: str | Cell, static: bool = False) -> Cell:
+    """Find a cell that reads one input of any size, with `static` perhaps one static input of any
+    size, too, and whose first output is a vector, as the layers of a run do. Raises InputError: the
+    library has no such cell, or it reads or returns something else; RunError: as
+    :func:`find_cell`."""
     cell = cell if isinstance(cell, Cell) else find_cell(check_text("cell", cell, '"gru"'))
     reads = [*cell.inputs, *cell.static]
-    dims = [dim for entry in reads for dim in entry.shape]
-    if len(reads) != 1 or [len(dim) for dim in dims] != [1] or not isinstance(dims[0][0], str):
+    shapes = [entry.shape for entry in reads]
+    vectors = [shape[0][0] for shape in shapes if [len(dim) for dim in shape] == [1]]
+    dims = [dim for dim in vectors if isinstance(dim, str)]
+    most = 1 + (static and len(cell.static) == 1)
+    if len(cell.inputs) != 1 or not len({*dims}) == len(reads) <= most:
         names = ", ".join(map(str, reads)) or "nothing"
         title = f"{cell.name} reads {names}, not one input of any size"
         hint = "a script with elman.Recurrent, which hands each step what the cell reads"

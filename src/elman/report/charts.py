@@ -284,8 +284,8 @@ class Pairs:
     """
 
     title: str
-    true: Sequence[float]
-    predicted: Sequence[float]
+    true: Sequence[float | None]
+    predicted: Sequence[float | None]
     over_time: bool
 
 
@@ -295,7 +295,7 @@ def draw_predictions(pairs: Pairs) -> Chart:
     return Chart(pairs.title, render_svg(lambda axes: draw(axes, pairs)))
 
 
-def drawable(values: Sequence[float]) -> np.ndarray:
+def drawable(values: Sequence[float | None]) -> np.ndarray:
     """Return values with gaps where axes could not hold them."""
     return np.array([bound(value) for value in values], dtype=float)
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 import elman
 from elman.cli._reporting import report_run
-from elman.errors import InputError
+from elman.errors import InputError, RunError
+from elman.train.loop.layers import check_cell
 from elman.train.loop.metrics import read_metrics
+from elman.train.loop.objective import SQUARES, evaluate
 from elman.train.run.record import read_record
 from elman.train.tasks.regression.data import RegressionConfig, prepare
 from elman.train.tasks.regression.model import build_model
@@ -68,6 +70,80 @@ def test_loaded_model_predicts_in_the_unit_of_the_data(config, train):
     np.testing.assert_allclose(values, shown.predicted, rtol=1e-6)
     with pytest.raises(InputError, match=r"x must be \[N, T, 2\], not \[30, 8, 1\]"):
         run.predict(x[:, :, :1])
+
+
+@pytest.mark.parametrize("cell", ["ealstm", "gru", "minlstm"])
+@pytest.mark.parametrize("validation_share", [0.0, 0.4])
+def test_static_inputs_and_gaps(config, train, console, tmp_path, cell, validation_share):
+    """A cell's static input or part of each step's; targets that are missing count nowhere; the
+    loaded model predicts a whole sequence as it does a step at a time."""
+    with np.load(config.data) as file:
+        arrays = dict(file)
+    draw = np.random.default_rng(1)
+    for half in ("train", "test"):
+        x, y = arrays[f"x_{half}"], arrays[f"y_{half}"]
+        arrays[f"static_{half}"] = s = draw.normal(3, 1, (len(x), 2))
+        s[1, 1] = np.nan
+        y *= np.nan_to_num(s[:, :1], nan=3.0)[:, None] if y.ndim == 3 else s[:, :1]
+        y[draw.random(y.shape) < 0.3] = np.nan
+    path = tmp_path / "static.npz"
+    np.savez(path, **arrays)
+    options = {"hidden": 8, "steps": 6, "lr": 2e-2, "validation_share": validation_share}
+    outcome = train(dataclasses.replace(config, data=str(path), cell=cell, layers=2, **options))
+    shown = read_record(outcome.folder).result.shown[0]
+    assert None in shown.true
+    assert None not in shown.predicted
+    assert "2 static inputs" in console.file.getvalue()
+    assert report_run(read_record(outcome.folder)).exists()
+
+    run = elman.load(outcome.folder.path)
+    x, s = arrays["x_test"], arrays["static_test"]
+    whole, state = run.predict(x, s), None
+    values = whole[0, :, 0] if shown.over_time else whole[:, 0]
+    np.testing.assert_allclose(values, shown.predicted, rtol=1e-5)
+    for t in range(x.shape[1]):
+        day, state = run.predict_step(x[:, t], state, s)
+        if shown.over_time:
+            np.testing.assert_allclose(day, whole[:, t], rtol=1e-4)
+    np.testing.assert_allclose(day, whole[:, -1] if shown.over_time else whole, rtol=1e-4)
+    for wrong in (None, s[:, :1], s[:3]):
+        with pytest.raises(InputError, match=r"static must be \[30, 2\]"):
+            run.predict(x, wrong)
+
+
+def test_gaps_have_no_gradient_and_no_weight(tmp_path):
+    """A batch's loss is the mean of its targets, whose sum of gradients ignores the missing."""
+    outputs = torch.randn(4, 3, 2, requires_grad=True)
+    targets = torch.randn(4, 3, 2)
+    missing = torch.rand(4, 3, 2) < 0.5
+    want = (outputs - targets)[~missing].square().mean()
+    (expected,) = torch.autograd.grad(want, outputs)
+    targets[missing] = float("nan")
+    got = SQUARES.loss(outputs, targets)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(torch.autograd.grad(got, outputs)[0], expected)
+    outputs = outputs.detach()
+    parts = [(outputs[:1], targets[:1]), (outputs[1:], targets[1:] * float("nan"))]
+    score = evaluate(SQUARES, parts)
+    assert score.loss == pytest.approx(float(SQUARES.loss(*parts[0])), rel=1e-6)
+    assert evaluate(SQUARES, parts[1:]).loss == 0
+
+
+def test_cells_with_static_inputs_need_them(config):
+    """The file's name and what it lacks."""
+    with pytest.raises(RunError, match="ealstm reads static inputs, and there is no static_train"):
+        prepare(dataclasses.replace(config, cell="ealstm"))
+    with pytest.raises(InputError, match="reads s"):
+        check_cell(dataclasses.replace(config, cell="m2rnn"))
+
+
+def test_other_shapes_are_refused(config, train):
+    """Of a step, and of static inputs that the data has not."""
+    run = elman.load(train(dataclasses.replace(config, steps=2)).folder.path)
+    with pytest.raises(InputError, match=r"x must be \[N, 2\], not \[3\]"):
+        run.predict_step(np.zeros(3))
+    with pytest.raises(InputError, match="leave it out: the data has no static inputs"):
+        run.predict(np.zeros((3, 8, 2)), np.zeros((3, 1)))
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])

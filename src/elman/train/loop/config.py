@@ -65,6 +65,7 @@ class Config:
     TASK: ClassVar[str] = ""
     VALIDATED: ClassVar[str] = ""  # the field that says how much is predicted per validation
     LEAST_VALIDATED: ClassVar[int] = 1
+    TAKES_STATIC: ClassVar[bool] = False  # whether the cell may have a static input
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # defaults of the field `preset`
 
     data: str | None = setting(None, "A file or folder.")

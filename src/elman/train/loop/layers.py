@@ -17,7 +17,9 @@ from elman.train.loop.config import RANDOM_OPTIONS, Config
 BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 
 
-def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = False) -> nn.Module:
+def recurrent(
+    config: Config, inputs: int, layers: int, static: int = 0, *, baseline: bool = False
+) -> nn.Module:
     """Build recurrent layers called as torch.nn.GRU is; with `baseline` torch's own.
 
     A cell of a published layer makes residual blocks of that layer, other cells if they are asked
@@ -25,6 +27,7 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
 
     Args:
         inputs: size of the first layer's input.
+        static: size of the static input that the cell reads.
     """
     dropout = config.dropout if layers > 1 else 0.0  # torch warns where there is no between
     both = getattr(config, "bidirectional", False)
@@ -47,7 +50,15 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
     options["bidirectional"] = both
     if config.cell in BUILT_IN:
         return getattr(elman.nn, BUILT_IN[config.cell])(inputs, units, **options)
-    return elman.nn.Recurrent(find_sequence_cell(config.cell), inputs, units, **options)
+    cell = find_sequence_cell(config.cell, bool(static))
+    options |= {str(entry.shape[0][0]): static for entry in cell.static}
+    return elman.nn.Recurrent(cell, inputs, units, **options)
+
+
+def reads_static(config: Config) -> bool:
+    """Return whether a run's cell has a static input."""
+    is_known = config.cell in BUILT_IN or config.cell in LAYERS
+    return not is_known and bool(find_cell(config.cell).static)
 
 
 def output_size(config: Config, layers: nn.Module) -> int:
@@ -76,9 +87,11 @@ def check_cell(config: Config) -> None:
             title = f"{config.hidden} hidden units cannot be halved for two directions"
             raise InputError(title, f"--hidden {config.hidden + 1}")
     if config.cell not in LAYERS and config.cell not in BUILT_IN:
-        cell = find_sequence_cell(config.cell)
+        takes_static = config.TAKES_STATIC and getattr(config, "strides", 1) == 1
+        cell = find_sequence_cell(config.cell, takes_static)
         declared = (*cell.inputs, *cell.states, *cell.outputs, *cell.weights)
-        given = names_in(cell.inputs[0].shape).union(*(names_in(s.shape) for s in cell.states[:1]))
+        known = (cell.inputs[0], *cell.static, *cell.states[:1])
+        given = set[str]().union(*(names_in(entry.shape) for entry in known))
         free = sorted({name for entry in declared for name in names_in(entry.shape)} - given)
         if free:
             title = f"{cell.name} has a dim {free[0]} of its own, which no option of a run sizes"

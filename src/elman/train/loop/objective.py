@@ -38,7 +38,8 @@ class Objective:
     """Loss and score of a task; targets are of any dtype and shape.
 
     Attributes:
-        loss: mean over all targets of a batch, [], from the model's outputs and the targets.
+        loss: mean over all targets of a batch that are no NaN, [], from the model's outputs and
+            the targets.
         sums: sufficient statistics of the score, float64; added over batches.
         score: from these sums; None where it is not defined.
         inside: whether the model computes the loss itself when it is given the targets: the
@@ -63,10 +64,11 @@ def evaluate(objective: Objective, pairs: Iterable[tuple[Tensor, Tensor]]) -> Sc
     """Return mean loss and score over pairs of a model's outputs and targets."""
     total, count, sums = 0.0, 0, torch.zeros((), dtype=torch.float64)
     for outputs, targets in pairs:
-        total += objective.loss(outputs, targets).item() * targets.numel()
+        known = targets.numel() - int(targets.isnan().sum())
+        total += objective.loss(outputs, targets).item() * known
         sums = sums + objective.sums(outputs, targets).cpu()
-        count += targets.numel()
-    return Score(total / count, objective.score(sums))
+        count += known
+    return Score(total / max(1, count), objective.score(sums))
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -87,15 +89,20 @@ def share(sums: Tensor) -> float:
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of (output - target)², [] from two tensors [..., O]."""
-    return (outputs - targets).square().mean()
+    """Return the mean of (output - target)², [] from two tensors [..., O]; targets that are NaN are
+    missing, and a mean of none is 0."""
+    missing = targets.isnan()
+    squares = (outputs - targets).masked_fill(missing, 0.0).square()
+    return squares.sum() / (~missing).sum().clamp(min=1)
 
 
 def moments(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Sum [4, O] over two tensors [..., O]: ones, squared errors, targets, squared targets."""
+    """Sum [4, O] over two tensors [..., O]: ones, squared errors, targets, squared targets; what is
+    missing (NaN) counts nowhere."""
     right = targets.double().reshape(-1, targets.shape[-1])
-    errors = outputs.double().reshape(right.shape) - right
-    counts = torch.full_like(right[0], len(right))
+    missing = right.isnan()
+    errors = (outputs.double().reshape(right.shape) - right).masked_fill(missing, 0.0)
+    right, counts = right.masked_fill(missing, 0.0), (~missing).sum(0).double()
     return torch.stack((counts, errors.square().sum(0), right.sum(0), right.square().sum(0)))
 
 
@@ -109,7 +116,7 @@ def r_squared(sums: Tensor) -> float | None:
         None if the targets do not vary.
     """
     count, errors, total, squares = sums
-    around = (squares - total.square() / count).clamp(min=0)
+    around = (squares - total.square() / count.clamp(min=1)).clamp(min=0)
     if float(around.sum()) <= CONSTANT * float(squares.sum()):
         return None
     return 1 - float(errors.sum() / around.sum())

@@ -50,13 +50,13 @@ class Pairs:
 
     Attributes:
         name: which they are.
-        true, predicted: as many of each.
+        true, predicted: as many of each; None is missing.
         over_time: whether they are the steps of one sequence.
     """
 
     name: str
-    true: list[float]
-    predicted: list[float]
+    true: list[float | None]
+    predicted: list[float | None]
     over_time: bool
 
     def __post_init__(self) -> None:

@@ -66,14 +66,14 @@ class Scaling:
     @classmethod
     def of(cls, values: np.ndarray) -> Self:
         """Measure values [..., C], NaN left out; what does not vary is not scaled."""
-        rows = values.reshape(-1, values.shape[-1])
-        spread = np.nanstd(rows, 0, dtype=np.float64)
-        mean = np.asarray(np.nanmean(rows, 0, dtype=np.float64))
+        axes = tuple(range(values.ndim - 1))
+        spread = np.nanstd(values, axes, dtype=np.float64)
+        mean = np.asarray(np.nanmean(values, axes, dtype=np.float64))
         return cls(mean.tolist(), np.where(spread > 0, spread, 1.0).tolist())
 
-    def to(self, values: np.ndarray) -> np.ndarray:
-        """Standardise values [..., C], float32; what is missing becomes 0."""
-        scaled = np.nan_to_num((values - np.array(self.mean)) / np.array(self.spread), nan=0.0)
+    def to(self, values: np.ndarray, missing: float = 0.0) -> np.ndarray:
+        """Standardise values [..., C], float32; what is missing becomes a number, or NaN."""
+        scaled = np.nan_to_num((values - np.array(self.mean)) / np.array(self.spread), nan=missing)
         with np.errstate(over="ignore"):
             return scaled.astype(np.float32)
 

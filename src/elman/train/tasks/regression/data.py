@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from elman.errors import InputError, RunError
 from elman.train.loop.config import override, setting
+from elman.train.loop.layers import reads_static
 from elman.train.loop.objective import SQUARES, evaluate
 from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.arrays import Scaling, digest_of, load_npz, unreadable
@@ -24,21 +25,32 @@ class RegressionConfig(EpochConfig):
     """A run that predicts numbers."""
 
     TASK: ClassVar[str] = "regression"
+    TAKES_STATIC: ClassVar[bool] = True
 
     data: str | None = setting(
-        None, "An .npz with x_train [N, T, I], y_train [N, T, O] or [N, O], x_test and y_test."
+        None,
+        "An .npz with x_train [N, T, I], y_train [N, T, O] or [N, O], perhaps static_train [N, S], "
+        "and the same of test.",
     )
     layers: int = override("layers", 1)
     hidden: int = override("hidden", 64)
 
 
-Arrays = tuple[np.ndarray, np.ndarray]  # x [N, T, I], y [N, T, O] or [N, O], float64
+class Arrays(NamedTuple):
+    """One half in float64, NaN where a value is missing: x [N, T, I], y [N, T, O] or [N, O],
+    static [N, S]."""
+
+    x: np.ndarray
+    y: np.ndarray
+    static: np.ndarray
+
+
 LEAST = 2  # sequences of a half: what varies takes two
 HINT = (
     "an .npz needs x_train [N, T, I], y_train [N, T, O] (a target per step) or [N, O] (one per "
-    "sequence), and x_test, y_test"
+    "sequence), and x_test, y_test; static_train and static_test [N, S] are optional"
 )
-RANKS = {"x": (2, 3), "y": (1, 2, 3)}
+RANKS = {"x": (2, 3), "y": (1, 2, 3), "static": (1, 2)}
 
 
 def read_halves(data: str | None) -> tuple[Arrays, Arrays]:
@@ -55,7 +67,7 @@ def read_halves(data: str | None) -> tuple[Arrays, Arrays]:
         raise RunError("the data file does not exist", path=path)
     arrays = load_npz(path, HINT)
     fit, test = (read_half(path, arrays, half) for half in ("train", "test"))
-    for name, a, b in zip("xy", fit, test, strict=True):
+    for name, a, b in zip(Arrays._fields, fit, test, strict=True):
         if (a.ndim, a.shape[-1]) != (b.ndim, b.shape[-1]):
             shapes = f"{name}_train is {list(a.shape)}, {name}_test {list(b.shape)}"
             raise unreadable(path, shapes, HINT)
@@ -64,7 +76,7 @@ def read_halves(data: str | None) -> tuple[Arrays, Arrays]:
 
 def read_half(path: Path, arrays: dict[str, np.ndarray], half: str) -> Arrays:
     """Check and lay out one half's arrays."""
-    x, y = (numbers(path, arrays, f"{name}_{half}") for name in ("x", "y"))
+    x, y = (numbers(path, arrays, name, half) for name in ("x", "y"))
     if x.ndim == y.ndim == 2 and x.shape == y.shape and x.shape[1] > 1:
         text = (
             f"x_{half} and y_{half} are both {list(x.shape)}: a target per step, or per sequence?"
@@ -78,46 +90,54 @@ def read_half(path: Path, arrays: dict[str, np.ndarray], half: str) -> Arrays:
     if y.ndim == 3 and x.shape[1] != y.shape[1]:
         text = f"{x.shape[1]} steps in x_{half}, {y.shape[1]} in y_{half}"
         raise unreadable(path, text, HINT)
-    if half == "train" and (empty := np.isnan(x).all((0, 1))).any():
-        text = f"x_train has no value of channel {int(empty.argmax())}: all are NaN"
-        raise unreadable(path, text, HINT)
-    return x, y
+    static = np.empty((len(x), 0))
+    if f"static_{half}" in arrays:
+        static = numbers(path, arrays, "static", half)
+        static = static[:, None] if static.ndim == 1 else static
+        if len(static) != len(x):
+            text = f"{len(x)} sequences in x_{half}, {len(static)} in static_{half}"
+            raise unreadable(path, text, HINT)
+    made = Arrays(x, y, static)
+    for name, values in made._asdict().items():
+        empty = np.isnan(values).all(tuple(range(values.ndim - 1)))
+        if empty.any() and (half == "train" or name == "y"):
+            kind = "output" if name == "y" else "channel"
+            text = f"{name}_{half} has no value of {kind} {int(empty.argmax())}: all are NaN"
+            raise unreadable(path, text, HINT)
+    return made
 
 
-def numbers(path: Path, arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
-    """Return an array as float64, once its kind, shape and values are those of a data set.
-
-    NaN is missing among inputs, and an error among targets.
-    """
+def numbers(path: Path, arrays: dict[str, np.ndarray], kind: str, half: str) -> np.ndarray:
+    """Return an array as float64, once its kind, shape and values are those of a data set; NaN is
+    missing."""
+    name = f"{kind}_{half}"
     if name not in arrays:
         raise unreadable(path, f"no {name}: {', '.join(arrays) or 'no array at all'}", HINT)
     array = arrays[name]
     if array.dtype.kind not in "fiub":
         raise unreadable(path, f"{name} holds {array.dtype}, not real numbers", HINT)
-    if array.ndim not in RANKS[name[0]] or 0 in array.shape[1:]:
+    if array.ndim not in RANKS[kind] or 0 in array.shape[1:]:
         raise unreadable(path, f"{name} is of shape {list(array.shape)}", HINT)
     if len(array) < LEAST:
         text = f"{name} has {len(array)} rows (sequences); at least {LEAST} are needed"
         raise unreadable(path, text, HINT)
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32)
-    strange = ~np.isfinite(narrow)
-    if name[0] == "x":
-        strange &= ~np.isnan(narrow)
-    if strange.any():
-        kinds = "infinite (or beyond float32)" if name[0] == "x" else "NaN or infinite"
-        text = f"{name} has {int(strange.sum())} values that are {kinds}"
-        hint = HINT if name[0] == "x" else "leave out sequences without a target; inputs may be NaN"
-        raise unreadable(path, text, hint)
+    strange = int(np.isinf(narrow).sum())
+    if strange:
+        text = f"{name} has {strange} values that are infinite (or beyond float32)"
+        raise unreadable(path, text, HINT)
     return array.astype(np.float64)
 
 
 @dataclass(frozen=True)
 class Half:
-    """One half as tensors, standardised: x [N, T, I]; y [N, T, O] or [N, O]."""
+    """One half as tensors, standardised: x [N, T, I]; y [N, T, O] or [N, O], NaN where there is no
+    target; static [N, S]."""
 
     x: Tensor
     y: Tensor
+    static: Tensor
 
     def __len__(self) -> int:
         return len(self.x)
@@ -131,6 +151,7 @@ class RegressionData(SequenceSet):
         steps, outputs = [half.x.shape[1] for half in (self.fit, self.test)], self.spec.outputs
         per = "step" if self.spec.per_step else "sequence"
         text = f"{steps[0]} steps of {self.spec.inputs}; a target of {outputs} per {per}"
+        text += f"; {self.spec.statics} static inputs" * bool(self.spec.statics)
         return text, {"steps": steps, "values_per_target": outputs, "target_per": per}
 
     def baseline(self) -> Baseline:
@@ -144,8 +165,10 @@ class RegressionData(SequenceSet):
         return min(mean, repetition, key=lambda baseline: baseline.loss)
 
     def cut(self, half: Half, rows: Tensor) -> Batch:
-        """Take some sequences, x [T, B, I], y [T, B, O] or [B, O]."""
+        """Take some sequences, x [T, B, I], with static inputs (x, static [B, S]); y [T, B, O] or
+        [B, O]."""
         x, y = half.x[rows].transpose(0, 1).contiguous(), half.y[rows]
+        x = (x, half.static[rows]) if self.spec.statics else x
         return Batch(x, y.transpose(0, 1) if self.spec.per_step else y, resets_state=True)
 
 
@@ -158,23 +181,29 @@ def score_baseline(name: str, pairs: Any) -> Baseline:
 def prepare(config: RegressionConfig) -> RegressionData:
     """Read and lay out the sequences of a run. Raises InputError, RunError: there is nothing
     readable."""
-    arrays = read_halves(config.data)
-    (x, y), test = arrays
-    parts = {"train": (x, y), "test": test}
+    whole, test = read_halves(config.data)
+    if reads_static(config) and not whole.static.shape[1]:
+        text = f"{config.cell} reads static inputs, and there is no static_train"
+        raise unreadable(Path(str(config.data)), text, HINT)
+    parts = {"train": whole, "test": test}
     if config.validation_share:
-        learned, validated = split_by_class([0] * len(x), config.validation_share)
-        parts |= {"train": (x[learned], y[learned]), "valid": (x[validated], y[validated])}
-    scalings = map(Scaling.of, parts["train"])
-    spec = RegressionSpec(x.shape[2], y.shape[-1], y.ndim == 3, *scalings)
-    scaled = {name: (spec.inputs_as.to(x), spec.targets_as.to(y)) for name, (x, y) in parts.items()}
-    halves = {name: Half(*map(torch.from_numpy, pair)) for name, pair in scaled.items()}
-    for name, half in halves.items():
-        for kind, values in (("x", half.x), ("y", half.y)):
-            if not values.isfinite().all():
+        indices = split_by_class([0] * len(whole.x), config.validation_share)
+        for name, rows in zip(("train", "valid"), indices, strict=True):
+            parts[name] = Arrays(*(values[rows] for values in whole))
+    x_as, y_as, static_as = map(Scaling.of, parts["train"])
+    sizes = whole.x.shape[2], whole.y.shape[-1], whole.y.ndim == 3
+    spec = RegressionSpec(*sizes, x_as, y_as, static_as)
+    halves = dict[str, Half]()
+    for name, part in parts.items():
+        scaled = x_as.to(part.x), y_as.to(part.y, np.nan), static_as.to(part.static)
+        halves[name] = Half(*map(torch.from_numpy, scaled))
+        for kind, values in zip(Arrays._fields, scaled, strict=True):
+            if np.isinf(values).any():
                 text = f"{kind}_{name} is beyond float32 in standard deviations of {kind}_train"
                 raise unreadable(Path(str(config.data)), text)
-    absent = np.isnan(x).sum() + np.isnan(test[0]).sum()
-    missing = float(absent / (x.size + test[0].size))
-    digest = digest_of(array for half in arrays for array in half)
+    given = [values for half in (whole, test) for values in half if values.size]
+    xs = [half.x for half in (whole, test)]
+    missing = float(sum(np.isnan(x).sum() for x in xs) / sum(x.size for x in xs))
     ready = halves["train"], halves["test"], halves.get("valid")
+    digest = digest_of(given)
     return RegressionData(config, str(config.data), digest, spec, *ready, missing=missing)

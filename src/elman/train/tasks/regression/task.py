@@ -38,7 +38,7 @@ def by_output(
     """Format the errors of the first outputs, in the unit of the data."""
     table = {}
     for k in range(min(OUTPUTS, true.shape[-1])):
-        error = float(np.sqrt(np.mean((predicted[..., k] - true[..., k]) ** 2)))
+        error = float(np.sqrt(np.nanmean((predicted[..., k] - true[..., k]) ** 2)))
         score = evaluate(SQUARES, [(outputs[..., k : k + 1], targets[..., k : k + 1])]).score
         table[f"output {k}"] = f"{R2.text(score)}, root mean squared error {error:.4g}"
     return table
@@ -55,9 +55,14 @@ def select_pairs(true: np.ndarray, predicted: np.ndarray) -> list[Pairs]:
         names = {k: f"Held-out sequences, output {k}" for k in first}
         parts = {k: (spread(len(true), POINTS), k) for k in names}
     return [
-        Pairs(names[k], true[part].tolist(), predicted[part].tolist(), over_time=true.ndim == 3)
+        Pairs(names[k], values(true[part]), values(predicted[part]), over_time=true.ndim == 3)
         for k, part in parts.items()
     ]
+
+
+def values(array: np.ndarray) -> list[float | None]:
+    """Numbers as they are stored, None where there is none."""
+    return [None if np.isnan(value) else value for value in array.tolist()]
 
 
 def spread(count: int, most: int) -> np.ndarray:
