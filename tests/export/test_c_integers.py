@@ -180,6 +180,15 @@ def test_model_is_near_its_floats(tmp_path):
     assert float((got - want).pow(2).mean().sqrt() / want.pow(2).mean().sqrt()) < 0.1
 
 
+def test_numbers_of_words(tmp_path):
+    """An embedding takes those of all its rows, whatever the example has."""
+    torch.manual_seed(0)
+    words = nn.Sequential(nn.Embedding(40, 6), elman.GRU(6, 8), First(), nn.Linear(8, 3)).eval()
+    made = to_c(words, tmp_path, example=torch.zeros(20, 2, dtype=torch.int64), quantize=8)
+    assert 39 * 2.0 ** -made.exponents["x"] < 2**15
+    check(tmp_path)
+
+
 def test_what_is_refused(tmp_path):
     """By name, before a file is written."""
     net = elman.GRU(4, 8, quantize=8)

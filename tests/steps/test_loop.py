@@ -1223,3 +1223,19 @@ def test_values_that_are_written_where_a_condition_holds():
     for how in ("mean", "other", "own gradient"):
         with pytest.warns(StepWarning, match=r"values that a condition sel(.|\n)*torch.where"):
             elman.Loop(functools.partial(step, how=how))(x, m)
+
+
+def test_norms_without_eps():
+    """RMSNorm's default eps is that of the step's dtype, also where it is compared in float64."""
+    torch.manual_seed(0)
+    norm, x, h = torch.nn.RMSNorm(4), torch.randn(5, 3, 4), torch.randn(3, 4)
+
+    def step(x, h):
+        h = torch.tanh(norm(h * 1e-3) + norm(x))
+        return h, h
+
+    ys, last = elman.Loop(step)(x, h)
+    for row in x:
+        _, h = step(row, h)
+    torch.testing.assert_close(last, h)
+    torch.testing.assert_close(ys[-1], h)

@@ -31,9 +31,10 @@ from elman.interchange.weights.state_dict import load_weights, read_state_dict
 from elman.layers import Stack
 from elman.nn import GRU, LSTM, RNN, Recurrent
 from elman.train.loop.layers import BUILT_IN
-from elman.train.loop.task import Trained
+from elman.train.loop.task import Trained, move_inputs
 from elman.train.run.folder import RunFolder, is_run
 from elman.train.run.loading import Weights, load, weights_of
+from elman.train.tasks.registry import task_of
 
 _LAYERS = {"GRU": GRU, "LSTM": LSTM, "RNN": RNN}
 SHAPING = {"hidden", "inputs", "layers", "heads", "residual", "dim", "weights"}
@@ -76,6 +77,21 @@ def export(
             rich_help_panel=CELL,
         ),
     ] = None,
+    model: Annotated[
+        bool,
+        typer.Option(
+            "--model",
+            help="The whole model, with its read-out and in the unit of the data, as C.",
+            rich_help_panel=RUN,
+        ),
+    ] = False,
+    quantize: Annotated[
+        int | None,
+        typer.Option(
+            help="The whole model in integers of so many bits (8), calibrated with the run's data.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     last: Annotated[bool, typer.Option("--last", help=LAST, rich_help_panel=RUN)] = False,
     file: CellOfRun = None,
     trust: Trust = False,
@@ -86,35 +102,43 @@ def export(
 ) -> None:
     """Export a cell and its weights as portable C or ONNX.
 
-    A run folder exports its recurrent layers; it needs no sizes.
+    A run folder exports its recurrent layers, or with --model all of it; it needs no sizes.
 
     `make check` in the folder of C compiles the code and compares its results with the module's.
     """
     if c is None and onnx is None:
         raise typer.BadParameter("say what is written, and where: --c DIR, or --onnx FILE")
     which: Weights = "last" if last else "best"
+    options: dict[str, Any] = {}
     if _names_a_run(cell):
         if superfluous := [*filter(SHAPING.__contains__, set_options(context))]:
             text = f"a run folder has them: leave {' '.join(map(option, superfluous))} out"
             raise typer.BadParameter(text)
-        module = _layers_of(load(Path(cell), weights=which, cell=file, trust=trust))
-    elif file or trust:
-        raise typer.BadParameter("--cell and --trust are for run folders, and this is none")
+        run = load(Path(cell), weights=which, cell=file, trust=trust)
+        if model or quantize is not None:
+            if onnx is not None:
+                raise typer.BadParameter("--model and --quantize write C alone: --c DIR")
+            module, options = _whole_of(run, quantize)
+        else:
+            module = _layers_of(run)
+    elif file or trust or model or quantize is not None:
+        names = "--cell, --trust, --model and --quantize"
+        raise typer.BadParameter(f"{names} are for run folders, and this is none")
     else:
-        options: dict[str, Any] = {"num_layers": layers, "heads": heads, "residual": residual}
+        shape: dict[str, Any] = {"num_layers": layers, "heads": heads, "residual": residual}
         formula = find_cell(cell)
         size, height, dims = resolve_sizes(formula, hidden, inputs, dim)
         if cell in BUILT_IN:  # which have no other dims
             formula.bind(size, height, **dims)
-            module: Any = _LAYERS[BUILT_IN[cell]](size, height, **options)
+            module: Any = _LAYERS[BUILT_IN[cell]](size, height, **shape)
         else:
-            module = Recurrent(formula, size, height, **{**options, **dims})
+            module = Recurrent(formula, size, height, **{**shape, **dims})
     if weights is not None:
         of_run = weights.is_dir()
         tensors = weights_of(RunFolder(weights), which).tensors if of_run else None
         load_weights(module, tensors or read_state_dict(weights), weights)
     try:
-        lines = [] if c is None else _write_c(module, c, name)
+        lines = [] if c is None else _write_c(module, c, name, options)
         lines += [] if onnx is None else _write_onnx(module, onnx)
     except OSError as error:
         raise RunError("cannot write there", error=error) from error
@@ -140,13 +164,27 @@ def _layers_of(run: Trained) -> Any:
     return layers
 
 
-def _write_c(module: Any, folder: Path, name: str) -> list[str]:
+def _whole_of(run: Trained, quantize: int | None) -> tuple[Any, dict[str, Any]]:
+    """The whole model of a run, and the options of an export: an example of the run's data where
+    its values count."""
+    module = run.as_module().cpu().eval()
+    if quantize is None:
+        return module, {"example": module.random()}
+    inputs = task_of(run.config).prepare(run.config).batch(0, slice(0, run.config.batch)).inputs
+    example = module.example(move_inputs(inputs, run.weight))
+    return module, {"example": example, "quantize": quantize}
+
+
+def _write_c(module: Any, folder: Path, name: str, options: dict[str, Any]) -> list[str]:
     """Write C; what was written."""
-    project = to_c(module, folder, name)
+    project = to_c(module, folder, name, **options)
     shapes = ", ".join(f"{input_name} [{size}]" for input_name, size in project.inputs.items())
+    exponents = [f"{name} in units of 2^{power}" for name, power in project.exponents.items()]
     return [
         f"{project.folder}: {name}_step takes {shapes} and gives y [{project.output}]; "
-        f"{project.weights:,} weights, {project.state:,} numbers of state",
+        f"{project.weights:,} weights, {project.state:,} numbers of state"
+        + f"; {', '.join(exponents)}"
+        * bool(exponents),
         f"make -C {project.folder} check",
     ]
 

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
@@ -63,6 +63,8 @@ class Case:
         ]
         self.flows = [c.requires_grad or type(c) is not Tensor for c in captured]
         self.batch = few if any(p.batch is not None for p in places) else 1
+        floats = (v.dtype for v in (*self.carry, *self.xs, *captured) if v.is_floating_point())
+        self.dtype = next(floats, torch.float32)
 
 
 def _few(value: Tensor, place: Place, lead: int, count: int) -> Tensor:
@@ -113,7 +115,7 @@ def _compare(case: Case, fixed: float | None, dtype: torch.dtype, seed: int) -> 
 
     mine, own = leaves(), leaves()
     with torch.random.fork_rng(devices=[]):
-        instead = _Instead(case.captured, own[2])
+        instead = _Instead(case.captured, own[2], case.dtype)
         with parametrize.cached(), own_backwards(instead.apply), instead, mode:
             torch.manual_seed(seed)
             ends, ys = plain.run(case.step, _used(own[1]), _used(own[0]), steps, {})
@@ -216,10 +218,14 @@ def _compare_values(label: str, a: Any, b: Any, dtype: torch.dtype, of: float = 
 
 
 class _Instead(TorchFunctionMode):
-    """Mode in which tensors that a step closes over are others."""
+    """Mode in which tensors that a step closes over are others. A norm without an eps has that of
+    the step's own dtype, not of the one that it is compared in."""
 
-    def __init__(self, captured: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    def __init__(
+        self, captured: Sequence[Tensor], others: Sequence[Tensor], dtype: torch.dtype
+    ) -> None:
         super().__init__()
+        self._dtype = dtype
         self._others = {id(c): o for c, o in zip(captured, others, strict=True)}
 
     def _replace(self, tree: Any) -> Any:
@@ -231,6 +237,8 @@ class _Instead(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = self._replace((args, kwargs or {}))
+        if func is nn.functional.rms_norm and [*args[3:], kwargs.get("eps")][0] is None:
+            args, kwargs["eps"] = args[:3], torch.finfo(self._dtype).eps
         return func(*args, **kwargs)
 
 

@@ -96,6 +96,11 @@ class SequenceGraph:
         for node in [*program.graph.nodes]:  # checks of sizes and types of the traced call
             if node.op == "call_function" and "_assert" in str(node.target):
                 program.graph.erase_node(node)
+            if node.target is torch.ops.aten.rms_norm.default:  # None is another one in float64
+                named = {"weight": None, "eps": None, **node.kwargs}
+                named |= dict(zip(("weight", "eps"), node.args[2:]))
+                named["eps"] = named["eps"] or torch.finfo(torch.float32).eps
+                node.args, node.kwargs = node.args[:2], named
         program.graph.eliminate_dead_code()
         self.nodes: list[Node] = list(program.graph.nodes)
         signature = program.graph_signature

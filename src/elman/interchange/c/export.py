@@ -208,6 +208,7 @@ class _Streamed(NamedTuple):
         x: the example, as the layer takes it.
         names: of its inputs.
         rows, late: see :class:`Exported`.
+        numbers: rows of the largest embedding.
     """
 
     layer: StepLayer
@@ -215,6 +216,7 @@ class _Streamed(NamedTuple):
     names: Sequence[str]
     rows: int
     late: int
+    numbers: int
 
     @property
     def about(self) -> str:
@@ -265,7 +267,9 @@ def _streamed(model: Any, example: Any) -> _Streamed:
         ]
     )
     x = rows[0] if len(rows) == 1 else rows
-    return _Streamed(layer, x, _names_of_inputs(model, len(inputs)), step.rows, step.late)
+    tables = [part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding)]
+    names = _names_of_inputs(model, len(inputs))
+    return _Streamed(layer, x, names, step.rows, step.late, max(tables, default=0))
 
 
 def _names_of_inputs(model: nn.Module, count: int) -> list[str]:
@@ -289,7 +293,14 @@ def _calibrated(
     if streamed is None:
         module = copy.deepcopy(module)
     module.quantize = bits
-    return module.calibrate(example if streamed is None else streamed.x)
+    if streamed is None:
+        return module.calibrate(example)
+    parts = streamed.x if isinstance(streamed.x, tuple) else (streamed.x,)
+    floats: list[Tensor] = [part.float() for part in parts]
+    for part, value in zip(parts, floats, strict=True):
+        if not part.is_floating_point():  # a number may be that of any row
+            value.view(-1)[-1] = max(float(value.max()), streamed.numbers - 1)
+    return module.calibrate(tuple(floats) if len(floats) > 1 else floats[0])
 
 
 def _to_integers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Protocol, Self
 
 from torch import Tensor, nn
 
+from elman.errors import InputError
 from elman.train.loop.config import Config
 from elman.train.loop.objective import Measure, Objective, Score
 
@@ -42,6 +44,34 @@ class Trained:
     def weight(self) -> Tensor:
         """A parameter, for the model's device and dtype."""
         return next(self.model.parameters())
+
+    def as_module(self) -> WholeModel:
+        """Return the whole model, for exports.
+
+        Raises:
+            InputError: it reads what no export takes.
+        """
+        raise InputError(f"a run of {self.config.TASK} exports its layers alone")
+
+
+class WholeModel(nn.Module, ABC):
+    """A trained model as a program takes it: samples first, values in the unit of the data.
+
+    Args:
+        run: whose model it is.
+    """
+
+    def __init__(self, run: Trained) -> None:
+        super().__init__()
+        self.model: Any = run.model
+
+    @abstractmethod
+    def example(self, inputs: Any) -> Tensor:
+        """The input that is the same as the model's own input."""
+
+    @abstractmethod
+    def random(self) -> Tensor:
+        """Some input: of export, where only its shape counts."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from elman.errors import InputError
 from elman.layers.parts import first_output
 from elman.train.loop.config import Config
 from elman.train.loop.layers import output_size, reads_static, recurrent
-from elman.train.loop.task import Trained
+from elman.train.loop.task import Trained, WholeModel
 from elman.train.tasks.arrays import Scaling
 
 
@@ -102,6 +102,16 @@ class TrainedRegression(Trained):
         values = model.readout(first_output(outputs)).float().cpu().numpy()
         return spec.targets_as.back(values), state
 
+    def as_module(self) -> WholeModel:
+        """Return the whole model, from x [B, T, I] to [B, T, O] or [B, O] in the unit of the data.
+
+        Raises:
+            InputError: the data have static inputs.
+        """
+        if self.spec.statics:
+            raise InputError("no export has static inputs", "join them to the inputs of each step")
+        return _Whole(self)
+
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self.weight)
 
@@ -116,6 +126,29 @@ class TrainedRegression(Trained):
                 "" if self.spec.statics else "leave it out: the data has no static inputs",
             )
         return self._tensor(self.spec.static_as.to(values))
+
+
+class _Whole(WholeModel):
+    x_mean: Tensor
+    x_spread: Tensor
+    y_mean: Tensor
+    y_spread: Tensor
+
+    def __init__(self, run: TrainedRegression) -> None:
+        super().__init__(run)
+        for name, scaling in (("x", run.spec.inputs_as), ("y", run.spec.targets_as)):
+            self.register_buffer(f"{name}_mean", torch.tensor(scaling.mean).to(run.weight))
+            self.register_buffer(f"{name}_spread", torch.tensor(scaling.spread).to(run.weight))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.model(((x - self.x_mean) / self.x_spread).transpose(0, 1))
+        return (y.transpose(0, 1) if self.model.per_step else y) * self.y_spread + self.y_mean
+
+    def example(self, inputs: Any) -> Tensor:
+        return inputs.transpose(0, 1) * self.x_spread + self.x_mean
+
+    def random(self) -> Tensor:
+        return self.example(torch.randn(16, 2, len(self.x_mean)))
 
 
 class Regressor(nn.Module):

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from elman.errors import InputError
 from elman.layers.parts import check_adds, first_output
 from elman.train.loop.layers import output_size, recurrent
-from elman.train.loop.task import Trained
+from elman.train.loop.task import Trained, WholeModel
 from elman.train.tasks.arrays import Scaling
 from elman.train.tasks.sequences.config import SequenceConfig
 from elman.train.tasks.sequences.source import Values
@@ -90,6 +90,42 @@ class TrainedClassifier(Trained):
         x = as_floats(x).transpose(0, 1).contiguous()
         logits, _ = self.model((x.to(self.weight), lengths.to(self.weight.device)))
         return logits.softmax(-1)
+
+    def as_module(self) -> WholeModel:
+        """Return the whole model, from x [B, T, I] to logits [B, C]: values in the unit of the data
+        (of waves divided by each one's root mean square, of pixels from 0 to 1), those of ``patch``
+        steps one after another.
+
+        Raises:
+            InputError: the model reads the steps in another order.
+        """
+        if getattr(self.config, "permute", False):
+            raise InputError("a model of permuted steps reads the last one first", "no --permute")
+        return _Whole(self)
+
+
+class _Whole(WholeModel):
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, run: TrainedClassifier) -> None:
+        super().__init__(run)
+        scaling, self.inputs = run.spec.scaling, run.spec.inputs
+        steps = run.config.patch if scaling.mean else 0
+        mean = torch.tensor(scaling.mean * steps or [0.0]).to(run.weight)
+        self.register_buffer("mean", mean)
+        self.register_buffer("spread", torch.tensor(scaling.spread * steps or [1.0]).to(mean))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.model.outputs(((x - self.mean) / self.spread).transpose(0, 1), None)
+        return self.model.classify(h.mean(0), h[-1])
+
+    def example(self, inputs: Any) -> Tensor:
+        x, lengths = inputs
+        return x[: int(lengths.min())].transpose(0, 1) * self.spread + self.mean
+
+    def random(self) -> Tensor:
+        return torch.randn(2, 16, self.inputs) * self.spread + self.mean
 
 
 def permute(values: Values) -> np.ndarray:
@@ -197,18 +233,24 @@ class Classifier(nn.Module):
         x, lengths = inputs
         if self.training and self.noise:
             x = x + self.noise * torch.randn_like(x)
-        ends = lengths if self.bidirectional else None
-        if isinstance(self.layers, Residual):
-            h = self.layers(x, ends)
-        else:
-            h = outputs_of(self.layers, x, ends)
+        h = self.outputs(x, lengths if self.bidirectional else None)
         inside = torch.arange(len(x), device=x.device)[:, None] < lengths
         mean = (h * inside.unsqueeze(-1)).sum(0) / lengths.unsqueeze(-1)
         last = h[lengths - 1, torch.arange(h.shape[1], device=x.device)]
         if self.bidirectional:  # what has been read last from the end is the beginning
             half = h.shape[-1] // 2
             last = torch.cat((last[:, :half], h[0, :, half:]), -1)
-        return self.readout(self.dropout(self.norm(torch.cat((mean, last), -1)))), None
+        return self.classify(mean, last), None
+
+    def outputs(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """Outputs [T, B, H] of x [T, B, I]; for lengths see :func:`outputs_of`."""
+        if isinstance(self.layers, Residual):
+            return self.layers(x, lengths)
+        return outputs_of(self.layers, x, lengths)
+
+    def classify(self, mean: Tensor, last: Tensor) -> Tensor:
+        """Logits [B, C] of the mean and the last of the outputs, [B, H] each."""
+        return self.readout(self.dropout(self.norm(torch.cat((mean, last), -1))))
 
 
 def build_model(

@@ -17,7 +17,7 @@ from elman.layers.parts import first_output
 from elman.nn import LinearCrossEntropyLoss
 from elman.train.loop.layers import output_size, recurrent
 from elman.train.loop.objective import cross_entropy
-from elman.train.loop.task import Trained
+from elman.train.loop.task import Trained, WholeModel
 from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.vocabulary import Vocabulary
 
@@ -68,6 +68,10 @@ class TrainedText(Trained):
         model: Any = self.model
         return model.recurrent
 
+    def as_module(self) -> WholeModel:
+        """Return the whole model, from ids [B, T] to logits [B, T, V]."""
+        return _Whole(self)
+
     @torch.no_grad()
     def sample(
         self,
@@ -110,6 +114,17 @@ class TrainedText(Trained):
             ids = pick(last, heat, draws)
             tokens.append(int(ids))
         return vocabulary.decode(tokens)
+
+
+class _Whole(WholeModel):
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.model(ids.transpose(0, 1))[0].transpose(0, 1)
+
+    def example(self, inputs: Any) -> Tensor:
+        return inputs.transpose(0, 1)
+
+    def random(self) -> Tensor:
+        return torch.arange(32).view(2, 16) % self.model.embedding.num_embeddings
 
 
 class LanguageModel(nn.Module):
