@@ -451,7 +451,8 @@ def sizes_of_models() -> str:
             cells.append(text)
         token = row["seconds"].get("token")
         cells.append(f"{token['torch'] / token['int8']:.3g}x" if token else "–")
-        sizes = f"{row['batch']} | {row['steps']}"
+        tokens = case.partition(",")[2].partition(",")[2] or row["steps"]
+        sizes = f"{row['batch']} | {tokens}"
         lines.append(f"| {case.partition(' ')[0]} | {sizes} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

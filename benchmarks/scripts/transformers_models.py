@@ -44,6 +44,7 @@ TOLERANCE = 1e-5  # of the logits' relative errors
 COMPARED = 300  # tokens of a sequence whose results are compared
 COMPARED_IN_DOUBLE = 128  # with float64, whose weights, gradients and steps fill memory
 TOKENS = 64  # of a decoded text that is timed
+CONTEXT = 32  # tokens before
 WARM_UP = 3  # samples that are not counted: kernels are compiled, and engines chosen
 SIZES = ("hidden", "batch", "steps", "threads", "context")  # of a row
 PHASES = ("training", "prompt", "token")
@@ -86,7 +87,7 @@ def after(output: Any, position: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def decode(model: nn.Module, tokens: Tensor, context: int = 32) -> float:
+def decode(model: nn.Module, tokens: Tensor, context: int = CONTEXT) -> float:
     """Seconds of a token behind a prompt of so many."""
     output, start = prompt(model, tokens[:, :context]), 0.0
     for n in range(TOKENS + 1):
@@ -154,7 +155,7 @@ def race(
     tokens: Tensor,
     seconds: float,
     phases: Sequence[str] = PHASES,
-    context: int = 32,
+    context: int = CONTEXT,
 ) -> dict[str, dict[str, float]]:
     """Medians (s) of phases, by side."""
     backends: Any = torch.backends
@@ -216,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=300, help="tokens of a sequence")
     parser.add_argument("--batch", type=int, default=2, help="sequences")
     parser.add_argument("--hidden", type=int, default=128, help="units")
-    parser.add_argument("--context", type=int, default=32, help="tokens before one that is timed")
+    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens before one that is timed")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=0.0, help="of each timing; 0: none")
     options = parser.parse_args(arguments)
@@ -248,7 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if row["logits"] > max(TOLERANCE, 2 * rounding) or not row["same text"]:
             wrong.append(name)
         if options.by_size:
-            row["case"] = f"{name} {options.batch},{options.steps}"
+            before = "" if options.context == CONTEXT else f",{options.context} before"
+            row["case"] = f"{name} {options.batch},{options.steps}{before}"
         if options.out:
             append_row(options.out, row | sizes | {"machine": facts()})
         print(json.dumps({key: value for key, value in row.items() if key != "code"}), flush=True)

@@ -185,7 +185,7 @@ def test_numbers_of_words(tmp_path):
     torch.manual_seed(0)
     words = nn.Sequential(nn.Embedding(40, 6), elman.GRU(6, 8), First(), nn.Linear(8, 3)).eval()
     made = to_c(words, tmp_path, example=torch.zeros(20, 2, dtype=torch.int64), quantize=8)
-    assert 39 * 2.0 ** -made.exponents["x"] < 2**15
+    assert 39 * 2.0 ** -made.exponents["input"] < 2**15
     check(tmp_path)
 
 

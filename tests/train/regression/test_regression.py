@@ -133,7 +133,7 @@ def test_cells_with_static_inputs_need_them(config):
     """The file's name and what it lacks."""
     with pytest.raises(RunError, match="ealstm reads static inputs, and there is no static_train"):
         prepare(dataclasses.replace(config, cell="ealstm"))
-    with pytest.raises(InputError, match="reads s"):
+    with pytest.raises(InputError, match="not one input of any size"):
         check_cell(dataclasses.replace(config, cell="m2rnn"))
 
 
