@@ -217,7 +217,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=300, help="tokens of a sequence")
     parser.add_argument("--batch", type=int, default=2, help="sequences")
     parser.add_argument("--hidden", type=int, default=128, help="units")
-    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens before one that is timed")
+    parser.add_argument(
+        "--context", type=int, default=CONTEXT, help="tokens before one that is timed"
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=0.0, help="of each timing; 0: none")
     options = parser.parse_args(arguments)

@@ -61,7 +61,8 @@ def __getattr__(name: str) -> _Any:
         return _import_module(f"elman.{name}")
     if name in _LAZY:
         return getattr(_import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = f": elman.functional.{name}(model)" * (name in ("install", "uninstall", "report"))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

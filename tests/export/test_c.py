@@ -17,7 +17,7 @@ import elman
 from elman import cells, ops
 from elman.cli.app import build_app
 from elman.engines.c.spelling.ops import SPELL
-from elman.errors import InputError, RunError
+from elman.errors import EngineError, InputError, RunError
 from elman.export import to_c
 from elman.interchange.c.step import tile_matrix
 from elman.interchange.weights.state_dict import load_weights, read_state_dict
@@ -484,3 +484,24 @@ def test_each_compiler_takes_it_without_a_warning(name, lanes, tmp_path):
     words = [name, *flags, str(tmp_path / "model.c")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_run_in_python(tmp_path):
+    """Sequences by the exported code: the module's results, in floats also of integers; strides and
+    late outputs; what it does not take is told."""
+    torch.manual_seed(0)
+    net, x = elman.GRU(5, 7, 2, batch_first=True), torch.randn(3, 20, 5)
+    written = to_c(net, tmp_path / "gru", name="gru")
+    torch.testing.assert_close(written.run(x), net(x)[0], rtol=1e-4, atol=1e-5)
+    front, sound = torch.nn.Sequential(torch.nn.Conv1d(2, 4, 5, stride=2)), torch.randn(3, 2, 41)
+    for bits, off in ((None, 1e-5), (8, 0.1)):
+        written = to_c(front, tmp_path / f"front{bits}", example=sound, quantize=bits)
+        y = written.run(sound.mT)
+        assert (written.late, y.shape) == (2, (3, 18, 4))
+        torch.testing.assert_close(y, front(sound).mT[:, :18], rtol=0, atol=off)
+    for wrong in ((), (x, x), (x[:, :1],), (x[0],), (torch.randn(3, 20, 3),)):
+        with pytest.raises(InputError, match="model takes input"):
+            written.run(*wrong)
+    (tmp_path / "front8" / "model.c").write_text("int")
+    with pytest.raises(EngineError, match=r"model\.c does not compile"):
+        written.run(sound.mT)

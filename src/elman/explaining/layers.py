@@ -247,7 +247,10 @@ def summary_of(choices: Sequence[tuple[Layer, LayerChoice]]) -> Iterable[str]:
         medians_s = choice.medians_s if isinstance(choice, Choice) else {}
         name = label((choice.engine, choice.schedule)) if isinstance(choice, Choice) else ""
         if name not in medians_s:
-            yield "time    not measured"
+            why = ""
+            if isinstance(choice, Choice) and not medians_s:
+                why = f": {choice.engine} was the only choice"
+            yield f"time    not measured{why}"
             return
         step_s += medians_s[name]
         seconds += layer.steps * medians_s[name]

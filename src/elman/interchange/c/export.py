@@ -23,6 +23,7 @@ from elman.engines.c.text.units import file
 from elman.errors import InputError
 from elman.integers.formats import Format
 from elman.integers.rewrite import Bits, leaf_formats
+from elman.interchange.c import running
 from elman.interchange.c.integer_project import IntegerProject
 from elman.interchange.c.integers import IntegerLayer, on_grid
 from elman.interchange.c.project import Project, read_text_file
@@ -79,6 +80,31 @@ class Exported:
     rows: int = 1
     late: int = 0
     exponents: dict[str, int] = field(default_factory=dict)
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        """Compile the code for this machine and run sequences by it, each from the initial state:
+        what a device computes, to see what it recognises.
+
+        Args:
+            inputs: for each input of a step values [B, T, ..], in the unit of the model; integer
+                code rounds and limits them as the header says.
+
+        Returns:
+            y [B, calls, output], in the unit of the model, without the ``late`` first calls, which
+            belong to no step: a call takes ``rows`` steps.
+
+        Raises:
+            EngineError: there is no C compiler, or it refuses the code.
+            InputError: there are other inputs, or of other sizes.
+
+        Example:
+            >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
+            >>> written.run(torch.randn(2, 50, 8)).shape
+            torch.Size([2, 50, 16])
+        """
+        facts = self.inputs, self.output, self.rows, self.exponents
+        y = running.run(self.folder, self.name, *facts, inputs)
+        return y[:, self.late :]
 
 
 def to_c(
