@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from benchmarks import studied
 from benchmarks.rows import read_rows
 from benchmarks.scripts import small_models, transformers_runtimes, transformers_uses
 from benchmarks.scripts import transformers_models as script
+from benchmarks.scripts.llama import as_published
 
 
 class Output(dict):
@@ -173,6 +177,79 @@ def test_runtimes_to_the_end(tiny, capsys, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     transformers_runtimes.main([])
     assert "openvino is not installed: pip install" in capsys.readouterr().out
+
+
+def test_a_runtime_that_reads_files(tiny, tmp_path, monkeypatch):
+    """A converter and a package whose logits are those of the model stand in for llama.cpp's."""
+    model, names = Tiny(), dict[str, str]()
+
+    class Converter:
+        model_arch = "tiny"
+
+        def __init__(self, folder, weights, file, hparams):
+            self.file, self.gguf_writer = file, SimpleNamespace()
+            for key in ("tokenizer_model", "vocab_size"):
+                setattr(self.gguf_writer, f"add_{key}", partial(names.__setitem__, key))
+
+        def write(self):
+            self.set_vocab()
+            self.file.write_text("a model")
+
+    def decode(context, batch):
+        tokens = torch.tensor(batch.token[: batch.n_tokens], dtype=torch.long)
+        context.logits = model(input_ids=tokens)["logits"].detach().numpy()
+        return 0
+
+    monkeypatch.setattr(Tiny, "save_pretrained", lambda self, folder: None, raising=False)
+    monkeypatch.setattr(small_models, "_model", lambda config: model)
+    monkeypatch.setattr(transformers_runtimes, "install", lambda model, weights=None: None)
+    conversion = ModuleType("conversion")
+    config = {"model_type": "tiny", "vocab_size": 500}
+    conversion.ModelBase = SimpleNamespace(load_hparams=lambda folder, mistral: config)
+    conversion.ModelType = SimpleNamespace(TEXT=1)
+    conversion.get_model_architecture = lambda config, kind: "Tiny"
+    conversion.get_model_class = lambda kind: Converter
+    package = MagicMock(__version__="0")
+    package.llama_model_load_from_file = lambda file, options: Path(file.decode()).read_text()
+    package.llama_init_from_model = lambda model, options: SimpleNamespace()
+    package.llama_vocab_n_tokens.return_value = 500
+    package.llama_batch_init = lambda tokens, *_: SimpleNamespace(
+        n_seq_id=[0] * tokens, seq_id=[[0] for _ in range(tokens)],
+        **{key: [0] * tokens for key in ("token", "pos", "logits")},
+    )  # fmt: skip
+    package.llama_decode = decode
+    package.llama_get_logits = lambda context: context.logits
+    for name, module in {
+        "conversion": conversion,
+        "gguf": MagicMock(),
+        "llama_cpp": package,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    monkeypatch.setattr(sys.modules["transformers"], "__version__", "0", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(transformers_runtimes, "TYPES", ("tiny",))
+    out = tmp_path / "rows.jsonl"
+    words = ["--llama", str(tmp_path), "--steps", "70", "--seconds", "0.001"]
+    transformers_runtimes.main(["--out", str(out), *words])
+    row = read_rows(out)["tiny"]
+    assert names == {"tokenizer_model": "none", "vocab_size": 500}
+    assert ({*row["seconds"]}, row["errors"]["llama"]) == ({"torch", "elman", "llama"}, 0.0)
+    files = {"float32", "int8", "llama float32", "llama q8_0"}
+    assert {*row["token"]["seconds"]} == files | {"torch", "elman"}
+    assert {*row["token"]["errors"]} == files
+    assert {*row["before"]} == {"gguf", "load"}
+
+
+def test_configurations_as_published():
+    """Words of files that transformers writes otherwise."""
+    layers = ["linear_attention", "full_attention"]
+    config = {"model_type": "granitemoehybrid", "layer_types": layers, "num_local_experts": 0}
+    got = as_published(config | {"shared_intermediate_size": 3})
+    assert (got["layer_types"], got["num_experts_per_tok"]) == (["mamba", "attention"], 0)
+    assert got["intermediate_size"] == 3
+    config = {"model_type": "falcon_h1", "hidden_size": 128, "num_attention_heads": 2}
+    assert as_published(config)["head_dim"] == 64
 
 
 @pytest.mark.parametrize("module", [script, transformers_uses])
