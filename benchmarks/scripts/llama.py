@@ -27,7 +27,7 @@ def as_published(config: dict[str, Any]) -> dict[str, Any]:
     kind, more = config["model_type"], dict[str, Any]()
     if kind == "granitemoehybrid":
         layers = ["mamba" if "linear" in name else "attention" for name in config["layer_types"]]
-        more = {"layer_types": layers}
+        more["layer_types"] = layers
         if not config["num_local_experts"]:
             more["num_experts_per_tok"] = 0
             more["intermediate_size"] = config["shared_intermediate_size"]
