@@ -269,6 +269,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "published models of transformers": studied.published_models,
     "sizes of models of transformers": studied.sizes_of_models,
     "runtimes of models of transformers": studied.runtimes_of_models,
+    "tokens of models of transformers": studied.tokens_of_runtimes,
     "gpu": studied.gpu,
     "recognisers": studied.recognisers,
     "fields": studied.fields,

@@ -461,17 +461,43 @@ def runtimes_of_models() -> str:
     """A table of prompts of models of transformers by other runtimes."""
     lines = [
         "| model type | torch | elman | OpenVINO | its export and compilation | elman, faster "
-        "| error of elman | of OpenVINO |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| llama.cpp | elman, faster | error of elman | of OpenVINO | of llama.cpp |",
+        f"|---|{'---:|' * 10}",
     ]
     for case, row in script_rows("transformers_runtimes").items():
-        seconds = row["seconds"]
-        before = row["before"]["export"] + row["before"]["compile"]
-        theirs, ours = (duration(seconds[name]) for name in ("openvino", OURS))
-        faster = f"{seconds['openvino'] / seconds[OURS]:.2f}x"
-        errors = " | ".join(f"{row['errors'][name]:.1e}" for name in (OURS, "openvino"))
-        cells = f"{duration(seconds['torch'])} | {ours} | {theirs} | {duration(before)} | {faster}"
-        lines.append(f"| `{case}` | {cells} | {errors} |")
+        seconds, errors = row["seconds"], row["errors"]
+        before = duration(row["before"]["export"] + row["before"]["compile"])
+        cells = [duration(seconds["torch"]), duration(seconds[OURS])]
+        for name, more in (("openvino", [before]), ("llama", [])):
+            if name in seconds:
+                faster = f"{seconds[name] / seconds[OURS]:.2f}x"
+                cells += [duration(seconds[name]), *more, faster]
+            else:
+                cells += ["–", "–"]
+        cells += [f"{errors[n]:.1e}" if n in errors else "–" for n in (OURS, "openvino", "llama")]
+        lines.append(f"| `{case}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def tokens_of_runtimes() -> str:
+    """A table of single tokens of models of transformers, by elman and by llama.cpp."""
+    pairs = (("float32", "llama float32"), ("int8", "llama q8_0"))
+    lines = [
+        "| model type | torch | elman, float32 | llama.cpp, F32 | elman, faster "
+        "| elman, int8 | llama.cpp, Q8_0 | elman, faster | error of int8 | of Q8_0 |",
+        f"|---|{'---:|' * 9}",
+    ]
+    for case, row in script_rows("transformers_runtimes").items():
+        if "token" not in row:
+            continue
+        seconds, errors = row["token"]["seconds"], row["token"]["errors"]
+        seconds["float32"] = min(seconds["float32"], seconds[OURS])  # as one would install it
+        cells = [duration(seconds["torch"])]
+        for ours, theirs in pairs:
+            faster = f"{seconds[theirs] / seconds[ours]:.2f}x"
+            cells += [duration(seconds[ours]), duration(seconds[theirs]), faster]
+        cells += [f"{errors[name]:.1e}" for name in pairs[1]]
+        lines.append(f"| `{case}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

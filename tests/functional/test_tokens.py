@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from elman import errors
-from elman.functional import install, tokens, uninstall
+from elman.functional import install, state_memory, tokens, uninstall
 
 CODE = """
 import torch
@@ -570,11 +570,58 @@ def test_a_cache_is_let_go(model):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("kept", ["nothing", "cache", "state", "view", "memory", "new", "unknown"])
+def test_the_next_text(model, monkeypatch, kept):
+    """A cache in the place of one that is gone runs by the recordings at once; what is still in use
+    of the old one keeps its numbers, and so does what uses the new one's memory."""
+    monkeypatch.setattr(state_memory, "COUNTS_USERS", kept != "unknown")
+    other, a, b = alone(model, monkeypatch), cache_of(), cache_of()
+    assert_same(model, other, a, b, inputs())
+    before = [tokens._tokens[layer]._recording for layer in model]
+    state = a.layers[0].recurrent_states[0]
+    want = state.clone()
+    ways = {"cache": a, "state": state, "view": state[0], "memory": state.untyped_storage()}
+    held = ways.get(kept)
+    del a, state, ways
+    gc.collect()
+    a, b = cache_of(seed=8), cache_of(seed=8)
+    view = a.layers[0].recurrent_states[0][0] if kept == "new" else None
+    assert_same(model, other, a, b, inputs())
+    same = [
+        tokens._tokens[layer]._recording is recording
+        for layer, recording in zip(model, before, strict=True)
+    ]
+    assert same == [kept == "nothing", kept not in ("cache", "unknown")]
+    if same[0]:
+        assert uses(model) == [2 * COUNT - 3] * 2
+    if kept == "view":
+        close(held, want[0])
+    elif kept in ("cache", "state"):
+        close(held.layers[0].recurrent_states[0] if kept == "cache" else held, want)
+    if view is not None:
+        close(view, a.layers[0].recurrent_states[0][0])
+
+
+@torch.no_grad()
+def test_states_that_are_chosen_anew(model, monkeypatch):
+    """As beams choose them for each token: recordings run, and all have the layer's numbers."""
+    other, a, b = alone(model, monkeypatch), cache_of(3), cache_of(3)
+    for at, x in enumerate(inputs(3, 12)):
+        close(run(model, a, x), other(b, x))
+        rows = torch.randperm(3, generator=torch.Generator().manual_seed(at))
+        for cache in (a, b):
+            for layer in cache.layers if at > 4 else ():
+                for states in (layer.conv_states, layer.recurrent_states):
+                    states[0] = states[0].index_select(0, rows)
+    assert uses(model) == [12 - 3] * 2
+
+
+@torch.no_grad()
 def test_recordings_of_little_use(model):
-    """Where each token has another cache, recordings are given up for longer and longer."""
-    made = 0
-    for _ in range(40):
-        cache = cache_of()
+    """Where each text has another cache and none ends, recordings are given up for longer and
+    longer."""
+    made, caches = 0, [cache_of() for _ in range(40)]
+    for cache in caches:
         for x in inputs(count=4):
             run(model, cache, x)
         made += tokens._tokens[model[0]]._recording is not None

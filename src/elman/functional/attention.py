@@ -75,11 +75,12 @@ def called_apart(
     modules = {
         type(part).__module__: sys.modules[type(part).__module__] for part in layer.modules()
     }
-    puts = [(part, "forward", _of_recording(apart(part.forward, True))) for part in parts]
-    if cache is not None:
-        puts += [(cache, name, partial(length, name)) for name in _LENGTHS if hasattr(cache, name)]
-        puts += [(cache, "update", update)]
-    with _lock:
+    with _lock:  # what is in these places may be another thread's until then
+        puts = [(part, "forward", _of_recording(apart(part.forward, True))) for part in parts]
+        if cache is not None:
+            lengths = [name for name in _LENGTHS if hasattr(cache, name)]
+            puts += [(cache, name, partial(length, name)) for name in lengths]
+            puts += [(cache, "update", update)]
         tables = [
             (module, vars(module)[TABLE]) for module in modules.values() if TABLE in vars(module)
         ]

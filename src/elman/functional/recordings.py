@@ -22,6 +22,7 @@ from elman.engines.c.calls.noted import Launch, Launches, noted
 from elman.engines.c.compilation.compilers import has_compiler
 from elman.engines.c.kernels import op_lists
 from elman.functional.module_contents import ModuleContents
+from elman.functional.state_memory import StateMemory
 from elman.torch_internals import (
     TorchDispatchMode,
     memory_of,
@@ -285,10 +286,11 @@ class Recording:
 
     Args:
         situation: what its operations depend on, but for the numbers in tensors.
+        memory: of the tensors that it may write to.
         free: arguments by name that may be other ones in each run: calls apart alone use them.
 
     Attributes:
-        situation: as given.
+        situation, memory: as given.
         result: of the call that was recorded.
         uses: how many calls they have run.
         verified: whether a call by them was compared with the layer's own.
@@ -296,8 +298,9 @@ class Recording:
 
     result: Any
 
-    def __init__(self, situation: Any, free: Iterable[str] = ()) -> None:
-        self.situation, self.uses, self.verified = situation, 0, False
+    def __init__(self, situation: Any, memory: StateMemory, free: Iterable[str] = ()) -> None:
+        self.situation, self.memory = situation, memory
+        self.uses, self.verified = 0, False
         self._free = {name: Slot() for name in free}
 
     def record(
@@ -306,7 +309,6 @@ class Recording:
         layer: nn.Module,
         given: Any,
         options: Any,
-        states: list[Tensor],
         around: Callable[[Recorder], AbstractContextManager[Any]],
     ) -> None:
         """Make a call and record it.
@@ -314,7 +316,6 @@ class Recording:
         Args:
             forward: of the layer.
             layer, given, options: of the call.
-            states: tensors that it may write to.
             around: what runs around the call, given the recorder, so that it can put calls apart.
 
         Raises:
@@ -325,7 +326,8 @@ class Recording:
         self._targets = [*tensors_of((given, fixed))]  # not the cache, of all layers
         slots = {id(options[name]): slot for name, slot in self._free.items()}
         slots.pop(id(None), None)
-        recorder = Recorder(ModuleContents(layer).tensors, [*self._targets, *states], slots)
+        written = [*self._targets, *self.memory.own]
+        recorder = Recorder(ModuleContents(layer).tensors, written, slots)
         launches = Launches(recorder.launched, recorder.is_own)
         with around(recorder), recorder, noted(launches):
             self._result = forward(layer, *given, **options)

@@ -34,6 +34,7 @@ from elman.functional.recordings import (
     tensors_of,
     write,
 )
+from elman.functional.state_memory import StateMemory, exchanged
 from elman.nn.autograd.transforms import is_plain
 from elman.nn.records import ON_RELEASE
 from elman.torch_internals import has_global_hooks
@@ -57,7 +58,8 @@ class _Situation(NamedTuple):
         arguments: shapes and types of tensors, all else as it is, by its id where it is no number.
         contents: of the layer and its parts; others are another object.
         memory: where the tensors of the layer lie, and how often its weights were written to.
-        states: of the cache: which tensors, and where they lie; flags and numbers beside them.
+        states: of the cache: shapes, flags and numbers.
+        addresses: which tensors the states are, and where they lie.
         process: that runs it, the thread (recordings are of one at a time), how many torch has,
             and whether it is in inference mode.
     """
@@ -66,6 +68,7 @@ class _Situation(NamedTuple):
     contents: ModuleContents
     memory: list[int]
     states: tuple[Any, ...]
+    addresses: tuple[tuple[int, int], ...]
     process: tuple[int, ...]
 
 
@@ -137,7 +140,7 @@ class _Tokens:
             contents = self._contents = ModuleContents(layer)
         situation = _situation(contents, given, options, held)
         recording = self._recording  # another thread may put its own in the place
-        if recording is not None and recording.situation == situation:
+        if recording is not None and _follows(recording, situation, held):
             if recording.verified:
                 return recording.run(given, options)
             return self._verify(recording, forward, layer, given, options, held)
@@ -149,15 +152,18 @@ class _Tokens:
             if contents.watched:
                 _say(layer, "a hook, or another forward, of one of its parts sees each call")
             return forward(layer, *given, **options)
-        put_back, recording = held.kept(), Recording(situation, held.free)
+        memory = StateMemory(held.states)
+        put_back, recording = held.kept(), Recording(situation, memory, held.free)
         apart = [*self._apart]  # other threads may find more meanwhile
         around = partial(self._around, layer, held)
         try:
-            recording.record(forward, layer, given, options, held.states, around)
+            with exchanged(held.layer, _STATES, held.states, memory.own):
+                recording.record(forward, layer, given, options, around)
         except Exception as error:  # what is wrong with the layer it raises again
             put_back()
             self._refuse(layer, error, apart)
             return forward(layer, *given, **options)
+        memory.lend(held.states)
         self._recording = recording
         return recording.result
 
@@ -321,14 +327,30 @@ def _situation(
 ) -> _Situation:
     free = [_kind(options[name]) for name in held.free]
     fixed = {name: each for name, each in options.items() if name not in held.free}
-    states = [(id(state), state.data_ptr(), *state.shape) for state in held.states]
+    addresses = tuple([(id(state), state.data_ptr()) for state in held.states])
     return _Situation(
         (*map(_describe, given), *fixed, *map(_describe, fixed.values()), *free),
         contents,
         contents.memory(),
-        (*held.facts, *states),
+        (*held.facts, *[state.shape for state in held.states]),
+        addresses,
         (os.getpid(), get_ident(), threads(), torch.is_inference_mode_enabled()),
     )
+
+
+def _follows(recording: Recording, situation: _Situation, held: _Held) -> bool:
+    """Whether a recording is of a situation: of the same cache, or of another one that takes its
+    place."""
+    before = recording.situation
+    if before == situation:
+        return True
+    if not recording.verified or before._replace(addresses=situation.addresses) != situation:
+        return False
+    if not recording.memory.take_over(held.states):
+        return False
+    addresses = tuple([(id(state), state.data_ptr()) for state in held.states])
+    recording.situation = situation._replace(addresses=addresses)
+    return True
 
 
 def _kind(value: Any) -> Any:
