@@ -43,7 +43,7 @@ def trained(elman, without_charts, arrays, tmp_path):
     def run(task: str, *words: str):
         code, said, _ = elman("train", task, *words, *FEW, f"--out={tmp_path / 'runs'}")
         assert code == 0, said
-        return max((tmp_path / "runs").iterdir())
+        return max((tmp_path / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
     return run
 
@@ -120,5 +120,9 @@ def test_what_has_no_whole_model(elman, trained, arrays, tmp_path):
         assert code != 0
     assert not (tmp_path / "c").exists()
     run = library.load(trained("series", str(arrays / "classes.npz"), "--bidirectional"))
-    with pytest.raises(InputError):
-        library.export.to_c(run.as_module(), tmp_path / "c", example=run.as_module().random())
+    with pytest.raises(InputError, match="from its end"):
+        run.as_module()
+    blocks = trained("regression", str(arrays / "steps.npz"), "--cell=gla")
+    code, _, err = elman("export", str(blocks), c, "--model")
+    assert code != 0
+    assert "residual blocks of gla" in err

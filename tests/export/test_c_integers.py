@@ -180,6 +180,36 @@ def test_model_is_near_its_floats(tmp_path):
     assert float((got - want).pow(2).mean().sqrt() / want.pow(2).mean().sqrt()) < 0.1
 
 
+class Ends(nn.Module):
+    """Norms of the mean and the last of what a GRU returns, as classifiers of runs have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.norm = nn.GRU(3, 12, batch_first=True), nn.LayerNorm(24)
+
+    def forward(self, x):
+        h = self.gru(x)[0]
+        return self.norm(torch.cat((h.mean(1), h[:, -1]), -1))
+
+
+def test_norms_of_means(tmp_path):
+    """Their small numbers have bits, though a sum over steps could be far larger."""
+    torch.manual_seed(0)
+    model, x = Ends().eval(), torch.randn(32, 15, 3)
+    y = to_c(model, tmp_path, example=x, quantize=8).run(x)
+    with torch.no_grad():
+        want = torch.stack([model(x[:, : t + 1]) for t in range(15)], 1)
+    assert float((y - want).norm() / want.norm()) < 0.1
+    check(tmp_path)
+
+
+def test_far_from_floats_is_told(tmp_path):
+    """A model that integers of few bits cannot be."""
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match=r"are off by \d+% of their size on the example"):
+        to_c(elman.GRU(3, 5), tmp_path, example=torch.randn(9, 4, 3), quantize=elman.Bits(2, 2, 8))
+
+
 def test_numbers_of_words(tmp_path):
     """An embedding takes those of all its rows, whatever the example has."""
     torch.manual_seed(0)

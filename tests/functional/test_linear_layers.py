@@ -140,6 +140,31 @@ def test_weights_that_change_are_held_again() -> None:
             assert torch.allclose(got, exact(layer, x, torch.bfloat16), atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, MOST_ROWS + 1])
+def test_weights_that_are_written_by_their_data(rows) -> None:
+    """As peft merges adapters: torch counts no version then."""
+    need_engine("c")
+    layer, x = nn.Linear(40, 24), torch.randn(1, 40)
+    installed(layer, "int8")
+    with torch.no_grad():
+        layer(x)
+        layer.weight.data += torch.randn(24, 1) @ torch.randn(1, 40)
+        layer(torch.randn(rows, 40))
+        assert ("weight" in vars(layer)["_copies"]) is (rows == 1)
+        assert_exact(layer, x, torch.int8)
+
+
+def test_weights_of_inference_mode() -> None:
+    """They have no version either."""
+    need_engine("c")
+    with torch.inference_mode():
+        layer, x = nn.Linear(8, 4), torch.randn(1, 8)
+        installed(layer, "int8")
+        assert_exact(layer, x, torch.int8)
+        layer.weight.mul_(3)
+        assert_exact(layer, x, torch.int8)
+
+
 def test_copies_and_the_way_back() -> None:
     """Copies and pickles run as well; the state_dict is torch's; uninstall gives the class back."""
     model = nn.Sequential(nn.Linear(8, 4))

@@ -167,6 +167,9 @@ def _layers_of(run: Trained) -> Any:
 def _whole_of(run: Trained, quantize: int | None) -> tuple[Any, dict[str, Any]]:
     """The whole model of a run, and the options of an export: an example of the run's data where
     its values count."""
+    if any(isinstance(part, Stack) for part in run.model.modules()):
+        cell = run.config.cell
+        raise InputError(f"the whole model has residual blocks of {cell}, of which no C is written")
     module = run.as_module().cpu().eval()
     if quantize is None:
         return module, {"example": module.random()}

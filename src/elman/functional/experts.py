@@ -34,6 +34,8 @@ class FewTokensExperts(Copies):
     def forward(self, hidden_states: Tensor, *given: Any, **options: Any) -> Tensor:
         names = dict(zip(("top_k_index", "top_k_weights"), given)) | options
         if len(names) != 2 or not _are_few(self, hidden_states):
+            if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                self.check_copies()
             return self.their_class.forward(self, hidden_states, *given, **options)
         choices, weights = names["top_k_index"], names["top_k_weights"]
         experts = choices.reshape(-1).long().contiguous()

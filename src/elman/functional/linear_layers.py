@@ -13,6 +13,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 from elman.checks import shown
 from elman.engines.c.kernels.few_rows import MOST_ROWS, check_available, linear
 from elman.errors import InputError
+from elman.functional.module_contents import version_of
 
 TYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "float32": torch.float32}
 WEIGHTS = (torch.float32, torch.bfloat16, torch.float16)  # of layers that read copies
@@ -26,6 +27,9 @@ class _Copy(NamedTuple):
     scale: Tensor | None
     parameter: ReferenceType[Tensor]  # an address alone may be that of another tensor later
     state: tuple[int, int]  # address and version
+    sample: (
+        Tensor  # some of the weights: what is written by ``.data``, as peft does, has no version
+    )
 
 
 class Copies(nn.Module):
@@ -38,11 +42,27 @@ class Copies(nn.Module):
         """The copy of a weight by its name, with inputs as its last axis."""
         copies: dict[str, _Copy] = vars(self).setdefault("_copies", {})
         weight: Tensor = getattr(self, name)
-        copy, state = copies.get(name), (weight.data_ptr(), weight._version)
-        if copy is None or copy.state != state or copy.parameter() is not weight:
+        copy, state = copies.get(name), (weight.data_ptr(), version_of(weight))
+        if (
+            copy is None
+            or copy.state != state
+            or copy.parameter() is not weight
+            or not torch.equal(copy.sample, _sample(weight))
+        ):
+            copy = None
+        if copy is None:
             values = weight.mT if transposed else weight
-            copies[name] = copy = _Copy(*copy_of(values, self.copy_dtype), ref(weight), state)
+            read, sample = copy_of(values, self.copy_dtype), _sample(weight).clone()
+            copies[name] = copy = _Copy(*read, ref(weight), state, sample)
         return copy
+
+    def check_copies(self) -> None:
+        """Let go of copies of weights that were written to. Recordings of tokens, which read copies
+        where they lie, see that."""
+        copies: dict[str, _Copy] = vars(self).get("_copies", {})
+        for name, copy in [*copies.items()]:
+            if not torch.equal(copy.sample, _sample(getattr(self, name))):
+                del copies[name]
 
     def __getstate__(self) -> dict[str, Any]:
         """Without copies, which a copied or loaded layer makes of its own weights."""
@@ -56,11 +76,19 @@ class FewRowsLinear(Copies, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         if not _is_of_few_rows(self, input):
+            if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                self.check_copies()  # of a prompt
             return F.linear(input, self.weight, self.bias)
         copy, bias = self.copy_of("weight"), None if self.bias is None else self.bias.float()
         rows = input.reshape(-1, input.shape[-1]).float().contiguous()
         out = linear(rows, copy.weight, copy.scale, bias)
         return out.view(*input.shape[:-1], -1).to(input.dtype)
+
+
+def _sample(weight: Tensor) -> Tensor:
+    """Some of the weights of each matrix."""
+    *_, rows, columns = weight.shape
+    return weight.detach()[..., :: max(1, rows // 4), :: max(1, columns // 4)]
 
 
 def rounds_inputs(model: nn.Module) -> bool:

@@ -17,6 +17,11 @@ def _replaces(part: dict[str, Any]) -> bool:
     return "forward" in part and not hasattr(part["forward"], FOR_A_RECORDING)
 
 
+def version_of(weight: Tensor) -> int:
+    """Return how often a weight was written to, which torch does not count of some."""
+    return 0 if weight.is_inference() else weight._version
+
+
 class ModuleContents:
     """The attributes, parts and tensors of a layer, as they are when it is made.
 
@@ -49,4 +54,4 @@ class ModuleContents:
     def memory(self) -> list[int]:
         """Where the tensors lie, and how often the weights were written to."""
         places = [tensor.data_ptr() for tensor in self.tensors]
-        return places + [weight._version for weight in self._weights]
+        return places + [*map(version_of, self._weights)]

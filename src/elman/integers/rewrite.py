@@ -28,6 +28,7 @@ _RESULT_BITS = 9  # of a function's result: as many as leave 16 for a factor
 _CONSTANT_BITS = 12
 _VALUE_BITS = 16
 _LARGEST, _SMALLEST = 2.0**40, 2.0**-24  # what a value reaches that is not rounded to 0
+_FURTHER = 4  # times as far as it has room a value may reach before it is clipped
 _ROOM = 2.0  # how much further than it was seen a value may reach
 
 
@@ -187,6 +188,17 @@ class _Rewrite:
         on_grid = clipped if is_there else _on_grid(clipped, to.exponent)
         return Value(_apply("surrogate", on_grid, v, _const(1.0)), to)
 
+    def _seen(self, old: Node, value: Value) -> Value:
+        """A value clipped to where it has room, if its operands could take it much further: a
+        product would keep few of the bits that it has there."""
+        of, reach = value.format, max(*map(abs, self.ranges[old]))
+        if of is None or reach > _LARGEST:
+            return value
+        most = math.ceil(math.ldexp(max(reach, _SMALLEST) * _ROOM if reach else 1.0, -of.exponent))
+        if of.most <= _FURTHER * most:
+            return value
+        return self._rounded(value, Format(of.exponent, -most, most))
+
     def _coarser(self, value: Value, exponent: int) -> Value:
         """A value rounded to multiples of 2^exponent."""
         assert value.format is not None
@@ -210,6 +222,8 @@ class _Rewrite:
         if len(old.shape) == 2 and old.op in ("split", "transpose", "concat"):
             return Value(_with(old, args), None)  # of weights
         rule = _RULES.get(old.op)
+        if rule is not None and old.op in _LOSE_BITS:
+            args = [*map(self._seen, old.args, args)]
         if rule is not None:
             return rule(self, old, args)
         if old.op in FUNCTIONS:
@@ -391,6 +405,7 @@ _SLOPES: dict[str, Callable[[Node], Node]] = {  # derivatives of functions, by t
     "exp": lambda y: y,
 }
 _Rule = Callable[[_Rewrite, Node, Sequence[Value]], Value]
+_LOSE_BITS = ("mul", "div", "pow", "sum", "mean", "var")  # where numbers are large
 _RULES: dict[str, _Rule] = {
     "const": _Rewrite._constant,
     "matmul": _Rewrite._product,

@@ -237,7 +237,10 @@ class _Instead(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = self._replace((args, kwargs or {}))
-        if func is nn.functional.rms_norm and [*args[3:], kwargs.get("eps")][0] is None:
+        if (
+            func in (nn.functional.rms_norm, torch.rms_norm)
+            and [*args[3:], kwargs.get("eps")][0] is None
+        ):
             args, kwargs["eps"] = args[:3], torch.finfo(self._dtype).eps
         return func(*args, **kwargs)
 

@@ -72,7 +72,7 @@ def test_loaded_model_predicts_in_the_unit_of_the_data(config, train):
         run.predict(x[:, :, :1])
 
 
-@pytest.mark.parametrize("cell", ["ealstm", "gru", "minlstm"])
+@pytest.mark.parametrize("cell", ["ealstm", "gru", "gla"])
 @pytest.mark.parametrize("validation_share", [0.0, 0.4])
 def test_static_inputs_and_gaps(config, train, console, tmp_path, cell, validation_share):
     """A cell's static input or part of each step's; targets that are missing count nowhere; the

@@ -20,7 +20,7 @@ from elman.engines.arrays import Arrays
 from elman.engines.base import Job
 from elman.engines.c.spelling.ops import SPELL
 from elman.engines.c.text.units import file
-from elman.errors import InputError
+from elman.errors import InputError, warn
 from elman.integers.formats import Format
 from elman.integers.rewrite import Bits, leaf_formats
 from elman.interchange.c import running
@@ -45,6 +45,7 @@ from elman.steps.loop import Loop
 from elman.streamed.model import StreamedStep
 from elman.torch_internals import pytree
 
+_FAR = 0.5  # of the size of results: rounded weights alone take a few per cent
 _PLAIN = PlanOptions(without=frozenset({"hoisting"}))  # one step knows no batch of all steps
 
 
@@ -317,16 +318,33 @@ def _calibrated(
     if module.quantize is not None:
         raise InputError("the module has quantize= of its own", "to_c(module, folder)")
     if streamed is None:
-        module = copy.deepcopy(module)
-    module.quantize = bits
-    if streamed is None:
-        return module.calibrate(example)
+        return _compared(copy.deepcopy(module), bits, example)
     parts = streamed.x if isinstance(streamed.x, tuple) else (streamed.x,)
     floats: list[Tensor] = [part.float() for part in parts]
     for part, value in zip(parts, floats, strict=True):
         if not part.is_floating_point():  # a number may be that of any row
             value.view(-1)[-1] = max(float(value.max()), streamed.numbers - 1)
-    return module.calibrate(tuple(floats) if len(floats) > 1 else floats[0])
+    return _compared(module, bits, tuple(floats) if len(floats) > 1 else floats[0])
+
+
+def _compared(module: SequenceModule, bits: Bits, x: Any) -> SequenceModule:
+    """The module in integers; a warning tells if they are far from its floats."""
+
+    def results() -> Tensor:
+        with torch.no_grad():
+            values = pytree.tree_leaves(module(x)[0])
+        return torch.cat([value.flatten().double() for value in values])
+
+    want = results()
+    module.quantize = bits
+    module.calibrate(x)
+    off = float((results() - want).norm() / want.norm().clamp(min=1e-9))
+    if off > _FAR:
+        warn(
+            f"in integers the results of this model are off by {off:.0%} of their size on the "
+            "example: compare them (written.run(x)) with the model's before they are used"
+        )
+    return module
 
 
 def _to_integers(

@@ -65,6 +65,8 @@ def run(
                 f"{[*x.shape]}"
             )
         if key in exponents:
+            if flat.isnan().any():
+                raise InputError(f"{key} has NaN, which no integer is: put a typical value there")
             limit = torch.iinfo(_TYPES[kind]).max
             flat = (flat * 2.0 ** -exponents[key]).round().clamp(-limit, limit)
         rows.append(flat[:, : count * size].to(_TYPES[kind]).contiguous())

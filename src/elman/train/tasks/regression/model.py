@@ -98,8 +98,13 @@ class TrainedRegression(Trained):
             raise InputError(f"x must be [N, {spec.inputs}], not {[*x.shape]}")
         model: Any = self.model
         row, options = model.join(self._tensor(spec.inputs_as.to(x)), self._static(static, len(x)))
-        outputs, state = model.layers.step(row, state, **options)
-        values = model.readout(first_output(outputs)).float().cpu().numpy()
+        if hasattr(model.layers, "step"):
+            outputs, state = model.layers.step(row, state, **options)
+            last = first_output(outputs)
+        else:  # residual blocks
+            outputs, state = model.layers(row.unsqueeze(0), state, **options)
+            last = first_output(outputs)[0]
+        values = model.readout(last).float().cpu().numpy()
         return spec.targets_as.back(values), state
 
     def as_module(self) -> WholeModel:

@@ -99,6 +99,8 @@ class TrainedClassifier(Trained):
         Raises:
             InputError: the model reads the steps in another order.
         """
+        if self.config.bidirectional:
+            raise InputError("a bidirectional model reads each sequence from its end, too")
         if getattr(self.config, "permute", False):
             raise InputError("a model of permuted steps reads the last one first", "no --permute")
         return _Whole(self)
