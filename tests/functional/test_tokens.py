@@ -531,6 +531,24 @@ def test_inputs_that_are_rounded(model, monkeypatch, weights):
 
 
 @torch.no_grad()
+def test_weights_that_are_written_by_their_data(model, monkeypatch):
+    """As peft merges adapters, which torch does not count: the prompt of the next text tells."""
+    install(model, weights="bf16")
+    other, a = alone(model, monkeypatch), cache_of()
+    for x in inputs():
+        run(model, a, x)
+    before = uses(model)
+    assert min(before) > 0
+    for part in model.modules():
+        if isinstance(part, nn.Linear):
+            part.weight.data += 0.1
+            part(torch.randn(20, part.in_features))  # as a prompt
+    b = copy.deepcopy(a)
+    assert_same(model, other, a, b, inputs())
+    assert min(uses(model)) > 0
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("kind", ["model", "mixed"])
 def test_threads_with_caches_of_their_own(kind, request, monkeypatch):
     """Several threads generate with one model."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.checks import shown
+from elman.engines.c.calls.noted import NOTED
 from elman.engines.c.kernels.few_rows import MOST_ROWS, check_available, linear
 from elman.errors import InputError
 from elman.functional.module_contents import version_of
@@ -43,14 +44,14 @@ class Copies(nn.Module):
         copies: dict[str, _Copy] = vars(self).setdefault("_copies", {})
         weight: Tensor = getattr(self, name)
         copy, state = copies.get(name), (weight.data_ptr(), version_of(weight))
-        if (
-            copy is None
-            or copy.state != state
-            or copy.parameter() is not weight
-            or not torch.equal(copy.sample, _sample(weight))
-        ):
-            copy = None
-        if copy is None:
+        is_current = (
+            copy is not None
+            and copy.state == state
+            and copy.parameter() is weight
+            # a recording of a token cannot choose by numbers
+            and (NOTED.get() is not None or torch.equal(copy.sample, _sample(weight)))
+        )
+        if copy is None or not is_current:
             values = weight.mT if transposed else weight
             read, sample = copy_of(values, self.copy_dtype), _sample(weight).clone()
             copies[name] = copy = _Copy(*read, ref(weight), state, sample)
