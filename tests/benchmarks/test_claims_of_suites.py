@@ -24,7 +24,7 @@ COMMITTED = {  # each claim holds (+), does not (-), is not decided (=), or not 
     "decoder": "++",
     "ecornn": "+=++-++-+",
     "minibatch": "+-=",
-    "depth": "++==",
+    "depth": "++=-",
     "persistent": "--+-",
     "users": "-++-+-+++=+?+",
 }
