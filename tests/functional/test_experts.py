@@ -20,6 +20,7 @@ from elman.functional.linear_layers import TYPES, copy_of
 from helpers import need_engine, need_isa
 
 LINE = "Experts, weights in {} for up to 16 tokens"
+ALONE = "Experts, left alone: its weights need a copy, which weights= makes"
 
 
 class Experts(nn.Module):
@@ -124,7 +125,7 @@ def test_few_tokens(tokens, choices, facts, weights) -> None:
     own = copy.deepcopy(layer)
     lines = converted(layer, weights)
     if weights is None and facts["transposed"]:
-        assert lines == report(layer) == {}  # they would need a copy
+        assert lines == report(layer) == {"": ALONE}
         return
     assert lines == report(layer) == {"": LINE.format(weights or "float32")}
     for name in (own.first, "down_proj"):
@@ -177,7 +178,7 @@ def test_half_precision() -> None:
         got, want = layer(*half), Experts.forward(layer, *half)
     assert got.dtype is torch.bfloat16
     assert torch.allclose(got.float(), want.float(), rtol=0.05, atol=0.05)
-    assert converted(Experts(4, 12, 9).half()) == {}
+    assert converted(Experts(4, 12, 9).half()) == {"": ALONE}
     assert converted(Experts(4, 12, 9).half(), "int8") == {"": LINE.format("int8")}
     assert converted(Experts(4, 12, 9).double(), "int8") == {}
 
@@ -199,6 +200,7 @@ def test_copies_and_the_way_back() -> None:
             assert torch.equal(again[0](*given), out)
     assert [*model.state_dict()] == keys
     uninstall(model)
+    assert report(model) == {"0": "Experts, not replaced: elman.functional.install(model)"}
     assert type(model[0]) is Experts
     assert {*vars(model[0])} == {*vars(Experts(4, 12, 9))}
 
@@ -211,4 +213,4 @@ def test_layers_that_are_none(monkeypatch) -> None:
     del missing.gate_up_proj
     assert converted(nn.Sequential(other, missing)) == {}
     monkeypatch.setattr(experts, "find_compiler", lambda: "there is none")
-    assert converted(Experts(4, 12, 9)) == {}
+    assert converted(Experts(4, 12, 9)) == {"": "Experts, left alone: there is no C compiler"}

@@ -58,8 +58,8 @@ class FewTokensExperts(Copies):
 
 
 def _restored(kind: type[nn.Module]) -> nn.Module:
-    made = _class_of(kind)
-    return made.__new__(made)
+    derived = _class_of(kind)
+    return derived.__new__(derived)
 
 
 @cache
@@ -74,7 +74,7 @@ def _first(layer: Any) -> str:
 
 
 def _are_few(layer: FewTokensExperts, x: Tensor) -> bool:
-    """Whether a call is of few tokens, without gradients, and seen by nobody else."""
+    """Return whether a call has few tokens, no gradients, and no mode of torch's that sees it."""
     weight = getattr(layer, _first(layer))
     return (
         not torch.is_grad_enabled()
@@ -120,13 +120,22 @@ def convert(model: nn.Module, weights: str | None) -> None:
 
 
 def report(model: nn.Module) -> dict[str, str]:
-    """A line for each layer of experts, by its name."""
-    layers = [(n, e) for n, e in model.named_modules() if isinstance(e, FewTokensExperts)]
-    return {
-        name: f"{type(layer).__name__}, weights in {_NAMES[layer.copy_dtype]} for up to "
-        f"{MOST_ROWS} tokens"
-        for name, layer in layers
-    }
+    """Return a line for each layer of experts, by its name."""
+    lines = {name: _line(layer) for name, layer in model.named_modules()}
+    return {name: line for name, line in lines.items() if line}
+
+
+def _line(layer: Any) -> str:
+    kind = type(layer).__name__
+    if isinstance(layer, FewTokensExperts):
+        return f"{kind}, weights in {_NAMES[layer.copy_dtype]} for up to {MOST_ROWS} tokens"
+    if _dtype(layer, "int8") is None:
+        return ""
+    if isinstance(find_compiler(), str):
+        return f"{kind}, left alone: there is no C compiler"
+    if _dtype(layer, None) is None:
+        return f"{kind}, left alone: its weights need a copy, which weights= makes"
+    return f"{kind}, not replaced: elman.functional.install(model)"
 
 
 def restore(model: nn.Module) -> None:

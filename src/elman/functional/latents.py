@@ -30,8 +30,9 @@ def keeps_latents(kind: type) -> bool:
     return EXPAND in vars(kind) and EXPAND in used and "indexer" not in used
 
 
-def later(expand: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer's function that leaves latents to :func:`of_latents` where they may be enough."""
+def expand_later(expand: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a layer's ``expand_kv``: where latents may be enough it leaves them to the attention
+    function of :func:`attend_to_latents`."""
 
     @wraps(expand)
     def call(layer: Any, latents: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,7 +44,7 @@ def later(expand: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _may_stay(layer: Any, latents: Tensor, rotary: Tensor) -> bool:
-    """Whether an attention function may be given latents, which it knows by their sizes."""
+    """Return whether an attention function may be given latents, which it knows by their sizes."""
     product: Any = getattr(layer, "kv_b_proj", None)
     return (
         not torch.is_grad_enabled()
@@ -62,13 +63,13 @@ def _may_stay(layer: Any, latents: Tensor, rotary: Tensor) -> bool:
 
 
 def _are_latents(layer: Any, key: Tensor, value: Tensor) -> bool:
-    """Whether an attention function was given latents in the place of keys and values."""
+    """Return whether keys and values are latents, by their sizes."""
     sizes = layer.kv_lora_rank, layer.qk_rope_head_dim
     return key.shape[1] == value.shape[1] == 1 and (key.shape[3], value.shape[3]) == sizes
 
 
-def of_latents(attend: Callable[..., Any]) -> Callable[..., tuple[Tensor, Any]]:
-    """An attention function for layers with :func:`later`."""
+def attend_to_latents(attend: Callable[..., Any]) -> Callable[..., tuple[Tensor, Any]]:
+    """Wrap an attention function for layers with :func:`expand_later`."""
 
     @wraps(attend)
     def call(
@@ -92,7 +93,8 @@ def of_latents(attend: Callable[..., Any]) -> Callable[..., tuple[Tensor, Any]]:
 
 
 def _is_shorter(layer: Any, query: Tensor, mask: Any) -> bool:
-    """Whether few enough queries come, and what they may see is known without their place."""
+    """Return whether queries are so few that expanding the latents takes longer, and whether a mask
+    says what they see, unless there is one query, which sees all."""
     rank, outputs = layer.kv_lora_rank, layer.qk_nope_head_dim + layer.v_head_dim
     steps = query.shape[2]
     fewer = steps * (2 * rank + layer.qk_rope_head_dim) < rank * outputs

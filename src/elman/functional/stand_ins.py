@@ -388,8 +388,8 @@ def _places(layer: nn.Module) -> Iterator[_Place]:
         if name in FUNCTIONS and name in vars(source):
             yield _Place(source, name, FUNCTIONS[name], name)
     if latents.keeps_latents(kind) and TABLE in vars(source):
-        table = Table(vars(source)[TABLE], lambda attend, _: latents.of_latents(attend))
-        expand = latents.later(vars(kind)[latents.EXPAND])
+        table = Table(vars(source)[TABLE], lambda attend, _: latents.attend_to_latents(attend))
+        expand = latents.expand_later(vars(kind)[latents.EXPAND])
         yield _Place(kind, latents.EXPAND, expand, "latent attention")
         yield _Place(source, TABLE, table, "latent attention")
     for name, value in [*vars(layer).items()]:  # of older versions

@@ -20,7 +20,7 @@ from elman.torch_internals import COUNTS_USERS, count_users
 
 
 class StateMemory:
-    """Of the states of one layer.
+    """The memory of one layer's states.
 
     Args:
         states: of the cache that it belongs to now.
@@ -60,13 +60,13 @@ class StateMemory:
 
 
 def _users(state: Tensor) -> int:
-    """How many tensors, and users of the storage's Python object, a state's memory has."""
+    """Count the tensors, and the users of the storage's Python object, of a state's memory."""
     storage = state.untyped_storage()
     return count_users(storage) + sys.getrefcount(storage)
 
 
 def _is_alone(state: Tensor) -> bool:
-    """Whether no other tensor has the memory of a state."""
+    """Return whether no other tensor has the memory of a state."""
     return (
         type(state) is Tensor
         and not state.requires_grad

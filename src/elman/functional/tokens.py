@@ -339,8 +339,8 @@ def _situation(
 
 
 def _follows(recording: Recording, situation: _Situation, held: _Held) -> bool:
-    """Whether a recording is of a situation: of the same cache, or of another one that takes its
-    place."""
+    """Return whether a recording serves a situation: that of the same cache, or of one that takes
+    its place."""
     before = recording.situation
     if before == situation:
         return True

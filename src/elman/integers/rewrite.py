@@ -188,7 +188,7 @@ class _Rewrite:
         on_grid = clipped if is_there else _on_grid(clipped, to.exponent)
         return Value(_apply("surrogate", on_grid, v, _const(1.0)), to)
 
-    def _seen(self, old: Node, value: Value) -> Value:
+    def _clipped_to_range(self, old: Node, value: Value) -> Value:
         """A value clipped to where it has room, if its operands could take it much further: a
         product would keep few of the bits that it has there."""
         of, reach = value.format, max(*map(abs, self.ranges[old]))
@@ -223,7 +223,7 @@ class _Rewrite:
             return Value(_with(old, args), None)  # of weights
         rule = _RULES.get(old.op)
         if rule is not None and old.op in _LOSE_BITS:
-            args = [*map(self._seen, old.args, args)]
+            args = [*map(self._clipped_to_range, old.args, args)]
         if rule is not None:
             return rule(self, old, args)
         if old.op in FUNCTIONS:
